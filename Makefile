@@ -1,0 +1,37 @@
+# Every recipe makes its own environment first; nothing but Python 3.11+ and make is needed.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STATE  ?= .state
+
+.DEFAULT_GOAL := help
+.PHONY: help up test check format bench clean
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# The stamp is newer than what it was made from, so a changed dependency installs again.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Backchannel needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
+	@echo "Making the environment in $(VENV) (once, about half a minute) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+up: $(VENV)/.ready ## Start the gateway in a state folder of its own
+	@$(BIN)/backchannel --state $(STATE) up
+
+test: $(VENV)/.ready ## Run the tests
+	$(BIN)/pytest -n 2
+
+check: $(VENV)/.ready ## Format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.ready ## Put the code into its format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Remove what the recipes made
+	rm -rf $(VENV) $(STATE) .mypy_cache .ruff_cache .pytest_cache .hypothesis

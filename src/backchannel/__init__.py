@@ -1,0 +1,38 @@
+"""Backchannel: a gateway and library for agent sessions.
+
+The public names are loaded when they are used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from backchannel.version import __version__
+
+if TYPE_CHECKING:
+    from backchannel.agents.functions import FunctionContext as FunctionContext
+    from backchannel.agents.functions import ToolFailed as ToolFailed
+    from backchannel.agents.scripted import ScriptedModel as ScriptedModel
+    from backchannel.core.contracts import ToolContext as ToolContext
+    from backchannel.errors import GatewayError as GatewayError
+    from backchannel.gateway.app import Gateway as Gateway
+    from backchannel.gateway.app import RunFailed as RunFailed
+
+_HOMES = {
+    "FunctionContext": "backchannel.agents.functions",
+    "Gateway": "backchannel.gateway.app",
+    "GatewayError": "backchannel.errors",
+    "RunFailed": "backchannel.gateway.app",
+    "ScriptedModel": "backchannel.agents.scripted",
+    "ToolContext": "backchannel.core.contracts",
+    "ToolFailed": "backchannel.agents.functions",
+}
+
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'backchannel' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

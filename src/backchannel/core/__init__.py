@@ -1,0 +1,1 @@
+"""Decisions and values: no I/O, no clock, no async."""

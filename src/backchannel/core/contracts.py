@@ -1,0 +1,160 @@
+"""What the layers ask of each other.
+
+`Clock` is where time comes from. `Model` turns a request into a streamed reply. `Tool` is a named function that an
+agent may call. The store is one class over a driver: see `storage/store.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from enum import StrEnum
+from typing import Any, Protocol
+
+import msgspec
+
+from backchannel.core.messages import Block, Message, Usage
+
+
+class Clock(Protocol):
+    """Where time comes from."""
+
+    def now_ms(self) -> int:
+        """Tell the time of day, in milliseconds since 1970."""
+        ...
+
+    def monotonic(self) -> float:
+        """Tell seconds that never run backwards."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class Effects(StrEnum):
+    """What a second call with the same arguments could spoil."""
+
+    NONE = "none"
+    """Nothing: it may be run again."""
+    OUTSIDE = "outside"
+    """Unknown: after a crash it is not run again, and the model is told."""
+    SESSION = "session"
+    """Nothing: the call's id makes it idempotent."""
+
+
+class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
+    """On whose behalf a tool is called."""
+
+    call_id: str
+    run_id: str
+    session_key: str
+    agent_id: str
+
+
+class ToolOutput(msgspec.Struct, frozen=True):
+    """What a tool gives back to the model."""
+
+    content: tuple[Block, ...]
+    is_error: bool = False
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A named function that agents may call."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema of the arguments."""
+    effects: Effects
+    call: Callable[[ToolContext, dict[str, Any]], Awaitable[ToolOutput]]
+
+
+class ToolSet(Protocol):
+    """The tools of the process, and who has which."""
+
+    def of(self, agent_id: str, session_key: str) -> Mapping[str, Tool]:
+        """Name the tools that this agent has in this session."""
+        ...
+
+
+class Price(msgspec.Struct, frozen=True):
+    """Dollars per million tokens."""
+
+    input: float
+    output: float
+
+    def of(self, usage: Usage) -> float:
+        return (usage.input * self.input + usage.output * self.output) / 1_000_000
+
+
+class ToolSpec(msgspec.Struct, frozen=True):
+    """What a model is told of a tool."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is asked. `messages` is a good sequence: see `core/requests.py`."""
+
+    system: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    thinking: str | None = None
+
+
+class TextDelta(msgspec.Struct, frozen=True):
+    """More text of the reply."""
+
+    text: str
+
+
+class ThinkingDelta(msgspec.Struct, frozen=True):
+    """More of what the model thinks aloud."""
+
+    text: str
+
+
+class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole reply, last of a stream. Tool calls in `content` have no ids of ours yet (the id is empty)."""
+
+    content: tuple[Block, ...]
+    usage: Usage
+    model: str
+    """The model that really answered, as `provider/model`."""
+    stop_reason: str = "stop"
+
+
+ModelEvent = TextDelta | ThinkingDelta | ModelReply
+
+
+class ModelFailed(Exception):
+    """A provider did not answer as it should; the message is its own words, without secrets."""
+
+    def __init__(self, message: str, *, retryable: bool, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+
+
+class Model(Protocol):
+    """One model of one provider."""
+
+    @property
+    def ref(self) -> str:
+        """Name it, as `provider/model`."""
+        ...
+
+    @property
+    def context_window(self) -> int: ...
+
+    @property
+    def price(self) -> Price | None: ...
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Ask it. The last event is a `ModelReply`.
+
+        Raises:
+            ModelFailed: the provider refused, broke off or answered nonsense.
+        """
+        ...

@@ -1,0 +1,53 @@
+"""What a commit changed, told to whoever waits once it is durable.
+
+Every unit of work records facts as it writes; the driver hands them on, in order, after COMMIT and never before.
+Lanes, waiters, event streams and transcript files all live on them. A fact is a hint: rows are the truth, and
+whoever missed one reads again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from backchannel.core.messages import Message
+from backchannel.core.runs import Run
+
+
+class MessageAppended(msgspec.Struct, frozen=True):
+    """A message entered a transcript as number `seq`."""
+
+    key: str
+    session_id: str
+    seq: int
+    message: Message
+    line: bytes
+
+
+class RunChanged(msgspec.Struct, frozen=True):
+    """A run was accepted, started, committed a step, was asked to stop, or ended."""
+
+    run: Run
+
+
+class SessionChanged(msgspec.Struct, frozen=True):
+    """A session's row changed; `reason` is one word: created, run, patch, reset, delete, note."""
+
+    key: str
+    reason: str
+
+
+class TranscriptClosed(msgspec.Struct, frozen=True):
+    """A session was archived: nothing is written to this transcript again."""
+
+    key: str
+    session_id: str
+    at: int
+
+
+class TimerSet(msgspec.Struct, frozen=True):
+    """Something is due at this time."""
+
+    due_at: int
+
+
+Fact = MessageAppended | RunChanged | SessionChanged | TranscriptClosed | TimerSet

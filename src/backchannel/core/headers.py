@@ -1,0 +1,126 @@
+"""Headers: how a model knows who speaks, and why nobody else can write one.
+
+Each session id has a random *mark*, named in its system prompt. Where a message comes from another session
+or from the gateway itself, the model sees one line with the mark above it. Everything that others wrote is
+stripped of the mark before the model sees it, so a line with the mark was written here.
+"""
+
+from __future__ import annotations
+
+import base64
+import unicodedata
+from typing import Any
+
+from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role
+
+NAME_LIMIT = 64
+"""How much of a name that others chose is shown; a label may be as long."""
+
+SESSION_MESSAGE = "session message"
+SYSTEM_MESSAGE = "system message"
+USER_MESSAGE = "user message"
+NOTE = "note"
+
+_MIN_MARK_BYTES = 8
+_KEY_LIMIT = 512  # a key that is cut could not be passed back as an address
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zs", "Zl", "Zp"})
+_QUOTES = str.maketrans(dict.fromkeys('"“”„‟«»″‶〝〞〟＂', "'"))
+
+
+def new_mark(random_bytes: bytes) -> str:
+    """Make the mark of a session id; ten bytes give sixteen letters and digits.
+
+    Raises:
+        ValueError: so few bytes could be guessed.
+    """
+    if len(random_bytes) < _MIN_MARK_BYTES:
+        raise ValueError(f"a mark of {len(random_bytes)} bytes can be guessed (use at least {_MIN_MARK_BYTES})")
+    return base64.b32encode(random_bytes).decode().rstrip("=")
+
+
+def strip_mark(text: str, mark: str) -> str:
+    """Remove the mark from what others wrote, in any case, so that no removal makes a new one.
+
+    A text without the mark comes back as the same object.
+    """
+    if mark.casefold() not in text.casefold():
+        return text
+    return _without(text, list(mark.casefold()))
+
+
+def _without(text: str, mark: list[str]) -> str:
+    # A character can complete a mark only at the end of what is kept so far, and taking that mark away leaves
+    # a beginning that was free of marks before: one pass is enough, however deep they are nested.
+    kept: list[str] = []
+    folded: list[str] = []
+    size, last = len(mark), mark[-1]
+    for char in text:
+        fold = char.casefold()
+        kept.append(char)
+        folded.append(fold)
+        if fold == last and folded[-size:] == mark:
+            del kept[-size:], folded[-size:]
+    return "".join(kept)
+
+
+def strip_mark_within(value: Any, mark: str) -> Any:
+    """Remove the mark from every string of a JSON value; one without it comes back as the same object."""
+    match value:
+        case str():
+            return strip_mark(value, mark)
+        case list():
+            items = [strip_mark_within(item, mark) for item in value]
+            is_same = all(new is old for new, old in zip(items, value, strict=True))
+            return value if is_same else items
+        case dict():
+            pairs = [(strip_mark_within(k, mark), strip_mark_within(v, mark)) for k, v in value.items()]
+            is_same = all(k is a and v is b for (k, v), (a, b) in zip(pairs, value.items(), strict=True))
+            return value if is_same else dict(pairs)
+    return value
+
+
+def quote_name(text: str, *, limit: int = NAME_LIMIT) -> str:
+    """Quote a name that others chose: one line, nothing invisible, no quotes inside, cut at `limit` characters."""
+    start = text[: limit * 16]  # a name this long is nonsense; no need to look at all of it
+    seen = "".join(" " if unicodedata.category(char) in _UNSEEN else char for char in start)
+    name = " ".join(seen.translate(_QUOTES).split())
+    return f'"{name}"' if len(name) <= limit else f'"{name[: limit - 1]}…"'
+
+
+def header_line(mark: str, what: str, *facts: str) -> str:
+    """Write a header; names among the facts are quoted already."""
+    return f"[{' | '.join([f'{mark} {what}', *(strip_mark(fact, mark) for fact in facts)])}]"
+
+
+def header_of(message: Message, mark: str) -> str | None:
+    """Write the header that a message carries for the model; what the session's own user says has none."""
+    what = _what(message)
+    if what is None:
+        return None
+    facts = _facts(message.provenance) if message.provenance else []
+    if message.label:
+        facts.append(f"label {quote_name(message.label)}")
+    return header_line(mark, what, *facts)
+
+
+def _what(message: Message) -> str | None:
+    match message.provenance:
+        case Provenance(kind=ProvenanceKind.INTER_SESSION):
+            return SESSION_MESSAGE
+        case Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM):
+            return SYSTEM_MESSAGE
+        case None:
+            return SYSTEM_MESSAGE if message.role is Role.SYSTEM else None
+    # Somebody outside wrote it: recording it as a note must not lend it the gateway's voice.
+    return NOTE if message.role is Role.SYSTEM else None
+
+
+def _facts(provenance: Provenance) -> list[str]:
+    facts = []
+    if provenance.source_session_key:
+        facts.append(f"from {quote_name(provenance.source_session_key, limit=_KEY_LIMIT)}")
+    if provenance.source_channel:
+        facts.append(f"channel {quote_name(provenance.source_channel)}")
+    if provenance.source_tool:
+        facts.append(f"tool {quote_name(provenance.source_tool)}")
+    return facts

@@ -1,0 +1,142 @@
+"""Messages as the transcript keeps them and the wire shows them.
+
+A transcript line is one `Message`; its content is a list of blocks told apart by `type`. What a model is sent is
+built from messages by `core/requests.py` and is never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class Role(StrEnum):
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL_RESULT = "toolResult"
+    SYSTEM = "system"
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A value written in camelCase, without what is not known."""
+
+
+class TextBlock(_Wire, frozen=True, tag_field="type", tag="text"):
+    text: str
+
+
+class ThinkingBlock(_Wire, frozen=True, tag_field="type", tag="thinking"):
+    thinking: str
+    signature: str | None = None
+    """What the provider needs to take the block back; opaque."""
+
+
+class ToolCallBlock(_Wire, frozen=True, tag_field="type", tag="toolCall"):
+    id: str
+    """Our own id, `<run id>/<step>/<index>`; providers' ids repeat and are not kept."""
+    name: str
+    arguments: Any
+
+
+class ImageBlock(_Wire, frozen=True, tag_field="type", tag="image"):
+    mime_type: str
+    data: str | None = None
+    url: str | None = None
+
+
+Block = TextBlock | ThinkingBlock | ToolCallBlock | ImageBlock
+
+
+class ProvenanceKind(StrEnum):
+    EXTERNAL_USER = "external_user"
+    INTER_SESSION = "inter_session"
+    INTERNAL_SYSTEM = "internal_system"
+
+
+class Provenance(_Wire, frozen=True):
+    """Where a message came from."""
+
+    kind: ProvenanceKind
+    source_session_key: str | None = None
+    source_channel: str | None = None
+    source_tool: str | None = None
+    exchange_id: str | None = None
+
+
+class Usage(_Wire, frozen=True):
+    """What one model call, or several together, used."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    cost: float | None = None
+    """In dollars; absent when the model has no known price."""
+
+    @property
+    def total(self) -> int:
+        return self.input + self.output
+
+    def plus(self, other: Usage) -> Usage:
+        known = [cost for cost in (self.cost, other.cost) if cost is not None]
+        return Usage(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            cache_read=self.cache_read + other.cache_read,
+            cache_write=self.cache_write + other.cache_write,
+            cost=sum(known) if known else None,
+        )
+
+
+class Message(_Wire, frozen=True):
+    """One line of a transcript."""
+
+    id: str
+    role: Role
+    content: tuple[Block, ...]
+    timestamp: int
+    run_id: str | None = None
+    provenance: Provenance | None = None
+    label: str | None = None
+    """The name that whoever wrote a note gave it."""
+    model: str | None = None
+    usage: Usage | None = None
+    stop_reason: str | None = None
+    tool_call_id: str | None = None
+    tool_name: str | None = None
+    is_error: bool | None = None
+
+    @property
+    def text(self) -> str:
+        """All text blocks, joined by line breaks."""
+        return text_of(self.content)
+
+    @property
+    def tool_calls(self) -> list[ToolCallBlock]:
+        return [block for block in self.content if isinstance(block, ToolCallBlock)]
+
+
+def text_of(content: Iterable[Block]) -> str:
+    """Join the text blocks of a message's content."""
+    return "\n".join(block.text for block in content if isinstance(block, TextBlock))
+
+
+def text_content(text: str) -> tuple[Block, ...]:
+    """Make the content of a message that is only text; an empty text has no block."""
+    return (TextBlock(text=text),) if text else ()
+
+
+_decoder = msgspec.json.Decoder(Message)
+encode_message = msgspec.json.Encoder().encode
+
+
+def decode_message(body: bytes | str) -> Message:
+    """Read a message as the transcript keeps it."""
+    return _decoder.decode(body)
+
+
+def decode_messages(bodies: Sequence[bytes | str]) -> list[Message]:
+    return [_decoder.decode(body) for body in bodies]

@@ -1,0 +1,204 @@
+"""Runs: one turn of work on a session, a message in and a reply out.
+
+States and who moves them: `queued` (accepted; the message waits on the run's row) → `running` (the lane started it
+in a commit that also put the message into the transcript) → `ok | error | timeout | aborted` (the runner, or
+recovery for a run that may not go on). A finished run never moves again, except that a person may retry one that
+was parked or failed, which queues it once more.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Block, Message, Provenance, ToolCallBlock, Usage
+from backchannel.core.sessions import Address
+
+CRASHES_UNTIL_PARKED = 3
+"""A run whose process died this often in one and the same step is parked."""
+
+
+class RunState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    ABORTED = "aborted"
+
+    @property
+    def is_finished(self) -> bool:
+        return self not in (RunState.QUEUED, RunState.RUNNING)
+
+
+class RunKind(StrEnum):
+    """What a run is for; all but the first are internal to the gateway's own flows or triggers."""
+
+    MESSAGE = "message"
+    PRIMARY = "primary"
+    TURN = "turn"
+    ANNOUNCE = "announce"
+    CHILD = "child"
+    WAKE = "wake"
+    CRON = "cron"
+    HOOK = "hook"
+    NODE = "node"
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether the run belongs to a flow of the gateway, and sends no `chat` events."""
+        return self in (RunKind.PRIMARY, RunKind.TURN, RunKind.ANNOUNCE, RunKind.CHILD)
+
+
+class Chain(msgspec.Struct, frozen=True):
+    """The line of sends and spawns that a run stands in."""
+
+    id: str
+    hop: int = 0
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a door asks the runtime to accept."""
+
+    key: SessionKey
+    content: tuple[Block, ...]
+    provenance: Provenance
+    kind: RunKind = RunKind.MESSAGE
+    id: str | None = None
+    """The run's id when the caller chose one: its idempotency key."""
+    digest: str | None = None
+    """What the idempotency key stands for: token, method, session and message, hashed."""
+    deliver: bool = False
+    reply_to: Address | None = None
+    """Where the reply goes; absent means the session's return address at this moment."""
+    model: str | None = None
+    thinking: str | None = None
+    timeout_s: float | None = None
+    expected_session_id: str | None = None
+    chain: Chain | None = None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A run as its row says; the field names are the columns."""
+
+    id: str
+    session_key: str
+    session_id: str | None
+    """The transcript it writes, bound when it starts."""
+    kind: RunKind
+    state: RunState
+    position: int
+    """The order of acceptance, over all sessions."""
+    accepted_at: int
+    started_at: int | None
+    ended_at: int | None
+    message: str | None
+    """The message while it waits; once the run has started it is in the transcript."""
+    message_id: str
+    deliver: bool
+    reply_to: str | None
+    model: str | None
+    thinking: str | None
+    timeout_s: float | None
+    step: int
+    """How many steps are committed."""
+    ran_ms: int
+    """How long it has run, as of its last commit; time in which no process held it does not count."""
+    fence: int
+    """The number of the process that holds it."""
+    crashes: int
+    abort_requested: bool
+    error_code: str | None
+    error: str | None
+    reply: str | None
+    answered_by: str | None
+    """The model that really answered."""
+    tokens_in: int
+    tokens_out: int
+    cost: float | None
+    chain_id: str
+    hop: int
+    exchange_id: str | None
+    spawn_id: str | None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state.is_finished
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(input=self.tokens_in, output=self.tokens_out, cost=self.cost)
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended."""
+
+    state: RunState
+    error_code: str | None = None
+    error: str | None = None
+
+
+class Fence(msgspec.Struct, frozen=True):
+    """Proof that a writer still owns a run: its id and the number it was started under."""
+
+    run_id: str
+    number: int
+
+
+class CallState(StrEnum):
+    PLANNED = "planned"
+    STARTED = "started"
+    DONE = "done"
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One call of a tool; `id` is ours and is all that idempotency and recovery use."""
+
+    id: str
+    run_id: str
+    step: int
+    position: int
+    name: str
+    arguments: str
+    state: CallState
+    result: str | None = None
+
+    @property
+    def block(self) -> ToolCallBlock:
+        return ToolCallBlock(id=self.id, name=self.name, arguments=msgspec.json.decode(self.arguments))
+
+
+class Started(msgspec.Struct, frozen=True):
+    """A run that a lane may work on now, under this fence."""
+
+    run: Run
+    fence: Fence
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """What accepting a message gave: the run, and whether it may start at once."""
+
+    run: Run
+    started: Started | None
+    is_repeat: bool = False
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One model reply, ready to be committed."""
+
+    reply: Message
+    ran_ms: int
+    usage: Usage
+    context_tokens: int | None = None
+
+
+def tool_call_id(run_id: str, step: int, index: int) -> str:
+    """Make the id of the index-th call that the step's reply asks for."""
+    return f"{run_id}/{step}/{index}"
+
+
+def function_call_id(run_id: str, n: int) -> str:
+    """Make the id of a function agent's n-th call; running the function again gives the same ids."""
+    return f"{run_id}/f/{n}"

@@ -1,0 +1,117 @@
+"""Sessions: one conversation of one agent, its settings, and the row that lists show."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where a reply goes: the `deliveryContext` of a row, and the reply address of a run."""
+
+    channel: str
+    to: str | None = None
+    account_id: str | None = None
+    thread_id: str | None = None
+
+
+WEBCHAT = Address(channel="webchat")
+
+
+class SessionStatus(StrEnum):
+    IDLE = "idle"
+    QUEUED = "queued"
+    RUNNING = "running"
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A session as its row says; the field names are the columns."""
+
+    key: str
+    agent_id: str
+    kind: str
+    session_id: str
+    label: str | None
+    display_name: str | None
+    created_at: int
+    updated_at: int
+    archived_at: int | None
+    deleting: bool
+    """Asked to be archived as soon as its active run has ended."""
+    spawned_by: str | None
+    channel: str | None
+    """The channel recorded for a group."""
+    delivery_context: str | None
+    model: str | None
+    """The model chosen for this session, over its agent's."""
+    thinking_level: str | None
+    verbose_level: str | None
+    send_policy: str | None
+    system_sent: bool
+    aborted_last_run: bool
+    total_tokens: int | None
+    context_tokens: int | None
+    tokens_in: int
+    tokens_out: int
+    cost: float | None
+    running_run: str | None
+    queued: int
+
+    @property
+    def status(self) -> SessionStatus:
+        if self.running_run is not None:
+            return SessionStatus.RUNNING
+        return SessionStatus.QUEUED if self.queued else SessionStatus.IDLE
+
+    @property
+    def address(self) -> Address | None:
+        """The return address."""
+        return None if self.delivery_context is None else read_address(self.delivery_context)
+
+    @property
+    def lane_is_free(self) -> bool:
+        return self.running_run is None and self.queued == 0
+
+
+_read_address = msgspec.json.Decoder(Address).decode
+
+
+def read_address(stored: str) -> Address:
+    """Read an address as rows keep it."""
+    return _read_address(stored)
+
+
+def write_address(address: Address | None) -> str | None:
+    """Write an address as rows keep it."""
+    return None if address is None else msgspec.json.encode(address).decode()
+
+
+class SessionPatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What `sessions.patch` changes: UNSET leaves a field, None clears it."""
+
+    label: str | msgspec.UnsetType | None = msgspec.UNSET
+    display_name: str | msgspec.UnsetType | None = msgspec.UNSET
+    send_policy: str | msgspec.UnsetType | None = msgspec.UNSET
+    model: str | msgspec.UnsetType | None = msgspec.UNSET
+    thinking_level: str | msgspec.UnsetType | None = msgspec.UNSET
+    verbose_level: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sessions a list shows; all given conditions must hold."""
+
+    kinds: tuple[str, ...] = ()
+    agent_id: str | None = None
+    label: str | None = None
+    search: str | None = None
+    spawned_by: str | None = None
+    updated_since: int | None = None
+    archived: bool = False
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A place in a list: rows after (older than) this one."""
+
+    updated_at: int
+    key: str

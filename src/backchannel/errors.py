@@ -1,0 +1,240 @@
+"""Every error that a caller can meet, each with a stable code.
+
+One place in the gateway turns them into WebSocket, HTTP, MCP and CLI output (`GatewayError.wire`);
+nothing matches on message text. `wire_code` is the coarse word of the wire protocol, `code` our own stable
+word, and `details` holds the facts a program may want. Messages say what came and what would work.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class GatewayError(Exception):
+    """The base of all errors that are meant for a caller."""
+
+    code: ClassVar[str] = "internal"
+    wire_code: ClassVar[str] = "UNAVAILABLE"
+    http_status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def wire(self) -> dict[str, Any]:
+        """Show the error as doors send it."""
+        shown: dict[str, Any] = {"code": self.wire_code, "message": self.message}
+        shown["details"] = {"code": self.code, **self.details}
+        if self.retryable:
+            shown["retryable"] = True
+        if "retryAfterMs" in self.details:
+            shown["retryAfterMs"] = self.details["retryAfterMs"]
+        return shown
+
+
+class InvalidRequest(GatewayError):
+    """The request itself is wrong: parameters, types, values."""
+
+    code = "bad_params"
+    wire_code = "INVALID_REQUEST"
+    http_status = 400
+
+
+class UnknownMethod(InvalidRequest):
+    """No method has this name."""
+
+    code = "unknown_method"
+    http_status = 404
+
+
+class InvalidSessionKey(InvalidRequest):
+    """The text is not a session key, or not one that can be addressed."""
+
+    code = "invalid_session_key"
+
+
+class AmbiguousLabel(InvalidRequest):
+    """Several sessions have this label."""
+
+    code = "ambiguous_label"
+
+
+class LabelInUse(InvalidRequest):
+    """Another session of the agent has this label."""
+
+    code = "label_in_use"
+
+
+class UnknownAgent(InvalidRequest):
+    """No configured or registered agent has this id."""
+
+    code = "unknown_agent"
+
+
+class UnknownModel(InvalidRequest):
+    """The model reference is malformed, unknown or cannot be used."""
+
+    code = "unknown_model"
+
+
+class UnknownChannel(InvalidRequest):
+    """No channel has this name, or it cannot deliver."""
+
+    code = "unknown_channel"
+
+
+class MainSessionKept(InvalidRequest):
+    """The main session can only be reset."""
+
+    code = "main_session"
+
+
+class SessionIdReplaced(InvalidRequest):
+    """The session id was replaced by a reset, or is not the current one."""
+
+    code = "session_id_replaced"
+
+
+class IdempotencyConflict(InvalidRequest):
+    """The key was used before, for something else; nothing of the first use is shown."""
+
+    code = "idempotency_conflict"
+    http_status = 409
+
+
+class ProtocolMismatch(InvalidRequest):
+    """The client speaks another version of the protocol."""
+
+    code = "PROTOCOL_MISMATCH"
+
+
+class PayloadTooLarge(InvalidRequest):
+    """A frame or body is over its limit."""
+
+    code = "payload_too_large"
+    http_status = 413
+
+
+class NotFound(GatewayError):
+    """What was named does not exist."""
+
+    code = "not_found"
+    wire_code = "NOT_FOUND"
+    http_status = 404
+
+
+class SessionNotFound(NotFound):
+    """No session has this key, id or label."""
+
+    code = "session_not_found"
+
+
+class RunNotFound(NotFound):
+    """No run has this id."""
+
+    code = "run_not_found"
+
+
+class TokenNotFound(NotFound):
+    """No token has this id."""
+
+    code = "token_not_found"
+
+
+class Forbidden(GatewayError):
+    """The caller is known, and may not do this."""
+
+    code = "forbidden"
+    wire_code = "FORBIDDEN"
+    http_status = 403
+
+
+class ScopeMissing(Forbidden):
+    """The token lacks a scope that the method needs."""
+
+    code = "scope_missing"
+
+
+class PolicyDenied(Forbidden):
+    """A send policy forbids this; the message names the rule."""
+
+    code = "policy_denied"
+
+
+class Unauthorized(GatewayError):
+    """No valid token came."""
+
+    code = "AUTH_TOKEN_MISMATCH"
+    wire_code = "FORBIDDEN"
+    http_status = 401
+
+
+class SlowDown(GatewayError):
+    """Too many failed logins; wait before the next."""
+
+    code = "rate_limited"
+    http_status = 429
+    retryable = True
+
+
+class Unavailable(GatewayError):
+    """The gateway cannot do this now; nothing was changed."""
+
+    code = "unavailable"
+    http_status = 503
+    retryable = True
+
+
+class StorageFull(Unavailable):
+    """The disk is full; reads go on, writes wait for space."""
+
+    code = "storage_full"
+
+
+class ShuttingDown(Unavailable):
+    """The gateway is stopping; what was accepted goes on at its next start."""
+
+    code = "shutting_down"
+
+
+class AgentTimeout(GatewayError):
+    """A wait ended before its run."""
+
+    code = "agent_timeout"
+    wire_code = "AGENT_TIMEOUT"
+    http_status = 504
+
+
+class StartupError(GatewayError):
+    """The gateway cannot start; the message says what to change."""
+
+    code = "startup"
+    wire_code = "INVALID_REQUEST"
+
+
+class ConfigError(StartupError):
+    """The configuration is invalid; the message names path, line and the nearest valid name."""
+
+    code = "config"
+
+
+class StateFolderInUse(StartupError):
+    """Another process holds the state folder."""
+
+    code = "state_in_use"
+
+
+class DatabaseUnusable(StartupError):
+    """The database is corrupt, newer than this program, or not one of ours; it was not touched."""
+
+    code = "database"
+
+
+class FenceLost(Exception):
+    """A write came from a holder that no longer owns the run. Internal: the runner stops quietly."""
+
+
+class StopRequested(Exception):
+    """A step came after its run was asked to stop. Internal: the runner ends the run as aborted."""
