@@ -1,0 +1,32 @@
+"""The configuration: what can be set, how it is read and checked, and what holds when nothing is said."""
+
+from backchannel.config.agents import AgentSettings, agent
+from backchannel.config.defaults import (
+    default_model,
+    needs_default_model,
+    probe_ollama,
+    with_default_model,
+)
+from backchannel.config.findings import Finding
+from backchannel.config.load import check_config, config_from, load_config
+from backchannel.config.locations import Locations, locate
+from backchannel.config.schema import Config, DefaultModel
+from backchannel.config.template import starter_config
+
+__all__ = [
+    "AgentSettings",
+    "Config",
+    "DefaultModel",
+    "Finding",
+    "Locations",
+    "agent",
+    "check_config",
+    "config_from",
+    "default_model",
+    "load_config",
+    "locate",
+    "needs_default_model",
+    "probe_ollama",
+    "starter_config",
+    "with_default_model",
+]

@@ -1,0 +1,136 @@
+"""The agents of a configuration: completed once, and each one's settings with the defaults merged in.
+
+What an agent says itself wins over `agents.defaults`, and that over `tools`. One thing adds up instead:
+`tools.deny` holds for every agent, so that a tool denied there stays denied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from backchannel.config.findings import nearest
+from backchannel.config.schema import Config, ConfigFile
+from backchannel.config.schema_agents import (
+    Agent,
+    AgentSubagents,
+    InstructionsFile,
+    SandboxMode,
+    SandboxVisibility,
+    ThinkingLevel,
+    Visibility,
+)
+from backchannel.core.keys import normalise_agent_id
+from backchannel.errors import UnknownAgent
+
+ANY = "*"
+
+_S = TypeVar("_S", bound=AgentSubagents)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """What holds for one agent, after all defaults."""
+
+    id: str
+    is_default: bool
+    name: str | None
+    model: str
+    instructions: str | None
+    thinking: ThinkingLevel | None
+    timeout_s: float
+    allow_tools: tuple[str, ...] | None
+    """The only tools it has; `None` is all."""
+    deny_tools: tuple[str, ...]
+    visibility: Visibility
+    sandbox_mode: SandboxMode
+    sandbox_visibility: SandboxVisibility
+    spawns_under: tuple[str, ...]
+    """The other agents it may spawn under; `*` is any, and it may always spawn under itself."""
+    subagent_model: str
+
+
+def agent(config: Config, agent_id: str) -> AgentSettings:
+    """Look up an agent, with the defaults merged in.
+
+    Raises:
+        UnknownAgent: no agent of the configuration has this id.
+    """
+    own, defaults, tools = _find(config, agent_id), config.agents.defaults, config.tools
+    instructions = own.instructions if own.instructions is not None else defaults.instructions
+    model = first(own.model, defaults.model) or config.default_model.ref
+    return AgentSettings(
+        id=own.id,
+        is_default=own.default,
+        name=own.name,
+        model=model,
+        instructions=_text(instructions),
+        thinking=first(own.thinking, defaults.thinking),
+        timeout_s=defaults.timeout_seconds,
+        allow_tools=first(own.tools.allow, defaults.tools.allow, tools.allow),
+        deny_tools=tuple(dict.fromkeys((*tools.deny, *(first(own.tools.deny, defaults.tools.deny) or ())))),
+        visibility=first(own.tools.sessions.visibility, defaults.tools.sessions.visibility, tools.sessions.visibility)
+        or "tree",
+        sandbox_mode=first(own.sandbox.mode, defaults.sandbox.mode) or "off",
+        sandbox_visibility=first(own.sandbox.session_tools_visibility, defaults.sandbox.session_tools_visibility)
+        or "spawned",
+        spawns_under=first(own.subagents.allow_agents, defaults.subagents.allow_agents) or (),
+        subagent_model=first(own.subagents.model, defaults.subagents.model) or model,
+    )
+
+
+def first(*values: _T | None) -> _T | None:
+    """The first value that is set."""
+    return next((value for value in values if value is not None), None)
+
+
+def complete(file: ConfigFile) -> ConfigFile:
+    """Fill in what a checked file leaves open: an agent, a default one, ids in their one spelling."""
+    agents = file.agents.list or (Agent(id="main"),)
+    chosen = next((index for index, agent in enumerate(agents) if agent.default), 0)
+    listed = tuple(
+        replace(
+            agent,
+            id=normalise_agent_id(agent.id),
+            default=index == chosen,
+            subagents=_normalised(agent.subagents),
+        )
+        for index, agent in enumerate(agents)
+    )
+    defaults = replace(file.agents.defaults, subagents=_normalised(file.agents.defaults.subagents))
+    bindings = tuple(replace(b, agent_id=normalise_agent_id(b.agent_id)) for b in file.bindings)
+    jobs = tuple(
+        replace(job, agent_id=normalise_agent_id(job.agent_id)) if job.agent_id else job for job in file.cron.jobs
+    )
+    return replace(
+        file,
+        agents=replace(file.agents, defaults=defaults, list=listed),
+        bindings=bindings,
+        cron=replace(file.cron, jobs=jobs),
+        session=replace(file.session, main_key=file.session.main_key.lower()),
+    )
+
+
+def _normalised(subagents: _S) -> _S:
+    if subagents.allow_agents is None:
+        return subagents
+    ids = tuple(name if name == ANY else normalise_agent_id(name) for name in subagents.allow_agents)
+    return replace(subagents, allow_agents=ids)
+
+
+def _find(config: Config, agent_id: str) -> Agent:
+    wanted = normalise_agent_id(agent_id)
+    known = {agent.id: agent for agent in config.agents.list}
+    if wanted in known:
+        return known[wanted]
+    close = nearest(wanted, known)
+    hint = f"did you mean {close}?" if close else f"configured: {', '.join(known)}"
+    raise UnknownAgent(f"no agent is called {wanted!r} ({hint})")
+
+
+def _text(instructions: str | InstructionsFile | None) -> str | None:
+    # A file was replaced by its text when the configuration was loaded.
+    return instructions if isinstance(instructions, str) else None

@@ -1,0 +1,57 @@
+"""What all settings share: strictness, camel-case names, and secrets that no `repr` shows.
+
+A setting is a field with `Annotated[type, Meta(description=…)]`. The description is the setting's
+documentation: the reference page and the error messages are made from it and from the type.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+from msgspec import Meta, Struct
+from msgspec.structs import fields
+
+HIDDEN = "<hidden>"
+
+# Limits of settings that may be unset stand inside the union, where msgspec wants them.
+NonEmpty: TypeAlias = Annotated[str, Meta(min_length=1)]
+AtLeastOne: TypeAlias = Annotated[int, Meta(ge=1)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The base of every group of settings."""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:  # rich prints by this one, not by __repr__
+        secrets = secret_fields(type(self))
+        pairs = [(name, getattr(self, name)) for name in self.__struct_fields__]
+        return [(name, HIDDEN if name in secrets and value is not None else value) for name, value in pairs]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__name__}({shown})"
+
+
+def setting(text: str, **limits: Any) -> Meta:
+    """Describe a setting, with the limits of its value."""
+    return Meta(description=text, **limits)
+
+
+def secret(text: str, **limits: Any) -> Meta:
+    """Describe a setting whose value is never shown: not in errors, not by `repr`."""
+    return Meta(description=text, extra={"secret": True}, **limits)
+
+
+def is_secret(kind: Any) -> bool:
+    """Whether a field's type marks its value as a secret."""
+    return any(bool(meta.extra and meta.extra.get("secret")) for meta in metas(kind))
+
+
+def metas(kind: Any) -> list[Meta]:
+    """The `Meta`s of an annotated type."""
+    return [meta for meta in getattr(kind, "__metadata__", ()) if isinstance(meta, Meta)]
+
+
+def secret_fields(struct: type[Struct]) -> frozenset[str]:
+    """The names of the fields of `struct` that hold secrets."""
+    return frozenset(field.name for field in fields(struct) if is_secret(field.type))

@@ -1,0 +1,248 @@
+"""Rules that no single setting can break: names that must exist, secrets that must differ, and warnings.
+
+Each rule is a function from the settings to its issues; `check_rules` runs them all. An error stops a
+start; a warning is about what works and is seldom meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from backchannel.config.agents import ANY, first
+from backchannel.config.findings import SettingPath, nearest, show_path
+from backchannel.config.schedules import schedule_problem, time_zone_problem
+from backchannel.config.schema import ConfigFile
+from backchannel.config.schema_doors import MIN_SECRET_LENGTH
+from backchannel.core.keys import DmScope, KeyScheme, SessionKey, normalise_agent_id
+from backchannel.errors import InvalidSessionKey, UnknownAgent
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+_MODEL_REF = re.compile(r"[^/\s]+/\S+\Z")
+_BUILT_IN_CHANNELS = ("webchat", "internal", "unknown")
+
+
+class Issue(NamedTuple):
+    """What a rule found, before it is given its line and its value is made fit to be shown."""
+
+    level: Literal["error", "warning"]
+    path: SettingPath
+    message: str
+    got: str | None = None
+
+
+def check_rules(file: ConfigFile, registered: Iterable[str] = ()) -> list[Issue]:
+    """Check what settings say about each other; `registered` are agents that a program brings itself."""
+    issues = [issue for rule in _RULES for issue in rule(file)]
+    issues += _named_agents(file, {normalise_agent_id(name) for name in registered})
+    return issues
+
+
+def _agent_ids(file: ConfigFile) -> Iterator[Issue]:
+    seen: dict[str, int] = {}
+    for index, agent in enumerate(file.agents.list):
+        path: SettingPath = ("agents", "list", index, "id")
+        name = _usable_id(agent.id)
+        if name is None:
+            rule = "expected letters, digits, `_` and `-`, at most 64, such as `research-bot`"
+            yield Issue("error", path, rule, agent.id)
+        elif seen.setdefault(name, index) != index:
+            yield Issue("error", path, f"agents.list[{seen[name]}] has this id too", agent.id)
+    chosen = [index for index, agent in enumerate(file.agents.list) if agent.default]
+    for index in chosen[1:]:
+        message = f"only one agent can be the default; agents.list[{chosen[0]}] is too"
+        yield Issue("error", ("agents", "list", index, "default"), message)
+
+
+def _named_agents(file: ConfigFile, registered: set[str]) -> Iterator[Issue]:
+    known = registered | {id for agent in file.agents.list if (id := _usable_id(agent.id))}
+    if not file.agents.list:
+        known.add("main")
+    for path, name in _agent_references(file):
+        wanted = _usable_id(name)
+        if wanted not in known:
+            close = nearest(name, known)
+            hint = f"did you mean {close!r}?" if close else f"configured: {', '.join(sorted(known))}"
+            yield Issue("error", path, f"no agent has this id; {hint}", name)
+
+
+def _agent_references(file: ConfigFile) -> Iterator[tuple[SettingPath, str]]:
+    for index, binding in enumerate(file.bindings):
+        yield ("bindings", index, "agentId"), binding.agent_id
+    for index, job in enumerate(file.cron.jobs):
+        if job.agent_id is not None:
+            yield ("cron", "jobs", index, "agentId"), job.agent_id
+    lists: list[tuple[SettingPath, Sequence[str] | None]] = [
+        (("agents", "defaults", "subagents", "allowAgents"), file.agents.defaults.subagents.allow_agents)
+    ]
+    for index, agent in enumerate(file.agents.list):
+        lists.append((("agents", "list", index, "subagents", "allowAgents"), agent.subagents.allow_agents))
+    for path, names in lists:
+        for index, name in enumerate(names or ()):
+            if name != ANY:
+                yield (*path, index), name
+
+
+def _usable_id(name: str) -> str | None:
+    try:
+        return normalise_agent_id(name)
+    except UnknownAgent:
+        return None
+
+
+def _models(file: ConfigFile) -> Iterator[Issue]:
+    for name, provider in file.models.providers.items():
+        path: SettingPath = ("models", "providers", name)
+        if not _NAME.match(name) or name == "builtin":
+            yield Issue("error", path, "a provider's name is letters, digits, `_`, `.`, `-`, and not `builtin`")
+        for id, count in Counter(model.id for model in provider.models or ()).items():
+            if count > 1:
+                yield Issue("error", (*path, "models"), f"the model {id!r} is listed {count} times")
+    for path, ref in _model_references(file):
+        if problem := _model_problem(file, ref):
+            yield Issue("error", path, problem, ref)
+
+
+def _model_references(file: ConfigFile) -> Iterator[tuple[SettingPath, str]]:
+    defaults = file.agents.defaults
+    refs: list[tuple[SettingPath, str | None]] = [
+        (("agents", "defaults", "model"), defaults.model),
+        (("agents", "defaults", "subagents", "model"), defaults.subagents.model),
+    ]
+    for index, agent in enumerate(file.agents.list):
+        refs.append((("agents", "list", index, "model"), agent.model))
+        refs.append((("agents", "list", index, "subagents", "model"), agent.subagents.model))
+    refs += [(("cron", "jobs", index, "model"), job.model) for index, job in enumerate(file.cron.jobs)]
+    return ((path, ref) for path, ref in refs if ref is not None)
+
+
+def _model_problem(file: ConfigFile, ref: str) -> str | None:
+    if not _MODEL_REF.match(ref):
+        return "expected `provider/model`, such as `openai/gpt-5-mini`"
+    provider, _, model = ref.partition("/")
+    settings = file.models.providers.get(provider)
+    if settings is None or settings.models is None:
+        return None
+    known = [listed.id for listed in settings.models]
+    if model in known:
+        return None
+    close = nearest(model, known)
+    hint = f"did you mean `{provider}/{close}`?" if close else f"it has: {', '.join(known) or 'none'}"
+    return f"`models.providers.{provider}` lists no such model; {hint}"
+
+
+def _session_keys(file: ConfigFile) -> Iterator[Issue]:
+    main_key = file.session.main_key
+    try:
+        KeyScheme(main_key=main_key)
+        usable = not main_key.lower().startswith("node-")
+    except InvalidSessionKey:
+        usable = False
+    if not usable:
+        message = "this word has a meaning of its own; choose another, such as `main`"
+        yield Issue("error", ("session", "mainKey"), message, main_key)
+    holders: dict[str, str] = {}
+    for person, ids in file.session.identity_links.items():
+        for index, id in enumerate(ids):
+            if holders.setdefault(id.lower(), person) != person:
+                message = f"this id is already linked to {holders[id.lower()]!r}"
+                yield Issue("error", ("session", "identityLinks", person, index), message, id)
+
+
+def _channels(file: ConfigFile) -> Iterator[Issue]:
+    for name, channel in file.channels.items():
+        path: SettingPath = ("channels", name)
+        if not _NAME.match(name) or name != name.lower():
+            message = "a channel's name is small letters, digits, `_`, `.` and `-`, at most 64"
+            yield Issue("error", path, message)
+        elif name in _BUILT_IN_CHANNELS or SessionKey.parse(f"agent:main:{name}:group:1").channel != name:
+            yield Issue("error", path, "this word has a meaning of its own; give the channel another name")
+        if not channel.allow_from and not channel.owners:
+            yield Issue("warning", path, "nobody is answered here: `allowFrom` and `owners` are empty")
+    for index, binding in enumerate(file.bindings):
+        if binding.match.channel not in file.channels:
+            message = "no such channel is configured, so this binding has no effect"
+            yield Issue("warning", ("bindings", index, "match", "channel"), message, binding.match.channel)
+
+
+def _secrets(file: ConfigFile) -> Iterator[Issue]:
+    secrets: list[tuple[SettingPath, str | None]] = [
+        (("gateway", "auth", "token"), file.gateway.auth.token),
+        (("hooks", "token"), file.hooks.token),
+        *((("channels", name, "secret"), channel.secret) for name, channel in file.channels.items()),
+    ]
+    holders: dict[str, SettingPath] = {}
+    for path, value in secrets:
+        if value is None:
+            continue
+        if value in holders:
+            yield Issue("error", path, f"must differ from `{show_path(holders[value])}`")
+        holders.setdefault(value, path)
+        if len(value) < MIN_SECRET_LENGTH:
+            yield Issue("warning", path, f"is short; {MIN_SECRET_LENGTH} characters or more are hard to guess")
+    if file.hooks.enabled and file.hooks.token is None:
+        yield Issue("error", ("hooks", "enabled"), "hooks need a token of their own: set `hooks.token`")
+
+
+def _cron(file: ConfigFile) -> Iterator[Issue]:
+    seen: dict[str, int] = {}
+    for index, job in enumerate(file.cron.jobs):
+        path: SettingPath = ("cron", "jobs", index)
+        if seen.setdefault(job.id, index) != index:
+            yield Issue("error", (*path, "id"), f"cron.jobs[{seen[job.id]}] has this id too", job.id)
+        if problem := schedule_problem(job.schedule):
+            yield Issue("error", (*path, "schedule"), problem, job.schedule)
+        if job.tz is not None and (problem := time_zone_problem(job.tz)):
+            yield Issue("error", (*path, "tz"), problem, job.tz)
+
+
+def _shared_main_session(file: ConfigFile) -> Iterator[Issue]:
+    if file.session.dm_scope is not DmScope.MAIN and file.session.scope != "global":
+        return
+    links = {id.lower(): person for person, ids in file.session.identity_links.items() for id in ids}
+    people = {
+        links.get(id := f"{name}:{sender}".lower(), id)
+        for name, channel in file.channels.items()
+        for sender in (*channel.allow_from, *channel.owners)
+    }
+    if len(people) > 1 or any(ANY in channel.allow_from for channel in file.channels.values()):
+        where: SettingPath = ("session", "scope" if file.session.scope == "global" else "dmScope")
+        message = (
+            "several people share each agent's main session and see each other's messages; "
+            '`dmScope: "per-peer"` (and `scope: "per-sender"`) keeps them apart, '
+            "`session.identityLinks` joins the ids of one person"
+        )
+        yield Issue("warning", where, message)
+
+
+def _without_effect(file: ConfigFile) -> Iterator[Issue]:
+    defaults = file.agents.defaults
+    shared = first(defaults.tools.sessions.visibility, file.tools.sessions.visibility)
+    seen = [first(agent.tools.sessions.visibility, shared) for agent in file.agents.list] or [shared]
+    if file.tools.agent_to_agent.enabled and "all" not in seen:
+        message = 'has no effect until `tools.sessions.visibility` is "all", for all agents or for some'
+        yield Issue("warning", ("tools", "agentToAgent", "enabled"), message)
+    if "sessions_spawn" in file.tools.subagents.tools.allow:
+        path: SettingPath = ("tools", "subagents", "tools", "allow")
+        yield Issue("warning", path, "sub-agents never have `sessions_spawn`")
+    modes: list[tuple[SettingPath, str | None]] = [(("agents", "defaults", "sandbox", "mode"), defaults.sandbox.mode)]
+    for index, agent in enumerate(file.agents.list):
+        modes.append((("agents", "list", index, "sandbox", "mode"), agent.sandbox.mode))
+    for path, mode in modes:
+        if mode in ("non-main", "all"):
+            message = "there is no sandbox to run tools in yet: such sessions get no tools with outside effects"
+            yield Issue("warning", path, message)
+
+
+_RULES: tuple[Callable[[ConfigFile], Iterator[Issue]], ...] = (
+    _agent_ids,
+    _models,
+    _session_keys,
+    _channels,
+    _secrets,
+    _cron,
+    _shared_main_session,
+    _without_effect,
+)

@@ -1,0 +1,98 @@
+"""What holds when nothing is said: which model agents use that name none.
+
+A key in the environment decides, then a local Ollama, then the built-in demo model. Only the look for
+Ollama touches the network, and only when no key is set; loading a configuration never does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from backchannel.config.schema import DEMO_MODEL, Config, DefaultModel
+
+ANTHROPIC_MODEL = "anthropic/claude-sonnet-5-5"
+OPENAI_MODEL = "openai/gpt-6.1-sol"
+OLLAMA_PORT = 11434
+
+Probe: TypeAlias = Callable[[str], str | None]
+
+_CONNECT_S = 0.1
+_ANSWER_S = 0.5
+_MAX_ANSWER_BYTES = 1024 * 1024
+
+
+def probe_ollama(base: str) -> str | None:
+    """Ask the Ollama at `base` (`http://host:port`) for the model it would use; `None` if there is none."""
+    import http.client  # 10 ms of import that nobody pays who has a key
+
+    place = urlsplit(base)
+    address = (place.hostname or "127.0.0.1", place.port or (443 if place.scheme == "https" else 80))
+    kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
+    try:
+        socket.create_connection(address, timeout=_CONNECT_S).close()
+        connection = kind(*address, timeout=_ANSWER_S)
+        with contextlib.closing(connection):
+            connection.request("GET", f"{place.path}/api/tags")
+            answer = connection.getresponse()
+            found = msgspec.json.decode(answer.read(_MAX_ANSWER_BYTES)) if answer.status == 200 else None
+    except (OSError, http.client.HTTPException, msgspec.DecodeError, ValueError):
+        return None
+    return _first_chat_model(found)
+
+
+def default_model(env: Mapping[str, str], probe: Probe = probe_ollama) -> DefaultModel:
+    """Find the model of agents that name none: a key in the environment, a local Ollama, else the demo."""
+    if env.get("ANTHROPIC_API_KEY"):
+        return DefaultModel(ANTHROPIC_MODEL, "ANTHROPIC_API_KEY is set")
+    if env.get("OPENAI_API_KEY"):
+        return DefaultModel(OPENAI_MODEL, "OPENAI_API_KEY is set")
+    variable = next((name for name in ("OLLAMA_BASE_URL", "OLLAMA_HOST") if env.get(name)), None)
+    base = _ollama_base(env[variable]) if variable else f"http://127.0.0.1:{OLLAMA_PORT}"
+    if base and (model := probe(base)):
+        return DefaultModel(f"ollama/{model}", f"Ollama answers at {base}", f"{base}/v1")
+    if variable:
+        return DEMO_MODEL._replace(why=f"{variable} is set, but no Ollama with a model answers there")
+    return DEMO_MODEL._replace(why="no ANTHROPIC_API_KEY, no OPENAI_API_KEY and no local Ollama was found")
+
+
+def needs_default_model(config: Config) -> bool:
+    """Whether some agent names no model, so that a look for one is worth it."""
+    return config.agents.defaults.model is None and any(a.model is None for a in config.agents.list)
+
+
+def with_default_model(config: Config, found: DefaultModel) -> Config:
+    """Let agents that name no model use the one that was found."""
+    return replace(config, default_model=found)
+
+
+def _ollama_base(text: str) -> str | None:
+    """Read what the variables may hold: a host, `host:port`, or a URL, with `/v1` or without."""
+    try:
+        place = urlsplit(text if "://" in text else f"http://{text}")
+        return _base_of(place, bare="://" not in text)
+    except ValueError:
+        return None
+
+
+def _base_of(place: SplitResult, *, bare: bool) -> str | None:
+    if place.scheme not in ("http", "https") or not place.hostname:
+        return None
+    # Ollama listens on 0.0.0.0 when told so; one does not connect to that address.
+    host = "127.0.0.1" if place.hostname in ("0.0.0.0", "::") else place.hostname  # noqa: S104 (read, not bound)
+    host = f"[{host}]" if ":" in host else host
+    port = place.port or (OLLAMA_PORT if bare or place.hostname == "0.0.0.0" else None)  # noqa: S104
+    path = place.path.rstrip("/").removesuffix("/v1")
+    return f"{place.scheme}://{host}{f':{port}' if port else ''}{path}"
+
+
+def _first_chat_model(found: Any) -> str | None:
+    models = found.get("models") if isinstance(found, dict) else None
+    names = [m.get("name") for m in models if isinstance(m, dict)] if isinstance(models, list) else []
+    return next((n for n in names if isinstance(n, str) and n and "embed" not in n), None)

@@ -1,0 +1,79 @@
+"""What a check of the configuration found, and how it is told.
+
+A `Finding` says where (path and line), what came and what would work. Errors stop a start; warnings
+are shown and logged.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+from backchannel.errors import ConfigError
+
+Step: TypeAlias = str | int
+SettingPath: TypeAlias = tuple[Step, ...]
+
+MAX_TOLD = 100  # enough to see what is wrong with a file that is wrong throughout
+
+_MAX_NAME = 64
+_PLAIN_NAME = re.compile(r"[A-Za-z_$*][\w$-]*\Z")
+
+
+class Finding(NamedTuple):
+    """One error or warning about the configuration."""
+
+    level: Literal["error", "warning"]
+    path: str
+    message: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+def show_path(path: SettingPath) -> str:
+    """Write a path as people do: `agents.list[1].model`, `channels["my chat"].url`."""
+    shown = ""
+    for step in path:
+        if isinstance(step, int):
+            shown += f"[{step}]"
+        elif _PLAIN_NAME.match(step) and len(step) <= _MAX_NAME:
+            shown += f".{step}" if shown else step
+        else:
+            shown += '["' + "".join(c if c.isprintable() and c != '"' else "?" for c in step[:_MAX_NAME]) + '"]'
+    return shown
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was most likely meant."""
+    if len(word) > _MAX_NAME:
+        return None
+    folded = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
+    return folded[close[0]] if close else None
+
+
+def config_error(findings: Sequence[Finding], file: Path | None) -> ConfigError:
+    """Make one error of all that is wrong, a line each; warnings are among its `problems` only."""
+    errors = [finding for finding in findings if finding.level == "error"]
+    lines = [f"{_place(file, finding.line)}{finding}" for finding in errors[:MAX_TOLD]]
+    if len(errors) > MAX_TOLD:
+        lines.append("and more")
+    first = errors[0]
+    return ConfigError(
+        "\n".join(lines),
+        file=str(file) if file else None,
+        path=first.path,
+        line=first.line,
+        problems=[finding._asdict() for finding in findings[:MAX_TOLD]],
+    )
+
+
+def _place(file: Path | None, line: int | None) -> str:
+    if file is None:
+        return ""
+    return f"{file}, line {line}: " if line else f"{file}: "

@@ -1,0 +1,173 @@
+"""Loading a configuration: read, substitute, check everything, complete.
+
+The steps, in order: JSON5 with lines (`source`), older names (`legacy`), `${NAME}` and overrides
+(`environment`), each setting by its type (`validation`), what settings say about each other (`checks`),
+instruction files, and what was left open (`agents.complete`). All findings of a step are told together;
+a step with errors is the last. Nothing here touches the network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from backchannel.config.agents import complete
+from backchannel.config.checks import Issue, check_rules
+from backchannel.config.environment import OVERRIDES, override, overrides, substitute
+from backchannel.config.findings import Finding, SettingPath, config_error, show_path
+from backchannel.config.legacy import modernise
+from backchannel.config.locations import locate
+from backchannel.config.schema import Config, ConfigFile
+from backchannel.config.schema_agents import InstructionsFile
+from backchannel.config.source import Source, load_source, source_from
+from backchannel.config.validation import check_shape
+from backchannel.errors import ConfigError
+
+MAX_INSTRUCTIONS_BYTES = 1024 * 1024
+
+
+def load_config(
+    path: Path | None,
+    env: Mapping[str, str],
+    *,
+    state: Path | None = None,
+    host: str | None = None,
+    port: int | None = None,
+) -> Config:
+    """Load the configuration from `path`, else from where the environment says, else the defaults.
+
+    Raises:
+        ConfigError: something is wrong; the message has a line for each problem.
+    """
+    where = locate(state, path, env)
+    source = load_source(where.config_file) if where.has_file else source_from({})
+    reading = _Reading(source, env, overrides(env, host, port), base_dir=where.config_file.parent)
+    return reading.config(where.state_dir)
+
+
+def config_from(
+    mapping: Mapping[str, Any],
+    env: Mapping[str, str] | None = None,
+    *,
+    state: Path | None = None,
+    base_dir: Path | None = None,
+    registered: Iterable[str] = (),
+) -> Config:
+    """Take the configuration from a mapping, named as in the file and checked as strictly.
+
+    `base_dir` is where instruction files are looked for, and `registered` names agents that the program
+    brings itself.
+
+    Raises:
+        ConfigError: something is wrong; the message has a line for each problem.
+    """
+    env = env or {}
+    where = locate(state, None, env)
+    reading = _Reading(
+        source_from(mapping),
+        env,
+        overrides(env, None, None),
+        base_dir=base_dir or Path.cwd(),
+        registered=tuple(registered),
+    )
+    return reading.config(where.state_dir)
+
+
+def check_config(path: Path | None, env: Mapping[str, str], *, state: Path | None = None) -> list[Finding]:
+    """Find every error and warning in the configuration that `load_config` would read."""
+    try:
+        return list(load_config(path, env, state=state).warnings)
+    except ConfigError as error:
+        return [Finding(**problem) for problem in error.details["problems"]]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One configuration on its way from what was written to what holds."""
+
+    source: Source
+    env: Mapping[str, str]
+    overridden: Mapping[tuple[str, ...], Any]
+    base_dir: Path
+    registered: tuple[str, ...] = ()
+    findings: list[Finding] = field(default_factory=list)
+
+    def config(self, state_dir: Path) -> Config:
+        raw, self.findings = modernise(self.source.raw)
+        raw, missing = substitute(raw, self.env, self.source)
+        raw = override(raw, self.overridden)
+        replaced = {show_path(path) for path in self.overridden}
+        missing = [finding for finding in missing if finding.path not in replaced]
+        unset = {finding.path for finding in missing}  # a variable that is missing is told once
+        self._add(missing + [f for f in check_shape(raw, ConfigFile, self.source) if f.path not in unset])
+        file = msgspec.convert(raw, ConfigFile)
+        self._add([self._finding(issue) for issue in check_rules(file, self.registered)])
+        file = complete(self._with_instructions(file))
+        return Config(
+            **{name: getattr(file, name) for name in file.__struct_fields__},
+            state_dir=state_dir,
+            file=self.source.file,
+            warnings=tuple(self.findings),
+        )
+
+    def _add(self, findings: list[Finding]) -> None:
+        self.findings += map(self._with_origin, findings)
+        self.findings.sort(key=lambda finding: finding.line or math.inf)
+        if any(finding.level == "error" for finding in self.findings):
+            raise config_error(self.findings, self.source.file)
+
+    def _finding(self, issue: Issue) -> Finding:
+        got = f"got {self.source.shown(issue.path, issue.got)}, " if issue.got is not None else ""
+        return Finding(issue.level, show_path(issue.path), got + issue.message, self.source.line(issue.path))
+
+    def _with_origin(self, finding: Finding) -> Finding:
+        """Name the variable instead of the line where the value did not come from the file."""
+        for name, path in OVERRIDES.items():
+            if finding.path == show_path(path) and path in self.overridden:
+                return finding._replace(message=f"{finding.message} (from {name})", line=None)
+        if finding.path in ("gateway.host", "gateway.port") and tuple(finding.path.split(".")) in self.overridden:
+            return finding._replace(line=None)
+        return finding
+
+    def _with_instructions(self, file: ConfigFile) -> ConfigFile:
+        """Put the texts of instruction files in their place."""
+        problems: list[Finding] = []
+
+        def read(instructions: str | InstructionsFile | None, path: SettingPath) -> str | None:
+            if not isinstance(instructions, InstructionsFile):
+                return instructions
+            try:
+                return _load_instructions(self.base_dir / Path(instructions.file).expanduser())
+            except (ValueError, RuntimeError) as error:
+                issue = Issue("error", (*path, "instructions", "file"), str(error), instructions.file)
+                problems.append(self._finding(issue))
+                return None
+
+        agents = file.agents
+        listed = tuple(
+            replace(agent, instructions=read(agent.instructions, ("agents", "list", index)))
+            for index, agent in enumerate(agents.list)
+        )
+        defaults = replace(agents.defaults, instructions=read(agents.defaults.instructions, ("agents", "defaults")))
+        self._add(problems)
+        return replace(file, agents=replace(agents, list=listed, defaults=defaults))
+
+
+def _load_instructions(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_INSTRUCTIONS_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"the file cannot be read: {error.strerror}") from None
+    if len(content) > MAX_INSTRUCTIONS_BYTES:
+        raise ValueError("the file is larger than 1 MiB")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError("the file is not UTF-8 text") from None

@@ -1,0 +1,196 @@
+"""Every setting there is: its name, type, limits, default and meaning.
+
+`ConfigFile` is what stands in `backchannel.json5`; `Config` is the same, checked and complete, with what
+was found around it. Field names are camel case in the file. A new setting is a field with a description
+here (or in `schema_agents`, `schema_doors`); run `python -m backchannel.config.reference` afterwards.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+from msgspec import Meta, field
+
+from backchannel.config.base import AtLeastOne, Settings, secret, setting
+from backchannel.config.findings import Finding
+from backchannel.config.schema_agents import Agents, Tools
+from backchannel.config.schema_doors import Binding, Channel, Cron, GatewaySettings, Hooks
+from backchannel.core.keys import ChatType, DmScope, KeyScheme
+
+Scope: TypeAlias = Literal["per-sender", "global"]
+PolicyAction: TypeAlias = Literal["allow", "deny"]
+ModelApi: TypeAlias = Literal["openai", "anthropic"]
+
+
+class PolicyMatch(Settings, frozen=True, kw_only=True):
+    """What a rule is about; all given must match, none is everything."""
+
+    channel: Annotated[str | None, setting("The channel's name.")] = None
+    chat_type: Annotated[ChatType | None, setting("The kind of chat.")] = None
+    key_prefix: Annotated[str | None, setting("How the session key begins, with or without `agent:<id>:`.")] = None
+
+
+class PolicyRule(Settings, frozen=True, kw_only=True):
+    """One rule of the send policy."""
+
+    match: Annotated[PolicyMatch, setting("What the rule is about. Empty: everything.")] = PolicyMatch()
+    action: Annotated[PolicyAction, setting("What it says.")]
+
+
+class SendPolicy(Settings, frozen=True, kw_only=True):
+    """What may be sent where."""
+
+    rules: Annotated[
+        tuple[PolicyRule, ...], setting("A matching deny wins over a matching allow, whatever their order.")
+    ] = ()
+    default: Annotated[PolicyAction, setting("What holds when no rule matches.")] = "allow"
+    shadow: Annotated[bool, setting("Count and log what would be blocked, and block nothing.")] = False
+
+
+class ExchangeLimits(Settings, frozen=True, kw_only=True):
+    """How far sessions may talk to each other before they are stopped."""
+
+    max_ping_pong_turns: Annotated[int, setting("Reply-back turns after a send.", ge=0, le=5)] = 5
+    max_hops: Annotated[int, setting("Sends, spawns and wakes in a row from one cause.", ge=1)] = 8
+    max_chain_runs: Annotated[int, setting("Runs in all from one cause.", ge=1)] = 100
+
+
+class Session(Settings, frozen=True, kw_only=True):
+    """How conversations become sessions."""
+
+    main_key: Annotated[
+        str,
+        setting(
+            "The last part of the key of an agent's main session: letters, digits, `_`, `.`, `-`.",
+            pattern=r"^[A-Za-z0-9_.-]+$",
+            max_length=64,
+        ),
+    ] = "main"
+    scope: Annotated[Scope, setting("`global`: all direct chats of an agent are one session, shown as `main`.")] = (
+        "per-sender"
+    )
+    dm_scope: Annotated[
+        DmScope, setting("Which direct chats share a session: all, or those of one person, channel, account.")
+    ] = DmScope.MAIN
+    identity_links: Annotated[
+        dict[str, tuple[str, ...]],
+        setting('Joins one person\'s ids: `{ alice: ["telegram:123", "discord:987"] }`.'),
+    ] = field(default_factory=dict)
+    agent_to_agent: Annotated[ExchangeLimits, setting("How far sessions may talk.")] = ExchangeLimits()
+    send_policy: Annotated[SendPolicy, setting("What may be sent where.")] = SendPolicy()
+
+
+class Database(Settings, frozen=True, kw_only=True):
+    """Where everything is stored."""
+
+    url: Annotated[
+        Annotated[str, Meta(pattern=r"^(sqlite:///|postgres(ql)?://).")] | None,
+        secret(
+            "`sqlite:///…` or `postgresql://…`. Unset: `backchannel.db` in the state folder. "
+            "`BACKCHANNEL_DATABASE_URL` wins.",
+        ),
+    ] = None
+
+
+class Transcripts(Settings, frozen=True, kw_only=True):
+    """The transcript files beside the database."""
+
+    files: Annotated[
+        bool | None,
+        setting("Whether transcripts are also written as JSONL files. Unset: on SQLite yes, on PostgreSQL no."),
+    ] = None
+
+
+class ModelCost(Settings, frozen=True, kw_only=True):
+    """What a model costs, in dollars per million tokens."""
+
+    input: Annotated[float, setting("A million input tokens.", ge=0)]
+    output: Annotated[float, setting("A million output tokens.", ge=0)]
+
+
+class ProviderModel(Settings, frozen=True, kw_only=True):
+    """One model of an own endpoint."""
+
+    id: Annotated[str, setting("Its name at the endpoint.", min_length=1)]
+    context_window: Annotated[AtLeastOne | None, setting("Its context window in tokens.")] = None
+    cost: Annotated[ModelCost | None, setting("What it costs, in dollars per million tokens.")] = None
+
+
+class Provider(Settings, frozen=True, kw_only=True):
+    """An endpoint of your own; its models are `<name>/<model>`."""
+
+    api: Annotated[ModelApi, setting("The wire format it speaks.")]
+    base_url: Annotated[str, setting("Where it is, `http://…` or `https://…`.", pattern=r"^https?://\S+$")]
+    api_key: Annotated[str | None, secret("Its key. Unset: none is sent.")] = None
+    models: Annotated[tuple[ProviderModel, ...] | None, setting("Its models. Given: only these are valid.")] = None
+
+
+class Models(Settings, frozen=True, kw_only=True):
+    """Where models are found besides the well-known providers."""
+
+    providers: Annotated[dict[str, Provider], setting("Endpoints of your own, by name.")] = field(default_factory=dict)
+
+
+class ConfigFile(Settings, frozen=True, kw_only=True):
+    """The configuration file."""
+
+    session: Annotated[Session, setting("How conversations become sessions.")] = Session()
+    agents: Annotated[Agents, setting("The agents.")] = Agents()
+    tools: Annotated[Tools, setting("The tools of all agents.")] = Tools()
+    models: Annotated[Models, setting("Where models are found.")] = Models()
+    gateway: Annotated[GatewaySettings, setting("Where the gateway listens.")] = GatewaySettings()
+    database: Annotated[Database, setting("Where everything is stored.")] = Database()
+    transcripts: Annotated[Transcripts, setting("The transcript files.")] = Transcripts()
+    channels: Annotated[dict[str, Channel], setting("The chat channels, by name.")] = field(default_factory=dict)
+    bindings: Annotated[tuple[Binding, ...], setting("Which agent answers where; the first match counts.")] = ()
+    cron: Annotated[Cron, setting("Messages sent by the clock.")] = Cron()
+    hooks: Annotated[Hooks, setting("Messages posted to `/hooks`.")] = Hooks()
+
+
+class DefaultModel(NamedTuple):
+    """The model of agents that name none, and how it was found."""
+
+    ref: str
+    why: str
+    base_url: str | None = None
+
+
+DEMO_MODEL = DefaultModel("builtin/demo", "the built-in demo model, which works offline")
+
+
+class Config(ConfigFile, frozen=True, kw_only=True):
+    """A configuration that was checked: at least one agent, exactly one default, ids normalised."""
+
+    state_dir: Path
+    file: Path | None = None
+    default_model: DefaultModel = DEMO_MODEL
+    warnings: tuple[Finding, ...] = ()
+
+    @property
+    def database_url(self) -> str:
+        """Where the store is: as configured, else the SQLite file of the state folder."""
+        return self.database.url or f"sqlite:///{self.state_dir / 'backchannel.db'}"
+
+    @property
+    def writes_transcript_files(self) -> bool:
+        """Whether transcripts are also kept as files."""
+        if self.transcripts.files is not None:
+            return self.transcripts.files
+        return self.database_url.startswith("sqlite:")
+
+    @property
+    def default_agent(self) -> str:
+        """The id of the agent that answers what names no agent."""
+        return next(agent.id for agent in self.agents.list if agent.default)
+
+    @property
+    def key_scheme(self) -> KeyScheme:
+        """Which key a conversation has."""
+        session = self.session
+        return KeyScheme(
+            main_key=session.main_key,
+            global_scope=session.scope == "global",
+            dm_scope=session.dm_scope,
+            default_agent=self.default_agent,
+        )

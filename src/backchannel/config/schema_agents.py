@@ -1,0 +1,179 @@
+"""The settings of agents and of the tools they have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from backchannel.config.base import Settings, setting
+
+ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
+Visibility: TypeAlias = Literal["self", "tree", "agent", "all"]
+SandboxMode: TypeAlias = Literal["off", "non-main", "all"]
+SandboxVisibility: TypeAlias = Literal["spawned", "all"]
+AnnounceMode: TypeAlias = Literal["post", "wake"]
+
+Names: TypeAlias = tuple[str, ...]
+
+
+class InstructionsFile(Settings, frozen=True, kw_only=True):
+    """Instructions that are kept in a file of their own."""
+
+    file: Annotated[str, setting("The file's path, relative to the configuration file. Read at start.", min_length=1)]
+
+
+class Sandbox(Settings, frozen=True, kw_only=True):
+    """Which sessions run sandboxed, and what those may see."""
+
+    mode: Annotated[
+        SandboxMode | None,
+        setting("Which sessions run sandboxed: none, all but the main session, or all. Unset everywhere: `off`."),
+    ] = None
+    session_tools_visibility: Annotated[
+        SandboxVisibility | None,
+        setting(
+            "`spawned`: a sandboxed session never sees more than `tree`; `all`: no such limit. "
+            "Unset everywhere: `spawned`."
+        ),
+    ] = None
+
+
+class SessionTools(Settings, frozen=True, kw_only=True):
+    """What the session tools may reach."""
+
+    visibility: Annotated[
+        Visibility | None,
+        setting(
+            "Which sessions the session tools see: only the caller's own, also those it spawned, also all "
+            "of its agent, or also those of other agents as `tools.agentToAgent` permits. "
+            "Unset everywhere: `tree`."
+        ),
+    ] = None
+
+
+class AgentTools(Settings, frozen=True, kw_only=True):
+    """The tools of one agent."""
+
+    allow: Annotated[
+        Names | None,
+        setting("Only these tools. `*` is a wildcard, `group:sessions` names the session tools."),
+    ] = None
+    deny: Annotated[Names | None, setting("Never these tools; wins over `allow`, and adds to `tools.deny`.")] = None
+    sessions: Annotated[SessionTools, setting("What the session tools may reach.")] = SessionTools()
+
+
+class AgentSubagents(Settings, frozen=True, kw_only=True):
+    """What one agent may spawn."""
+
+    allow_agents: Annotated[
+        Names | None,
+        setting("The other agents it may spawn sub-agents under; `*` is any. Unset: only itself."),
+    ] = None
+    model: Annotated[
+        str | None, setting("The model of its sub-agents, as `provider/model`. Unset: the agent's own.")
+    ] = None
+
+
+class SubagentDefaults(AgentSubagents, frozen=True, kw_only=True):
+    """How sub-agents run, for all agents."""
+
+    max_concurrent: Annotated[int, setting("Sub-agent runs at the same time in one process.", ge=1, le=10_000)] = 8
+    announce: Annotated[
+        AnnounceMode,
+        setting("`post`: a result is posted to the requester; `wake`: the requester also gets a run."),
+    ] = "post"
+    wake_after_seconds: Annotated[
+        float,
+        setting(
+            "With `wake`: the longest wait for the last child after the spawning run ended; 0 is no limit.",
+            ge=0,
+        ),
+    ] = 0
+    archive_after_minutes: Annotated[float, setting("When an ended sub-agent is archived; 0 is never.", ge=0)] = 60
+    max_children: Annotated[int, setting("Unsettled sub-agents per requester.", ge=0, le=10_000)] = 20
+
+
+class AgentDefaults(Settings, frozen=True, kw_only=True):
+    """What holds for every agent that does not say otherwise."""
+
+    model: Annotated[str | None, setting("The model, as `provider/model`. Unset: what the environment offers.")] = None
+    instructions: Annotated[str | InstructionsFile | None, setting('The system prompt: text, or `{ file: "…" }`.')] = (
+        None
+    )
+    thinking: Annotated[
+        ThinkingLevel | None, setting("How much the model thinks, where it can. Unset: the model's own.")
+    ] = None
+    timeout_seconds: Annotated[
+        float, setting("The longest a run may take; only the time in which it runs counts.", gt=0)
+    ] = 600
+    max_concurrent: Annotated[
+        int, setting("Runs at the same time in one process, over all sessions.", ge=1, le=100_000)
+    ] = 64
+    subagents: Annotated[SubagentDefaults, setting("How sub-agents run.")] = SubagentDefaults()
+    sandbox: Annotated[Sandbox, setting("Which sessions run sandboxed.")] = Sandbox()
+    tools: Annotated[AgentTools, setting("The tools of agents that name none.")] = AgentTools()
+
+
+class Agent(Settings, frozen=True, kw_only=True):
+    """One agent."""
+
+    id: Annotated[
+        str,
+        setting(
+            "Letters, digits, `_` and `-`, at most 64; `Research Bot` is read as `research-bot`.",
+            min_length=1,
+        ),
+    ]
+    default: Annotated[
+        bool, setting("Whether it answers what names no agent. Unset everywhere: the first agent does.")
+    ] = False
+    name: Annotated[str | None, setting("How it is shown to people.")] = None
+    model: Annotated[str | None, setting("Its model, as `provider/model`.")] = None
+    instructions: Annotated[str | InstructionsFile | None, setting('Its system prompt: text, or `{ file: "…" }`.')] = (
+        None
+    )
+    thinking: Annotated[ThinkingLevel | None, setting("How much its model thinks, where it can.")] = None
+    subagents: Annotated[AgentSubagents, setting("What it may spawn.")] = AgentSubagents()
+    sandbox: Annotated[Sandbox, setting("Which of its sessions run sandboxed.")] = Sandbox()
+    tools: Annotated[AgentTools, setting("The tools it has.")] = AgentTools()
+
+
+class Agents(Settings, frozen=True, kw_only=True):
+    """The agents, and what they share."""
+
+    defaults: Annotated[AgentDefaults, setting("What holds for every agent.")] = AgentDefaults()
+    list: Annotated[tuple[Agent, ...], setting("The agents. Empty: one agent, `main`.")] = ()
+
+
+class AgentToAgent(Settings, frozen=True, kw_only=True):
+    """Whether sessions of different agents may reach each other."""
+
+    enabled: Annotated[bool, setting("Whether an agent's session may reach another agent's.")] = False
+    allow: Annotated[
+        Names | None,
+        setting("Patterns that both agents must match; `*` is a wildcard. Unset: all; empty: nobody."),
+    ] = None
+
+
+class ToolNames(Settings, frozen=True, kw_only=True):
+    """Tools added to and taken from a set."""
+
+    allow: Annotated[Names, setting("Tools given back to sub-agents; `sessions_spawn` cannot be.")] = ()
+    deny: Annotated[Names, setting("Tools taken from sub-agents; wins over `allow`.")] = ()
+
+
+class SubagentTools(Settings, frozen=True, kw_only=True):
+    """What sub-agents have of their agent's tools."""
+
+    tools: Annotated[
+        ToolNames, setting("A sub-agent has its agent's tools without the session tools; this adjusts it.")
+    ] = ToolNames()
+
+
+class Tools(Settings, frozen=True, kw_only=True):
+    """The tools of all agents."""
+
+    allow: Annotated[Names | None, setting("Only these tools, for agents with no `allow` of their own.")] = None
+    deny: Annotated[Names, setting("Never these tools, for any agent.")] = ()
+    sessions: Annotated[SessionTools, setting("What the session tools may reach.")] = SessionTools()
+    agent_to_agent: Annotated[AgentToAgent, setting("Whether agents may reach each other.")] = AgentToAgent()
+    subagents: Annotated[SubagentTools, setting("What sub-agents have.")] = SubagentTools()

@@ -1,0 +1,138 @@
+"""The settings of everything through which messages come and go: gateway, channels, cron, hooks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from backchannel.config.base import AtLeastOne, NonEmpty, Seconds, Settings, secret, setting
+
+Adapter: TypeAlias = Literal["bridge"]
+
+MIN_SECRET_LENGTH = 16
+
+
+class Auth(Settings, frozen=True, kw_only=True):
+    """Who may use the gateway."""
+
+    token: Annotated[
+        NonEmpty | None,
+        secret(
+            "The operator's token. Unset: one is made at first start and kept in the state folder. "
+            "`BACKCHANNEL_TOKEN` wins."
+        ),
+    ] = None
+
+
+class Limits(Settings, frozen=True, kw_only=True):
+    """How much a client may send."""
+
+    body_bytes: Annotated[int, setting("The largest HTTP body.", ge=1024)] = 1024 * 1024
+    hook_body_bytes: Annotated[int, setting("The largest body at `/hooks`.", ge=1024)] = 256 * 1024
+    frame_bytes: Annotated[int, setting("The largest WebSocket frame.", ge=1024)] = 4 * 1024 * 1024
+    pre_auth_frame_bytes: Annotated[int, setting("The largest frame before `connect`.", ge=1024)] = 64 * 1024
+    connections: Annotated[int, setting("WebSocket connections at the same time.", ge=1)] = 1000
+
+
+class Http(Settings, frozen=True, kw_only=True):
+    """What HTTP offers."""
+
+    chat_completions: Annotated[bool, setting("Whether `/v1/chat/completions` is served.")] = False
+
+
+class GatewaySettings(Settings, frozen=True, kw_only=True):
+    """Where the gateway listens and what it accepts."""
+
+    host: Annotated[str, setting("The address to listen on. Other than loopback needs a token.", min_length=1)] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, setting("The port to listen on; 0 takes a free one.", ge=0, le=65535)] = 18790
+    auth: Annotated[Auth, setting("Who may use the gateway.")] = Auth()
+    limits: Annotated[Limits, setting("How much a client may send.")] = Limits()
+    http: Annotated[Http, setting("What HTTP offers.")] = Http()
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        setting("Origins whose pages may connect, such as `https://chat.example`, besides the gateway's own."),
+    ] = ()
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        setting("Names under which the gateway may be asked for, besides loopback and `gateway.host`."),
+    ] = ()
+
+
+class Channel(Settings, frozen=True, kw_only=True):
+    """One chat channel; its name is the key it stands under."""
+
+    adapter: Annotated[Adapter, setting("What connects the platform.")]
+    url: Annotated[
+        str,
+        setting("Where outbound messages are posted, `http://…` or `https://…`.", pattern=r"^https?://\S+$"),
+    ]
+    secret: Annotated[
+        str,
+        secret("Signs both directions. Its own: no other secret may equal it.", min_length=MIN_SECRET_LENGTH),
+    ]
+    allow_from: Annotated[tuple[str, ...], setting("Sender ids that are answered, or `*`. Owners always are.")] = ()
+    owners: Annotated[tuple[str, ...], setting("Sender ids that may use owner commands.")] = ()
+    max_text_length: Annotated[
+        AtLeastOne | None, setting("Longer texts are sent in parts. Unset: the adapter's limit.")
+    ] = None
+    require_mention: Annotated[
+        bool, setting("In groups: answer only messages that mention the agent; others are recorded.")
+    ] = True
+    allow_bots: Annotated[bool, setting("Whether messages of other bots are read.")] = False
+
+
+class BindingMatch(Settings, frozen=True, kw_only=True):
+    """Which inbound messages a binding is for; all given must match."""
+
+    channel: Annotated[str, setting("The channel's name.", min_length=1)]
+    account_id: Annotated[str | None, setting("The account on that channel.")] = None
+    chat_id: Annotated[str | None, setting("The chat.")] = None
+
+
+class Binding(Settings, frozen=True, kw_only=True):
+    """Which agent answers where."""
+
+    match: Annotated[BindingMatch, setting("Which inbound messages.")]
+    agent_id: Annotated[str, setting("The agent that gets them.", min_length=1)]
+
+
+class CronDeliver(Settings, frozen=True, kw_only=True):
+    """Where a job's reply goes."""
+
+    channel: Annotated[str, setting("The channel's name.", min_length=1)]
+    to: Annotated[str, setting("The chat.", min_length=1)]
+    account_id: Annotated[str | None, setting("The account on that channel.")] = None
+
+
+class CronJob(Settings, frozen=True, kw_only=True):
+    """One message that is sent by the clock."""
+
+    id: Annotated[str, setting("The job's name; its session is `cron:<id>`.", min_length=1, max_length=128)]
+    schedule: Annotated[str, setting('When: `"0 9 * * *"`, `"every 10m"` (`s m h d`, at least 1 s) or an ISO time.')]
+    tz: Annotated[str | None, setting("The schedule's time zone, such as `Europe/Berlin`. Unset: UTC.")] = None
+    agent_id: Annotated[str | None, setting("The agent that runs it. Unset: the default agent.")] = None
+    message: Annotated[str, setting("What the agent is told.", min_length=1)]
+    deliver: Annotated[CronDeliver | None, setting("Where the reply goes. Unset: nowhere.")] = None
+    model: Annotated[str | None, setting("The model, as `provider/model`. Unset: the agent's own.")] = None
+    timeout_seconds: Annotated[
+        Seconds | None, setting("The longest a run may take. Unset: `agents.defaults.timeoutSeconds`.")
+    ] = None
+    enabled: Annotated[bool, setting("Whether it fires.")] = True
+
+
+class Cron(Settings, frozen=True, kw_only=True):
+    """Messages that are sent by the clock."""
+
+    jobs: Annotated[tuple[CronJob, ...], setting("The jobs.")] = ()
+
+
+class Hooks(Settings, frozen=True, kw_only=True):
+    """Messages that other programs post to `/hooks`."""
+
+    enabled: Annotated[bool, setting("Whether `/hooks` is served.")] = False
+    token: Annotated[NonEmpty | None, secret("The token of `/hooks`; must differ from the gateway's.")] = None
+    allow_session_keys: Annotated[
+        tuple[str, ...], setting("Patterns of session keys a hook may name besides `hook:…`.")
+    ] = ()
+    allow_deliver: Annotated[tuple[str, ...], setting("Channels a hook's reply may go to. Empty: none.")] = ()

@@ -1,0 +1,154 @@
+"""Reading a configuration: from a file as JSON5 with lines, or from a mapping an embedding program gives."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyjson5
+
+from backchannel.config.findings import MAX_TOLD, Finding, SettingPath, config_error, show_path
+from backchannel.config.positions import Positions, scan
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+
+_MAX_SHOWN = 60
+
+# A file that cannot be parsed has no settings yet, so what may be a secret is known by its name alone.
+_SECRET_VALUE = re.compile(r"((?:token|secret|apiKey|password|url)[\"']?\s*:\s*)([^\n]*)", re.IGNORECASE)
+_NEAR = re.compile(r"near (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Settings as they were written, and where."""
+
+    raw: dict[str, Any]
+    file: Path | None = None
+    positions: Positions | None = None
+
+    def line(self, path: SettingPath) -> int | None:
+        """The line of a setting, when there is a file."""
+        return self.positions.line(path) if self.positions else None
+
+    def shown(self, path: SettingPath, value: Any) -> str:
+        """A value as an error may show it: not what a variable holds, for that may be a secret."""
+        written = self._written(path)
+        if isinstance(written, str) and "${" in written:
+            return f"what `{written[:_MAX_SHOWN]}` stands for"
+        shown = _literal(value)
+        return shown if len(shown) <= _MAX_SHOWN else shown[:_MAX_SHOWN] + "…"
+
+    def _written(self, path: SettingPath) -> Any:
+        value: Any = self.raw
+        for step in path:
+            try:
+                value = value[step]
+            except (LookupError, TypeError):
+                return None
+        return value
+
+
+def load_source(file: Path) -> Source:
+    """Read a JSON5 file.
+
+    Raises:
+        ConfigError: it cannot be read, or is not one JSON5 object with distinct keys.
+    """
+    text = _load_text(file)
+    positions = scan(text)
+    if not text.strip():
+        raise _unreadable(file, "the file is empty (`{}` takes the defaults)")
+    try:
+        raw = pyjson5.decode(text)
+    except pyjson5.Json5DecoderException as error:
+        raise config_error([_syntax_finding(error, positions)], file) from None
+    if not isinstance(raw, dict):
+        raise _unreadable(file, f"the file holds {_named(raw)}, expected an object: `{{ agents: … }}`")
+    if positions.repeated:
+        raise config_error([_repeated_finding(path, positions) for path in positions.repeated[: MAX_TOLD + 1]], file)
+    return Source(raw, file, positions)
+
+
+def source_from(mapping: Mapping[str, Any]) -> Source:
+    """Take settings as an embedding program gives them: names as in the file, plain values."""
+    return Source(_plain(mapping))
+
+
+def _load_text(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise _unreadable(
+            file, "there is no such file (`backchannel init` writes one; without one the defaults hold)"
+        ) from None
+    except IsADirectoryError:
+        raise _unreadable(file, "this is a folder, expected a JSON5 file") from None
+    except OSError as error:
+        raise _unreadable(file, f"the file cannot be read: {error.strerror}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise _unreadable(file, f"the file is larger than {MAX_FILE_BYTES // 1024**2} MiB")
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        message = f"the file is not UTF-8 text (byte 0x{content[error.start]:02x} in line {line})"
+        raise config_error([Finding("error", "", message, line)], file) from None
+
+
+def _unreadable(file: Path, message: str) -> Exception:
+    return config_error([Finding("error", "", message)], file)
+
+
+def _syntax_finding(error: pyjson5.Json5DecoderException, positions: Positions) -> Finding:
+    # The scanner's place is exact. The parser's own is off by one at times, and is used for the few
+    # things that only the parser refuses, such as a malformed escape.
+    if positions.slip:
+        offset, problem = positions.slip
+    else:
+        near = _NEAR.search(str(error.args[0]))
+        offset = min(int(near[1]), len(positions.text)) if near else 0
+        problem = "this is not JSON5"
+    line, column = positions.place(offset)
+    return Finding("error", "", f"column {column}: {problem}{_excerpt(positions.text, line, column)}", line)
+
+
+def _excerpt(text: str, line: int, column: int) -> str:
+    """The offending line with a mark under the column, and without what may be a secret."""
+    hidden = _SECRET_VALUE.sub(lambda match: match[1] + "•" * len(match[2]), text)
+    start = max(0, column - 60)
+    shown = hidden.split("\n")[line - 1][start : start + 100].replace("\t", " ").rstrip()
+    return f"\n    {shown}\n    {' ' * (column - 1 - start)}^"
+
+
+def _repeated_finding(path: SettingPath, positions: Positions) -> Finding:
+    return Finding("error", show_path(path), "this setting is given twice; keep one of them", positions.line(path))
+
+
+def _literal(value: Any) -> str:
+    """Write a plain value as JSON5 does."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, int) and abs(value) > 10**_MAX_SHOWN:
+        return "a huge number"  # Python refuses to write the largest ones
+    return repr(value)
+
+
+def _named(value: Any) -> str:
+    names = {list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

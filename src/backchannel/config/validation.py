@@ -1,0 +1,127 @@
+"""Checking settings against the schema, one by one, so that all that is wrong is told at once.
+
+`msgspec` converts and would stop at its first error, without a line and without a suggestion. This walk
+visits each setting with its type, and the conversion then cannot fail.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
+
+from backchannel.config.findings import MAX_TOLD, Finding, SettingPath, nearest, show_path
+from backchannel.config.kinds import Kind, in_words, kind_of
+from backchannel.config.source import Source
+
+
+def check_shape(raw: dict[str, Any], schema: type[Struct], source: Source) -> list[Finding]:
+    """Find every setting that is unknown, missing, or of the wrong type or range."""
+    return list(itertools.islice(_Walk(schema, source).group(raw, schema, ()), MAX_TOLD + 1))
+
+
+class _Walk:
+    def __init__(self, schema: type[Struct], source: Source) -> None:
+        self._schema = schema
+        self._source = source
+
+    def group(self, value: dict[str, Any], struct: type[Struct], path: SettingPath) -> Iterator[Finding]:
+        known = {field.encode_name: field for field in fields(struct)}
+        for name in value:
+            if name not in known:
+                yield self._finding((*path, name), self._unknown(name, list(known)))
+        for name, field in known.items():
+            if name in value:
+                yield from self._setting(value[name], field.type, (*path, name))
+            elif field.required:
+                yield self._finding(path, f"`{name}` is missing: {in_words(kind_of(field.type))}")
+
+    def _setting(self, value: Any, exact: Any, path: SettingPath) -> Iterator[Finding]:
+        kind = kind_of(exact)
+        if isinstance(value, dict) and kind.struct:
+            yield from self.group(value, kind.struct, path)
+        elif isinstance(value, dict) and kind.member is not None:
+            for name, member in value.items():
+                yield from self._setting(member, kind.member, (*path, name))
+        elif isinstance(value, list) and kind.item is not None:
+            for index, item in enumerate(value):
+                yield from self._setting(item, kind.item, (*path, index))
+        elif not _fits(value, kind):
+            yield self._finding(path, self._misfit(value, kind, path))
+
+    def _finding(self, path: SettingPath, message: str) -> Finding:
+        return Finding("error", show_path(path), message, self._source.line(path))
+
+    def _unknown(self, name: str, known: list[str]) -> str:
+        if close := nearest(name, known):
+            return f"unknown setting; did you mean `{close}`?"
+        if elsewhere := [path for path in setting_paths(self._schema) if path.split(".")[-1] == name]:
+            return f"unknown setting here; it belongs at `{elsewhere[0]}`"
+        return f"unknown setting; known here: {', '.join(sorted(known))}"
+
+    def _misfit(self, value: Any, kind: Kind, path: SettingPath) -> str:
+        hint = ""
+        if isinstance(value, str) and (close := nearest(value, kind.words)):
+            hint = f"; did you mean `{close}`?"
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and kind.choices == (str,):
+            hint = " (put it in quotes)"
+        elif isinstance(value, str) and _is_number(value) and {int, float} & set(kind.choices):
+            hint = " (write it without quotes)"
+        elif kind.limits.pattern and isinstance(value, str):
+            hint = f" ({kind.description})"
+        return f"{self._shown(value, kind, path)}, expected {in_words(kind)}{hint}"
+
+    def _shown(self, value: Any, kind: Kind, path: SettingPath) -> str:
+        if kind.secret:  # its type may be told, its value never
+            return f"got a text of {len(value)} characters" if isinstance(value, str) else _type_in_words(value)
+        if isinstance(value, (dict, list)) or value is None:
+            return _type_in_words(value)
+        return f"got {self._source.shown(path, value)}"
+
+
+def setting_paths(schema: type[Struct], prefix: str = "") -> Iterator[str]:
+    """Every path of the schema, with `[]` for items and `<name>` for names of the user's choice."""
+    for field in fields(schema):
+        path = f"{prefix}{field.encode_name}"
+        yield path
+        kind = kind_of(field.type)
+        if kind.item is not None:
+            path, kind = f"{path}[]", kind_of(kind.item)
+        elif kind.member is not None:
+            path, kind = f"{path}.<name>", kind_of(kind.member)
+        if kind.struct:
+            yield from setting_paths(kind.struct, f"{path}.")
+
+
+def _fits(value: Any, kind: Kind) -> bool:
+    if isinstance(value, float) and not math.isfinite(value):
+        return False  # `NaN` and `Infinity` are JSON5, and no setting has a use for them
+    try:
+        msgspec.convert(value, kind.exact)
+    except (msgspec.ValidationError, ValueError):  # the latter for half a surrogate pair
+        return False
+    return True
+
+
+def _is_number(text: str) -> bool:
+    return text.strip().lstrip("+-").replace(".", "", 1).isdecimal()
+
+
+def _type_in_words(value: Any) -> str:
+    match value:
+        case None:
+            return "got null"
+        case dict():
+            return "got an object"
+        case list():
+            return "got a list"
+        case bool():
+            return "got a truth value"
+        case str():
+            return "got a text"
+    return "got a number"

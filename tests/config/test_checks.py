@@ -1,0 +1,227 @@
+"""What settings may not say about each other, and what is only warned of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from backchannel.config import Finding, config_from
+from backchannel.errors import ConfigError
+
+SECRET = "0123456789abcdef"
+
+
+def findings(mapping: dict[str, Any]) -> list[Finding]:
+    try:
+        return list(config_from(mapping).warnings)
+    except ConfigError as error:
+        return [Finding(**problem) for problem in error.details["problems"]]
+
+
+def errors(mapping: dict[str, Any]) -> list[str]:
+    return [str(finding) for finding in findings(mapping) if finding.level == "error"]
+
+
+def warnings(mapping: dict[str, Any]) -> list[str]:
+    found = findings(mapping)
+    assert not [finding for finding in found if finding.level == "error"]
+    return [str(finding) for finding in found]
+
+
+def bridge(**settings: Any) -> dict[str, Any]:
+    return {"adapter": "bridge", "url": "https://bridge.example/out", "secret": SECRET, **settings}
+
+
+def job(**settings: Any) -> dict[str, Any]:
+    return {"cron": {"jobs": [{"id": "j", "schedule": "0 9 * * *", "message": "hi", **settings}]}}
+
+
+def test_two_agents_cannot_share_an_id() -> None:
+    assert errors({"agents": {"list": [{"id": "a b"}, {"id": "A-B"}]}}) == [
+        "agents.list[1].id: got 'A-B', agents.list[0] has this id too"
+    ]
+
+
+@pytest.mark.parametrize("name", ["!!!", "x" * 65])
+def test_an_id_with_nothing_usable_is_refused(name: str) -> None:
+    [error] = errors({"agents": {"list": [{"id": name}]}})
+
+    assert "expected letters, digits, `_` and `-`, at most 64" in error
+
+
+def test_only_one_agent_can_be_the_default() -> None:
+    agents = [{"id": "a", "default": True}, {"id": "b"}, {"id": "c", "default": True}]
+
+    assert errors({"agents": {"list": agents}}) == [
+        "agents.list[2].default: only one agent can be the default; agents.list[0] is too"
+    ]
+
+
+def test_agents_that_are_named_must_exist() -> None:
+    found = errors(
+        {
+            "agents": {
+                "defaults": {"subagents": {"allowAgents": ["*", "ghost"]}},
+                "list": [{"id": "writer", "subagents": {"allowAgents": ["writr"]}}],
+            },
+            "bindings": [{"match": {"channel": "c"}, "agentId": "Writer"}, {"match": {"channel": "c"}, "agentId": "x"}],
+            **job(agentId="wrter"),
+        }
+    )
+
+    assert found == [
+        "bindings[1].agentId: got 'x', no agent has this id; configured: writer",
+        "cron.jobs[0].agentId: got 'wrter', no agent has this id; did you mean 'writer'?",
+        "agents.defaults.subagents.allowAgents[1]: got 'ghost', no agent has this id; configured: writer",
+        "agents.list[0].subagents.allowAgents[0]: got 'writr', no agent has this id; did you mean 'writer'?",
+    ]
+
+
+def test_main_can_be_named_when_no_agent_is_listed() -> None:
+    assert errors(job(agentId="main")) == []
+
+
+@pytest.mark.parametrize("ref", ["gpt-5", "/gpt", "openai/", "open ai/x", ""])
+def test_a_model_is_provider_and_name(ref: str) -> None:
+    for mapping in (
+        {"agents": {"defaults": {"model": ref}}},
+        {"agents": {"defaults": {"subagents": {"model": ref}}}},
+        {"agents": {"list": [{"id": "a", "model": ref}]}},
+        {"agents": {"list": [{"id": "a", "subagents": {"model": ref}}]}},
+        job(model=ref),
+    ):
+        [error] = errors(mapping)
+        assert f"model: got {ref!r}, expected `provider/model`" in error
+
+
+def test_a_provider_that_lists_its_models_has_no_others() -> None:
+    provider = {"api": "openai", "baseUrl": "http://127.0.0.1:1/v1"}
+    closed = {"models": {"providers": {"mine": {**provider, "models": [{"id": "org/big"}]}}}}
+    open_ended = {"models": {"providers": {"mine": provider}}}
+
+    assert errors({**closed, "agents": {"defaults": {"model": "mine/org/big"}}}) == []
+    assert errors({**open_ended, "agents": {"defaults": {"model": "mine/anything"}}}) == []
+    assert errors({**closed, "agents": {"defaults": {"model": "mine/org/bg"}}}) == [
+        "agents.defaults.model: got 'mine/org/bg', `models.providers.mine` lists no such model;"
+        " did you mean `mine/org/big`?"
+    ]
+
+
+@pytest.mark.parametrize("key", ["global", "Unknown", "current", "node-1"])
+def test_words_with_a_meaning_cannot_be_the_main_key(key: str) -> None:
+    assert errors({"session": {"mainKey": key}}) == [
+        f"session.mainKey: got {key!r}, this word has a meaning of its own; choose another, such as `main`"
+    ]
+
+
+@pytest.mark.parametrize("name", ["webchat", "internal", "cron", "hook", "node", "node-1", "subagent", "openai"])
+def test_words_with_a_meaning_cannot_name_a_channel(name: str) -> None:
+    [error] = errors({"channels": {name: bridge(owners=["1"])}})
+
+    assert error.endswith("this word has a meaning of its own; give the channel another name")
+
+
+@pytest.mark.parametrize("name", ["My Chat", "a:b", "Slack", ""])
+def test_a_channel_has_a_plain_name(name: str) -> None:
+    [error] = errors({"channels": {name: bridge(owners=["1"])}})
+
+    assert "a channel's name is small letters" in error
+
+
+def test_secrets_are_long_and_each_its_own() -> None:
+    assert errors({"channels": {"a": bridge(secret="short", owners=["1"])}}) == [
+        "channels.a.secret: got a text of 5 characters, expected text of at least 16 characters"
+    ]
+    shared = {
+        "gateway": {"auth": {"token": SECRET}},
+        "hooks": {"token": SECRET},
+        "channels": {"a": bridge(owners=["1"])},
+    }
+    assert errors(shared) == [
+        "hooks.token: must differ from `gateway.auth.token`",
+        "channels.a.secret: must differ from `gateway.auth.token`",
+    ]
+    assert warnings({"gateway": {"auth": {"token": "short"}}}) == [
+        "gateway.auth.token: is short; 16 characters or more are hard to guess"
+    ]
+
+
+def test_hooks_need_a_token_of_their_own() -> None:
+    assert errors({"hooks": {"enabled": True}}) == ["hooks.enabled: hooks need a token of their own: set `hooks.token`"]
+    assert errors({"hooks": {"enabled": True, "token": SECRET}}) == []
+
+
+@pytest.mark.parametrize("schedule", ["0 9 * * *", "*/5 8-18 * * MON-FRI", "every 10m", "every 1s", "2030-01-01T09:00"])
+def test_good_schedules_pass(schedule: str) -> None:
+    assert findings(job(schedule=schedule, tz="Europe/Berlin")) == []
+
+
+@pytest.mark.parametrize("schedule", ["", "daily", "every 0.5s", "every 10x", "0 9 * *", "0 9 * * * ; x", "2030-13-01"])
+def test_bad_schedules_are_refused(schedule: str) -> None:
+    [error] = errors(job(schedule=schedule))
+
+    assert error.startswith(f"cron.jobs[0].schedule: got {schedule!r}, ")
+
+
+@pytest.mark.parametrize("zone", ["Mars/Base", "", "../etc/passwd"])
+def test_a_time_zone_must_exist(zone: str) -> None:
+    assert errors(job(tz=zone)) == [
+        f"cron.jobs[0].tz: got {zone!r}, expected a time zone such as `Europe/Berlin` or `UTC`"
+    ]
+
+
+def test_two_jobs_cannot_share_an_id() -> None:
+    one = job()["cron"]["jobs"][0]
+
+    assert errors({"cron": {"jobs": [one, one]}}) == ["cron.jobs[1].id: got 'j', cron.jobs[0] has this id too"]
+
+
+def test_one_id_cannot_belong_to_two_people() -> None:
+    links = {"ada": ["x:1", "y:2"], "bob": ["Y:2"]}
+
+    assert errors({"session": {"identityLinks": links}}) == [
+        "session.identityLinks.bob[0]: got 'Y:2', this id is already linked to 'ada'"
+    ]
+
+
+@pytest.mark.parametrize(
+    "channels",
+    [
+        {"a": bridge(allowFrom=["1", "2"])},
+        {"a": bridge(allowFrom=["*"])},
+        {"a": bridge(owners=["1"]), "b": bridge(owners=["1"], secret=SECRET + "b")},
+    ],
+)
+def test_several_people_in_one_main_session_are_warned_of(channels: dict[str, Any]) -> None:
+    [warning] = warnings({"channels": channels})
+    assert warning.startswith("session.dmScope: several people share each agent's main session")
+
+    assert warnings({"channels": channels, "session": {"dmScope": "per-peer"}}) == []
+    [warning] = warnings({"channels": channels, "session": {"dmScope": "per-peer", "scope": "global"}})
+    assert warning.startswith("session.scope: ")
+
+
+def test_one_person_with_linked_ids_is_not_warned_of() -> None:
+    channels = {"a": bridge(owners=["1"]), "b": bridge(allowFrom=["2"], secret=SECRET + "b")}
+
+    assert warnings({"channels": channels, "session": {"identityLinks": {"ada": ["a:1", "b:2"]}}}) == []
+
+
+def test_settings_without_effect_are_warned_of() -> None:
+    found = warnings(
+        {
+            "tools": {"agentToAgent": {"enabled": True}, "subagents": {"tools": {"allow": ["sessions_spawn"]}}},
+            "agents": {"list": [{"id": "a", "sandbox": {"mode": "all"}}]},
+            "channels": {"a": bridge()},
+            "bindings": [{"match": {"channel": "b"}, "agentId": "a"}],
+        }
+    )
+
+    assert [warning.split(":")[0] for warning in found] == [
+        "channels.a",
+        "bindings[0].match.channel",
+        "tools.agentToAgent.enabled",
+        "tools.subagents.tools.allow",
+        "agents.list[0].sandbox.mode",
+    ]
