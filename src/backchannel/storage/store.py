@@ -1,0 +1,351 @@
+"""The store: every state change is one transaction, and this is the list of them.
+
+Each method hands one unit from `transactions/` to the driver. What is returned is durable. What changed is told to
+`on_facts` after the commit, in order, before the caller is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Self, TypeVar
+
+from backchannel.core.contracts import Clock
+from backchannel.core.facts import Fact
+from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.messages import Message
+from backchannel.core.runs import Accepted, Fence, Outcome, Run, RunRequest, RunState, Started, Step, ToolCall
+from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
+from backchannel.errors import Unavailable
+from backchannel.storage.folder import StateFolder
+from backchannel.storage.migrations import prepare_sqlite
+from backchannel.storage.sqlite import Faults, SqliteDriver
+from backchannel.storage.transactions import (
+    calls,
+    inbox,
+    messages,
+    recovery,
+    runs,
+    sessions,
+    steps,
+    timers,
+    tokens,
+)
+from backchannel.storage.transactions.messages import HistoryPage
+from backchannel.storage.transactions.recovery import Interrupted
+from backchannel.storage.transactions.sessions import SessionIdEntry
+from backchannel.storage.transactions.steps import Committed
+from backchannel.storage.transactions.timers import Timer
+from backchannel.storage.transactions.tokens import TokenRow
+from backchannel.storage.transcripts import Transcripts, archived_path
+from backchannel.storage.tx import Tx, Unit
+
+T = TypeVar("T")
+
+
+class Store:
+    """The durable facts of one gateway."""
+
+    def __init__(self, folder: StateFolder, scheme: KeyScheme, clock: Clock) -> None:
+        self.folder = folder
+        self.scheme = scheme
+        self.number = 0
+        """This process's start number: the fence of every run it holds."""
+        self.on_facts: Callable[[Sequence[Fact]], None] = lambda facts: None
+        self._clock = clock
+        self._driver: SqliteDriver
+        self._transcripts: Transcripts
+
+    @classmethod
+    async def open(
+        cls,
+        folder: StateFolder,
+        scheme: KeyScheme,
+        clock: Clock,
+        *,
+        on_fatal: Callable[[BaseException], None],
+        faults: Faults | None = None,
+    ) -> Self:
+        """Open or create the database in the state folder.
+
+        Raises:
+            DatabaseUnusable: it is corrupt, not ours, or newer than this program.
+        """
+        store = cls(folder, scheme, clock)
+        await asyncio.to_thread(prepare_sqlite, folder.database)
+        store._driver = SqliteDriver(folder.database, on_facts=store._committed, on_fatal=on_fatal, faults=faults)
+        store._transcripts = Transcripts(folder.database, folder.transcript)
+        try:
+            store.number = await store._driver.write(partial(recovery.enter, now=clock.now_ms()))
+        except BaseException:
+            await store.abandon()
+            raise
+        return store
+
+    async def close(self) -> None:
+        """End cleanly: runs in progress go on at the next start, and this end is not counted against them."""
+        try:
+            with suppress(Unavailable):  # no room to say it: the next start takes this end for a crash
+                await self._driver.write(partial(recovery.leave, number=self.number, now=self._now))
+        finally:
+            await self.abandon()
+
+    async def abandon(self) -> None:
+        """Let go of the files without a word, as a process that dies does."""
+        await self._driver.close()
+        await asyncio.to_thread(self._transcripts.close)
+
+    @property
+    def commits(self) -> int:
+        """How many commits this process has made; `units` tells how many units of work they held."""
+        return self._driver.commits
+
+    @property
+    def units(self) -> int:
+        return self._driver.units
+
+    @property
+    def _now(self) -> int:
+        return self._clock.now_ms()
+
+    def _committed(self, facts: Sequence[Fact]) -> None:
+        self._transcripts.committed(facts)
+        self.on_facts(facts)
+
+    async def _read(self, unit: Unit[T]) -> T:
+        return await self._driver.read(unit)
+
+    async def check_writable(self) -> None:
+        """Make a small commit.
+
+        Raises:
+            Unavailable: it was refused, for instance because the disk is full.
+        """
+        await self._driver.write(partial(recovery.touch, number=self.number))
+
+    # Sessions
+
+    async def session(self, key: str) -> Session | None:
+        """Load a session, archived or not."""
+        return await self._read(partial(sessions.find, key=key))
+
+    async def session_by_id(self, session_id: str) -> SessionIdEntry | None:
+        """Tell whose transcript this is or was."""
+        return await self._read(partial(sessions.by_id, session_id=session_id))
+
+    async def sessions_labelled(self, label: str, agent_id: str | None) -> list[Session]:
+        return await self._read(partial(sessions.labelled, label=label, agent_id=agent_id))
+
+    async def sessions(
+        self, wanted: SessionFilter, *, after: Page | None, limit: int, offset: int = 0
+    ) -> list[Session]:
+        """List sessions, newest first."""
+        return await self._read(partial(sessions.page, wanted=wanted, after=after, limit=limit, offset=offset))
+
+    async def patch_session(
+        self, key: SessionKey, change: SessionPatch, *, expected_session_id: str | None = None
+    ) -> Session:
+        """Change a session's settings, making it if it is new.
+
+        Raises:
+            LabelInUse, SessionIdReplaced
+        """
+        unit = partial(
+            sessions.patch,
+            key=key,
+            scheme=self.scheme,
+            change=change,
+            expected_session_id=expected_session_id,
+            now=self._now,
+        )
+        return await self._driver.write(unit)
+
+    async def reset_session(self, key: SessionKey) -> Session:
+        """Start a new transcript under the same key, and ask the active run to stop."""
+
+        def unit(tx: Tx) -> Session:
+            runs.request_abort(tx, str(key), None, now)
+            return sessions.reset(tx, str(key), now)
+
+        now = self._now
+        return await self._driver.write(unit)
+
+    async def delete_session(self, key: SessionKey) -> Session:
+        """Archive a session; one with an active run follows when that has stopped."""
+
+        def unit(tx: Tx) -> Session:
+            sessions.check_deletable(tx, key, self.scheme)
+            runs.abort_all(tx, str(key), now)
+            return sessions.mark_for_deletion(tx, str(key), now)
+
+        now = self._now
+        return await self._driver.write(unit)
+
+    # Messages
+
+    async def history(
+        self,
+        session_id: str,
+        *,
+        limit: int,
+        before: str | None = None,
+        after: str | None = None,
+        with_tools: bool = True,
+    ) -> HistoryPage:
+        unit = partial(
+            messages.history,
+            session_id=session_id,
+            limit=limit,
+            before=before,
+            after=after,
+            with_tools=with_tools,
+        )
+        return await self._read(unit)
+
+    async def context(self, session_id: str, *, max_bytes: int) -> tuple[SessionIdEntry, HistoryPage]:
+        """Read the newest part of a transcript for a model, and the mark of its headers."""
+
+        def unit(tx: Tx) -> tuple[SessionIdEntry, HistoryPage]:
+            entry = sessions.by_id(tx, session_id)
+            if entry is None:
+                raise LookupError(f"no transcript {session_id!r}")
+            return entry, messages.read_back(tx, session_id, max_bytes=max_bytes)
+
+        return await self._read(unit)
+
+    async def last_messages(
+        self, session_ids: Sequence[str], per_session: int, *, with_tools: bool
+    ) -> dict[str, list[Message]]:
+        """Read the last messages of many sessions in one query."""
+        return await self._read(
+            partial(messages.last_of_each, session_ids=session_ids, per_session=per_session, with_tools=with_tools)
+        )
+
+    async def pending(self, key: str) -> list[Message]:
+        """Read what was accepted and is not yet in the transcript."""
+        return await self._read(partial(inbox.pending, key=key))
+
+    async def add_note(self, key: SessionKey, note: Message) -> None:
+        await self._driver.write(partial(inbox.add_note, key=key, scheme=self.scheme, note=note, now=self._now))
+
+    # Runs
+
+    def accept_run(self, request: RunRequest, *, start: bool) -> asyncio.Future[Accepted]:
+        """Accept a message with its run; with `start`, start it in the same commit when its lane is free."""
+        number = self.number if start else None
+        return self._driver.write(
+            partial(runs.accept, request=request, scheme=self.scheme, number=number, now=self._now)
+        )
+
+    async def start_next(self, key: str) -> Started | None:
+        """Start the session's first queued run, if its lane is free."""
+        return await self._driver.write(partial(runs.start_next, key=key, number=self.number, now=self._now))
+
+    async def commit_reply(self, fence: Fence, step: Step) -> Committed:
+        """Write a model's reply; the last one ends the run."""
+        return await self._driver.write(partial(steps.commit_reply, fence=fence, step=step, now=self._now))
+
+    async def start_call(self, fence: Fence, call_id: str) -> None:
+        await self._driver.write(partial(steps.start_call, fence=fence, call_id=call_id))
+
+    async def commit_result(self, fence: Fence, result: Message, ran_ms: int) -> None:
+        await self._driver.write(partial(steps.commit_result, fence=fence, result=result, ran_ms=ran_ms))
+
+    async def open_calls(self, run_id: str) -> list[ToolCall]:
+        """List a run's tool calls that have no result yet."""
+        return await self._read(partial(calls.open_calls, run_id=run_id))
+
+    async def open_function_call(self, fence: Fence, call: ToolCall) -> ToolCall:
+        """Record a function agent's call, or return what is recorded of it already."""
+        return await self._driver.write(partial(steps.open_function_call, fence=fence, call=call))
+
+    async def commit_function_result(self, fence: Fence, call_id: str, result: str) -> None:
+        await self._driver.write(partial(steps.commit_function_result, fence=fence, call_id=call_id, result=result))
+
+    async def finish_run(
+        self, fence: Fence, outcome: Outcome, *, reply: Message | None, at_step: int, ran_ms: int
+    ) -> Run:
+        """End a run otherwise than by its last reply."""
+        return await self._driver.write(
+            partial(
+                runs.finish,
+                fence=fence,
+                outcome=outcome,
+                reply=reply,
+                at_step=at_step,
+                ran_ms=ran_ms,
+                now=self._now,
+            )
+        )
+
+    async def request_abort(self, key: str, run_id: str | None) -> list[Run]:
+        return await self._driver.write(partial(runs.request_abort, key=key, run_id=run_id, now=self._now))
+
+    async def run(self, run_id: str) -> Run | None:
+        return await self._read(partial(runs.find, run_id=run_id))
+
+    async def runs(
+        self,
+        *,
+        session_key: str | None = None,
+        states: Sequence[RunState] = (),
+        limit: int,
+        before: int | None = None,
+    ) -> list[Run]:
+        """List runs, newest first; `before` is the position of the last one seen."""
+        return await self._read(partial(runs.page, session_key=session_key, states=states, limit=limit, before=before))
+
+    async def sessions_with_queue(self) -> list[str]:
+        return await self._read(runs.sessions_with_queue)
+
+    async def run_counts(self) -> dict[str, int]:
+        return await self._read(runs.counts)
+
+    # Recovery
+
+    async def interrupted_runs(self) -> list[Interrupted]:
+        return await self._read(recovery.interrupted)
+
+    async def resume_run(self, run_id: str) -> Started | None:
+        """Take over an interrupted run, or end it if it may not go on."""
+        return await self._driver.write(partial(recovery.resume, run_id=run_id, number=self.number, now=self._now))
+
+    async def retry_run(self, run_id: str) -> Run:
+        return await self._driver.write(partial(recovery.retry, run_id=run_id, now=self._now))
+
+    # Timers
+
+    async def due_timers(self, limit: int) -> list[Timer]:
+        return await self._read(partial(timers.due, now=self._now, limit=limit))
+
+    async def next_due(self) -> int | None:
+        return await self._read(timers.next_due)
+
+    # Tokens
+
+    async def create_token(self, token: TokenRow) -> None:
+        await self._driver.write(partial(tokens.create, token=token))
+
+    async def tokens(self) -> list[TokenRow]:
+        return await self._read(tokens.all_tokens)
+
+    async def token_by_digest(self, digest: str) -> TokenRow | None:
+        return await self._read(partial(tokens.by_digest, digest=digest))
+
+    async def revoke_token(self, token_id: str) -> bool:
+        return await self._driver.write(partial(tokens.revoke, token_id=token_id, now=self._now))
+
+    # Transcript files
+
+    async def rebuild_transcript(self, session: Session) -> int:
+        """Write a session's transcript file anew; returns the number of its lines.
+
+        Raises:
+            Unavailable: the file cannot be written.
+        """
+        path = self.folder.transcript(session.agent_id, session.session_id)
+        if session.archived_at is not None:
+            path = archived_path(path, session.archived_at)
+        return await asyncio.wrap_future(self._transcripts.rebuild(session.session_id, path))

@@ -1,0 +1,81 @@
+"""Tool calls: planned with the reply that asks for them, marked before they begin, done with their result.
+
+A call's result enters the transcript in the commit that marks it done, so each call has exactly one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from backchannel.core.messages import Message, Role, text_content
+from backchannel.core.runs import CallState, Outcome, Run, ToolCall
+from backchannel.storage.ids import new_id
+from backchannel.storage.transactions import messages
+from backchannel.storage.tx import Row, Tx, columns
+
+FIELDS = columns(ToolCall.__struct_fields__)
+
+
+def _call(row: Row) -> ToolCall:
+    return msgspec.convert(row, ToolCall, strict=False)
+
+
+def find(tx: Tx, call_id: str) -> ToolCall | None:
+    row = tx.one(f"SELECT {FIELDS} FROM tool_calls WHERE id = ?", call_id)
+    return None if row is None else _call(row)
+
+
+def insert(tx: Tx, call: ToolCall) -> None:
+    tx.run(
+        f"INSERT INTO tool_calls ({FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        call.id,
+        call.run_id,
+        call.step,
+        call.position,
+        call.name,
+        call.arguments,
+        call.state.value,
+        call.result,
+    )
+
+
+def open_calls(tx: Tx, run_id: str) -> list[ToolCall]:
+    """List a run's calls that have no result yet, in order."""
+    rows = tx.all(
+        f"SELECT {FIELDS} FROM tool_calls WHERE run_id = ? AND state <> 'done' ORDER BY step, position",
+        run_id,
+    )
+    return [_call(row) for row in rows]
+
+
+def mark_started(tx: Tx, call_id: str) -> None:
+    tx.run("UPDATE tool_calls SET state = 'started' WHERE id = ? AND state = 'planned'", call_id)
+
+
+def mark_done(tx: Tx, call_id: str, result: str | None = None) -> None:
+    tx.run("UPDATE tool_calls SET state = 'done', result = ? WHERE id = ?", result, call_id)
+
+
+def close_open(tx: Tx, run: Run, outcome: Outcome, now: int) -> None:
+    """Give every call that is still open an error result: the run ends, and no call may stay unanswered."""
+    for call in open_calls(tx, run.id):
+        mark_done(tx, call.id)
+        if call.step < 0:
+            continue  # a function agent's call: it has no place in the transcript
+        began = "its effect is unknown" if call.state is CallState.STARTED else "it was not started"
+        text = f"The run ended ({outcome.state}) before this call had a result; {began}."
+        messages.append(tx, run.session_key, run.session_id or "", result_message(run, call, text, now))
+
+
+def result_message(run: Run, call: ToolCall, text: str, now: int) -> Message:
+    """Make the error result of a call that did not give one itself."""
+    return Message(
+        id=new_id(),
+        role=Role.TOOL_RESULT,
+        content=text_content(text),
+        timestamp=now,
+        run_id=run.id,
+        tool_call_id=call.id,
+        tool_name=call.name,
+        is_error=True,
+    )

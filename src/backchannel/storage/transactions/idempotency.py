@@ -1,0 +1,40 @@
+"""Idempotency keys: the same key again answers with the first outcome, another request under it is refused."""
+
+from __future__ import annotations
+
+from backchannel.errors import IdempotencyConflict
+from backchannel.storage.tx import Tx
+
+
+def find_run(tx: Tx, key: str, digest: str | None) -> str | None:
+    """Find the run that this key started.
+
+    Raises:
+        IdempotencyConflict: the key stands for something else. Nothing of that is told.
+    """
+    row = tx.one("SELECT digest, run_id FROM idempotency WHERE key = ?", key)
+    if row is None:
+        if tx.one("SELECT 1 FROM runs WHERE id = ?", key) is not None:
+            raise _conflict(key)
+        return None
+    if row[0] != (digest or "") or row[1] is None:
+        raise _conflict(key)
+    return str(row[1])
+
+
+def remember_run(tx: Tx, key: str, digest: str | None, now: int) -> None:
+    tx.run(
+        "INSERT INTO idempotency (key, digest, run_id, created_at) VALUES (?, ?, ?, ?)",
+        key,
+        digest or "",
+        key,
+        now,
+    )
+
+
+def _conflict(key: str) -> IdempotencyConflict:
+    return IdempotencyConflict(
+        f"the idempotency key {key!r} was used for another request: use a new key for a new message, "
+        "and repeat a request exactly to ask for its state",
+        idempotencyKey=key,
+    )

@@ -1,0 +1,49 @@
+"""Notes: messages that start no run, and wait for the next boundary of their session."""
+
+from __future__ import annotations
+
+import heapq
+
+from backchannel.core.facts import SessionChanged
+from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.messages import Message, decode_message, encode_message
+from backchannel.core.sessions import Session
+from backchannel.storage.transactions import messages, sessions
+from backchannel.storage.tx import QUEUED, Tx
+
+
+def add_note(tx: Tx, key: SessionKey, scheme: KeyScheme, note: Message, now: int) -> None:
+    """Accept a note; when the session is idle it enters the transcript in the same commit."""
+    session = sessions.ensure(tx, key, scheme, now)
+    tx.run(
+        "INSERT INTO inbox (id, session_key, body) VALUES (?, ?, ?)",
+        note.id,
+        session.key,
+        encode_message(note).decode(),
+    )
+    tx.run("UPDATE sessions SET updated_at = ? WHERE key = ?", now, session.key)
+    if session.running_run is None:
+        flush(tx, session)
+    tx.tell(SessionChanged(session.key, "note"))
+
+
+def flush(tx: Tx, session: Session) -> None:
+    """Put all waiting notes into the transcript: the session is at a boundary."""
+    waiting = tx.all("SELECT body FROM inbox WHERE session_key = ? ORDER BY position", session.key)
+    if not waiting:
+        return
+    for (body,) in waiting:
+        messages.append(tx, session.key, session.session_id, decode_message(body))
+    tx.run("DELETE FROM inbox WHERE session_key = ?", session.key)
+
+
+def pending(tx: Tx, key: str) -> list[Message]:
+    """Read what was accepted and is not yet in the transcript, in order of acceptance."""
+    queued = tx.all(
+        f"SELECT message FROM runs WHERE session_key = ? AND {QUEUED} AND message IS NOT NULL ORDER BY position",
+        key,
+    )
+    notes = tx.all("SELECT body FROM inbox WHERE session_key = ? ORDER BY position", key)
+    # Merged, not sorted: each keeps its own order, even when the clock was set back between two of them.
+    both = ([decode_message(body) for (body,) in rows] for rows in (queued, notes))
+    return list(heapq.merge(*both, key=lambda message: message.timestamp))

@@ -1,0 +1,122 @@
+"""Transcripts: appending a message, and reading them back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from backchannel.core.facts import MessageAppended
+from backchannel.core.messages import Message, Role, decode_message, encode_message
+from backchannel.errors import NotFound
+from backchannel.storage.tx import Row, Tx, required
+
+
+class HistoryPage(msgspec.Struct, frozen=True):
+    """Messages, oldest first; `has_more` tells of older ones (or newer ones, reading forwards)."""
+
+    messages: list[Message]
+    has_more: bool
+
+
+def append(tx: Tx, key: str, session_id: str, message: Message) -> None:
+    """Write a message as the next of its transcript."""
+    (after,) = required(
+        tx.one(
+            "UPDATE session_ids SET next_seq = next_seq + 1 WHERE session_id = ? RETURNING next_seq",
+            session_id,
+        )
+    )
+    line = encode_message(message)
+    tx.run(
+        "INSERT INTO messages (session_id, seq, id, role, body) VALUES (?, ?, ?, ?, ?)",
+        session_id,
+        after - 1,
+        message.id,
+        message.role.value,
+        line.decode(),
+    )
+    tx.tell(MessageAppended(key, session_id, after - 1, message, line))
+
+
+def history(
+    tx: Tx, session_id: str, *, limit: int, before: str | None, after: str | None, with_tools: bool
+) -> HistoryPage:
+    """Read a page: the newest, the ones before a message, or the ones after one."""
+    where, values = "session_id = ?", [session_id]
+    if not with_tools:
+        where += " AND role <> 'toolResult'"
+    if after is not None:
+        where += f" AND seq > {seq_of(tx, session_id, after)}"
+    if before is not None:
+        where += f" AND seq < {seq_of(tx, session_id, before)}"
+    order = "ASC" if after is not None else "DESC"
+    rows = tx.all(f"SELECT body FROM messages WHERE {where} ORDER BY seq {order} LIMIT ?", *values, limit + 1)
+    page = [decode_message(body) for (body,) in rows[:limit]]
+    if after is None:
+        page.reverse()
+    return HistoryPage(page, len(rows) > limit)
+
+
+def seq_of(tx: Tx, session_id: str, message_id: str) -> int:
+    """Find a message's place in its transcript.
+
+    Raises:
+        NotFound: it is not in this transcript.
+    """
+    row = tx.one("SELECT seq FROM messages WHERE id = ? AND session_id = ?", message_id, session_id)
+    if row is None:
+        raise NotFound(
+            f"no message {message_id!r} in this session's current transcript: pass an id that history returned",
+            messageId=message_id,
+        )
+    return int(row[0])
+
+
+def read_back(tx: Tx, session_id: str, *, max_bytes: int) -> HistoryPage:
+    """Read the newest messages, oldest first, until about `max_bytes` of them are there."""
+    found: list[str] = []
+    size, before = 0, 1 << 62
+    while size < max_bytes:
+        rows = tx.all(
+            "SELECT seq, body FROM messages WHERE session_id = ? AND seq < ? ORDER BY seq DESC LIMIT 64",
+            session_id,
+            before,
+        )
+        found.extend(body for _, body in rows)
+        size += sum(len(body) for _, body in rows)
+        if len(rows) < 64:
+            return HistoryPage([decode_message(body) for body in reversed(found)], False)
+        before = rows[-1][0]
+    return HistoryPage([decode_message(body) for body in reversed(found)], before > 0)
+
+
+def read_from(tx: Tx, session_id: str, seq: int, limit: int) -> list[tuple[int, str]]:
+    """Read raw lines from a place on, for the transcript file."""
+    rows: Sequence[Row] = tx.all(
+        "SELECT seq, body FROM messages WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT ?",
+        session_id,
+        seq,
+        limit,
+    )
+    return [(seq, body) for seq, body in rows]
+
+
+def last_of_each(tx: Tx, session_ids: Sequence[str], per_session: int, *, with_tools: bool) -> dict[str, list[Message]]:
+    """Read the last messages of many sessions in one query."""
+    if not session_ids:
+        return {}
+    roles = "" if with_tools else f" AND role <> '{Role.TOOL_RESULT.value}'"
+    marks = ", ".join("(?)" for _ in session_ids)
+    rows = tx.all(
+        f"WITH wanted(sid) AS (VALUES {marks}) "
+        "SELECT m.session_id, m.body FROM wanted JOIN messages m ON m.session_id = wanted.sid "
+        f"WHERE m.seq IN (SELECT seq FROM messages WHERE session_id = wanted.sid{roles} ORDER BY seq DESC LIMIT ?) "
+        "ORDER BY m.session_id, m.seq",
+        *session_ids,
+        per_session,
+    )
+    found: dict[str, list[Message]] = {}
+    for session_id, body in rows:
+        found.setdefault(session_id, []).append(decode_message(body))
+    return found

@@ -1,0 +1,102 @@
+"""After a crash: whose runs were interrupted, which go on, which are parked, and starting one once more."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backchannel.core.facts import SessionChanged
+from backchannel.core.runs import CRASHES_UNTIL_PARKED, Fence, Outcome, Run, RunState, Started
+from backchannel.errors import InvalidRequest
+from backchannel.storage.transactions import runs, sessions
+from backchannel.storage.tx import RUNNING, Tx, required
+
+
+class Interrupted(msgspec.Struct, frozen=True):
+    """A run that was running when its process ended."""
+
+    run_id: str
+    session_key: str
+    crashes: int
+
+
+def enter(tx: Tx, now: int) -> int:
+    """Register this process, and count the crash of every run that a dead one held; returns our number."""
+    (number,) = required(tx.one("INSERT INTO processes (started_at) VALUES (?) RETURNING number", now))
+    # Only runs that the dead process itself had taken up count: one that still waited was not the cause.
+    tx.run(
+        f"UPDATE runs SET crashes = crashes + 1 WHERE {RUNNING} "
+        "AND fence IN (SELECT number FROM processes WHERE ended_at IS NULL AND number < ?)",
+        number,
+    )
+    tx.run("UPDATE processes SET ended_at = ? WHERE ended_at IS NULL AND number < ?", now, number)
+    return int(number)
+
+
+def leave(tx: Tx, number: int, now: int) -> None:
+    """Say that this process ended on purpose: its runs were not interrupted by a fault of theirs."""
+    tx.run("UPDATE processes SET ended_at = ? WHERE number = ?", now, number)
+
+
+def touch(tx: Tx, number: int) -> None:
+    """Write something that changes nothing, to see that the disk takes it."""
+    tx.run("UPDATE processes SET started_at = started_at WHERE number = ?", number)
+
+
+def interrupted(tx: Tx) -> list[Interrupted]:
+    """List the runs to resume, those without a crash first."""
+    rows = tx.all(f"SELECT id, session_key, crashes FROM runs WHERE {RUNNING} ORDER BY crashes, position")
+    return [Interrupted(*row) for row in rows]
+
+
+def resume(tx: Tx, run_id: str, number: int, now: int) -> Started | None:
+    """Take over an interrupted run; one that was asked to stop, or keeps killing its process, ends here."""
+    run = runs.need(tx, run_id)
+    if run.state is not RunState.RUNNING:
+        return None
+    held = runs.update(tx, run_id, fence=number)
+    fence = Fence(run_id, number)
+    outcome = _final(run)
+    if outcome is None:
+        return Started(held, fence)
+    runs.finish(tx, fence, outcome, reply=None, at_step=run.step, ran_ms=run.ran_ms, now=now)
+    return None
+
+
+def _final(run: Run) -> Outcome | None:
+    if run.abort_requested:
+        return Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
+    return _parked(run) if run.crashes >= CRASHES_UNTIL_PARKED else None
+
+
+def _parked(run: Run) -> Outcome:
+    return Outcome(
+        state=RunState.ERROR,
+        error_code="crash_loop",
+        error=f"the process died {run.crashes} times in step {run.step + 1} of this run, so it was parked; "
+        f"`backchannel runs retry {run.id}` starts it again",
+    )
+
+
+def retry(tx: Tx, run_id: str, now: int) -> Run:
+    """Queue a run that failed, was stopped or was parked once more; it goes on after its last step."""
+    run = runs.need(tx, run_id)
+    if run.state in (RunState.OK, RunState.QUEUED, RunState.RUNNING):
+        raise InvalidRequest(
+            f"run {run_id!r} is {run.state}: only one that ended as error, timeout or aborted can be retried",
+            runId=run_id,
+        )
+    sessions.check_kept(sessions.need(tx, run.session_key))
+    tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", now, run.session_key)
+    tx.tell(SessionChanged(run.session_key, "run"))
+    return runs.update(
+        tx,
+        run_id,
+        state=RunState.QUEUED.value,
+        ended_at=None,
+        abort_requested=0,
+        crashes=0,
+        ran_ms=0,
+        error=None,
+        error_code=None,
+        reply=None,
+    )

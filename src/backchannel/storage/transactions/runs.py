@@ -1,0 +1,282 @@
+"""Runs: accepted, started, finished, asked to stop. Each function is one step of a run's life, in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from backchannel.core.facts import RunChanged, SessionChanged
+from backchannel.core.keys import KeyScheme
+from backchannel.core.messages import Message, Role, decode_message, encode_message
+from backchannel.core.runs import Accepted, Fence, Outcome, Run, RunRequest, RunState, Started
+from backchannel.core.sessions import Session, write_address
+from backchannel.errors import FenceLost, RunNotFound, StopRequested
+from backchannel.storage.ids import new_id
+from backchannel.storage.transactions import calls, idempotency, inbox, messages, sessions
+from backchannel.storage.tx import LIVE, QUEUED, Row, Tx, columns, required
+
+FIELDS = columns(Run.__struct_fields__)
+
+
+def _run(row: Row) -> Run:
+    return msgspec.convert(row, Run, strict=False)
+
+
+def find(tx: Tx, run_id: str) -> Run | None:
+    row = tx.one(f"SELECT {FIELDS} FROM runs WHERE id = ?", run_id)
+    return None if row is None else _run(row)
+
+
+def need(tx: Tx, run_id: str) -> Run:
+    run = find(tx, run_id)
+    if run is None:
+        raise RunNotFound(f"no run {run_id!r}: `runs.list` shows those there are", runId=run_id)
+    return run
+
+
+def owned(tx: Tx, fence: Fence) -> Run:
+    """Load a run for its holder.
+
+    Raises:
+        FenceLost: it ended, or another process holds it now; the writer must stop.
+    """
+    run = need(tx, fence.run_id)
+    if run.state is not RunState.RUNNING or run.fence != fence.number:
+        raise FenceLost(fence.run_id)
+    return run
+
+
+def update(tx: Tx, run_id: str, **changed: Any) -> Run:
+    """Change columns of a run, and tell of it."""
+    sets = ", ".join(f"{name} = ?" for name in changed)
+    row = tx.one(f"UPDATE runs SET {sets} WHERE id = ? RETURNING {FIELDS}", *changed.values(), run_id)
+    run = _run(required(row))
+    tx.tell(RunChanged(run))
+    return run
+
+
+def accept(tx: Tx, request: RunRequest, scheme: KeyScheme, number: int | None, now: int) -> Accepted:
+    """Store a message with its run; with a process `number`, start it at once when the lane is free."""
+    if request.id is not None and (known := idempotency.find_run(tx, request.id, request.digest)):
+        return Accepted(need(tx, known), None, is_repeat=True)
+    session = sessions.ensure(tx, request.key, scheme, now)
+    sessions.check_current(session, request.expected_session_id)
+    run = _insert(tx, request, session, now)
+    if request.id is not None:
+        idempotency.remember_run(tx, request.id, request.digest, now)
+    if number is not None and session.lane_is_free:
+        started = _begin(tx, run, session, number, now)
+        return Accepted(started.run, started)
+    tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", now, session.key)
+    tx.tell(RunChanged(run))
+    tx.tell(SessionChanged(session.key, "run"))
+    return Accepted(run, None)
+
+
+def _insert(tx: Tx, request: RunRequest, session: Session, now: int) -> Run:
+    run_id = request.id or new_id()
+    message = Message(
+        id=new_id(),
+        role=Role.USER,
+        content=request.content,
+        timestamp=now,
+        run_id=run_id,
+        provenance=request.provenance,
+    )
+    # The reply address is written now and never looked up later: the session's may change while the run waits.
+    reply_to = session.delivery_context if request.reply_to is None else write_address(request.reply_to)
+    chain = request.chain
+    row = tx.one(
+        "INSERT INTO runs (id, session_key, kind, state, accepted_at, message, message_id, deliver, reply_to, model, "
+        "thinking, timeout_s, chain_id, hop) "
+        f"VALUES (?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {FIELDS}",
+        run_id,
+        session.key,
+        request.kind.value,
+        now,
+        encode_message(message).decode(),
+        message.id,
+        int(request.deliver),
+        reply_to,
+        request.model,
+        request.thinking,
+        request.timeout_s,
+        run_id if chain is None else chain.id,
+        0 if chain is None else chain.hop,
+    )
+    return _run(required(row))
+
+
+def start_next(tx: Tx, key: str, number: int, now: int) -> Started | None:
+    """Start the session's first queued run, if its lane is free."""
+    session = sessions.find(tx, key)
+    if session is None or session.running_run is not None or session.queued == 0:
+        return None
+    row = tx.one(
+        f"SELECT {FIELDS} FROM runs WHERE session_key = ? AND {QUEUED} ORDER BY position LIMIT 1",
+        key,
+    )
+    tx.run("UPDATE sessions SET queued = queued - 1 WHERE key = ?", key)
+    return _begin(tx, _run(required(row)), session, number, now)
+
+
+def _begin(tx: Tx, run: Run, session: Session, number: int, now: int) -> Started:
+    """Bind a run to the current transcript, with its message in it."""
+    inbox.flush(tx, session)
+    message = _message_to_append(tx, run, session)
+    if message is not None:
+        messages.append(tx, session.key, session.session_id, message)
+    tx.run("UPDATE sessions SET running_run = ?, updated_at = ? WHERE key = ?", run.id, now, session.key)
+    started = update(
+        tx,
+        run.id,
+        state=RunState.RUNNING.value,
+        session_id=session.session_id,
+        started_at=run.started_at or now,
+        fence=number,
+        message=None,
+    )
+    tx.tell(SessionChanged(session.key, "run"))
+    return Started(started, Fence(run.id, number))
+
+
+def _message_to_append(tx: Tx, run: Run, session: Session) -> Message | None:
+    """Take the waiting message; a run that is retried repeats its own when others have spoken since."""
+    if run.message is not None:
+        return decode_message(run.message)
+    newest = messages.history(tx, session.session_id, limit=1, before=None, after=None, with_tools=True).messages
+    if newest and newest[0].run_id == run.id:
+        return None
+    (body,) = required(tx.one("SELECT body FROM messages WHERE id = ?", run.message_id))
+    return msgspec.structs.replace(decode_message(body), id=new_id())
+
+
+def unstopped(tx: Tx, fence: Fence) -> Run:
+    """Load a run for the next step of its holder.
+
+    Raises:
+        FenceLost: as `owned`.
+        StopRequested: it was asked to stop before this step; the step does not count.
+    """
+    run = owned(tx, fence)
+    if run.abort_requested:
+        raise StopRequested(run.id)
+    return run
+
+
+def finish(
+    tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_step: int, ran_ms: int, now: int
+) -> Run:
+    """End a run that its holder works on.
+
+    `reply` is what step `at_step` had written when it was stopped; if that step was committed after all, the whole
+    of it is in the transcript already.
+    """
+    run = owned(tx, fence)
+    calls.close_open(tx, run, outcome, now)
+    if reply is not None and run.step == at_step:
+        messages.append(tx, run.session_key, _transcript(run), reply)
+        return close(tx, run, outcome, reply.text, now, ran_ms=ran_ms)
+    return close(tx, run, outcome, run.reply, now, ran_ms=ran_ms)
+
+
+def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, now: int, **changed: Any) -> Run:
+    """Write how a running run ended, free the lane, and let the notes in: the session is at a boundary."""
+    ended = update(
+        tx,
+        run.id,
+        **changed,
+        state=outcome.state.value,
+        ended_at=now,
+        error_code=outcome.error_code,
+        error=outcome.error,
+        reply=reply,
+        crashes=0,
+    )
+    tx.run(
+        "UPDATE sessions SET running_run = NULL, updated_at = ?, "
+        "aborted_last_run = CASE WHEN session_id = ? THEN ? ELSE aborted_last_run END WHERE key = ?",
+        now,
+        run.session_id,
+        int(outcome.state is RunState.ABORTED),  # said of the transcript it ran in, which a reset may have replaced
+        run.session_key,
+    )
+    session = sessions.required_session(tx, run.session_key)
+    inbox.flush(tx, session)
+    if session.deleting:
+        sessions.archive(tx, session, now)
+    tx.tell(SessionChanged(run.session_key, "run"))
+    return ended
+
+
+def _transcript(run: Run) -> str:
+    if run.session_id is None:
+        raise LookupError(f"run {run.id!r} has not started")
+    return run.session_id
+
+
+def request_abort(tx: Tx, key: str, run_id: str | None, now: int) -> list[Run]:
+    """Ask the active run, or the one named, to stop. It is a row before it is answered."""
+    session = sessions.need(tx, key)
+    wanted = run_id or session.running_run
+    run = None if wanted is None else find(tx, wanted)
+    if run_id is not None and (run is None or run.session_key != key):
+        raise RunNotFound(f"no run {run_id!r} on session {key!r}", runId=run_id, sessionKey=key)
+    if run is None or run.is_finished:
+        return []
+    if run.state is RunState.QUEUED:
+        return [_abort_queued(tx, run, now)]
+    return [update(tx, run.id, abort_requested=1)]
+
+
+def _abort_queued(tx: Tx, run: Run, now: int) -> Run:
+    tx.run("UPDATE sessions SET queued = queued - 1, updated_at = ? WHERE key = ?", now, run.session_key)
+    tx.tell(SessionChanged(run.session_key, "run"))
+    return update(
+        tx,
+        run.id,
+        state=RunState.ABORTED.value,
+        ended_at=now,
+        abort_requested=1,
+        error_code="aborted",
+        error="aborted before it started",
+    )
+
+
+def abort_all(tx: Tx, key: str, now: int) -> None:
+    """Abort everything a session has accepted: it is being deleted."""
+    rows = tx.all(f"SELECT id FROM runs WHERE session_key = ? AND {LIVE}", key)
+    for (run_id,) in rows:
+        request_abort(tx, key, run_id, now)
+
+
+def page(tx: Tx, *, session_key: str | None, states: Sequence[RunState], limit: int, before: int | None) -> list[Run]:
+    """List runs, newest first."""
+    conditions: list[str] = ["1 = 1"]
+    values: list[Any] = []
+    if session_key is not None:
+        conditions.append("session_key = ?")
+        values.append(session_key)
+    if states:
+        conditions.append(f"state IN ({', '.join('?' for _ in states)})")
+        values += [state.value for state in states]
+    if before is not None:
+        conditions.append("position < ?")
+        values.append(before)
+    where = " AND ".join(conditions)
+    rows = tx.all(f"SELECT {FIELDS} FROM runs WHERE {where} ORDER BY position DESC LIMIT ?", *values, limit)
+    return [_run(row) for row in rows]
+
+
+def sessions_with_queue(tx: Tx) -> list[str]:
+    """Name the sessions that have a queued run, in the order in which their first was accepted."""
+    rows = tx.all(f"SELECT session_key, min(position) FROM runs WHERE {QUEUED} GROUP BY 1 ORDER BY 2")
+    return [key for key, _ in rows]
+
+
+def counts(tx: Tx) -> dict[str, int]:
+    """Count the live runs by state."""
+    rows = tx.all(f"SELECT state, count(*) FROM runs WHERE {LIVE} GROUP BY 1")
+    return dict(rows)

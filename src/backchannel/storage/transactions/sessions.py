@@ -1,0 +1,273 @@
+"""Sessions: made by a first message, patched, reset, archived, listed and looked up."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+
+from backchannel.core.facts import SessionChanged, TranscriptClosed
+from backchannel.core.headers import new_mark
+from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
+from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
+from backchannel.storage.ids import new_session_id
+from backchannel.storage.tx import Row, Tx, columns, required
+
+FIELDS = columns(Session.__struct_fields__)
+
+
+class SessionIdEntry(msgspec.Struct, frozen=True, array_like=True):
+    """Which session a transcript belongs to, or once did."""
+
+    session_id: str
+    key: str
+    mark: str
+    ended_at: int | None
+    end_reason: str | None
+
+    @property
+    def is_current(self) -> bool:
+        return self.ended_at is None
+
+
+def _session(row: Row) -> Session:
+    return msgspec.convert(row, Session, strict=False)
+
+
+def find(tx: Tx, key: str) -> Session | None:
+    row = tx.one(f"SELECT {FIELDS} FROM sessions WHERE key = ?", key)
+    return None if row is None else _session(row)
+
+
+def need(tx: Tx, key: str) -> Session:
+    """Load a session that must be there and not be archived."""
+    session = find(tx, key)
+    if session is None or session.archived_at is not None:
+        raise SessionNotFound(f"no session {key!r}: `sessions.list` shows those there are", sessionKey=key)
+    return session
+
+
+def ensure(tx: Tx, key: SessionKey, scheme: KeyScheme, now: int) -> Session:
+    """Load a session to write to, making it if it is new, and starting it afresh if it was archived."""
+    session = find(tx, str(key))
+    if session is None:
+        return _create(tx, key, scheme, now)
+    check_kept(session)
+    return session if session.archived_at is None else _revive(tx, session, now)
+
+
+def check_kept(session: Session) -> None:
+    """Refuse to write to a session that is archived as soon as its active run has ended."""
+    if session.deleting:
+        raise Unavailable(f"session {session.key!r} is being deleted: try again in a moment", sessionKey=session.key)
+
+
+def _create(tx: Tx, key: SessionKey, scheme: KeyScheme, now: int) -> Session:
+    session_id = _new_transcript(tx, str(key), now)
+    channel = key.channel if key.chat_type is not None else None
+    row = tx.one(
+        "INSERT INTO sessions (key, agent_id, kind, session_id, created_at, updated_at, channel) "
+        f"VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING {FIELDS}",
+        str(key),
+        key.agent,
+        scheme.kind(key).value,
+        session_id,
+        now,
+        now,
+        channel,
+    )
+    tx.tell(SessionChanged(str(key), "created"))
+    return _session(required(row))
+
+
+def _revive(tx: Tx, session: Session, now: int) -> Session:
+    session_id = _new_transcript(tx, session.key, now)
+    tx.run(
+        "UPDATE sessions SET session_id = ?, archived_at = NULL, label = NULL, system_sent = 0, aborted_last_run = 0, "
+        "total_tokens = NULL, updated_at = ? WHERE key = ?",
+        session_id,
+        now,
+        session.key,
+    )
+    tx.tell(SessionChanged(session.key, "created"))
+    return need(tx, session.key)
+
+
+def _new_transcript(tx: Tx, key: str, now: int) -> str:
+    session_id = new_session_id()
+    tx.run(
+        "INSERT INTO session_ids (session_id, key, mark, created_at) VALUES (?, ?, ?, ?)",
+        session_id,
+        key,
+        new_mark(os.urandom(10)),
+        now,
+    )
+    return session_id
+
+
+def _end_transcript(tx: Tx, session_id: str, reason: str, now: int) -> None:
+    tx.run("UPDATE session_ids SET ended_at = ?, end_reason = ? WHERE session_id = ?", now, reason, session_id)
+
+
+def check_current(session: Session, expected: str | None) -> None:
+    """Refuse a caller that has another session id in mind than the current one."""
+    if expected is not None and expected != session.session_id:
+        raise SessionIdReplaced(
+            f"session {session.key!r} now has the id {session.session_id!r}, not {expected!r}: "
+            "read it again, then repeat the call",
+            sessionKey=session.key,
+            sessionId=session.session_id,
+        )
+
+
+def patch(
+    tx: Tx,
+    key: SessionKey,
+    scheme: KeyScheme,
+    change: SessionPatch,
+    expected_session_id: str | None,
+    now: int,
+) -> Session:
+    """Change a session's settings, making it if it is new."""
+    session = ensure(tx, key, scheme, now)
+    check_current(session, expected_session_id)
+    if isinstance(change.label, str):
+        _check_label_is_free(tx, session, change.label)
+    given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not msgspec.UNSET}
+    if given:
+        sets = ", ".join(f"{name} = ?" for name in given)
+        tx.run(f"UPDATE sessions SET {sets}, updated_at = ? WHERE key = ?", *given.values(), now, str(key))
+        tx.tell(SessionChanged(session.key, "patch"))
+    return need(tx, str(key))
+
+
+def _check_label_is_free(tx: Tx, session: Session, label: str) -> None:
+    holder = tx.one(
+        "SELECT key FROM sessions WHERE agent_id = ? AND label = ? AND archived_at IS NULL AND key <> ?",
+        session.agent_id,
+        label,
+        session.key,
+    )
+    if holder is not None:
+        raise LabelInUse(
+            f"the label {label!r} belongs to {holder[0]!r}: choose another, or clear that one first",
+            sessionKey=holder[0],
+        )
+
+
+def reset(tx: Tx, key: str, now: int) -> Session:
+    """Start a new transcript under the same key; the active run is asked to stop and ends in the old one."""
+    session = need(tx, key)
+    check_kept(session)
+    _end_transcript(tx, session.session_id, "reset", now)
+    tx.run(
+        "UPDATE sessions SET session_id = ?, system_sent = 0, aborted_last_run = 0, total_tokens = NULL, "
+        "updated_at = ? WHERE key = ?",
+        _new_transcript(tx, key, now),
+        now,
+        key,
+    )
+    tx.tell(SessionChanged(key, "reset"))
+    return need(tx, key)
+
+
+def check_deletable(tx: Tx, key: SessionKey, scheme: KeyScheme) -> None:
+    """Refuse to delete a main session, or one that is not there."""
+    need(tx, str(key))
+    if scheme.is_main(key):
+        raise MainSessionKept(
+            f"{str(key)!r} is the main session of {key.agent!r} and cannot be deleted: use sessions.reset",
+            sessionKey=str(key),
+        )
+
+
+def mark_for_deletion(tx: Tx, key: str, now: int) -> Session:
+    """Archive a session, now if it is idle, else when its active run has ended."""
+    session = need(tx, key)
+    if session.running_run is None:
+        archive(tx, session, now)
+    else:
+        tx.run("UPDATE sessions SET deleting = 1 WHERE key = ?", key)
+    return required_session(tx, key)
+
+
+def archive(tx: Tx, session: Session, now: int) -> None:
+    """Take a session out of the lists and close its transcript for good."""
+    _end_transcript(tx, session.session_id, "deleted", now)
+    tx.run(
+        "UPDATE sessions SET archived_at = ?, deleting = 0, updated_at = ? WHERE key = ?",
+        now,
+        now,
+        session.key,
+    )
+    tx.tell(TranscriptClosed(session.key, session.session_id, now))
+    tx.tell(SessionChanged(session.key, "delete"))
+
+
+def required_session(tx: Tx, key: str) -> Session:
+    """Load a session that rows point to, archived or not."""
+    return _session(required(tx.one(f"SELECT {FIELDS} FROM sessions WHERE key = ?", key)))
+
+
+def by_id(tx: Tx, session_id: str) -> SessionIdEntry | None:
+    row = tx.one("SELECT session_id, key, mark, ended_at, end_reason FROM session_ids WHERE session_id = ?", session_id)
+    return None if row is None else msgspec.convert(row, SessionIdEntry, strict=False)
+
+
+def labelled(tx: Tx, label: str, agent_id: str | None) -> list[Session]:
+    where, values = "label = ? AND archived_at IS NULL", [label]
+    if agent_id is not None:
+        where += " AND agent_id = ?"
+        values.append(agent_id)
+    return [_session(row) for row in tx.all(f"SELECT {FIELDS} FROM sessions WHERE {where} ORDER BY key", *values)]
+
+
+def page(tx: Tx, wanted: SessionFilter, after: Page | None, limit: int, offset: int) -> list[Session]:
+    """List sessions, newest first."""
+    conditions, values = _conditions(wanted)
+    if after is not None:
+        # Said so that the index is entered at this row: a plain OR would walk there from the newest.
+        conditions.append("updated_at <= ? AND (updated_at < ? OR key > ?)")
+        values += [after.updated_at, after.updated_at, after.key]
+    rows = tx.all(
+        f"SELECT {FIELDS} FROM sessions WHERE {' AND '.join(conditions)} "
+        "ORDER BY updated_at DESC, key LIMIT ? OFFSET ?",
+        *values,
+        limit,
+        offset,
+    )
+    return [_session(row) for row in rows]
+
+
+def _conditions(wanted: SessionFilter) -> tuple[list[str], list[Any]]:
+    conditions = ["archived_at IS NOT NULL" if wanted.archived else "archived_at IS NULL"]
+    values: list[Any] = []
+    for column, value in (
+        ("agent_id", wanted.agent_id),
+        ("label", wanted.label),
+        ("spawned_by", wanted.spawned_by),
+    ):
+        if value is not None:
+            conditions.append(f"{column} = ?")
+            values.append(value)
+    if wanted.kinds:
+        conditions.append(f"kind IN ({', '.join('?' for _ in wanted.kinds)})")
+        values += wanted.kinds
+    if wanted.updated_since is not None:
+        conditions.append("updated_at >= ?")
+        values.append(wanted.updated_since)
+    if wanted.search:
+        conditions.append(_SEARCH)
+        values += [f"%{_escape_like(wanted.search)}%"] * 3
+    return conditions, values
+
+
+_SEARCH = (
+    "(" + " OR ".join(rf"lower({name}) LIKE lower(?) ESCAPE '\'" for name in ("key", "label", "display_name")) + ")"
+)
+
+
+def _escape_like(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

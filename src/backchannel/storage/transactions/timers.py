@@ -1,0 +1,43 @@
+"""Timers: everything that must happen later is a row with a time, found by one indexed query."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backchannel.core.facts import TimerSet
+from backchannel.storage.tx import Tx
+
+
+class Timer(msgspec.Struct, frozen=True):
+    """Something that is due: what it is, and what it is about."""
+
+    kind: str
+    ref: str
+    due_at: int
+
+
+def set_timer(tx: Tx, kind: str, ref: str, due_at: int) -> None:
+    """Make or move a timer."""
+    tx.run(
+        "INSERT INTO timers (kind, ref, due_at) VALUES (?, ?, ?) "
+        "ON CONFLICT (kind, ref) DO UPDATE SET due_at = excluded.due_at",
+        kind,
+        ref,
+        due_at,
+    )
+    tx.tell(TimerSet(due_at))
+
+
+def clear_timer(tx: Tx, kind: str, ref: str) -> None:
+    tx.run("DELETE FROM timers WHERE kind = ? AND ref = ?", kind, ref)
+
+
+def due(tx: Tx, now: int, limit: int) -> list[Timer]:
+    """List what is due, oldest first. The unit that does the work clears or moves the timer."""
+    rows = tx.all("SELECT kind, ref, due_at FROM timers WHERE due_at <= ? ORDER BY due_at LIMIT ?", now, limit)
+    return [Timer(*row) for row in rows]
+
+
+def next_due(tx: Tx) -> int | None:
+    row = tx.one("SELECT min(due_at) FROM timers")
+    return None if row is None else row[0]

@@ -1,0 +1,62 @@
+"""Access tokens: only their hashes are kept."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backchannel.storage.tx import Row, Tx
+
+
+class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A token as it is kept; `digest` is the SHA-256 of the token itself."""
+
+    id: str
+    digest: str
+    scopes: tuple[str, ...]
+    session_key: str | None
+    label: str | None
+    created_at: int
+    revoked_at: int | None = None
+
+
+_FIELDS = "id, digest, scopes, session_key, label, created_at, revoked_at"
+
+
+def _token(row: Row) -> TokenRow:
+    id_, digest, scopes, session_key, label, created_at, revoked_at = row
+    return TokenRow(
+        id=id_,
+        digest=digest,
+        scopes=tuple(scopes.split()),
+        session_key=session_key,
+        label=label,
+        created_at=created_at,
+        revoked_at=revoked_at,
+    )
+
+
+def create(tx: Tx, token: TokenRow) -> None:
+    tx.run(
+        f"INSERT INTO tokens ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        token.id,
+        token.digest,
+        " ".join(token.scopes),
+        token.session_key,
+        token.label,
+        token.created_at,
+        token.revoked_at,
+    )
+
+
+def all_tokens(tx: Tx) -> list[TokenRow]:
+    return [_token(row) for row in tx.all(f"SELECT {_FIELDS} FROM tokens ORDER BY created_at, id")]
+
+
+def by_digest(tx: Tx, digest: str) -> TokenRow | None:
+    """Find a token that still counts by its hash."""
+    row = tx.one(f"SELECT {_FIELDS} FROM tokens WHERE digest = ? AND revoked_at IS NULL", digest)
+    return None if row is None else _token(row)
+
+
+def revoke(tx: Tx, token_id: str, now: int) -> bool:
+    return tx.run("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", now, token_id) > 0

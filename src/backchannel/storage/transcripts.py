@@ -1,0 +1,237 @@
+"""Transcript files: one JSON line a message, for `tail -f` and grep. The database is the truth; they follow it.
+
+A thread of its own appends after each commit, and rebuilds, so that there is one writer of each file. Before the first
+append to a file in this process, and whenever it is not as this process left it, it is looked at: a torn last line is
+cut, what is missing is filled in from the database, and a file that is not ours is written anew.
+Nothing here can fail a run: a file that cannot be written is logged once and tried again with the next message.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from backchannel.core.facts import Fact, MessageAppended, TranscriptClosed
+from backchannel.core.keys import SessionKey
+from backchannel.errors import Unavailable
+from backchannel.storage.sqlite import SqliteTx, connect
+from backchannel.storage.transactions import messages
+from backchannel.storage.tx import Tx
+
+log = structlog.get_logger(__name__)
+
+PathOf = Callable[[str, str], Path]
+LARGEST_READ = 1000
+MOST_ENDS = 10_000
+
+
+class _End(NamedTuple):
+    """Where a file ends: the number of the message that comes next, and its size."""
+
+    seq: int
+    size: int
+
+
+class _Rebuild(NamedTuple):
+    session_id: str
+    path: Path
+    done: Future[int]
+
+
+class _Line(msgspec.Struct):
+    """What is looked at of a line."""
+
+    id: str
+
+
+class Transcripts:
+    """Follows the commits of one database with files."""
+
+    def __init__(self, database: Path, path_of: PathOf) -> None:
+        self._database = database
+        self._path_of = path_of
+        self._queue: SimpleQueue[Sequence[Fact | _Rebuild] | None] = SimpleQueue()
+        self._ends: dict[str, _End] = {}
+        self._failed: set[str] = set()
+        self._thread = threading.Thread(target=self._follow, name="transcripts", daemon=True)
+        self._thread.start()
+
+    def committed(self, facts: Sequence[Fact]) -> None:
+        """Take note of a commit; returns at once."""
+        wanted = [fact for fact in facts if isinstance(fact, MessageAppended | TranscriptClosed)]
+        if wanted:
+            self._queue.put(wanted)
+
+    def rebuild(self, session_id: str, path: Path) -> Future[int]:
+        """Write a file anew from the database; the result is the number of its lines."""
+        if not self._thread.is_alive():
+            raise Unavailable("the transcript files are closed")
+        wanted = _Rebuild(session_id, path, Future())
+        self._queue.put([wanted])
+        return wanted.done
+
+    def close(self) -> None:
+        """Write what waits, then stop."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _follow(self) -> None:
+        with closing(connect(self._database, readonly=True)) as connection:
+            tx = SqliteTx(connection)
+            while (facts := self._queue.get()) is not None:
+                self._write(tx, self._with_waiting(facts))
+
+    def _with_waiting(self, facts: Sequence[Fact | _Rebuild]) -> list[Fact | _Rebuild]:
+        batch = list(facts)
+        try:
+            while (more := self._queue.get_nowait()) is not None:
+                batch += more
+            self._queue.put(None)
+        except Empty:
+            pass
+        return batch
+
+    def _write(self, tx: Tx, batch: Iterable[Fact | _Rebuild]) -> None:
+        lines: dict[str, list[MessageAppended]] = {}
+        closed, rebuilds = [], []
+        for entry in batch:
+            if isinstance(entry, MessageAppended):
+                lines.setdefault(entry.session_id, []).append(entry)
+            elif isinstance(entry, TranscriptClosed):
+                closed.append(entry)
+            elif isinstance(entry, _Rebuild):
+                rebuilds.append(entry)
+        for appended in lines.values():
+            self._guarded(appended[0].session_id, lambda appended=appended: self._append(tx, appended))  # type: ignore[misc]
+        for fact in closed:
+            self._guarded(fact.session_id, lambda fact=fact: self._archive(fact))  # type: ignore[misc]
+        for wanted in rebuilds:
+            self._rebuild(tx, wanted)
+
+    def _guarded(self, session_id: str, write: Callable[[], None]) -> None:
+        try:
+            write()
+            self._failed.discard(session_id)
+        except (OSError, sqlite3.Error) as error:
+            self._ends.pop(session_id, None)  # look at the file again before the next append
+            if session_id not in self._failed:
+                self._failed.add(session_id)
+                log.warning("transcript file not written", session_id=session_id, error=str(error))
+
+    def _append(self, tx: Tx, appended: list[MessageAppended]) -> None:
+        first, last = appended[0], appended[-1]
+        path = self._path(first.key, first.session_id)
+        end = self._ends.get(first.session_id)
+        if end is None or _size(path) != end.size:
+            end = _mend(tx, path, first.session_id)
+        if end.seq == first.seq:
+            size = _append_lines(path, (fact.line for fact in appended))
+        elif end.seq <= last.seq:
+            size = _append_lines(path, _lines(tx, first.session_id, end.seq, last.seq))
+        else:
+            size = end.size  # written anew just now, with all that the database has
+        self._ends[first.session_id] = _End(max(end.seq, last.seq + 1), size)
+        if len(self._ends) > MOST_ENDS:
+            self._ends.pop(next(iter(self._ends)))
+
+    def _archive(self, closed: TranscriptClosed) -> None:
+        path = self._path(closed.key, closed.session_id)
+        self._ends.pop(closed.session_id, None)
+        if path.exists():
+            path.rename(archived_path(path, closed.at))
+
+    def _rebuild(self, tx: Tx, wanted: _Rebuild) -> None:
+        if not wanted.done.set_running_or_notify_cancel():
+            return
+        self._ends.pop(wanted.session_id, None)
+        try:
+            wanted.done.set_result(_write_anew(tx, wanted.session_id, wanted.path).seq)
+        except OSError as error:
+            wanted.done.set_exception(Unavailable(f"{wanted.path} cannot be written ({error.strerror})"))
+        except sqlite3.Error as error:
+            wanted.done.set_exception(Unavailable(f"the database cannot be read ({error})"))
+
+    def _path(self, key: str, session_id: str) -> Path:
+        return self._path_of(SessionKey.stored(key).agent, session_id)
+
+
+def archived_path(path: Path, at_ms: int) -> Path:
+    """Name the file of an archived session."""
+    stamp = datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+    return path.with_name(f"{path.name}.deleted.{stamp}")
+
+
+def _write_anew(tx: Tx, session_id: str, path: Path) -> _End:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fresh = path.with_name(path.name + ".new")
+    count = 0
+    with fresh.open("wb") as file:
+        while rows := messages.read_from(tx, session_id, count, LARGEST_READ):
+            file.writelines(body.encode() + b"\n" for _, body in rows)
+            count = rows[-1][0] + 1
+        size = file.tell()
+    fresh.replace(path)
+    return _End(count, size)
+
+
+def _lines(tx: Tx, session_id: str, start: int, last: int) -> Iterator[bytes]:
+    while rows := messages.read_from(tx, session_id, start, min(LARGEST_READ, last + 1 - start)):
+        yield from (body.encode() for _, body in rows)
+        start = rows[-1][0] + 1
+
+
+def _append_lines(path: Path, lines: Iterable[bytes]) -> int:
+    """Append whole lines, and tell the file's new size."""
+    try:
+        file = path.open("ab")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = path.open("ab")
+    with file:
+        file.writelines(line + b"\n" for line in lines)
+        return file.tell()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _mend(tx: Tx, path: Path, session_id: str) -> _End:
+    """Cut a torn last line, and tell which message comes next in the file."""
+    count, last, size = _cut_torn_line(path)
+    if count and _seq_of(tx, session_id, last) != count - 1:
+        return _write_anew(tx, session_id, path)  # lines are missing in between, or are not ours
+    return _End(count, size)
+
+
+def _seq_of(tx: Tx, session_id: str, line: bytes) -> int | None:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        message_id = msgspec.json.decode(line, type=_Line).id
+        row = tx.one("SELECT seq FROM messages WHERE id = ? AND session_id = ?", message_id, session_id)
+        return None if row is None else int(row[0])
+    return None
+
+
+def _cut_torn_line(path: Path) -> tuple[int, bytes, int]:
+    """Remove what stands after the last line break; tell how many lines are left, the last one, and the size."""
+    count, last, size = 0, b"", 0
+    with suppress(FileNotFoundError), path.open("r+b") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                file.truncate(size)
+                break
+            count, last, size = count + 1, line, size + len(line)
+    return count, last, size
