@@ -1,0 +1,213 @@
+"""The models there are: a ref `provider/model` becomes a `Model`.
+
+A ref is looked up in this order: models that were registered (the demo model, own ones, a test's), the endpoints
+of the configuration, the services that the environment has a key for. A client is made once per provider, at its
+first use; `check` and `list` make none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+
+import msgspec
+
+from backchannel.agents.providers import Connection, Endpoint, ProviderModel
+from backchannel.agents.services import (
+    SERVICES,
+    Service,
+    all_published,
+    is_at,
+    missing_for,
+    ollama_url,
+    price_name,
+    published,
+    published_price,
+)
+from backchannel.config.schema import Provider
+from backchannel.core.contracts import Model, Price
+from backchannel.errors import UnknownModel
+
+_ALWAYS_LISTED = frozenset({"anthropic", "openai"})
+_NOT_FOR_CHAT = ("audio", "embedding", "image", "instruct", "realtime", "transcribe", "tts", "search")
+_WINDOWS = {"anthropic": 200_000, "openai": 128_000}
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a list of models tells of one."""
+
+    id: str
+    """Its name at the provider."""
+    provider: str
+    context_window: int
+    price: Price | None = None
+    usable: bool
+    """Whether its provider could be asked now; false when the key is missing."""
+
+    @property
+    def ref(self) -> str:
+        return f"{self.provider}/{self.id}"
+
+
+class Models:
+    """The models of the process."""
+
+    def __init__(self, providers: Mapping[str, Provider], env: Mapping[str, str] | None = None) -> None:
+        """Make the registry from `models.providers` and the environment (the process's own, if none is given)."""
+        self._providers = dict(providers)
+        self._env = os.environ if env is None else env
+        self._registered: dict[str, Model] = {}
+        self._made: dict[str, ProviderModel] = {}
+        self._connections: dict[str, Connection] = {}
+
+    def register(self, model: Model) -> None:
+        """Add a model that is not a provider's. It wins over any other with its ref.
+
+        Raises:
+            UnknownModel: its ref is not `provider/model`.
+        """
+        _split(model.ref)
+        self._registered[model.ref] = model
+
+    def get(self, ref: str) -> Model:
+        """Give the model that `ref` names.
+
+        Raises:
+            UnknownModel: there is none, or it cannot be used; the message says what would work.
+        """
+        if (known := self._registered.get(ref) or self._made.get(ref)) is not None:
+            return known
+        self.check(ref)
+        provider, name = _split(ref)
+        connection = self._connections.get(provider)
+        if connection is None:
+            connection = self._connections[provider] = Connection(self._endpoint(provider))
+        window, price, is_published = self._facts(provider, name)
+        self._made[ref] = ProviderModel(
+            connection,
+            name,
+            context_window=window,
+            price=price,
+            priced_as=price_name(provider) if is_published else None,
+        )
+        return self._made[ref]
+
+    def check(self, ref: str) -> None:
+        """Find out whether `get` would give a model, without making a client.
+
+        Raises:
+            UnknownModel: as `get`.
+        """
+        if ref in self._registered:
+            return
+        provider, name = _split(ref)
+        if (own := self._providers.get(provider)) is not None:
+            if own.models is not None and name not in (model.id for model in own.models):
+                raise _unknown(ref, f"of {provider}, {_one_of([model.id for model in own.models], name)}")
+        elif (service := SERVICES.get(provider)) is not None:
+            _check_service(ref, provider, service, self._env)
+        elif registered := [_split(r)[1] for r in self._registered if r.startswith(f"{provider}/")]:
+            raise _unknown(ref, f"of {provider}, {_one_of(registered, name)}")
+        else:
+            names = {*self._providers, *SERVICES, *(_split(r)[0] for r in self._registered)}
+            hint = _one_of(sorted(names), provider)
+            raise _unknown(ref, f"of providers, {hint}; endpoints of your own go under models.providers")
+
+    def list(self) -> list[ModelInfo]:
+        """List the models that are known by name, by provider: registered, configured, and of services.
+
+        Services beside Anthropic and OpenAI are listed only with their key in the environment. What an endpoint
+        without a `models` list, or Ollama, has is not known here.
+        """
+        found = {info.ref: info for info in (*self._of_services(), *self._of_configuration())}
+        for ref, model in self._registered.items():
+            provider, name = _split(ref)
+            found[ref] = ModelInfo(
+                id=name,
+                provider=provider,
+                context_window=model.context_window,
+                price=model.price,
+                usable=True,
+            )
+        return sorted(found.values(), key=lambda info: (info.provider, info.id))
+
+    async def close(self) -> None:
+        """Close the clients."""
+        connections = list(self._connections.values())
+        self._connections.clear()
+        self._made.clear()
+        for connection in connections:
+            await connection.close()
+
+    def _endpoint(self, provider: str) -> Endpoint:
+        if (own := self._providers.get(provider)) is not None:
+            return Endpoint(provider, _kind(own.api, own.base_url), own.base_url, own.api_key or None)
+        service = SERVICES[provider]
+        key = next((self._env[name] for name in service.keys if self._env.get(name)), None)
+        if provider == "ollama":
+            return Endpoint(provider, "ollama", ollama_url(self._env), self._env.get("OLLAMA_API_KEY") or None)
+        url = self._env.get(service.url_variable) or service.url
+        return Endpoint(provider, _kind(provider, url) if url else provider, url, key)
+
+    def _facts(self, provider: str, name: str) -> tuple[int, Price | None, bool]:
+        """Tell a model's context window, its price, and whether the price is a published one."""
+        own = self._providers.get(provider)
+        configured = next((m for m in (own.models if own else None) or () if m.id == name), None)
+        known = published(provider, name)
+        default = _WINDOWS[own.api] if own is not None else SERVICES[provider].window
+        window = (configured and configured.context_window) or (known and known.context_window) or default
+        if configured is not None and configured.cost is not None:
+            return window, Price(configured.cost.input, configured.cost.output), False
+        price = published_price(known) if known is not None else None
+        return window, price, price is not None
+
+    def _of_configuration(self) -> Iterator[ModelInfo]:
+        for provider, own in self._providers.items():
+            for model in own.models or ():
+                window, price, _ = self._facts(provider, model.id)
+                yield ModelInfo(id=model.id, provider=provider, context_window=window, price=price, usable=True)
+
+    def _of_services(self) -> Iterator[ModelInfo]:
+        for provider, service in SERVICES.items():
+            is_usable = not missing_for(service, self._env)
+            if provider in self._providers or not (is_usable or provider in _ALWAYS_LISTED):
+                continue
+            for model in all_published(provider):
+                if model.context_window and not any(word in model.id for word in _NOT_FOR_CHAT):
+                    yield ModelInfo(
+                        id=model.id,
+                        provider=provider,
+                        context_window=model.context_window,
+                        price=published_price(model),
+                        usable=is_usable,
+                    )
+
+
+def _split(ref: str) -> tuple[str, str]:
+    provider, _, name = ref.partition("/")
+    if not provider or not name or ref != ref.strip():
+        raise _unknown(ref, "expected provider/model, such as anthropic/claude-sonnet-5-5")
+    return provider, name
+
+
+def _kind(service: str, url: str) -> str:
+    """Tell the service itself from whatever else speaks as it does: a proxy, a stand-in, an own endpoint."""
+    return service if is_at(url, service) else f"{service}-compatible"
+
+
+def _unknown(ref: str, hint: str) -> UnknownModel:
+    return UnknownModel(f"unknown model: {ref!r} ({hint})", model=ref)
+
+
+def _one_of(names: Sequence[str], wanted: str) -> str:
+    near = get_close_matches(wanted, names, n=1)
+    return f"{f'did you mean {near[0]}? ' if near else ''}known are {', '.join(names) or 'none'}"
+
+
+def _check_service(ref: str, provider: str, service: Service, env: Mapping[str, str]) -> None:
+    match missing_for(service, env):
+        case "key":
+            raise _unknown(ref, f"set {' or '.join(service.keys)}, or configure models.providers.{provider}")
+        case "package":
+            raise _unknown(ref, f"{provider} needs a package: pip install 'pydantic-ai-slim[{provider}]'")

@@ -1,0 +1,126 @@
+"""The tools of a gateway: registered functions, and which agent has which."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from backchannel.agents.registry import Agents
+from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput
+from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.messages import text_content
+from backchannel.errors import InvalidRequest
+
+SESSION_TOOLS = "group:sessions"
+
+ToolFunction = Callable[..., Awaitable[Any]]
+
+
+class Tools:
+    """All registered tools; `of` names those that one agent has in one session."""
+
+    def __init__(self, agents: Agents, scheme: KeyScheme) -> None:
+        self._agents = agents
+        self._scheme = scheme
+        self._tools: dict[str, Tool] = {}
+
+    def register(self, tool: Tool) -> None:
+        if tool.name in self._tools:
+            raise ValueError(f"a tool named {tool.name!r} is registered already: give this one another name")
+        self._tools[tool.name] = tool
+
+    def all(self) -> list[Tool]:
+        return list(self._tools.values())
+
+    def of(self, agent_id: str, session_key: str) -> Mapping[str, Tool]:
+        """Name the tools that this agent has in this session: allowed, not denied, and safe if it is sandboxed."""
+        if not self._tools:
+            return self._tools
+        settings = self._agents.get(agent_id)
+        allowed = None if settings.allow_tools is None else self._names(settings.allow_tools)
+        denied = self._names(settings.deny_tools)
+        # No sandbox backend runs tools yet, so a session that should be sandboxed has none that reach outside.
+        is_sandboxed = settings.sandbox_mode == "all" or (
+            settings.sandbox_mode == "non-main" and not self._scheme.is_main(SessionKey.stored(session_key))
+        )
+        return {
+            name: tool
+            for name, tool in self._tools.items()
+            if (allowed is None or name in allowed)
+            and name not in denied
+            and not (is_sandboxed and tool.effects is Effects.OUTSIDE)
+        }
+
+    def _names(self, written: Iterable[str]) -> set[str]:
+        names: set[str] = set()
+        for word in written:
+            if word == SESSION_TOOLS:
+                names.update(name for name, tool in self._tools.items() if tool.effects is Effects.SESSION)
+            else:
+                names.add(word)
+        return names
+
+
+def tool_from(function: ToolFunction, *, name: str | None, description: str | None, effects: Effects) -> Tool:
+    """Make a tool of an `async def`: its name, docstring and annotations are what the model is told.
+
+    A parameter annotated with `ToolContext` is filled in by the gateway and not shown to the model.
+    """
+    if not inspect.iscoroutinefunction(function):
+        raise TypeError(f"a tool is an `async def`; {function!r} is not")
+    hints = typing.get_type_hints(function, include_extras=True)
+    context_name = next((param for param, hint in hints.items() if hint is ToolContext), None)
+    arguments = _arguments_of(function, hints)
+
+    async def call(context: ToolContext, given: dict[str, Any]) -> ToolOutput:
+        values = msgspec.structs.asdict(_read(arguments, given))
+        if context_name is not None:
+            values[context_name] = context
+        return _output(await function(**values))
+
+    return Tool(
+        name=name or function.__name__,
+        description=description or inspect.getdoc(function) or "",
+        parameters=_schema(arguments),
+        effects=effects,
+        call=call,
+    )
+
+
+def _arguments_of(function: ToolFunction, hints: Mapping[str, Any]) -> type[msgspec.Struct]:
+    fields: list[Any] = []
+    for param in inspect.signature(function).parameters.values():
+        hint = hints.get(param.name, Any)
+        if hint is ToolContext:
+            continue
+        if param.kind in (param.VAR_POSITIONAL, param.VAR_KEYWORD, param.POSITIONAL_ONLY):
+            raise TypeError(f"{function.__name__}: a tool's parameters are named; {param} is not")
+        known = param.default is not param.empty
+        fields.append((param.name, hint, param.default) if known else (param.name, hint))
+    return msgspec.defstruct(function.__name__, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
+    (_, *_), components = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
+    schema = components.pop(arguments.__name__)
+    schema.pop("title", None)
+    schema["additionalProperties"] = False
+    return {**schema, "$defs": components} if components else schema
+
+
+def _read(arguments: type[msgspec.Struct], given: dict[str, Any]) -> msgspec.Struct:
+    try:
+        return msgspec.convert(given, arguments)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the arguments do not fit: {error}") from error
+
+
+def _output(value: Any) -> ToolOutput:
+    if isinstance(value, ToolOutput):
+        return value
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return ToolOutput(text_content(text))

@@ -1,0 +1,267 @@
+"""Requests and replies, between our words and pydantic-ai's.
+
+Providers are stricter than a transcript: ids of tool calls are short and plain, no text is empty, what a model
+thought goes back only to the provider that signed it. `build_history` keeps to that whatever it is given;
+`build_reply` reads what came back. Nothing here imports pydantic-ai before it is called.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from backchannel.core.contracts import (
+    ModelFailed,
+    ModelReply,
+    ModelRequest,
+    TextDelta,
+    ThinkingDelta,
+)
+from backchannel.core.messages import (
+    Block,
+    ImageBlock,
+    Message,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from pydantic_ai import messages as pai
+    from pydantic_ai.models import ModelRequestParameters
+
+_EMPTY = "(empty)"
+_UNREADABLE_IMAGE = "(an image that cannot be read)"
+_STOP_REASONS = {"length": "length", "tool_call": "toolUse", "content_filter": "contentFilter"}
+
+
+def build_history(request: ModelRequest, *, provider: str, system: str) -> list[pai.ModelMessage]:
+    """Build the messages of a request for `provider`, which pydantic-ai calls `system`."""
+    from pydantic_ai import messages as pai
+
+    numbers = _number_calls(request.messages)
+    history: list[pai.ModelMessage] = []
+    for role, group in groupby(request.messages, key=lambda message: message.role):
+        if role is Role.ASSISTANT:
+            said = [part for message in group for part in _reply_parts(message, numbers, provider, system)]
+            if said:
+                history.append(pai.ModelResponse(parts=said, provider_name=system))
+            continue
+        parts: list[pai.ModelRequestPart]
+        if role is Role.TOOL_RESULT:
+            results = [(_number_of(message, numbers), message) for message in group]
+            parts = [_tool_return(number, message) for number, message in sorted(results, key=lambda r: r[0])]
+        else:
+            parts = [pai.UserPromptPart(content=_prompt(message)) for message in group]
+        if history and isinstance(last := history[-1], pai.ModelRequest):
+            last.parts = [*last.parts, *parts]  # what stood between had nothing to say
+        else:
+            history.append(pai.ModelRequest(parts=parts))
+    return history
+
+
+def build_parameters(request: ModelRequest) -> ModelRequestParameters:
+    """Build what goes beside the messages: the system prompt and the tools."""
+    from pydantic_ai.messages import InstructionPart
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.tools import ToolDefinition
+
+    return ModelRequestParameters(
+        function_tools=[
+            # Not strict: providers' strict mode rewrites a schema, and the tools check what they get.
+            ToolDefinition(
+                name=tool.name,
+                description=tool.description,
+                parameters_json_schema=dict(tool.parameters),
+                strict=False,
+            )
+            for tool in request.tools
+        ],
+        instruction_parts=[InstructionPart(content=request.system)] if request.system.strip() else [],
+    )
+
+
+def read_delta(event: pai.ModelResponseStreamEvent) -> TextDelta | ThinkingDelta | None:
+    """Read what an event of the stream adds to the text or the thinking, if anything."""
+    from pydantic_ai import messages as pai
+
+    match event:
+        case pai.PartStartEvent(part=pai.TextPart(content=str(text))) if text:
+            return TextDelta(text)
+        case pai.PartDeltaEvent(delta=pai.TextPartDelta(content_delta=str(text))) if text:
+            return TextDelta(text)
+        case pai.PartStartEvent(part=pai.ThinkingPart(content=str(text))) if text:
+            return ThinkingDelta(text)
+        case pai.PartDeltaEvent(delta=pai.ThinkingPartDelta(content_delta=str(text))) if text:
+            return ThinkingDelta(text)
+    return None
+
+
+def build_reply(response: pai.ModelResponse, provider: str) -> ModelReply:
+    """Build the reply from a stream that was read to its end.
+
+    Raises:
+        ModelFailed: the stream ended before the provider said that it is complete.
+    """
+    details = response.provider_details or {}
+    # Some adapters make up a reason for a stream that just ended; what the provider itself said is in the details.
+    if not details.get("finish_reason") and "refusal" not in details:
+        raise ModelFailed(f"{provider} broke off in the middle of its reply", retryable=True)
+    if response.finish_reason == "error":
+        raise ModelFailed(f"{provider} ended its reply with an error", retryable=True)
+    content = tuple(block for part in response.parts if (block := _read_part(part)) is not None)
+    if not content and isinstance(refusal := details.get("refusal"), str) and refusal:
+        content = (TextBlock(text=refusal),)
+    stop_reason = _STOP_REASONS.get(response.finish_reason or "stop", "stop")
+    if stop_reason == "stop" and any(isinstance(block, ToolCallBlock) for block in content):
+        stop_reason = "toolUse"  # some endpoints say `stop` whatever was asked for
+    return ModelReply(
+        content=content,
+        usage=Usage(
+            input=response.usage.input_tokens,
+            output=response.usage.output_tokens,
+            cache_read=response.usage.cache_read_tokens,
+            cache_write=response.usage.cache_write_tokens,
+        ),
+        model=f"{provider}/{response.model_name}",
+        stop_reason=stop_reason,
+    )
+
+
+# --- What we said, in their words ---
+
+
+def _number_calls(messages: Sequence[Message]) -> dict[str, int]:
+    """Number the tool calls by their place: our ids are longer, and richer in characters, than providers take."""
+    numbers: dict[str, int] = {}
+    for message in messages:
+        for call in message.tool_calls:
+            numbers.setdefault(call.id, len(numbers) + 1)
+    return numbers
+
+
+def _number_of(result: Message, numbers: dict[str, int]) -> int:
+    number = numbers.get(result.tool_call_id or "")
+    if number is None:
+        raise ModelFailed(f"the tool result {result.id!r} answers no call of the request", retryable=False)
+    return number
+
+
+def _reply_parts(message: Message, numbers: dict[str, int], provider: str, system: str) -> list[pai.ModelResponsePart]:
+    from pydantic_ai import messages as pai
+
+    parts: list[pai.ModelResponsePart] = []
+    for block in message.content:
+        match block:
+            case TextBlock(text=text) if text.strip():
+                parts.append(pai.TextPart(content=text))
+            case ThinkingBlock(signature=str(signed)) if signed and _provider_of(message) == provider:
+                part_id, _, signature = signed.rpartition(":")
+                parts.append(
+                    pai.ThinkingPart(
+                        content=block.thinking,
+                        id=part_id or None,
+                        signature=signature,
+                        provider_name=system,
+                    )
+                )
+            case ToolCallBlock():
+                parts.append(
+                    pai.ToolCallPart(
+                        tool_name=block.name,
+                        args=block.arguments if isinstance(block.arguments, dict) else _raw(block.arguments),
+                        tool_call_id=f"call_{numbers[block.id]}",
+                    )
+                )
+    return parts
+
+
+def _provider_of(message: Message) -> str:
+    return (message.model or "").partition("/")[0]
+
+
+def _raw(arguments: Any) -> str:
+    """Show arguments that are no object as the text that came; pydantic-ai wraps it in one."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+def _tool_return(number: int, message: Message) -> pai.ToolReturnPart:
+    from pydantic_ai import messages as pai
+
+    content: Any = _prompt(message)
+    return pai.ToolReturnPart(
+        tool_name=message.tool_name or "unknown",
+        content=content,
+        tool_call_id=f"call_{number}",
+        outcome="failed" if message.is_error else "success",
+    )
+
+
+def _prompt(message: Message) -> str | list[pai.UserContent]:
+    """Show what a person or a tool said: its text, or its text and images; never nothing."""
+    text = "\n".join(block.text for block in message.content if isinstance(block, TextBlock) and block.text.strip())
+    images = [_image(block) for block in message.content if isinstance(block, ImageBlock)]
+    if not images:
+        return text or _EMPTY
+    return [text, *images] if text else images
+
+
+def _image(block: ImageBlock) -> pai.UserContent:
+    from pydantic_ai import messages as pai
+
+    try:
+        if block.data:
+            data = base64.b64decode(block.data, validate=True)
+            return pai.BinaryContent(data=data, media_type=block.mime_type)
+        if block.url and block.url.startswith("data:"):
+            return pai.BinaryContent.from_data_uri(block.url)
+    except (binascii.Error, ValueError):
+        return _UNREADABLE_IMAGE
+    if block.url:
+        return pai.ImageUrl(url=block.url, media_type=block.mime_type)
+    return _UNREADABLE_IMAGE
+
+
+# --- What they said, in our words ---
+
+
+def _read_part(part: pai.ModelResponsePart) -> Block | None:
+    from pydantic_ai import messages as pai
+
+    match part:
+        case pai.TextPart() if part.content:
+            return TextBlock(text=part.content)
+        case pai.ThinkingPart() if part.content or part.signature:
+            return ThinkingBlock(thinking=part.content, signature=_signed(part))
+        case pai.ToolCallPart():
+            return ToolCallBlock(id="", name=part.tool_name, arguments=_read_arguments(part.args))
+        case pai.FilePart() if part.content.media_type.startswith("image/"):
+            data = base64.b64encode(part.content.data).decode()
+            return ImageBlock(mime_type=part.content.media_type, data=data)
+    return None
+
+
+def _signed(part: pai.ThinkingPart) -> str | None:
+    """Keep the id with the signature, where the provider gave one: it wants both back. Neither holds a `:`."""
+    if not part.signature:
+        return None
+    return f"{part.id}:{part.signature}" if part.id else part.signature
+
+
+def _read_arguments(args: str | Mapping[str, Any] | None) -> dict[str, Any] | str:
+    """Read the arguments of a call; what is not a JSON object stays the text that came."""
+    if isinstance(args, Mapping):
+        return dict(args)
+    if not args or not args.strip():
+        return {}
+    try:
+        arguments = json.loads(args)
+    except ValueError:
+        return args
+    return arguments if isinstance(arguments, dict) else args

@@ -1,0 +1,189 @@
+"""The kill harness: stops a gateway at every commit, before and after it, and looks at what the next start makes of it.
+
+A `Flow` is what clients do; it must be repeatable, as clients are that lost their connection: the same idempotency
+keys, the same questions. `kill_at_every_commit` runs it once undisturbed to count the commits, then once for each
+crash point: the process dies there, a new one starts on the same files, the clients repeat themselves, and all
+invariants are checked. What only this flow promises, it checks itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from backchannel.config.load import config_from
+from backchannel.core.messages import Message, Role, decode_message
+from backchannel.core.runs import RunState
+from backchannel.errors import Unavailable
+from backchannel.gateway.app import Gateway
+from backchannel.storage.sqlite import ProcessKilled
+
+When = Literal["before", "after"]
+PATIENCE_S = 20.0
+
+
+class KillAt:
+    """Kills the process at one commit."""
+
+    def __init__(self, number: int, when: When) -> None:
+        self._point = (number, when)
+
+    def before_commit(self, number: int) -> None:
+        self._maybe(number, "before")
+
+    def after_commit(self, number: int) -> None:
+        self._maybe(number, "after")
+
+    def _maybe(self, number: int, when: When) -> None:
+        if (number, when) == self._point:
+            raise ProcessKilled
+
+
+class Flow(Protocol):
+    """One story to be interrupted."""
+
+    def equip(self, gateway: Gateway) -> None:
+        """Register agents, models and tools, as a program does at each start."""
+        ...
+
+    async def drive(self, gateway: Gateway) -> None:
+        """Do what the clients do, and wait for the outcome; may be repeated after a crash."""
+        ...
+
+    def check(self, database: sqlite3.Connection) -> None:
+        """Check what this flow promises, beyond the invariants of all."""
+        ...
+
+
+async def kill_at_every_commit(make: Callable[[], Flow], config: dict[str, object] | None = None) -> int:
+    """Interrupt the flow at each of its commits, twice; returns the number of crash points that were hit."""
+    commits = await _undisturbed(make(), config)
+    hit = 0
+    for number in range(1, commits + 1):
+        for when in ("before", "after"):
+            with tempfile.TemporaryDirectory(prefix="kill-") as folder:
+                flow = make()
+                hit += await _interrupted(flow, Path(folder), KillAt(number, when), config)
+                await _complete(flow, Path(folder), config)
+                _check(flow, Path(folder), f"killed {when} commit {number}")
+    return hit
+
+
+async def _undisturbed(flow: Flow, config: dict[str, object] | None) -> int:
+    with tempfile.TemporaryDirectory(prefix="kill-") as folder:
+        commits = await _complete(flow, Path(folder), config)
+        _check(flow, Path(folder), "not killed")
+        return commits
+
+
+def _gateway(flow: Flow, folder: Path, faults: KillAt | None, config: dict[str, object] | None) -> Gateway:
+    gateway = Gateway(config_from(config or {}, state=folder), faults=faults)
+    flow.equip(gateway)
+    return gateway
+
+
+async def _interrupted(flow: Flow, folder: Path, faults: KillAt, config: dict[str, object] | None) -> bool:
+    """Run the flow until it is killed; tells whether that happened (commits may be grouped otherwise this time)."""
+    gateway = _gateway(flow, folder, faults, config)
+    async with asyncio.timeout(PATIENCE_S):
+        try:
+            async with gateway:
+                await _until_killed(flow, gateway)
+        except asyncio.CancelledError:
+            if gateway.failed is None or not gateway.failed.done():
+                raise
+    return gateway.failed is not None and gateway.failed.done()
+
+
+async def _until_killed(flow: Flow, gateway: Gateway) -> None:
+    assert gateway.failed is not None
+    clients = asyncio.create_task(flow.drive(gateway))
+    either: set[asyncio.Future[Any]] = {clients, gateway.failed}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if not clients.done():
+        clients.cancel()
+    if gateway.failed.done():
+        with suppress(asyncio.CancelledError, Unavailable):  # a dead process answers nobody
+            await clients
+    else:
+        await clients
+
+
+async def _complete(flow: Flow, folder: Path, config: dict[str, object] | None) -> int:
+    async with asyncio.timeout(PATIENCE_S), _gateway(flow, folder, None, config) as gateway:
+        await flow.drive(gateway)
+        await _settle(gateway)
+        return gateway.store.commits
+
+
+async def _settle(gateway: Gateway) -> None:
+    """Wait until no run is left to do."""
+    while live := await gateway.store.runs(states=(RunState.QUEUED, RunState.RUNNING), limit=100):
+        for run in live:
+            await gateway.runtime.wait(run.id, PATIENCE_S)
+
+
+def _check(flow: Flow, folder: Path, when: str) -> None:
+    database = sqlite3.connect(folder / "backchannel.db")
+    try:
+        check_invariants(database, folder)
+        flow.check(database)
+    except AssertionError as error:
+        raise AssertionError(f"{when}: {error}") from error
+    finally:
+        database.close()
+
+
+def transcript(database: sqlite3.Connection, session_id: str) -> list[Message]:
+    rows = database.execute("SELECT body FROM messages WHERE session_id = ? ORDER BY seq", (session_id,))
+    return [decode_message(body) for (body,) in rows]
+
+
+def check_invariants(database: sqlite3.Connection, folder: Path) -> None:
+    """Check what holds in every database at rest, whatever happened before."""
+    live = database.execute("SELECT id, state FROM runs WHERE state IN ('queued', 'running')").fetchall()
+    assert not live, f"runs that never ended: {live}"
+    lanes = database.execute("SELECT key FROM sessions WHERE running_run IS NOT NULL OR queued <> 0").fetchall()
+    assert not lanes, f"lanes that were not freed: {lanes}"
+    assert not database.execute("SELECT 1 FROM inbox").fetchall(), "notes that never entered a transcript"
+    assert not database.execute("SELECT 1 FROM tool_calls WHERE state <> 'done'").fetchall(), "open tool calls"
+    for run_id, message_id, state, session_id in database.execute(
+        "SELECT id, message_id, state, session_id FROM runs"
+    ).fetchall():
+        (count,) = database.execute("SELECT count(*) FROM messages WHERE id = ?", (message_id,)).fetchone()
+        expected = 0 if session_id is None else 1
+        assert count == expected, f"run {run_id} ({state}): its message is {count} times in a transcript"
+    for (session_id,) in database.execute("SELECT session_id FROM session_ids").fetchall():
+        _check_transcript(database, session_id)
+        _check_file(database, folder, session_id)
+
+
+def _check_transcript(database: sqlite3.Connection, session_id: str) -> None:
+    messages = transcript(database, session_id)
+    twice = [id_ for id_, count in Counter(message.id for message in messages).items() if count > 1]
+    assert not twice, f"messages that are there twice: {twice}"
+    waiting: list[str] = []
+    for message in messages:
+        if waiting:
+            assert message.role is Role.TOOL_RESULT, f"{message.role} between a tool call and its result"
+            assert message.tool_call_id in waiting, f"a result of another call: {message.tool_call_id}"
+            waiting.remove(message.tool_call_id)
+        else:
+            assert message.role is not Role.TOOL_RESULT, "a result without a call"
+            waiting = [call.id for call in message.tool_calls]
+    assert not waiting, f"calls without a result: {waiting}"
+
+
+def _check_file(database: sqlite3.Connection, folder: Path, session_id: str) -> None:
+    files = list(folder.glob(f"agents/*/sessions/{session_id}.jsonl*"))
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    written = [decode_message(line).id for line in lines]
+    stored = [message.id for message in transcript(database, session_id)]
+    # The file follows: after a crash it catches up with the next message of its session, never before its database.
+    assert written == stored[: len(written)], f"the transcript file of {session_id} is not the transcript"
