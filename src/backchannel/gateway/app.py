@@ -1,0 +1,191 @@
+"""The gateway: the one place that puts the parts together.
+
+    gateway = Gateway.open({"agents": {"list": [{"id": "main"}]}})
+    async with gateway:
+        print(await gateway.ask("main", "hello"))
+
+Agents and tools are best registered before the gateway is entered: entering goes on with what an earlier process
+left unfinished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import structlog
+
+from backchannel.agents.demo import DemoModel
+from backchannel.agents.functions import AgentFunction
+from backchannel.agents.models import Models
+from backchannel.agents.registry import Agents
+from backchannel.agents.toolset import ToolFunction, Tools, tool_from
+from backchannel.config.defaults import default_model, needs_default_model, with_default_model
+from backchannel.config.load import config_from
+from backchannel.config.schema import Config
+from backchannel.core.contracts import Clock, Effects, Model
+from backchannel.core.keys import CallerKeys, SessionKey
+from backchannel.core.messages import Provenance, ProvenanceKind, text_content
+from backchannel.core.runs import Run, RunRequest, RunState
+from backchannel.errors import GatewayError, InvalidRequest
+from backchannel.runtime.clock import SystemClock
+from backchannel.runtime.lanes import Slots
+from backchannel.runtime.supervisor import Runtime
+from backchannel.storage.folder import StateFolder
+from backchannel.storage.sqlite import Faults
+from backchannel.storage.store import Store
+
+log = structlog.get_logger(__name__)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class RunFailed(GatewayError):
+    """A run that was waited for ended otherwise than ok; `run` is what became of it."""
+
+    code = "run_failed"
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(f"run {run.id} ended as {run.state}: {run.error or 'no reason given'}", runId=run.id)
+        self.run = run
+
+
+class Gateway:
+    """Agents, their sessions and everything that keeps them, in this process."""
+
+    store: Store
+    runtime: Runtime
+
+    def __init__(self, config: Config, *, clock: Clock | None = None, faults: Faults | None = None) -> None:
+        if needs_default_model(config):
+            config = with_default_model(config, default_model(os.environ))
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.scheme = config.key_scheme
+        self.agents = Agents(config)
+        self.models = Models(config.models.providers)
+        self.models.register(DemoModel())
+        self.tools = Tools(self.agents, self.scheme)
+        self.failed: asyncio.Future[BaseException] | None = None
+        """Done when the database can no longer be trusted: the process must end."""
+        self._faults = faults
+        self._exits = AsyncExitStack()
+
+    @classmethod
+    def open(cls, config: Config | Mapping[str, Any] | None = None, *, state: Path | str | None = None) -> Self:
+        """Make a gateway to be entered with `async with`.
+
+        `config` is named as in the configuration file. Without `state` everything is kept in a temporary folder,
+        which is gone with the process.
+
+        Raises:
+            ConfigError: something in the configuration is wrong.
+        """
+        if isinstance(config, Config):
+            return cls(config)
+        folder = Path(state) if state is not None else Path(tempfile.mkdtemp(prefix="backchannel-"))
+        return cls(config_from(config or {}, os.environ, state=folder))
+
+    async def __aenter__(self) -> Self:
+        self.failed = asyncio.get_running_loop().create_future()
+        async with AsyncExitStack() as exits:
+            folder = StateFolder.hold(self.config.state_dir)
+            exits.callback(folder.release)
+            self.store = await Store.open(folder, self.scheme, self.clock, on_fatal=self._fatal, faults=self._faults)
+            exits.push_async_callback(self._close_store)
+            exits.push_async_callback(self.models.close)
+            self.runtime = Runtime(self.store, self.agents, self.models, self.tools, self.clock, self._slots())
+            exits.push_async_callback(self.runtime.close)
+            await self.runtime.start()
+            self._exits = exits.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._exits.aclose()
+
+    def _slots(self) -> Slots:
+        defaults = self.config.agents.defaults
+        return Slots(defaults.max_concurrent, defaults.subagents.max_concurrent)
+
+    def _fatal(self, cause: BaseException) -> None:
+        log.critical("the database failed in a commit: stopping, the next start reads what is true", error=str(cause))
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_result(cause)
+
+    async def _close_store(self) -> None:
+        if self.failed is not None and self.failed.done():
+            await self.store.abandon()
+        else:
+            await self.store.close()
+
+    def agent(self, name: str) -> Callable[[F], F]:
+        """Make an `async def` an agent: it gets the run's context and returns its reply."""
+
+        def register(function: F) -> F:
+            self.add_agent(name, function)
+            return function
+
+        return register
+
+    def add_agent(self, name: str, function: AgentFunction) -> None:
+        self.agents.register(name, function)
+        if hasattr(self, "runtime"):
+            self.runtime.agent_added(name)
+
+    def tool(
+        self, *, effects: str = "outside", name: str | None = None, description: str | None = None
+    ) -> Callable[[ToolFunction], ToolFunction]:
+        """Make an `async def` a tool of the agents.
+
+        `effects` says what a second call could spoil: `"none"` (after a crash it is run again) or `"outside"`
+        (it is not, and the model is told).
+        """
+
+        def register(function: ToolFunction) -> ToolFunction:
+            self.tools.register(tool_from(function, name=name, description=description, effects=Effects(effects)))
+            return function
+
+        return register
+
+    def add_model(self, model: Model) -> None:
+        """Register a model of your own under its ref."""
+        self.models.register(model)
+
+    async def ask(self, session: str, text: str, *, timeout_s: float = 600, run_id: str | None = None) -> str:
+        """Send a message to a session and wait for the reply.
+
+        Raises:
+            RunFailed: the run ended otherwise than ok, or goes on after the wait.
+        """
+        run = await self.submit(session, text, run_id=run_id)
+        ended = await self.runtime.wait(run.id, timeout_s)
+        if ended.state is not RunState.OK:
+            raise RunFailed(ended)
+        return ended.reply or ""
+
+    async def submit(self, session: str, text: str, *, run_id: str | None = None) -> Run:
+        """Send a message to a session; it is durable when this returns."""
+        if not text:
+            raise InvalidRequest("the message is empty: pass some text")
+        request = RunRequest(
+            key=self.key(session),
+            content=text_content(text),
+            provenance=Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_channel="python"),
+            id=run_id,
+            digest=f"python {session} {text}",
+        )
+        return (await self.runtime.submit(request)).run
+
+    def key(self, written: str) -> SessionKey:
+        """Read a session key as the operator writes it: `main`, a bare key of the default agent, or a full one.
+
+        Raises:
+            InvalidSessionKey, UnknownAgent
+        """
+        key = CallerKeys(self.scheme, None).read(written).key
+        self.agents.get(key.agent)
+        return key

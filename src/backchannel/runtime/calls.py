@@ -1,0 +1,115 @@
+"""Rounds of tool calls: each call is carried out at most once, and its result committed.
+
+A call is planned in the commit of the reply that asks for it. One with outside effects is marked before it begins;
+found so after a crash it is not begun again, since whether it had its effect is not known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Message, Role, text_content
+from backchannel.core.runs import CallState, Run, ToolCall
+from backchannel.errors import GatewayError
+from backchannel.runtime.events import Hub, ToolEnded, ToolStarted
+from backchannel.runtime.turn import Turn
+from backchannel.storage.ids import new_id
+from backchannel.storage.store import Store
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+TOOL_CALL_LIMIT_S = 600.0
+
+
+class Durable(Protocol):
+    """Commits, waiting for space when the disk is full."""
+
+    def __call__(self, write: Callable[[], Awaitable[T]]) -> Awaitable[T]: ...
+
+
+class Calls:
+    """Carries out tool calls."""
+
+    def __init__(self, store: Store, hub: Hub, clock: Clock, durable: Durable) -> None:
+        self._store = store
+        self._hub = hub
+        self._clock = clock
+        self._durable = durable
+
+    async def round(self, turn: Turn, tools: Mapping[str, Tool], calls: Sequence[ToolCall]) -> None:
+        """Carry out the calls of one reply at the same time, and commit each result as it comes."""
+        if len(calls) == 1:
+            await self._carry_out(turn, tools, calls[0])
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                for call in calls:
+                    group.create_task(self._carry_out(turn, tools, call))
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    async def _carry_out(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> None:
+        output = await self.output(turn, tools, call)
+        result = Message(
+            id=new_id(),
+            role=Role.TOOL_RESULT,
+            content=output.content,
+            timestamp=self._clock.now_ms(),
+            run_id=turn.run.id,
+            tool_call_id=call.id,
+            tool_name=call.name,
+            is_error=output.is_error,
+        )
+        await self._durable(lambda: self._store.commit_result(turn.fence, result, turn.ran_ms))
+
+    async def output(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> ToolOutput:
+        """Call the tool, unless it had begun before a crash and may not be begun again."""
+        tool = tools.get(call.name)
+        if tool is None:
+            return _error(f"there is no tool {call.name!r} here; you have: {', '.join(tools) or 'none'}")
+        if tool.effects is Effects.OUTSIDE:
+            if call.state is CallState.STARTED:
+                return _error(
+                    "The gateway was interrupted while this call was in progress. Whether it had its effect is not "
+                    "known: check before you repeat it."
+                )
+            await self._durable(lambda: self._store.start_call(turn.fence, call.id))
+        arguments = call.block.arguments
+        self._hub.publish(ToolStarted(turn.run, call.id, call.name, arguments))
+        output = await _invoke(tool, _context(turn.run, call), arguments)
+        self._hub.publish(ToolEnded(turn.run, call.id, call.name, output.is_error))
+        return output
+
+
+def _context(run: Run, call: ToolCall) -> ToolContext:
+    agent_id = SessionKey.stored(run.session_key).agent
+    return ToolContext(call_id=call.id, run_id=run.id, session_key=run.session_key, agent_id=agent_id)
+
+
+async def _invoke(tool: Tool, context: ToolContext, arguments: Any) -> ToolOutput:
+    if not isinstance(arguments, dict):
+        return _error(f"the arguments are not a JSON object: {str(arguments)[:200]}")
+    limit = asyncio.timeout(TOOL_CALL_LIMIT_S)
+    try:
+        async with limit:
+            return await tool.call(context, arguments)
+    except GatewayError as error:
+        return _error(error.message)
+    except TimeoutError as error:
+        if limit.expired():
+            return _error(f"the call took longer than {TOOL_CALL_LIMIT_S:g} s and was stopped; its effect is unknown")
+        return _error(f"TimeoutError: {error}")
+    except Exception as error:
+        log.warning("a tool failed", tool=tool.name, run_id=context.run_id, exc_info=error)
+        return _error(f"{type(error).__name__}: {error}")
+
+
+def _error(text: str) -> ToolOutput:
+    return ToolOutput(text_content(text), is_error=True)

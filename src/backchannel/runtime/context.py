@@ -1,0 +1,95 @@
+"""What a function agent sees of its run: see `agents/functions.py` for the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import msgspec
+
+from backchannel.agents.functions import ToolFailed
+from backchannel.core.contracts import Tool, ToolOutput
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Block, Message, Role, text_of
+from backchannel.core.runs import CallState, ToolCall, function_call_id
+from backchannel.runtime.calls import Calls
+from backchannel.runtime.turn import Turn
+from backchannel.storage.store import Store
+from backchannel.storage.transactions.steps import FUNCTION_STEP
+
+
+class _Recorded(msgspec.Struct):
+    """A call's outcome, as it is kept for the next time the function runs."""
+
+    content: tuple[Block, ...]
+    is_error: bool
+
+
+class RunContext:
+    """The run that a function agent answers."""
+
+    def __init__(self, turn: Turn, store: Store, calls: Calls, tools: Mapping[str, Tool], message: Message) -> None:
+        self.message = message
+        self._turn = turn
+        self._store = store
+        self._calls = calls
+        self._tools = tools
+        self._count = 0
+
+    @classmethod
+    async def of(cls, turn: Turn, store: Store, calls: Calls, tools: Mapping[str, Tool]) -> Self:
+        page = await store.history(turn.session_id, limit=200)
+        message = next(
+            message
+            for message in reversed(page.messages)
+            if message.run_id == turn.run.id and message.role is Role.USER
+        )
+        return cls(turn, store, calls, tools, message)
+
+    @property
+    def text(self) -> str:
+        return self.message.text
+
+    @property
+    def session_key(self) -> str:
+        return self._turn.run.session_key
+
+    @property
+    def agent_id(self) -> str:
+        return SessionKey.stored(self.session_key).agent
+
+    @property
+    def run_id(self) -> str:
+        return self._turn.run.id
+
+    async def history(self, limit: int = 50) -> list[Message]:
+        return (await self._store.history(self._turn.session_id, limit=limit)).messages
+
+    async def call(self, tool: str, **arguments: Any) -> Any:
+        self._count += 1
+        call = ToolCall(
+            id=function_call_id(self.run_id, self._count),
+            run_id=self.run_id,
+            step=FUNCTION_STEP,
+            position=self._count,
+            name=tool,
+            arguments=msgspec.json.encode(arguments).decode(),
+            state=CallState.PLANNED,
+        )
+        known = await self._store.open_function_call(self._turn.fence, call)
+        if known.result is not None:
+            return _value(msgspec.json.decode(known.result, type=_Recorded))
+        output = await self._calls.output(self._turn, self._tools, known)
+        recorded = _Recorded(output.content, output.is_error)
+        await self._store.commit_function_result(self._turn.fence, call.id, msgspec.json.encode(recorded).decode())
+        return _value(output)
+
+
+def _value(output: ToolOutput | _Recorded) -> Any:
+    text = text_of(output.content)
+    if output.is_error:
+        raise ToolFailed(text)
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text

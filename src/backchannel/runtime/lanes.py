@@ -1,0 +1,209 @@
+"""Lanes: the runs of one session happen one after the other, those of different sessions at the same time.
+
+In memory there are only wake-ups, slots and the tasks at work; which run is next, and whether a lane is free, the
+store decides. A key in the backlog *may* have a queued run: being wrong costs one look, never a run.
+
+A slot is taken before the store is asked to start a run, so that accepting and starting can be one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from enum import StrEnum
+from typing import Any
+
+import structlog
+
+from backchannel.core.facts import Fact, RunChanged
+from backchannel.core.keys import SessionKey
+from backchannel.core.runs import Accepted, RunRequest, RunState, Started
+from backchannel.errors import Unavailable
+from backchannel.storage.store import Store
+
+log = structlog.get_logger(__name__)
+
+
+class Stop(StrEnum):
+    """Why a run's task is cancelled."""
+
+    ABORT = "abort"
+    SHUTDOWN = "shutdown"
+
+
+class Slots:
+    """How many runs may work at once, sub-agents counted once more on their own."""
+
+    def __init__(self, limit: int, subagents: int) -> None:
+        self._free = limit
+        self._free_subagents = subagents
+
+    @property
+    def any_free(self) -> bool:
+        return self._free > 0
+
+    def take(self, is_subagent: bool) -> bool:
+        if self._free < 1 or (is_subagent and self._free_subagents < 1):
+            return False
+        self._free -= 1
+        self._free_subagents -= is_subagent
+        return True
+
+    def give_back(self, is_subagent: bool) -> None:
+        self._free += 1
+        self._free_subagents += is_subagent
+
+
+Work = Callable[[Started], Coroutine[Any, Any, None]]
+
+CLOSE_LIMIT_S = 5.0
+
+
+class Lanes:
+    """Starts runs as slots become free, and stops them when asked."""
+
+    def __init__(self, store: Store, work: Work, slots: Slots) -> None:
+        self._store = store
+        self._work = work
+        self._slots = slots
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._busy: set[str] = set()
+        """Keys whose lane this process works on, or is about to."""
+        self._backlog: dict[str, None] = {}
+        """Keys that may have a queued run, in the order in which they asked."""
+        self._to_resume: dict[str, str] = {}
+        """Runs that an earlier process held, by the key whose lane they have."""
+        self._helpers: set[asyncio.Task[None]] = set()
+        self._stops: dict[str, Stop] = {}
+        self._at_work: set[str] = set()
+        self._is_open = True
+
+    async def submit(self, request: RunRequest) -> Accepted:
+        """Accept a message; it is durable when this returns, and started when a slot and its lane are free."""
+        key = str(request.key)
+        takes_slot = self._is_open and key not in self._busy and self._slots.take(request.key.is_subagent)
+        if takes_slot:
+            self._busy.add(key)
+        future = self._store.accept_run(request, start=takes_slot)
+        if takes_slot:
+            # Whoever waits for the answer may be cancelled; the slot and the started run may not be forgotten.
+            future.add_done_callback(lambda done: self._accepted(key, done))
+        return await asyncio.shield(future)
+
+    def _accepted(self, key: str, done: asyncio.Future[Accepted]) -> None:
+        failed = done.cancelled() or done.exception() is not None
+        started = None if failed else done.result().started
+        if started is None:
+            self._free(key)
+        else:
+            self._launch(started)
+
+    def heard(self, fact: Fact) -> None:
+        """React to a commit: a queued run wakes its lane, an abort stops its task."""
+        if not isinstance(fact, RunChanged):
+            return
+        run = fact.run
+        if run.state is RunState.QUEUED:
+            self.wake(run.session_key)
+        elif run.state is RunState.RUNNING and run.abort_requested and run.session_key in self._busy:
+            self.stop(run.id, Stop.ABORT)
+
+    def wake(self, key: str) -> None:
+        """Say that this session may have a queued run."""
+        self._backlog[key] = None
+        self._pump()
+
+    def resume(self, key: str, run_id: str) -> None:
+        """Go on with a run that an earlier process held, as soon as there is a slot."""
+        self._to_resume[key] = run_id
+        self.wake(key)
+
+    def stop(self, run_id: str, why: Stop) -> None:
+        """Cancel a run's task; one that has not begun yet is told as it begins, where it can still end its run."""
+        if run_id in self._stops:
+            return
+        self._stops[run_id] = why
+        if run_id in self._at_work:
+            self._tasks[run_id].cancel()
+
+    def why_stopped(self, run_id: str) -> Stop | None:
+        return self._stops.get(run_id)
+
+    async def close(self) -> None:
+        """Stop all tasks; their runs stay as their last commit left them."""
+        self._is_open = False
+        for run_id in list(self._tasks):
+            self.stop(run_id, Stop.SHUTDOWN)
+        for helper in self._helpers:
+            helper.cancel()  # a run it may just have started is resumed at the next start, like any other
+        left: set[asyncio.Task[None]] = {*self._tasks.values(), *self._helpers}
+        if left:
+            _, left = await asyncio.wait(left, timeout=CLOSE_LIMIT_S)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    @property
+    def running(self) -> int:
+        return len(self._tasks)
+
+    def _pump(self) -> None:
+        """Start what can be started, in order; a sub-agent without a slot does not hold the others back."""
+        if not self._is_open:
+            return
+        for key in list(self._backlog) if self._slots.any_free else ():
+            if key in self._busy:
+                continue
+            if self._slots.take(SessionKey.stored(key).is_subagent):
+                self._busy.add(key)
+                helper = asyncio.create_task(self._start_next(key))
+                self._helpers.add(helper)
+                helper.add_done_callback(self._helpers.discard)
+
+    async def _start_next(self, key: str) -> None:
+        self._backlog.pop(key, None)
+        run_id = self._to_resume.get(key)
+        try:
+            if run_id is None:
+                started = await self._store.start_next(key)
+            else:
+                started = await self._store.resume_run(run_id)
+                del self._to_resume[key]
+        except Unavailable as error:
+            log.warning("a queued run could not start", session_key=key, error=error.message)
+            self._backlog[key] = None
+            await asyncio.sleep(1)
+            started = None
+        if started is not None or run_id:
+            self._backlog[key] = None  # there may be more: one look after this run tells
+        if started is None:
+            self._free(key)
+            return
+        self._launch(started)
+
+    def _launch(self, started: Started) -> asyncio.Task[None]:
+        run = started.run
+        task = asyncio.create_task(self._begin(started), name=f"run {run.id}")
+        self._tasks[run.id] = task
+        task.add_done_callback(lambda done: self._ended(run.id, run.session_key, done))
+        return task
+
+    async def _begin(self, started: Started) -> None:
+        run_id = started.run.id
+        self._at_work.add(run_id)
+        if run_id in self._stops:
+            self._tasks[run_id].cancel()  # takes effect at the first wait inside, where the run can be ended
+        await self._work(started)
+
+    def _ended(self, run_id: str, key: str, done: asyncio.Task[None]) -> None:
+        self._tasks.pop(run_id, None)
+        self._stops.pop(run_id, None)
+        self._at_work.discard(run_id)
+        if not done.cancelled() and (error := done.exception()) is not None:
+            log.error("a lane failed", session_key=key, run_id=run_id, exc_info=error)
+        self._free(key)
+
+    def _free(self, key: str) -> None:
+        self._slots.give_back(SessionKey.stored(key).is_subagent)
+        self._busy.discard(key)
+        self._pump()

@@ -1,0 +1,182 @@
+"""The runtime: puts lanes, runner, waits and events together, and offers what doors need of them.
+
+Starting is recovery: queued runs wake their lanes, interrupted ones are resumed. Runs that were at work when a
+process died go last and one at a time until each has committed a step, so that the one that kills the process is
+found without blaming its neighbours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from backchannel.agents.models import Models
+from backchannel.agents.registry import Agents
+from backchannel.core.contracts import Clock, ToolSet
+from backchannel.core.facts import Fact, RunChanged, SessionChanged
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
+from backchannel.core.runs import Accepted, Run, RunRequest
+from backchannel.core.sessions import Session
+from backchannel.errors import ShuttingDown
+from backchannel.runtime.events import Event, Hub
+from backchannel.runtime.lanes import Lanes, Slots
+from backchannel.runtime.runner import Runner
+from backchannel.runtime.waits import Waits
+from backchannel.storage.ids import new_id
+from backchannel.storage.store import Store
+from backchannel.storage.transactions.recovery import Interrupted
+
+
+class Runtime:
+    """Everything that happens between a door and the store."""
+
+    def __init__(
+        self, store: Store, agents: Agents, models: Models, tools: ToolSet, clock: Clock, slots: Slots
+    ) -> None:
+        self.hub = Hub()
+        self._store = store
+        self._agents = agents
+        self._clock = clock
+        self._runner = Runner(store, agents, models, tools, self.hub, clock)
+        self._lanes = Lanes(store, self._runner.work, slots)
+        self._runner.why_stopped = self._lanes.why_stopped
+        self._waits = Waits(store)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_open = False
+        store.on_facts = self._heard
+
+    def _heard(self, facts: Sequence[Fact]) -> None:
+        for fact in facts:
+            self._lanes.heard(fact)
+            self._waits.heard(fact)
+            self.hub.publish(fact)
+
+    async def start(self) -> None:
+        """Go on with everything that was accepted, for the agents that this process has."""
+        self._is_open = True
+        await self._recover(set(self._agents.ids()))
+
+    def agent_added(self, agent_id: str) -> None:
+        """Go on with what was accepted for an agent that was registered after the start."""
+        if self._is_open:
+            self._spawn(self._recover({agent_id}))
+
+    async def _recover(self, agent_ids: set[str]) -> None:
+        interrupted = [
+            entry
+            for entry in await self._store.interrupted_runs()
+            if SessionKey.stored(entry.session_key).agent in agent_ids
+        ]
+        for entry in interrupted:
+            if not entry.crashes:
+                self._lanes.resume(entry.session_key, entry.run_id)
+        for key in await self._store.sessions_with_queue():
+            if SessionKey.stored(key).agent in agent_ids:
+                self._lanes.wake(key)
+        suspects = [entry for entry in interrupted if entry.crashes]
+        if suspects:
+            self._spawn(self._resume_one_by_one(suspects))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _resume_one_by_one(self, suspects: list[Interrupted]) -> None:
+        for entry in suspects:
+            committed = asyncio.Event()
+
+            def heard(event: Event, run_id: str = entry.run_id, committed: asyncio.Event = committed) -> None:
+                if isinstance(event, RunChanged) and event.run.id == run_id and not event.run.crashes:
+                    committed.set()
+
+            unlisten = self.hub.listen(heard)
+            try:
+                self._lanes.resume(entry.session_key, entry.run_id)
+                await committed.wait()
+            finally:
+                unlisten()
+
+    async def close(self) -> None:
+        """Stop working; what was accepted goes on at the next start."""
+        self._is_open = False
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._lanes.close()
+
+    @property
+    def running(self) -> int:
+        """How many runs are at work in this process."""
+        return self._lanes.running
+
+    async def submit(self, request: RunRequest) -> Accepted:
+        """Accept a message; it is durable when this returns.
+
+        Raises:
+            IdempotencyConflict, SessionIdReplaced, Unavailable
+        """
+        if not self._is_open:
+            raise ShuttingDown("the gateway is stopping: send the message again when it is back")
+        return await self._lanes.submit(request)
+
+    async def wait(self, run_id: str, timeout_s: float) -> Run:
+        """Wait for a run to end; returns it as it is when it has, or when the wait is over.
+
+        Raises:
+            RunNotFound: there is no such run.
+        """
+        return await self._waits.ended(run_id, timeout_s)
+
+    async def abort(self, key: str, run_id: str | None) -> list[str]:
+        """Stop the active run of a session, or the run named; returns the ids of those stopped."""
+        return [run.id for run in await self._store.request_abort(key, run_id)]
+
+    async def inject(self, key: SessionKey, text: str, label: str | None) -> str:
+        """Leave a note in a session; it starts no run. Returns the message id."""
+        note = Message(
+            id=new_id(),
+            role=Role.SYSTEM,
+            content=text_content(text),
+            timestamp=self._clock.now_ms(),
+            provenance=Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool="chat.inject"),
+            label=label,
+        )
+        await self._store.add_note(key, note)
+        return note.id
+
+    async def reset(self, key: SessionKey) -> Session:
+        """Start a new transcript; the active run is aborted and ends in the old one."""
+        return await self._store.reset_session(key)
+
+    async def delete(self, key: SessionKey) -> Session:
+        """Archive a session, and return when that is done.
+
+        Raises:
+            SessionNotFound, MainSessionKept
+        """
+        archived = asyncio.Event()
+
+        def heard(event: Event) -> None:
+            if isinstance(event, SessionChanged) and event.key == str(key) and event.reason == "delete":
+                archived.set()
+
+        unlisten = self.hub.listen(heard)
+        try:
+            session = await self._store.delete_session(key)
+            if session.archived_at is None:
+                await archived.wait()
+                return await self._store.session(str(key)) or session
+            return session
+        finally:
+            unlisten()
+
+    async def retry(self, run_id: str) -> Run:
+        """Start a run once more that failed, was stopped or was parked.
+
+        Raises:
+            RunNotFound, InvalidRequest
+        """
+        return await self._store.retry_run(run_id)

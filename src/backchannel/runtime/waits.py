@@ -1,0 +1,54 @@
+"""Waiting for runs to end, on the server: any number of waiters, any time, also long after."""
+
+from __future__ import annotations
+
+import asyncio
+
+from backchannel.core.facts import Fact, RunChanged
+from backchannel.core.runs import Run
+from backchannel.errors import RunNotFound
+from backchannel.storage.store import Store
+
+
+class Waits:
+    """Wakes those who wait for a run."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: dict[str, set[asyncio.Future[Run]]] = {}
+
+    def heard(self, fact: Fact) -> None:
+        if isinstance(fact, RunChanged) and fact.run.is_finished:
+            for future in self._waiting.pop(fact.run.id, ()):
+                if not future.done():
+                    future.set_result(fact.run)
+
+    async def ended(self, run_id: str, timeout_s: float) -> Run:
+        """Wait for a run to end, and return it as it is then, or as it is when the wait ends first.
+
+        Raises:
+            RunNotFound: there is no such run.
+        """
+        future: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+        # Listen before looking: a run that ends in between is not missed.
+        waiting = self._waiting.setdefault(run_id, set())
+        waiting.add(future)
+        try:
+            run = await self._look(run_id)
+            if run.is_finished or timeout_s <= 0:
+                return run
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await future
+            except TimeoutError:
+                return await self._look(run_id)
+        finally:
+            waiting.discard(future)
+            if not waiting:
+                self._waiting.pop(run_id, None)
+
+    async def _look(self, run_id: str) -> Run:
+        run = await self._store.run(run_id)
+        if run is None:
+            raise RunNotFound(f"no run {run_id!r}: pass the run id that accepting the message returned", runId=run_id)
+        return run

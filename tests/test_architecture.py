@@ -1,0 +1,61 @@
+"""The shape of the package: imports point one way, and the core stays pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "backchannel"
+ORDER = ["core", "config", "storage", "agents", "runtime", "tools", "channels", "triggers", "gateway", "cli"]
+BESIDE = {frozenset({"channels", "triggers"})}
+"""Layers of one height: neither imports the other."""
+FILES = sorted(path for layer in ORDER for path in (SOURCE / layer).rglob("*.py"))
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def _layer(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if parts[0] == "backchannel" and len(parts) > 1 and parts[1] in ORDER else None
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_layer_imports_only_itself_and_those_below_it(path: Path) -> None:
+    own = path.relative_to(SOURCE).parts[0]
+    for module in _imports(path):
+        layer = _layer(module)
+        if layer is not None and layer != own:
+            assert ORDER.index(layer) < ORDER.index(own), f"{own} may not import {module}"
+            assert frozenset({layer, own}) not in BESIDE, f"{own} and {layer} stand side by side"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "core").rglob("*.py")), ids=lambda path: path.name)
+def test_the_core_has_no_clock_no_files_and_no_async(path: Path) -> None:
+    outside = {
+        "asyncio",
+        "time",
+        "datetime",
+        "os",
+        "pathlib",
+        "socket",
+        "sqlite3",
+        "random",
+        "secrets",
+        "threading",
+        "uuid",
+    }
+    tree = ast.parse(path.read_text())
+    found = {module.split(".")[0] for module in _imports(path)} & outside
+    assert not found, f"core/{path.name} imports {found}"
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef)]
+    allowed = path.name == "contracts.py"  # it names what others do, and does none of it
+    assert allowed or not functions, f"core/{path.name} has async functions"
