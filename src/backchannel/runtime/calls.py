@@ -10,15 +10,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 import structlog
 
 from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, Role, text_content
+from backchannel.core.messages import Block, Message, Role, text_content
 from backchannel.core.runs import CallState, Run, ToolCall
 from backchannel.errors import GatewayError
 from backchannel.runtime.events import Hub, ToolEnded, ToolStarted
 from backchannel.runtime.turn import Turn
+from backchannel.runtime.wording import whole_content
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
 
@@ -28,8 +30,15 @@ T = TypeVar("T")
 TOOL_CALL_LIMIT_S = 600.0
 
 
+class Recorded(msgspec.Struct):
+    """The outcome of a function agent's call, as it is kept for the next time the function runs."""
+
+    content: tuple[Block, ...]
+    is_error: bool
+
+
 class Durable(Protocol):
-    """Commits, waiting for space when the disk is full."""
+    """Commits, waiting while that is not possible."""
 
     def __call__(self, write: Callable[[], Awaitable[T]]) -> Awaitable[T]: ...
 
@@ -69,13 +78,24 @@ class Calls:
         )
         await self._durable(lambda: self._store.commit_result(turn.fence, result, turn.ran_ms))
 
+    async def recorded(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> Recorded:
+        """Carry out a function agent's call, or give what it gave when the function ran before."""
+        known = await self._durable(lambda: self._store.open_function_call(turn.fence, call))
+        if known.result is not None:
+            return msgspec.json.decode(known.result, type=Recorded)
+        output = await self.output(turn, tools, known)
+        recorded = Recorded(output.content, output.is_error)
+        result = msgspec.json.encode(recorded).decode()
+        await self._durable(lambda: self._store.commit_function_result(turn.fence, call.id, result, turn.ran_ms))
+        return recorded
+
     async def output(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> ToolOutput:
         """Call the tool, unless it had begun before a crash and may not be begun again."""
         tool = tools.get(call.name)
         if tool is None:
             return _error(f"there is no tool {call.name!r} here; you have: {', '.join(tools) or 'none'}")
         if tool.effects is Effects.OUTSIDE:
-            if call.state is CallState.STARTED:
+            if call.state is not CallState.PLANNED:
                 return _error(
                     "The gateway was interrupted while this call was in progress. Whether it had its effect is not "
                     "known: check before you repeat it."
@@ -85,7 +105,13 @@ class Calls:
         self._hub.publish(ToolStarted(turn.run, call.id, call.name, arguments))
         output = await _invoke(tool, _context(turn.run, call), arguments)
         self._hub.publish(ToolEnded(turn.run, call.id, call.name, output.is_error))
-        return output
+        return ToolOutput(whole_content(output.content), output.is_error)
+
+
+def is_cancelled() -> bool:
+    """Tell whether somebody wants this task to stop; without that, a CancelledError is only an error."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _context(run: Run, call: ToolCall) -> ToolContext:
@@ -106,6 +132,10 @@ async def _invoke(tool: Tool, context: ToolContext, arguments: Any) -> ToolOutpu
         if limit.expired():
             return _error(f"the call took longer than {TOOL_CALL_LIMIT_S:g} s and was stopped; its effect is unknown")
         return _error(f"TimeoutError: {error}")
+    except asyncio.CancelledError:
+        if is_cancelled():
+            raise
+        return _error("CancelledError: the tool's own work was cancelled")
     except Exception as error:
         log.warning("a tool failed", tool=tool.name, run_id=context.run_id, exc_info=error)
         return _error(f"{type(error).__name__}: {error}")

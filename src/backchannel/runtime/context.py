@@ -8,21 +8,14 @@ from typing import Any, Self
 import msgspec
 
 from backchannel.agents.functions import ToolFailed
-from backchannel.core.contracts import Tool, ToolOutput
+from backchannel.core.contracts import Tool
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Block, Message, Role, text_of
+from backchannel.core.messages import Message, Role, text_of
 from backchannel.core.runs import CallState, ToolCall, function_call_id
-from backchannel.runtime.calls import Calls
+from backchannel.runtime.calls import Calls, Recorded
 from backchannel.runtime.turn import Turn
 from backchannel.storage.store import Store
 from backchannel.storage.transactions.steps import FUNCTION_STEP
-
-
-class _Recorded(msgspec.Struct):
-    """A call's outcome, as it is kept for the next time the function runs."""
-
-    content: tuple[Block, ...]
-    is_error: bool
 
 
 class RunContext:
@@ -76,18 +69,12 @@ class RunContext:
             arguments=msgspec.json.encode(arguments).decode(),
             state=CallState.PLANNED,
         )
-        known = await self._store.open_function_call(self._turn.fence, call)
-        if known.result is not None:
-            return _value(msgspec.json.decode(known.result, type=_Recorded))
-        output = await self._calls.output(self._turn, self._tools, known)
-        recorded = _Recorded(output.content, output.is_error)
-        await self._store.commit_function_result(self._turn.fence, call.id, msgspec.json.encode(recorded).decode())
-        return _value(output)
+        return _value(await self._calls.recorded(self._turn, self._tools, call))
 
 
-def _value(output: ToolOutput | _Recorded) -> Any:
-    text = text_of(output.content)
-    if output.is_error:
+def _value(recorded: Recorded) -> Any:
+    text = text_of(recorded.content)
+    if recorded.is_error:
         raise ToolFailed(text)
     try:
         return msgspec.json.decode(text)

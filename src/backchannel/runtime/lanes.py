@@ -99,14 +99,19 @@ class Lanes:
             self._launch(started)
 
     def heard(self, fact: Fact) -> None:
-        """React to a commit: a queued run wakes its lane, an abort stops its task."""
+        """React to a commit: a queued run wakes its lane, one that ended frees it, an abort stops its task."""
         if not isinstance(fact, RunChanged):
             return
         run = fact.run
-        if run.state is RunState.QUEUED:
+        if run.is_finished and run.id in self._tasks:
+            self._release(run.id, run.session_key)
+        elif run.state is RunState.QUEUED:
             self.wake(run.session_key)
-        elif run.state is RunState.RUNNING and run.abort_requested and run.session_key in self._busy:
-            self.stop(run.id, Stop.ABORT)
+        elif run.state is RunState.RUNNING and run.abort_requested:
+            if run.session_key in self._busy and run.fence == self._store.number:
+                self.stop(run.id, Stop.ABORT)
+            else:
+                self.resume(run.session_key, run.id)  # nobody works on it: taking it over ends it
 
     def wake(self, key: str) -> None:
         """Say that this session may have a queued run."""
@@ -141,7 +146,10 @@ class Lanes:
             _, left = await asyncio.wait(left, timeout=CLOSE_LIMIT_S)
         for task in left:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        if left:
+            _, left = await asyncio.wait(left, timeout=CLOSE_LIMIT_S)
+        for task in left:
+            log.error("a run does not stop: it is left behind", task=task.get_name())
 
     @property
     def running(self) -> int:
@@ -151,14 +159,23 @@ class Lanes:
         """Start what can be started, in order; a sub-agent without a slot does not hold the others back."""
         if not self._is_open:
             return
-        for key in list(self._backlog) if self._slots.any_free else ():
-            if key in self._busy:
-                continue
-            if self._slots.take(SessionKey.stored(key).is_subagent):
+        for key in self._backlog:
+            if not self._slots.any_free:
+                return
+            if key not in self._busy and self._slots.take(SessionKey.stored(key).is_subagent):
                 self._busy.add(key)
-                helper = asyncio.create_task(self._start_next(key))
-                self._helpers.add(helper)
-                helper.add_done_callback(self._helpers.discard)
+                self._help(key)
+
+    def _help(self, key: str) -> None:
+        helper = asyncio.create_task(self._start_next(key))
+        self._helpers.add(helper)
+        helper.add_done_callback(lambda done: self._helped(key, done))
+
+    def _helped(self, key: str, done: asyncio.Task[None]) -> None:
+        self._helpers.discard(done)
+        if not done.cancelled() and (error := done.exception()) is not None:
+            log.error("a lane failed", session_key=key, exc_info=error)
+            self._free(key)
 
     async def _start_next(self, key: str) -> None:
         self._backlog.pop(key, None)
@@ -181,12 +198,14 @@ class Lanes:
             return
         self._launch(started)
 
-    def _launch(self, started: Started) -> asyncio.Task[None]:
+    def _launch(self, started: Started) -> None:
         run = started.run
+        if not self._is_open:
+            self._free(run.session_key)  # accepted while the lanes were closing: the next start begins it
+            return
         task = asyncio.create_task(self._begin(started), name=f"run {run.id}")
         self._tasks[run.id] = task
         task.add_done_callback(lambda done: self._ended(run.id, run.session_key, done))
-        return task
 
     async def _begin(self, started: Started) -> None:
         run_id = started.run.id
@@ -196,11 +215,16 @@ class Lanes:
         await self._work(started)
 
     def _ended(self, run_id: str, key: str, done: asyncio.Task[None]) -> None:
-        self._tasks.pop(run_id, None)
-        self._stops.pop(run_id, None)
-        self._at_work.discard(run_id)
         if not done.cancelled() and (error := done.exception()) is not None:
             log.error("a lane failed", session_key=key, run_id=run_id, exc_info=error)
+        if self._tasks.get(run_id) is done:
+            self._release(run_id, key)
+
+    def _release(self, run_id: str, key: str) -> None:
+        """Let go of a run that has ended, or that this process stops working on."""
+        del self._tasks[run_id]
+        self._stops.pop(run_id, None)
+        self._at_work.discard(run_id)
         self._free(key)
 
     def _free(self, key: str) -> None:

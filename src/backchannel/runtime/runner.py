@@ -32,12 +32,13 @@ from backchannel.core.keys import CallerKeys, SessionKey
 from backchannel.core.messages import Usage, text_content
 from backchannel.core.requests import build_messages, context_budget, text_tokens
 from backchannel.core.runs import Outcome, RunState, Started, Step, ToolCall
-from backchannel.errors import FenceLost, GatewayError, StopRequested, StorageFull
-from backchannel.runtime.calls import Calls
+from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailable
+from backchannel.runtime.calls import Calls, is_cancelled
 from backchannel.runtime.context import RunContext
 from backchannel.runtime.events import Hub, ReplyGrew, ThinkingGrew
 from backchannel.runtime.lanes import Stop
 from backchannel.runtime.turn import Cast, Turn
+from backchannel.runtime.wording import whole_text
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -81,14 +82,23 @@ class Runner:
             outcome = await self._carry_out(turn)
         except FenceLost:
             return
-        except asyncio.CancelledError:
-            if self.why_stopped(turn.run.id) is not Stop.ABORT:
-                raise
-            outcome = _aborted()
+        except asyncio.CancelledError as cancelled:
+            outcome = self._stopped(turn, cancelled)
         except Exception as error:  # noqa: BLE001 - the edge of a lane: whatever fails is the run's outcome
             outcome = self._failed(turn, error)
         if outcome is not None:
             await self._finish(turn, outcome)
+
+    def _stopped(self, turn: Turn, cancelled: asyncio.CancelledError) -> Outcome:
+        """Tell what a cancelled run comes to; one that is left for the next start has no outcome here."""
+        if self.why_stopped(turn.run.id) is Stop.ABORT:
+            return _aborted()
+        if is_cancelled():
+            raise cancelled
+        # Nobody stopped it: something that the model or the function waited for was cancelled.
+        return Outcome(
+            state=RunState.ERROR, error_code="internal", error="CancelledError: the work broke off by itself"
+        )
 
     async def _carry_out(self, turn: Turn) -> Outcome | None:
         """Do the work; None means that its last step has ended the run."""
@@ -127,6 +137,8 @@ class Runner:
         while True:
             if open_calls:
                 await self._calls.round(turn, cast.tools, open_calls)
+            if is_cancelled():
+                raise asyncio.CancelledError  # a tool kept it to itself, as if the run had all the time it wants
             reply = await self._ask(turn, cast)
             open_calls = await self._commit(turn, cast.model, reply)
             if not open_calls:
@@ -147,10 +159,13 @@ class Runner:
         """Ask the model, again after a failure that may pass; nothing of a failed attempt is kept."""
         request = await self._request(turn, cast)
         for attempt in range(1, ATTEMPTS + 1):
+            limit = asyncio.timeout(MODEL_CALL_LIMIT_S)
             try:
-                async with asyncio.timeout(MODEL_CALL_LIMIT_S):
+                async with limit:
                     return await self._stream(turn, cast.model, request)
             except TimeoutError:
+                if not limit.expired():
+                    raise
                 raise ModelFailed(f"no reply within {MODEL_CALL_LIMIT_S:g} s", retryable=False) from None
             except ModelFailed as failed:
                 if not failed.retryable or attempt == ATTEMPTS:
@@ -174,17 +189,21 @@ class Runner:
                     turn.text += text
                     now = self._clock.monotonic()
                     if now - shown_at >= DELTA_INTERVAL_S:
-                        self._hub.publish(ReplyGrew(turn.run, turn.text, turn.text[len(shown) :]))
-                        shown, shown_at = turn.text, now
+                        shown, shown_at = self._show(turn, shown), now
                 case ThinkingDelta(text):
-                    self._hub.publish(ThinkingGrew(turn.run, text))
+                    self._hub.publish(ThinkingGrew(turn.run, whole_text(text)))
                 case ModelReply():
                     reply = event
         if reply is None:
             raise ModelFailed("the model ended its stream without a reply", retryable=True)
         if turn.text != shown:
-            self._hub.publish(ReplyGrew(turn.run, turn.text, turn.text[len(shown) :]))
+            self._show(turn, shown)
         return reply
+
+    def _show(self, turn: Turn, shown: str) -> str:
+        new = turn.text[len(shown) :]
+        self._hub.publish(ReplyGrew(turn.run, whole_text(turn.text), whole_text(new)))
+        return turn.text
 
     async def _request(self, turn: Turn, cast: Cast) -> ModelRequest:
         window = cast.model.context_window
@@ -211,6 +230,8 @@ class Runner:
         tools = self._tools.of(agent_id, turn.run.session_key)
         context = await RunContext.of(turn, self._store, self._calls, tools)
         text = await function(context)
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"the agent {agent_id!r} returned {type(text).__name__}: return a text, or None")
         await self._commit_text(turn, text or "", f"function/{agent_id}")
 
     async def _commit_text(self, turn: Turn, text: str, model: str) -> None:
@@ -219,12 +240,12 @@ class Runner:
         await self._durable(lambda: self._store.commit_reply(turn.fence, step))
 
     async def _durable(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Commit, waiting for space when the disk is full: a step that was done is not thrown away."""
+        """Commit, waiting while the disk is full or the file held: a step that was done is not thrown away."""
         while True:
             try:
                 return await write()
-            except StorageFull:
-                log.warning("the disk is full: waiting to commit")
+            except Unavailable as refused:
+                log.warning("waiting to commit", error=refused.message)
                 await self._clock.sleep(1)
 
     def _failed(self, turn: Turn, error: Exception) -> Outcome:
@@ -236,7 +257,8 @@ class Runner:
         return Outcome(state=RunState.ERROR, error_code="internal", error=f"{type(error).__name__}: {error}")
 
     async def _finish(self, turn: Turn, outcome: Outcome) -> None:
-        reply = turn.partial_reply(str(outcome.state))
+        # Nothing stays of an attempt that failed; what was written before somebody stopped it does.
+        reply = None if outcome.state is RunState.ERROR else turn.partial_reply(str(outcome.state))
         try:
             await self._durable(
                 lambda: self._store.finish_run(

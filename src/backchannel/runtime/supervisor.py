@@ -15,7 +15,7 @@ from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
 from backchannel.core.contracts import Clock, ToolSet
 from backchannel.core.facts import Fact, RunChanged, SessionChanged
-from backchannel.core.keys import SessionKey
+from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
 from backchannel.core.runs import Accepted, Run, RunRequest
 from backchannel.core.sessions import Session
@@ -44,6 +44,7 @@ class Runtime:
         self._runner.why_stopped = self._lanes.why_stopped
         self._waits = Waits(store)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._suspicion = asyncio.Lock()
         self._is_open = False
         store.on_facts = self._heard
 
@@ -61,7 +62,7 @@ class Runtime:
     def agent_added(self, agent_id: str) -> None:
         """Go on with what was accepted for an agent that was registered after the start."""
         if self._is_open:
-            self._spawn(self._recover({agent_id}))
+            self._spawn(self._recover({normalise_agent_id(agent_id)}))
 
     async def _recover(self, agent_ids: set[str]) -> None:
         interrupted = [
@@ -70,12 +71,12 @@ class Runtime:
             if SessionKey.stored(entry.session_key).agent in agent_ids
         ]
         for entry in interrupted:
-            if not entry.crashes:
+            if not entry.is_suspect:
                 self._lanes.resume(entry.session_key, entry.run_id)
         for key in await self._store.sessions_with_queue():
             if SessionKey.stored(key).agent in agent_ids:
                 self._lanes.wake(key)
-        suspects = [entry for entry in interrupted if entry.crashes]
+        suspects = [entry for entry in interrupted if entry.is_suspect]
         if suspects:
             self._spawn(self._resume_one_by_one(suspects))
 
@@ -86,18 +87,26 @@ class Runtime:
 
     async def _resume_one_by_one(self, suspects: list[Interrupted]) -> None:
         for entry in suspects:
-            committed = asyncio.Event()
+            async with self._suspicion:
+                await self._clear(entry)
 
-            def heard(event: Event, run_id: str = entry.run_id, committed: asyncio.Event = committed) -> None:
-                if isinstance(event, RunChanged) and event.run.id == run_id and not event.run.crashes:
-                    committed.set()
+    async def _clear(self, suspect: Interrupted) -> None:
+        """Resume a run, and return when it has committed a step, or ended."""
+        cleared = asyncio.Event()
 
-            unlisten = self.hub.listen(heard)
-            try:
-                self._lanes.resume(entry.session_key, entry.run_id)
-                await committed.wait()
-            finally:
-                unlisten()
+        def heard(event: Event) -> None:
+            if isinstance(event, RunChanged) and event.run.id == suspect.run_id and not event.run.crashes:
+                cleared.set()
+
+        unlisten = self.hub.listen(heard)
+        try:
+            # It may have been aborted while it waited for its turn.
+            run = await self._store.run(suspect.run_id)
+            if run is not None and run.crashes:
+                self._lanes.resume(suspect.session_key, suspect.run_id)
+                await cleared.wait()
+        finally:
+            unlisten()
 
     async def close(self) -> None:
         """Stop working; what was accepted goes on at the next start."""
@@ -106,6 +115,7 @@ class Runtime:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._lanes.close()
+        self._waits.close()
 
     @property
     def running(self) -> int:

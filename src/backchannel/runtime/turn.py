@@ -11,6 +11,7 @@ from backchannel.core.contracts import Clock, Model, ModelReply, Tool
 from backchannel.core.messages import Block, Message, Role, ThinkingBlock, ToolCallBlock, text_content
 from backchannel.core.runs import Run, Started, tool_call_id
 from backchannel.core.sessions import Session
+from backchannel.runtime.wording import whole_content, whole_text
 from backchannel.storage.ids import new_id
 
 
@@ -46,7 +47,7 @@ class Turn:
         return Message(
             id=new_id(),
             role=Role.ASSISTANT,
-            content=self._numbered(reply.content),
+            content=whole_content(self._numbered(reply.content)),
             timestamp=self._clock.now_ms(),
             run_id=self.run.id,
             model=reply.model,
@@ -72,7 +73,7 @@ class Turn:
         return Message(
             id=new_id(),
             role=Role.ASSISTANT,
-            content=text_content(self.text),
+            content=text_content(whole_text(self.text)),
             timestamp=self._clock.now_ms(),
             run_id=self.run.id,
             stop_reason=stop_reason,

@@ -6,7 +6,7 @@ import asyncio
 
 from backchannel.core.facts import Fact, RunChanged
 from backchannel.core.runs import Run
-from backchannel.errors import RunNotFound
+from backchannel.errors import RunNotFound, ShuttingDown
 from backchannel.storage.store import Store
 
 
@@ -16,6 +16,7 @@ class Waits:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiting: dict[str, set[asyncio.Future[Run]]] = {}
+        self._is_open = True
 
     def heard(self, fact: Fact) -> None:
         if isinstance(fact, RunChanged) and fact.run.is_finished:
@@ -23,12 +24,23 @@ class Waits:
                 if not future.done():
                     future.set_result(fact.run)
 
+    def close(self) -> None:
+        """Send everybody away: no run ends here any more."""
+        self._is_open = False
+        for future in [future for waiting in self._waiting.values() for future in waiting]:
+            if not future.done():
+                future.set_exception(_stopping())
+                future.exception()  # whoever looks just now need not hear it
+
     async def ended(self, run_id: str, timeout_s: float) -> Run:
         """Wait for a run to end, and return it as it is then, or as it is when the wait ends first.
 
         Raises:
             RunNotFound: there is no such run.
+            ShuttingDown: the gateway stopped first; the run goes on at its next start.
         """
+        if not self._is_open:
+            raise _stopping()
         future: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
         # Listen before looking: a run that ends in between is not missed.
         waiting = self._waiting.setdefault(run_id, set())
@@ -44,11 +56,15 @@ class Waits:
                 return await self._look(run_id)
         finally:
             waiting.discard(future)
-            if not waiting:
-                self._waiting.pop(run_id, None)
+            if not waiting and self._waiting.get(run_id) is waiting:
+                del self._waiting[run_id]
 
     async def _look(self, run_id: str) -> Run:
         run = await self._store.run(run_id)
         if run is None:
             raise RunNotFound(f"no run {run_id!r}: pass the run id that accepting the message returned", runId=run_id)
         return run
+
+
+def _stopping() -> ShuttingDown:
+    return ShuttingDown("the gateway is stopping: wait for the run again when it is back, it goes on then")

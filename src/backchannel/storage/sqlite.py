@@ -1,12 +1,14 @@
-"""The SQLite driver: one writer thread with group commit, readers beside it.
+"""The SQLite driver: group commit, with COMMIT in a thread of its own and readers beside it.
 
-The writer takes all units that wait, opens one IMMEDIATE transaction and runs each in a savepoint of its own; a unit
-that raises is rolled back alone. Nobody is answered, and no fact handed on, before COMMIT returned.
+All units that wait are run in one IMMEDIATE transaction, each in a savepoint of its own; a unit that raises is rolled
+back alone. Units are short and run on the event loop: handing each of their statements to another thread costs more
+than the statements (the interpreter lock changes hands at every one). What takes long is waiting for the disk, and
+that is what the commit thread does. Nobody is answered, and no fact handed on, before COMMIT returned.
 
 - The transaction is gone after a unit failed (full disk): nothing of the group counts, and its units run again one
   by one, so that only those that cannot be done are refused.
 - COMMIT fails because the disk is full: the same.
-- BEGIN fails (another program holds the file): the whole group is refused.
+- BEGIN fails (another program holds the file): it is tried again for a while, then the whole group is refused.
 - COMMIT fails otherwise: whether it happened is not known here. Nobody is answered (their futures are cancelled),
   the driver stops for good and `on_fatal` ends the process; the next start reads the truth.
 """
@@ -16,11 +18,12 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -34,11 +37,14 @@ T = TypeVar("T")
 
 LARGEST_GROUP = 512
 READERS = 2
+BUSY_PAUSE_S = 0.02
+BUSY_LIMIT_S = 10.0
+"""How long another program may hold the file before writes are refused."""
 COUNTER = "INTEGER PRIMARY KEY AUTOINCREMENT"
 
 
 class Faults(Protocol):
-    """Where tests make the disk or the process fail; both are called in the writer thread with the commit's number."""
+    """Where tests make the disk or the process fail; both are called in the commit thread with the commit's number."""
 
     def before_commit(self, number: int) -> None: ...
 
@@ -88,10 +94,6 @@ class _Entry:
         self.error, self.facts = error, []
 
 
-class _GroupLost(Exception):
-    """The transaction is gone; nothing of the group counts."""
-
-
 class SqliteDriver:
     """Runs units on one database file."""
 
@@ -102,141 +104,104 @@ class SqliteDriver:
         on_facts: Callable[[Sequence[Fact]], None],
         on_fatal: Callable[[BaseException], None],
         faults: Faults | None = None,
+        busy_limit_s: float = BUSY_LIMIT_S,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_facts = on_facts
         self._on_fatal = on_fatal
         self._faults = faults
-        self._queue: SimpleQueue[_Entry | None] = SimpleQueue()
-        self._is_closed = False
+        self._busy_limit_s = busy_limit_s
         self.commits = 0
         self.units = 0
         self.is_full = False
-        self._writer = connect(path)
-        self._local = threading.local()
-        self._path = path
-        self._reading: list[sqlite3.Connection] = []
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-reader")
-        self._thread = threading.Thread(target=self._write_groups, name="sqlite-writer", daemon=True)
+        self._waiting: deque[_Entry] = deque()
+        self._alone: deque[_Entry] = deque()
+        """Units of a lost group: they run again, one by one, before all others."""
+        self._is_closed = False
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._writer = connect(path, wait_s=0)
+        self._here = connect(path, readonly=True)
+        self._readers = _Readers(path)
+        self._commits: SimpleQueue[list[_Entry] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._commit_groups, name="sqlite-commit", daemon=True)
         self._thread.start()
 
     def write(self, unit: Unit[T]) -> asyncio.Future[T]:
-        """Hand a unit to the writer. Cancelling the future does not cancel the unit."""
+        """Hand a unit over. Cancelling the future does not cancel the unit."""
         future: asyncio.Future[T] = self._loop.create_future()
         if self._is_closed:
             future.set_exception(Unavailable("the database is closed"))
             future.exception()  # whoever was cancelled meanwhile need not hear it
-        else:
-            self._queue.put(_Entry(unit, future))
+            return future
+        self._waiting.append(_Entry(unit, future))
+        if self._is_idle.is_set():
+            self._is_idle.clear()
+            self._loop.call_soon(self._next_group)
         return future
 
     async def read(self, unit: Unit[T]) -> T:
-        """Run a unit that only reads, beside the writer; it sees every commit that was answered before."""
+        """Run a unit that only reads, in a thread; it sees every commit that was answered before."""
         if self._is_closed:
             raise Unavailable("the database is closed")
-        return await self._loop.run_in_executor(self._readers, self._read, unit)
+        return await self._loop.run_in_executor(self._readers.pool, self._readers.run, unit)
+
+    def look(self, unit: Unit[T]) -> T:
+        """Run a unit that reads a row or a few, here and now: the way to a thread would take longer.
+
+        Each of its statements sees the newest commit.
+        """
+        if self._is_closed:
+            raise Unavailable("the database is closed")
+        return unit(SqliteTx(self._here))
 
     async def close(self) -> None:
         """Finish what waits, then close."""
         self._is_closed = True
-        self._queue.put(None)
+        await self._is_idle.wait()
+        self._commits.put(None)
         await asyncio.to_thread(self._thread.join)
-        await asyncio.to_thread(self._readers.shutdown)
-        for connection in self._reading:
-            connection.close()
+        await asyncio.to_thread(self._readers.close)
+        self._here.close()
         self._writer.close()
 
-    def _read(self, unit: Unit[T]) -> T:
-        connection = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = connect(self._path, readonly=True)
-            self._reading.append(connection)
-        # One transaction, so that a unit of several statements sees one state.
-        connection.execute("BEGIN")
-        try:
-            return unit(SqliteTx(connection))
-        finally:
-            connection.execute("ROLLBACK")
-
-    def _write_groups(self) -> None:
-        group: list[_Entry] = []
-        try:
-            while group := self._next_group():
-                self._commit(group)
-                self._loop.call_soon_threadsafe(self._answer, group)
-        except BaseException as cause:  # noqa: BLE001 - whatever it was: without its writer the process only waits
-            self._is_closed = True
-            with suppress(RuntimeError):  # the loop is gone already: nobody is left to tell
-                self._loop.call_soon_threadsafe(self._die, group, cause)
-
-    def _die(self, group: list[_Entry], cause: BaseException) -> None:
-        """Let go of everybody who waits, without an answer: what became of the group is not known here."""
-        waiting = list(group)
-        with suppress(Empty):
-            while (entry := self._queue.get_nowait()) is not None:
-                waiting.append(entry)
-        for entry in waiting:
-            entry.future.cancel()
-        self._on_fatal(cause)
-
-    def _next_group(self) -> list[_Entry]:
-        first = self._queue.get()
-        if first is None:
-            return []
-        group = [first]
-        with suppress(Empty):
-            while len(group) < LARGEST_GROUP:
-                entry = self._queue.get_nowait()
-                if entry is None:
-                    self._queue.put(None)  # finish this group first, then stop
-                    break
-                group.append(entry)
-        return group
-
-    def _commit(self, group: list[_Entry]) -> None:
-        try:
-            self._attempt(group)
-        except _GroupLost:
-            for entry in group:
-                try:
-                    self._attempt([entry])
-                except _GroupLost as lost:
-                    entry.refuse(_refusal(lost.__cause__))
-        self.is_full = any(isinstance(entry.error, StorageFull) for entry in group)
-
-    def _attempt(self, group: list[_Entry]) -> None:
-        """Run a group in one transaction.
-
-        Raises:
-            _GroupLost: nothing of it counts.
-        """
-        execute = self._writer.execute
-        try:
-            execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            for entry in group:  # alone, each would wait as long and fail alike
-                entry.refuse(_refusal(error))
+    def _next_group(self, give_up_at: float | None = None) -> None:
+        """Run the units that wait, and hand them to the commit thread."""
+        if not self._waiting and not self._alone:
+            self._is_idle.set()
             return
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            self._try_later(error, give_up_at or self._loop.time() + self._busy_limit_s)
+            return
+        group = self._take_group()
         try:
             for entry in group:
                 self._run_unit(entry)
         except sqlite3.Error as error:
-            self._roll_back()
-            raise _GroupLost from error
-        number = self.commits + 1
-        try:
-            if self._faults:
-                self._faults.before_commit(number)
-            execute("COMMIT")
-        except sqlite3.Error as error:
-            self._roll_back()
-            if not _is_full(error):
-                raise
-            raise _GroupLost from error
-        self.commits = number
-        self.units += len(group)
-        if self._faults:
-            self._faults.after_commit(number)
+            self._lost(group, error)
+        except BaseException as cause:  # noqa: BLE001 - whatever it was: with a transaction left open nothing goes on
+            self._die(group, cause)
+        else:
+            self._commits.put(group)
+
+    def _take_group(self) -> list[_Entry]:
+        if self._alone:
+            return [self._alone.popleft()]
+        return [self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST_GROUP))]
+
+    def _try_later(self, error: sqlite3.Error, give_up_at: float) -> None:
+        if self._loop.time() < give_up_at:
+            self._loop.call_later(BUSY_PAUSE_S, self._next_group, give_up_at)
+            return
+        group = [*self._alone, *self._waiting]
+        self._alone.clear()
+        self._waiting.clear()
+        for entry in group:
+            entry.refuse(_refusal(error))
+        self._answer(group)
+        self._next_group()
 
     def _run_unit(self, entry: _Entry) -> None:
         execute = self._writer.execute
@@ -252,11 +217,58 @@ class SqliteDriver:
             execute("ROLLBACK TO unit")
         execute("RELEASE unit")
 
-    def _roll_back(self) -> None:
+    def _lost(self, group: list[_Entry], error: BaseException) -> None:
+        """Nothing of the group counts: its units run again one by one; one that was alone is refused."""
         if self._writer.in_transaction:
             self._writer.execute("ROLLBACK")
+        if len(group) > 1:
+            self._alone.extend(group)
+        else:
+            group[0].refuse(_refusal(error))
+            self._answer(group)
+        self._next_group()
+
+    def _commit_groups(self) -> None:
+        while (group := self._commits.get()) is not None:
+            error: BaseException | None = None
+            try:
+                self._commit()
+            except BaseException as raised:  # noqa: BLE001 - whatever it was, the loop decides what follows
+                error = raised
+            with suppress(RuntimeError):  # the loop is gone already: nobody is left to tell
+                self._loop.call_soon_threadsafe(self._committed, group, error)
+
+    def _commit(self) -> None:
+        number = self.commits + 1
+        if self._faults:
+            self._faults.before_commit(number)
+        self._writer.execute("COMMIT")
+        self.commits = number
+        if self._faults:
+            self._faults.after_commit(number)
+
+    def _committed(self, group: list[_Entry], error: BaseException | None) -> None:
+        if error is None:
+            self.units += len(group)
+            self._answer(group)
+            self._next_group()
+        elif _is_full(error):
+            self._lost(group, error)
+        else:
+            self._die(group, error)
+
+    def _die(self, group: list[_Entry], cause: BaseException) -> None:
+        """Let go of everybody who waits, without an answer: what became of the group is not known here."""
+        self._is_closed = True
+        for entry in (*group, *self._alone, *self._waiting):
+            entry.future.cancel()
+        self._alone.clear()
+        self._waiting.clear()
+        self._is_idle.set()
+        self._on_fatal(cause)
 
     def _answer(self, group: list[_Entry]) -> None:
+        self.is_full = any(isinstance(entry.error, StorageFull) for entry in group)
         for entry in group:
             if entry.facts:
                 self._tell(entry.facts)
@@ -275,7 +287,38 @@ class SqliteDriver:
             log.exception("facts of a commit were not taken")
 
 
-def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
+class _Readers:
+    """A few threads with a connection each, for reads that may take a while."""
+
+    def __init__(self, path: Path) -> None:
+        self.pool = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-reader")
+        self._path = path
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+
+    def run(self, unit: Unit[T]) -> T:
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = connect(self._path, readonly=True)
+            self._connections.append(connection)
+        return _read(connection, unit)
+
+    def close(self) -> None:
+        self.pool.shutdown()
+        for connection in self._connections:
+            connection.close()
+
+
+def _read(connection: sqlite3.Connection, unit: Unit[T]) -> T:
+    # One transaction, so that a unit of several statements sees one state.
+    connection.execute("BEGIN")
+    try:
+        return unit(SqliteTx(connection))
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def connect(path: Path, *, readonly: bool = False, wait_s: float = 10) -> sqlite3.Connection:
     """Open a connection as all of them are: autocommit, WAL, every commit on the disk before it returns."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512, timeout=10)
     connection.execute("PRAGMA journal_mode = WAL")
@@ -284,6 +327,7 @@ def connect(path: Path, *, readonly: bool = False) -> sqlite3.Connection:
     connection.execute("PRAGMA temp_store = MEMORY")
     if readonly:
         connection.execute("PRAGMA query_only = ON")
+    connection.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
     return connection
 
 

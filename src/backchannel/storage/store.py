@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Self, TypeVar
 
 from backchannel.core.contracts import Clock
@@ -18,7 +19,7 @@ from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Message
 from backchannel.core.runs import Accepted, Fence, Outcome, Run, RunRequest, RunState, Started, Step, ToolCall
 from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
-from backchannel.errors import Unavailable
+from backchannel.errors import InvalidRequest, Unavailable
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.migrations import prepare_sqlite
 from backchannel.storage.sqlite import Faults, SqliteDriver
@@ -56,7 +57,7 @@ class Store:
         self.on_facts: Callable[[Sequence[Fact]], None] = lambda facts: None
         self._clock = clock
         self._driver: SqliteDriver
-        self._transcripts: Transcripts
+        self._transcripts: Transcripts | None = None
 
     @classmethod
     async def open(
@@ -66,17 +67,23 @@ class Store:
         clock: Clock,
         *,
         on_fatal: Callable[[BaseException], None],
+        database: Path | None = None,
         faults: Faults | None = None,
+        writes_files: bool = True,
     ) -> Self:
-        """Open or create the database in the state folder.
+        """Open or create the database, in the state folder unless another place is named.
+
+        `writes_files` says whether transcripts are kept as files too.
 
         Raises:
             DatabaseUnusable: it is corrupt, not ours, or newer than this program.
         """
         store = cls(folder, scheme, clock)
-        await asyncio.to_thread(prepare_sqlite, folder.database)
-        store._driver = SqliteDriver(folder.database, on_facts=store._committed, on_fatal=on_fatal, faults=faults)
-        store._transcripts = Transcripts(folder.database, folder.transcript)
+        path = database or folder.database
+        await asyncio.to_thread(prepare_sqlite, path)
+        store._driver = SqliteDriver(path, on_facts=store._committed, on_fatal=on_fatal, faults=faults)
+        if writes_files:
+            store._transcripts = Transcripts(path, folder.transcript)
         try:
             store.number = await store._driver.write(partial(recovery.enter, now=clock.now_ms()))
         except BaseException:
@@ -95,7 +102,8 @@ class Store:
     async def abandon(self) -> None:
         """Let go of the files without a word, as a process that dies does."""
         await self._driver.close()
-        await asyncio.to_thread(self._transcripts.close)
+        if self._transcripts is not None:
+            await asyncio.to_thread(self._transcripts.close)
 
     @property
     def commits(self) -> int:
@@ -111,7 +119,8 @@ class Store:
         return self._clock.now_ms()
 
     def _committed(self, facts: Sequence[Fact]) -> None:
-        self._transcripts.committed(facts)
+        if self._transcripts is not None:
+            self._transcripts.committed(facts)
         self.on_facts(facts)
 
     async def _read(self, unit: Unit[T]) -> T:
@@ -129,11 +138,11 @@ class Store:
 
     async def session(self, key: str) -> Session | None:
         """Load a session, archived or not."""
-        return await self._read(partial(sessions.find, key=key))
+        return self._driver.look(partial(sessions.find, key=key))
 
     async def session_by_id(self, session_id: str) -> SessionIdEntry | None:
         """Tell whose transcript this is or was."""
-        return await self._read(partial(sessions.by_id, session_id=session_id))
+        return self._driver.look(partial(sessions.by_id, session_id=session_id))
 
     async def sessions_labelled(self, label: str, agent_id: str | None) -> list[Session]:
         return await self._read(partial(sessions.labelled, label=label, agent_id=agent_id))
@@ -213,7 +222,10 @@ class Store:
                 raise LookupError(f"no transcript {session_id!r}")
             return entry, messages.read_back(tx, session_id, max_bytes=max_bytes)
 
-        return await self._read(unit)
+        return self._driver.look(unit)
+
+    async def message(self, message_id: str) -> Message | None:
+        return self._driver.look(partial(messages.find, message_id=message_id))
 
     async def last_messages(
         self, session_ids: Sequence[str], per_session: int, *, with_tools: bool
@@ -255,14 +267,15 @@ class Store:
 
     async def open_calls(self, run_id: str) -> list[ToolCall]:
         """List a run's tool calls that have no result yet."""
-        return await self._read(partial(calls.open_calls, run_id=run_id))
+        return self._driver.look(partial(calls.open_calls, run_id=run_id))
 
     async def open_function_call(self, fence: Fence, call: ToolCall) -> ToolCall:
         """Record a function agent's call, or return what is recorded of it already."""
         return await self._driver.write(partial(steps.open_function_call, fence=fence, call=call))
 
-    async def commit_function_result(self, fence: Fence, call_id: str, result: str) -> None:
-        await self._driver.write(partial(steps.commit_function_result, fence=fence, call_id=call_id, result=result))
+    async def commit_function_result(self, fence: Fence, call_id: str, result: str, ran_ms: int) -> None:
+        unit = partial(steps.commit_function_result, fence=fence, call_id=call_id, result=result, ran_ms=ran_ms)
+        await self._driver.write(unit)
 
     async def finish_run(
         self, fence: Fence, outcome: Outcome, *, reply: Message | None, at_step: int, ran_ms: int
@@ -284,7 +297,7 @@ class Store:
         return await self._driver.write(partial(runs.request_abort, key=key, run_id=run_id, now=self._now))
 
     async def run(self, run_id: str) -> Run | None:
-        return await self._read(partial(runs.find, run_id=run_id))
+        return self._driver.look(partial(runs.find, run_id=run_id))
 
     async def runs(
         self,
@@ -332,7 +345,7 @@ class Store:
         return await self._read(tokens.all_tokens)
 
     async def token_by_digest(self, digest: str) -> TokenRow | None:
-        return await self._read(partial(tokens.by_digest, digest=digest))
+        return self._driver.look(partial(tokens.by_digest, digest=digest))
 
     async def revoke_token(self, token_id: str) -> bool:
         return await self._driver.write(partial(tokens.revoke, token_id=token_id, now=self._now))
@@ -344,7 +357,10 @@ class Store:
 
         Raises:
             Unavailable: the file cannot be written.
+            InvalidRequest: there are no transcript files here.
         """
+        if self._transcripts is None:
+            raise InvalidRequest("transcripts are not kept as files here: set transcripts.files to true")
         path = self.folder.transcript(session.agent_id, session.session_id)
         if session.archived_at is not None:
             path = archived_path(path, session.archived_at)

@@ -59,12 +59,21 @@ def mark_done(tx: Tx, call_id: str, result: str | None = None) -> None:
 def close_open(tx: Tx, run: Run, outcome: Outcome, now: int) -> None:
     """Give every call that is still open an error result: the run ends, and no call may stay unanswered."""
     for call in open_calls(tx, run.id):
-        mark_done(tx, call.id)
         if call.step < 0:
-            continue  # a function agent's call: it has no place in the transcript
+            _close_function_call(tx, call)
+            continue
+        mark_done(tx, call.id)
         began = "its effect is unknown" if call.state is CallState.STARTED else "it was not started"
         text = f"The run ended ({outcome.state}) before this call had a result; {began}."
         messages.append(tx, run.session_key, run.session_id or "", result_message(run, call, text, now))
+
+
+def _close_function_call(tx: Tx, call: ToolCall) -> None:
+    """Close a call that has no place in the transcript; one that never began is as if it had not been asked for."""
+    if call.state is CallState.PLANNED:
+        tx.run("DELETE FROM tool_calls WHERE id = ?", call.id)
+    else:
+        mark_done(tx, call.id)
 
 
 def result_message(run: Run, call: ToolCall, text: str, now: int) -> Message:

@@ -39,6 +39,11 @@ def append(tx: Tx, key: str, session_id: str, message: Message) -> None:
     tx.tell(MessageAppended(key, session_id, after - 1, message, line))
 
 
+def find(tx: Tx, message_id: str) -> Message | None:
+    row = tx.one("SELECT body FROM messages WHERE id = ?", message_id)
+    return None if row is None else decode_message(row[0])
+
+
 def history(
     tx: Tx, session_id: str, *, limit: int, before: str | None, after: str | None, with_tools: bool
 ) -> HistoryPage:

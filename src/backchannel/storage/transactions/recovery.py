@@ -17,6 +17,8 @@ class Interrupted(msgspec.Struct, frozen=True):
     run_id: str
     session_key: str
     crashes: int
+    is_suspect: bool
+    """Whether going on with it may end the process once more; one that is to be stopped or parked does not go on."""
 
 
 def enter(tx: Tx, now: int) -> int:
@@ -44,8 +46,12 @@ def touch(tx: Tx, number: int) -> None:
 
 def interrupted(tx: Tx) -> list[Interrupted]:
     """List the runs to resume, those without a crash first."""
-    rows = tx.all(f"SELECT id, session_key, crashes FROM runs WHERE {RUNNING} ORDER BY crashes, position")
-    return [Interrupted(*row) for row in rows]
+    rows = tx.all(
+        "SELECT id, session_key, crashes, crashes > 0 AND crashes < ? AND abort_requested = 0 "
+        f"FROM runs WHERE {RUNNING} ORDER BY crashes, position",
+        CRASHES_UNTIL_PARKED,
+    )
+    return [Interrupted(id_, key, crashes, bool(is_suspect)) for id_, key, crashes, is_suspect in rows]
 
 
 def resume(tx: Tx, run_id: str, number: int, now: int) -> Started | None:

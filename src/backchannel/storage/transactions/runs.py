@@ -11,7 +11,7 @@ from backchannel.core.facts import RunChanged, SessionChanged
 from backchannel.core.keys import KeyScheme
 from backchannel.core.messages import Message, Role, decode_message, encode_message
 from backchannel.core.runs import Accepted, Fence, Outcome, Run, RunRequest, RunState, Started
-from backchannel.core.sessions import Session, write_address
+from backchannel.core.sessions import WEBCHAT, Session, write_address
 from backchannel.errors import FenceLost, RunNotFound, StopRequested
 from backchannel.storage.ids import new_id
 from backchannel.storage.transactions import calls, idempotency, inbox, messages, sessions
@@ -63,6 +63,9 @@ def accept(tx: Tx, request: RunRequest, scheme: KeyScheme, number: int | None, n
         return Accepted(need(tx, known), None, is_repeat=True)
     session = sessions.ensure(tx, request.key, scheme, now)
     sessions.check_current(session, request.expected_session_id)
+    if request.provenance.source_channel == WEBCHAT.channel and session.delivery_context is None:
+        # Only for want of any other: outside channels change the return address, webchat never does.
+        session = sessions.update(tx, session.key, "delivery_context = ?", write_address(WEBCHAT))
     run = _insert(tx, request, session, now)
     if request.id is not None:
         idempotency.remember_run(tx, request.id, request.digest, now)
@@ -195,15 +198,15 @@ def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, now: int, **cha
         reply=reply,
         crashes=0,
     )
-    tx.run(
-        "UPDATE sessions SET running_run = NULL, updated_at = ?, "
-        "aborted_last_run = CASE WHEN session_id = ? THEN ? ELSE aborted_last_run END WHERE key = ?",
+    session = sessions.update(
+        tx,
+        run.session_key,
+        "running_run = NULL, updated_at = ?, "
+        "aborted_last_run = CASE WHEN session_id = ? THEN ? ELSE aborted_last_run END",
         now,
         run.session_id,
         int(outcome.state is RunState.ABORTED),  # said of the transcript it ran in, which a reset may have replaced
-        run.session_key,
     )
-    session = sessions.required_session(tx, run.session_key)
     inbox.flush(tx, session)
     if session.deleting:
         sessions.archive(tx, session, now)

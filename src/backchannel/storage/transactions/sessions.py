@@ -211,6 +211,11 @@ def required_session(tx: Tx, key: str) -> Session:
     return _session(required(tx.one(f"SELECT {FIELDS} FROM sessions WHERE key = ?", key)))
 
 
+def update(tx: Tx, key: str, sets: str, *values: Any) -> Session:
+    """Change columns of a session, and load it as it is then."""
+    return _session(required(tx.one(f"UPDATE sessions SET {sets} WHERE key = ? RETURNING {FIELDS}", *values, key)))
+
+
 def by_id(tx: Tx, session_id: str) -> SessionIdEntry | None:
     row = tx.one("SELECT session_id, key, mark, ended_at, end_reason FROM session_ids WHERE session_id = ?", session_id)
     return None if row is None else msgspec.convert(row, SessionIdEntry, strict=False)

@@ -20,6 +20,8 @@ class Committed(msgspec.Struct, frozen=True):
 def commit_reply(tx: Tx, fence: Fence, step: Step, now: int) -> Committed:
     """Write a model's reply. One without tool calls is the last: the run ends in the same commit."""
     run = runs.unstopped(tx, fence)
+    if not step.reply.tool_calls:
+        calls.close_open(tx, run, Outcome(state=RunState.OK), now)  # those that a function agent did not wait for
     messages.append(tx, run.session_key, run.session_id or "", step.reply)
     _add_usage(tx, run, step)
     cost = step.usage.cost
@@ -57,22 +59,23 @@ def _plan(tx: Tx, run: Run, reply: Message) -> list[ToolCall]:
 
 def _add_usage(tx: Tx, run: Run, step: Step) -> None:
     usage = step.usage
+    # How full the window is belongs to the transcript that the call was made for, which a reset may have replaced.
     tx.run(
         "UPDATE sessions SET tokens_in = tokens_in + ?, tokens_out = tokens_out + ?, "
-        "cost = CASE WHEN ? IS NULL THEN cost ELSE coalesce(cost, 0) + ? END WHERE key = ?",
+        "cost = CASE WHEN ? IS NULL THEN cost ELSE coalesce(cost, 0) + ? END, "
+        "total_tokens = CASE WHEN session_id = ? THEN ? ELSE total_tokens END, "
+        "context_tokens = CASE WHEN session_id = ? THEN ? ELSE context_tokens END, "
+        "system_sent = CASE WHEN session_id = ? THEN 1 ELSE system_sent END WHERE key = ?",
         usage.input,
         usage.output,
         usage.cost,
         usage.cost,
-        run.session_key,
-    )
-    # What the last call used of the window belongs to the transcript it was made for, which a reset may have replaced.
-    tx.run(
-        "UPDATE sessions SET total_tokens = ?, context_tokens = ?, system_sent = 1 WHERE key = ? AND session_id = ?",
-        usage.total,
-        step.context_tokens,
-        run.session_key,
         run.session_id,
+        usage.total,
+        run.session_id,
+        step.context_tokens,
+        run.session_id,
+        run.session_key,
     )
 
 
@@ -106,6 +109,8 @@ def open_function_call(tx: Tx, fence: Fence, call: ToolCall) -> ToolCall:
     return known or call
 
 
-def commit_function_result(tx: Tx, fence: Fence, call_id: str, result: str) -> None:
-    runs.unstopped(tx, fence)
+def commit_function_result(tx: Tx, fence: Fence, call_id: str, result: str, ran_ms: int) -> None:
+    """Write what a function agent's call gave: as far as this, the function has got."""
+    run = runs.unstopped(tx, fence)
     calls.mark_done(tx, call_id, result)
+    runs.update(tx, run.id, crashes=0, ran_ms=ran_ms)

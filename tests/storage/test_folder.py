@@ -1,0 +1,102 @@
+"""The state folder is held by one process, for exactly as long as it lives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from backchannel.errors import StartupError, StateFolderInUse
+from backchannel.storage.folder import StateFolder
+
+HOLDER = """
+import sys
+from pathlib import Path
+from backchannel.storage.folder import StateFolder
+folder = StateFolder.hold(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_process(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Let another process hold the folder."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_second_process_is_refused_and_told_who_holds_the_folder(tmp_path: Path) -> None:
+    with another_process(tmp_path) as holder:
+        with pytest.raises(StateFolderInUse) as refused:
+            StateFolder.hold(tmp_path)
+        assert str(holder.pid) in refused.value.message
+        assert str(tmp_path) in refused.value.message
+
+
+def test_a_refused_process_does_not_spoil_the_holders_mark(tmp_path: Path) -> None:
+    with another_process(tmp_path) as holder:
+        for _ in range(3):
+            with pytest.raises(StateFolderInUse, match=str(holder.pid)):
+                StateFolder.hold(tmp_path)
+
+
+def test_a_killed_process_frees_the_folder(tmp_path: Path) -> None:
+    with another_process(tmp_path) as holder:
+        holder.kill()
+        holder.wait(5)
+        folder = StateFolder.hold(tmp_path)
+        assert (tmp_path / "lock").read_text() == str(os.getpid())
+        folder.release()
+
+
+def test_a_released_folder_can_be_held_again(tmp_path: Path) -> None:
+    StateFolder.hold(tmp_path).release()
+    StateFolder.hold(tmp_path).release()
+
+
+def test_the_same_process_cannot_hold_a_folder_twice(tmp_path: Path) -> None:
+    folder = StateFolder.hold(tmp_path)
+    with pytest.raises(StateFolderInUse, match=str(os.getpid())):
+        StateFolder.hold(tmp_path)
+    folder.release()
+
+
+def test_the_folder_is_made_for_its_owner_only(tmp_path: Path) -> None:
+    folder = StateFolder.hold(tmp_path / "new" / "state")
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    assert (folder.path / "lock").stat().st_mode & 0o777 == 0o600
+    folder.release()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/backchannel"])
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StartupError, match="cannot be written") as refused:
+        StateFolder.hold(tmp_path / place)
+    assert "--state" in refused.value.message
+
+
+def test_a_lock_that_cannot_be_opened_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(StartupError, match="cannot be written"):
+        StateFolder.hold(tmp_path)
+
+
+def test_what_stands_in_an_old_lock_does_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_bytes(b"\xff" * 100)
+    folder = StateFolder.hold(tmp_path)
+    assert (tmp_path / "lock").read_text() == str(os.getpid())
+    folder.release()

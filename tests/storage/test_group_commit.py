@@ -1,0 +1,499 @@
+"""Group commit on real files, with disks and processes that fail at the worst moment."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backchannel.core.facts import Fact, TimerSet
+from backchannel.errors import StorageFull, Unavailable
+from backchannel.storage.migrations import prepare_sqlite
+from backchannel.storage.sqlite import LARGEST_GROUP, ProcessKilled, SqliteDriver
+from backchannel.storage.tx import Tx, Unit
+from tests.storage.support import rows
+
+pytestmark = pytest.mark.anyio
+
+
+class Disk:
+    """Fails before or after the n-th attempt to commit, counted from when it was told to."""
+
+    def __init__(self) -> None:
+        self.before: dict[int, BaseException] = {}
+        self.after: dict[int, BaseException] = {}
+        self.hold: Callable[[], None] | None = None
+        """Called before the next commit, which waits for it."""
+        self._attempts = 0
+
+    def before_commit(self, number: int) -> None:
+        if self.hold is not None:
+            hold, self.hold = self.hold, None
+            hold()
+        if self.before or self.after:
+            self._attempts += 1
+            self._fail(self.before)
+
+    def after_commit(self, number: int) -> None:
+        self._fail(self.after)
+
+    def _fail(self, errors: dict[int, BaseException]) -> None:
+        if error := errors.get(self._attempts):
+            raise error
+
+
+class Bench:
+    """A driver on a file of its own, and everything that it said."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.disk = Disk()
+        self.facts: list[Fact] = []
+        self.fatal: list[BaseException] = []
+        self.died = asyncio.Event()
+        self.listener: Callable[[Sequence[Fact]], None] = self.facts.extend
+        self.driver = SqliteDriver(
+            path, on_facts=self._on_facts, on_fatal=self._on_fatal, faults=self.disk, busy_limit_s=0.2
+        )
+
+    def _on_facts(self, facts: Sequence[Fact]) -> None:
+        self.listener(facts)
+
+    def _on_fatal(self, cause: BaseException) -> None:
+        self.fatal.append(cause)
+        self.died.set()
+
+    def in_file(self) -> list[str]:
+        """Read the refs that are in the file, through another connection, in the order they were written."""
+        return [ref for (ref,) in rows(self.path, "SELECT id FROM inbox ORDER BY position")]
+
+    @asynccontextmanager
+    async def one_group(self) -> AsyncIterator[None]:
+        """Keep a commit going meanwhile, so that everything written in here is one group."""
+        begun, go_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            begun.set()
+            assert go_on.wait(5)
+
+        self.disk.hold = hold
+        held = self.driver.write(lambda tx: None)
+        assert await asyncio.to_thread(begun.wait, 5)
+        try:
+            yield
+        finally:
+            go_on.set()
+        await held
+
+
+def put(ref: str, size: int = 1) -> Unit[str]:
+    """Make a unit that writes one row and tells one fact."""
+
+    def unit(tx: Tx) -> str:
+        tx.run("INSERT INTO inbox (id, session_key, body) VALUES (?, '', ?)", ref, "x" * size)
+        tx.tell(TimerSet(len(ref)))
+        return ref
+
+    return unit
+
+
+def put_then_fail(ref: str, error: Exception) -> Unit[str]:
+    def unit(tx: Tx) -> str:
+        put(ref)(tx)
+        raise error
+
+    return unit
+
+
+def disk_error(code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("made by a test")
+    error.sqlite_errorcode = code
+    return error
+
+
+async def outcomes(futures: Sequence[asyncio.Future[Any]]) -> list[Any]:
+    async with asyncio.timeout(5):
+        return await asyncio.gather(*futures, return_exceptions=True)
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let the kernel refuse to make any file larger than this."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    prepare_sqlite(tmp_path / "test.db")
+    bench = Bench(tmp_path / "test.db")
+    yield bench
+    await bench.driver.close()
+
+
+# Groups
+
+
+async def test_units_that_wait_together_share_one_commit(bench: Bench) -> None:
+    async with bench.one_group():
+        futures = [bench.driver.write(put(str(n))) for n in range(20)]
+    assert await outcomes(futures) == [str(n) for n in range(20)]
+    assert bench.driver.commits == 2  # the one that held the writer, and the group
+    assert bench.driver.units == 21
+
+
+async def test_units_are_done_in_the_order_in_which_they_came(bench: Bench) -> None:
+    async with bench.one_group():
+        futures = [bench.driver.write(put(f"{n:04}")) for n in range(LARGEST_GROUP + 50)]
+    await outcomes(futures)
+    assert bench.in_file() == [f"{n:04}" for n in range(LARGEST_GROUP + 50)]
+    assert bench.driver.commits == 3
+
+
+async def test_a_unit_sees_what_units_before_it_in_the_group_wrote(bench: Bench) -> None:
+    async with bench.one_group():
+        first = bench.driver.write(put("a"))
+        second = bench.driver.write(lambda tx: tx.one("SELECT count(*) FROM inbox"))
+    assert await outcomes([first, second]) == ["a", (1,)]
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+async def test_a_failing_unit_is_rolled_back_alone_and_its_neighbours_commit(bench: Bench, position: int) -> None:
+    units = [put("a"), put("b")]
+    units.insert(position, put_then_fail("bad", ValueError("no")))
+    async with bench.one_group():
+        futures = [bench.driver.write(unit) for unit in units]
+    answered = await outcomes(futures)
+    assert isinstance(answered.pop(position), ValueError)
+    assert answered == ["a", "b"]
+    assert bench.in_file() == ["a", "b"]
+    assert bench.driver.commits == 2
+
+
+async def test_a_broken_constraint_is_the_fault_of_its_unit_alone(bench: Bench) -> None:
+    async with bench.one_group():
+        futures = [bench.driver.write(put(ref)) for ref in ("a", "a", "b")]
+    first, second, third = await outcomes(futures)
+    assert (first, third) == ("a", "b")
+    assert isinstance(second, sqlite3.IntegrityError)
+    assert bench.in_file() == ["a", "b"]
+
+
+async def test_a_group_of_only_failing_units_changes_nothing(bench: Bench) -> None:
+    async with bench.one_group():
+        futures = [bench.driver.write(put_then_fail(str(n), KeyError(n))) for n in range(3)]
+    assert all(isinstance(answer, KeyError) for answer in await outcomes(futures))
+    assert bench.in_file() == []
+    assert bench.facts == []
+
+
+# Facts
+
+
+async def test_facts_are_told_after_the_commit_in_order_and_before_anyone_is_answered(bench: Bench) -> None:
+    said: list[tuple[str, Any]] = []
+
+    def heard(facts: Sequence[Fact]) -> None:
+        said.append(("facts", [fact.due_at for fact in facts if isinstance(fact, TimerSet)]))
+        assert bench.in_file() == ["1", "22", "333"]  # durable by now, and not only ours
+
+    bench.listener = heard
+    async with bench.one_group():
+        units = [put("1"), put("22"), put_then_fail("4444", ValueError()), put("333")]
+        futures = [bench.driver.write(unit) for unit in units]
+        for future in futures:
+            future.add_done_callback(lambda done: said.append(("answered", done.exception() or done.result())))
+    await outcomes(futures)
+    assert [entry for entry in said if entry[0] == "facts"] == [("facts", [1]), ("facts", [2]), ("facts", [3])]
+    for ref, length in (("1", 1), ("22", 2), ("333", 3)):
+        assert said.index(("facts", [length])) < said.index(("answered", ref))
+
+
+async def test_the_facts_of_a_failed_unit_are_never_told(bench: Bench) -> None:
+    async with bench.one_group():
+        futures = [bench.driver.write(unit) for unit in (put("a"), put_then_fail("bad", ValueError()))]
+    await outcomes(futures)
+    assert bench.facts == [TimerSet(1)]
+
+
+async def test_a_listener_that_fails_does_not_keep_the_answer_from_anyone(bench: Bench) -> None:
+    def heard(facts: Sequence[Fact]) -> None:
+        raise RuntimeError("a broken listener")
+
+    bench.listener = heard
+    async with bench.one_group():
+        futures = [bench.driver.write(put(ref)) for ref in ("a", "b")]
+    assert await outcomes(futures) == ["a", "b"]
+    assert await outcomes([bench.driver.write(put("c"))]) == ["c"]
+
+
+# Callers
+
+
+async def test_a_cancelled_caller_does_not_cancel_its_unit(bench: Bench) -> None:
+    async with bench.one_group():
+        cancelled = bench.driver.write(put("a"))
+        other = bench.driver.write(put("bb"))
+        cancelled.cancel()
+    assert await outcomes([other]) == ["bb"]
+    assert bench.in_file() == ["a", "bb"]
+    assert bench.facts == [TimerSet(1), TimerSet(2)]
+
+
+async def test_a_cancelled_caller_of_a_failing_unit_disturbs_nobody(bench: Bench) -> None:
+    async with bench.one_group():
+        cancelled = bench.driver.write(put_then_fail("bad", ValueError()))
+        other = bench.driver.write(put("b"))
+        cancelled.cancel()
+    assert await outcomes([other]) == ["b"]
+
+
+async def test_a_read_sees_every_commit_that_was_answered(bench: Bench) -> None:
+    for n in range(50):
+        await bench.driver.write(put(str(n)))
+        assert await bench.driver.read(lambda tx: tx.one("SELECT count(*) FROM inbox")) == (n + 1,)
+
+
+async def test_reads_go_on_while_the_writer_is_busy_and_see_nothing_of_it(bench: Bench) -> None:
+    async with bench.one_group():
+        bench.driver.write(put("a"))
+        assert await bench.driver.read(lambda tx: tx.one("SELECT count(*) FROM inbox")) == (0,)
+
+
+async def test_a_unit_that_reads_cannot_write(bench: Bench) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        await bench.driver.read(put("a"))
+    assert await bench.driver.read(lambda tx: tx.one("SELECT count(*) FROM inbox")) == (0,)
+
+
+# A full disk
+
+
+async def pages_left(bench: Bench, count: int) -> None:
+    """Let the file grow by so many pages only: SQLite itself says that it is full then."""
+
+    def unit(tx: Tx) -> None:
+        (used,) = tx.one("PRAGMA page_count") or (0,)
+        tx.one(f"PRAGMA max_page_count = {used + count}")
+
+    await bench.driver.write(unit)
+
+
+async def test_on_a_full_disk_only_what_does_not_fit_is_refused(bench: Bench) -> None:
+    await pages_left(bench, 4)
+    async with bench.one_group():
+        units = [put("a"), put("too large", 200_000), put("bb"), put("too large as well", 300_000), put("ccc")]
+        futures = [bench.driver.write(unit) for unit in units]
+    first, large, second, larger, third = await outcomes(futures)
+    assert (first, second, third) == ("a", "bb", "ccc")
+    assert isinstance(large, StorageFull)
+    assert isinstance(larger, StorageFull)
+    assert bench.in_file() == ["a", "bb", "ccc"]
+    assert bench.facts == [TimerSet(1), TimerSet(2), TimerSet(3)]
+    assert bench.fatal == []
+
+
+async def test_on_a_full_disk_reads_go_on_and_writes_work_again_when_there_is_room(bench: Bench) -> None:
+    await bench.driver.write(put("before"))
+    await pages_left(bench, 1)
+    with pytest.raises(StorageFull, match="free some space"):
+        await bench.driver.write(put("too large", 200_000))
+    was_full = bench.driver.is_full
+    assert await bench.driver.read(lambda tx: tx.one("SELECT id FROM inbox")) == ("before",)
+    await pages_left(bench, 1000)
+    await bench.driver.write(put("now it fits", 200_000))
+    assert (was_full, bench.driver.is_full) == (True, False)
+    assert bench.in_file() == ["before", "now it fits"]
+
+
+async def test_a_unit_that_fills_the_disk_halfway_leaves_nothing_of_itself(bench: Bench) -> None:
+    def many(tx: Tx) -> None:
+        for n in range(100):
+            put(f"part {n}", 4000)(tx)
+
+    await pages_left(bench, 20)
+    with pytest.raises(StorageFull):
+        await bench.driver.write(many)
+    assert bench.in_file() == []
+    assert bench.facts == []
+
+
+async def test_a_full_disk_that_a_unit_reports_in_its_own_words_is_still_a_full_disk(bench: Bench) -> None:
+    def unit(tx: Tx) -> None:
+        try:
+            put("too large", 200_000)(tx)
+        except sqlite3.Error as error:
+            raise ValueError("could not") from error
+
+    await pages_left(bench, 1)
+    with pytest.raises(StorageFull):
+        await bench.driver.write(unit)
+
+
+async def test_when_the_transaction_is_gone_the_units_of_the_group_run_again_one_by_one(bench: Bench) -> None:
+    runs: list[str] = []
+
+    def counted(unit: Unit[str]) -> Unit[str]:
+        def run(tx: Tx) -> str:
+            ref = unit(tx)
+            runs.append(ref)
+            return ref
+
+        return run
+
+    def lose(tx: Tx) -> None:
+        tx.run("ROLLBACK")  # as SQLite itself does on some errors
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async with bench.one_group():
+        units: list[Unit[Any]] = [counted(put("a")), lose, counted(put("b"))]
+        futures = [bench.driver.write(unit) for unit in units]
+    first, lost, second = await outcomes(futures)
+    assert (first, second) == ("a", "b")
+    assert isinstance(lost, Unavailable)
+    assert runs == ["a", "a", "b"]  # `a` ran twice and has one effect
+    assert bench.in_file() == ["a", "b"]
+    assert bench.facts == [TimerSet(1), TimerSet(1)]
+
+
+async def test_a_commit_that_finds_the_disk_full_is_tried_unit_by_unit(bench: Bench) -> None:
+    async with bench.one_group():
+        futures = [bench.driver.write(put(ref)) for ref in ("a", "bb", "ccc")]
+        # The first attempt is the one that holds the writer, the second the group, the others each unit alone.
+        bench.disk.before = {2: disk_error(sqlite3.SQLITE_FULL), 4: disk_error(sqlite3.SQLITE_FULL)}
+    first, refused, third = await outcomes(futures)
+    assert (first, third) == ("a", "ccc")
+    assert isinstance(refused, StorageFull)
+    assert bench.in_file() == ["a", "ccc"]
+    assert bench.facts == [TimerSet(1), TimerSet(3)]
+    assert bench.fatal == []
+
+
+async def test_while_another_program_holds_the_file_writes_are_refused_together_and_soon(bench: Bench) -> None:
+    with closing(sqlite3.connect(bench.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        refused = await outcomes([bench.driver.write(put(f"refused {n}")) for n in range(200)])
+        other.execute("ROLLBACK")
+    assert all(isinstance(answer, Unavailable) for answer in refused)
+    assert await bench.driver.write(put("done")) == "done"
+    assert bench.in_file() == ["done"]
+    assert bench.facts == [TimerSet(len("done"))]
+    assert bench.fatal == []
+
+
+# A commit of which nobody knows
+
+
+async def test_a_commit_that_fails_otherwise_answers_nobody_and_stops_the_driver(bench: Bench) -> None:
+    async with bench.one_group():
+        futures = [bench.driver.write(put(ref)) for ref in ("a", "b")]
+        bench.disk.before = {2: disk_error(sqlite3.SQLITE_IOERR)}
+    async with asyncio.timeout(5):
+        await bench.died.wait()
+    assert [type(cause) for cause in bench.fatal] == [sqlite3.OperationalError]
+    assert all(future.cancelled() for future in futures)
+    assert bench.facts == []
+    with pytest.raises(Unavailable):
+        await bench.driver.write(put("later"))
+    with pytest.raises(Unavailable):
+        await bench.driver.read(lambda tx: None)
+    await bench.driver.close()
+    assert bench.in_file() == []
+
+
+async def test_a_commit_that_the_real_disk_does_not_take_stops_the_driver(bench: Bench) -> None:
+    await bench.driver.write(put("before"))
+    with largest_file(bench.path.with_name("test.db-wal").stat().st_size + 100):
+        future = bench.driver.write(put("lost", 100_000))
+        async with asyncio.timeout(5):
+            await bench.died.wait()
+    assert future.cancelled()
+    await bench.driver.close()
+    assert bench.in_file() == ["before"]
+
+
+async def test_units_that_wait_behind_a_lost_commit_do_not_wait_for_ever(bench: Bench) -> None:
+    async with bench.one_group():
+        bench.disk.before = {2: disk_error(sqlite3.SQLITE_IOERR)}
+        futures = [bench.driver.write(put(f"{n:04}")) for n in range(LARGEST_GROUP + 10)]
+    with suppress(asyncio.CancelledError):
+        await outcomes(futures)
+    assert all(future.done() for future in futures)
+    assert bench.in_file() == []
+
+
+async def test_a_writer_that_ends_in_any_way_is_reported(bench: Bench) -> None:
+    def leave(tx: Tx) -> None:
+        raise SystemExit(1)
+
+    future = bench.driver.write(leave)
+    async with asyncio.timeout(5):
+        await bench.died.wait()
+    assert future.cancelled()
+    assert isinstance(bench.fatal[0], SystemExit)
+
+
+@pytest.mark.parametrize(("moment", "kept"), [("before", []), ("after", ["a", "b"])])
+async def test_a_process_killed_around_a_commit_answers_nobody(bench: Bench, moment: str, kept: list[str]) -> None:
+    async with bench.one_group():
+        futures = [bench.driver.write(put(ref)) for ref in ("a", "b")]
+        setattr(bench.disk, moment, {2: ProcessKilled()})
+    async with asyncio.timeout(5):
+        await bench.died.wait()
+    assert isinstance(bench.fatal[0], ProcessKilled)
+    assert not any(future.done() and not future.cancelled() for future in futures)
+    assert bench.facts == []
+    await bench.driver.close()
+    assert bench.in_file() == kept
+
+
+# The end
+
+
+async def test_closing_finishes_what_waits_and_answers_it(bench: Bench) -> None:
+    async with bench.one_group():
+        futures = [bench.driver.write(put(str(n))) for n in range(10)]
+        closing_ = asyncio.create_task(bench.driver.close())
+        await asyncio.to_thread(lambda: None)
+    async with asyncio.timeout(5):
+        await closing_
+    assert [future.result() for future in futures] == [str(n) for n in range(10)]
+    assert bench.in_file() == [str(n) for n in range(10)]
+
+
+async def test_after_closing_everything_is_refused(bench: Bench) -> None:
+    await bench.driver.close()
+    with pytest.raises(Unavailable):
+        await bench.driver.write(put("a"))
+    with pytest.raises(Unavailable):
+        await bench.driver.read(lambda tx: None)
+    await bench.driver.close()  # once more changes nothing
+
+
+async def test_many_callers_at_once_lose_nothing(bench: Bench) -> None:
+    async def caller(name: int) -> None:
+        for n in range(25):
+            fails = n % 5 == 4
+            ref = f"{name}-{n}"
+            unit: Callable[[Tx], str] = put_then_fail(ref, ValueError()) if fails else put(ref)
+            with suppress(ValueError):
+                assert await bench.driver.write(unit) == ref
+
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(caller(name) for name in range(40)))
+    written = bench.in_file()
+    for name in range(40):
+        own = [ref for ref in written if ref.startswith(f"{name}-")]
+        assert own == [f"{name}-{n}" for n in range(25) if n % 5 != 4]
+    assert bench.driver.commits < 40 * 25

@@ -1,0 +1,134 @@
+"""Notes wait for a boundary: at once in an idle session, else when the run ends."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from backchannel.core.facts import SessionChanged
+from backchannel.core.runs import Outcome
+from backchannel.storage.store import Store
+from tests.storage.support import (
+    ABORTED,
+    CRON,
+    FAILED,
+    MAIN,
+    Host,
+    accept,
+    answer,
+    begin,
+    note,
+    request,
+    texts,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def pending(store: Store) -> list[str]:
+    return [message.text for message in await store.pending(str(MAIN))]
+
+
+async def test_a_note_enters_an_idle_session_in_the_commit_that_accepts_it(host: Host) -> None:
+    before = host.store.commits
+    await host.store.add_note(MAIN, note("hello"))
+    assert host.store.commits == before + 1
+    assert await texts(host.store) == ["hello"]
+    assert await pending(host.store) == []
+    assert SessionChanged(str(MAIN), "note") in host.facts
+
+
+async def test_a_note_makes_the_session_and_starts_no_run(store: Store) -> None:
+    await store.add_note(CRON, note("hello"))
+    session = await store.session(str(CRON))
+    assert session is not None
+    assert session.lane_is_free
+    assert await store.runs(limit=9) == []
+
+
+async def test_a_note_enters_a_session_that_only_has_a_queue_at_once(store: Store) -> None:
+    await store.accept_run(request("queued"), start=False)
+    await store.add_note(MAIN, note("note"))
+    assert await texts(store) == ["note"]
+    await store.start_next(str(MAIN))
+    assert await texts(store) == ["note", "queued"]
+
+
+async def test_a_note_waits_until_the_running_run_has_ended(host: Host) -> None:
+    store = host.store
+    started = await begin(store)
+    await store.add_note(MAIN, note("one"))
+    await store.add_note(MAIN, note("two"))
+    assert await texts(store) == ["hello"]
+    assert await pending(store) == ["one", "two"]
+    await answer(store, started)
+    assert await texts(store) == ["hello", "hi", "one", "two"]
+    assert await pending(store) == []
+
+
+@pytest.mark.parametrize("outcome", [ABORTED, FAILED])
+async def test_notes_enter_however_the_run_ended(store: Store, outcome: Outcome) -> None:
+    started = await begin(store)
+    await store.add_note(MAIN, note("one"))
+    await store.finish_run(started.fence, outcome, reply=None, at_step=0, ran_ms=1)
+    assert await texts(store) == ["hello", "one"]
+
+
+async def test_notes_that_waited_come_before_the_message_of_the_next_run(store: Store) -> None:
+    started = await begin(store, "first")
+    await accept(store, "second")
+    await store.add_note(MAIN, note("note"))
+    await answer(store, started)
+    await store.start_next(str(MAIN))
+    assert await texts(store) == ["first", "hi", "note", "second"]
+
+
+async def test_notes_that_wait_survive_a_crash(host: Host) -> None:
+    started = await begin(host.store)
+    await host.store.add_note(MAIN, note("note"))
+    store = await host.restart()
+    assert await pending(store) == ["note"]
+    resumed = await store.resume_run(started.run.id)
+    assert resumed is not None
+    await answer(store, resumed)
+    assert await texts(store) == ["hello", "hi", "note"]
+
+
+async def test_pending_shows_messages_and_notes_in_the_order_of_acceptance(host: Host) -> None:
+    store = host.store
+    await begin(store)
+    for n in range(6):
+        at = host.clock.tick()
+        await (store.add_note(MAIN, note(str(n), at)) if n % 2 else accept(store, str(n)))
+    assert await pending(store) == [str(n) for n in range(6)]
+
+
+async def test_pending_keeps_the_order_of_messages_when_the_clock_is_set_back(host: Host) -> None:
+    await begin(host.store)
+    for n in range(4):
+        host.clock.tick(-1000)
+        await accept(host.store, str(n))
+    assert await pending(host.store) == ["0", "1", "2", "3"]
+
+
+async def test_pending_of_a_session_that_does_not_exist_is_empty(store: Store) -> None:
+    assert await store.pending("agent:main:nobody") == []
+
+
+async def test_the_same_note_twice_is_refused_and_the_first_stays(store: Store) -> None:
+    await begin(store)
+    once = note("once")
+    await store.add_note(MAIN, once)
+    with pytest.raises(sqlite3.IntegrityError):
+        await store.add_note(MAIN, once)
+    assert await pending(store) == ["once"]
+
+
+async def test_notes_of_one_session_do_not_reach_another(store: Store) -> None:
+    mine, theirs = await begin(store), await begin(store, "theirs", CRON)
+    await store.add_note(MAIN, note("for main"))
+    await answer(store, theirs)
+    assert await texts(store, CRON) == ["theirs", "hi"]
+    await answer(store, mine)
+    assert await texts(store) == ["hello", "hi", "for main"]

@@ -1,0 +1,216 @@
+"""What a database file may be when the gateway starts, and that nothing is touched which is not ours to touch."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from backchannel.core.keys import KeyScheme
+from backchannel.errors import DatabaseUnusable
+from backchannel.storage.folder import StateFolder
+from backchannel.storage.migrations import APPLICATION_ID, prepare_sqlite
+from backchannel.storage.store import Store
+from tests.storage.support import Host, ManualClock, converse, rows, texts
+
+Picture = dict[str, tuple[bytes, int]]
+
+
+def picture(folder: Path) -> Picture:
+    """Take down every file of a folder: its name, bytes and time of change."""
+    return {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir() if file.is_file()}
+
+
+def make_database(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        for statement in statements:
+            connection.execute(statement)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "backchannel.db"
+
+
+def refuse(database: Path, message: str) -> None:
+    """Check that the file is refused, and that neither it nor anything beside it is touched."""
+    before = picture(database.parent)
+    with pytest.raises(DatabaseUnusable, match=message) as refused:
+        prepare_sqlite(database)
+    assert str(database) in refused.value.message
+    assert picture(database.parent) == before
+
+
+def test_a_new_file_gets_every_table_and_says_whose_it_is(database: Path) -> None:
+    prepare_sqlite(database)
+    assert rows(database, "PRAGMA application_id") == [(APPLICATION_ID,)]
+    assert rows(database, "PRAGMA user_version") == [(1,)]
+    assert rows(database, "PRAGMA journal_mode") == [("wal",)]
+    names = {name for (name,) in rows(database, "SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert {
+        "barriers",
+        "channel_state",
+        "cron_jobs",
+        "deliveries",
+        "delivery_parts",
+        "exchanges",
+        "idempotency",
+        "inbound_ids",
+        "inbox",
+        "leases",
+        "messages",
+        "runs",
+        "session_ids",
+        "sessions",
+        "spawns",
+        "tokens",
+        "tool_calls",
+        "waits",
+    } <= names
+
+
+def test_preparing_a_current_file_again_changes_nothing(database: Path) -> None:
+    prepare_sqlite(database)
+    before = picture(database.parent)
+    prepare_sqlite(database)
+    assert {name: kept for name, (kept, _) in picture(database.parent).items()} == {
+        name: kept for name, (kept, _) in before.items()
+    }
+
+
+def test_an_empty_file_is_a_new_one(database: Path) -> None:
+    database.touch()
+    prepare_sqlite(database)
+    assert rows(database, "SELECT count(*) FROM sessions") == [(0,)]
+
+
+def test_a_file_left_by_a_first_start_that_was_killed_is_a_new_one(database: Path) -> None:
+    make_database(database)  # made, and not a table in it yet
+    prepare_sqlite(database)
+    assert rows(database, "SELECT count(*) FROM sessions") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"not a database\n" * 100, b"\0" * 4096, os.urandom(10_000), b"SQLite format 3\0" + b"\xff" * 5000, b"short"],
+    ids=["text", "zeros", "random", "only the first words are right", "short"],
+)
+def test_garbage_is_refused_untouched(database: Path, content: bytes) -> None:
+    database.write_bytes(content)
+    refuse(database, "cannot be read as a database")
+
+
+@pytest.mark.parametrize("kept", [50, 100, 4096, 4096 * 3 + 17], ids=lambda kept: f"{kept} bytes")
+def test_a_truncated_database_is_refused_untouched(database: Path, kept: int) -> None:
+    prepare_sqlite(database)
+    with database.open("r+b") as file:
+        file.truncate(kept)
+    refuse(database, "cannot be read as a database")
+
+
+def test_a_database_with_a_broken_schema_is_refused_untouched(database: Path) -> None:
+    prepare_sqlite(database)
+    content = bytearray(database.read_bytes())
+    content[100:4096] = b"\xee" * 3996  # the page that lists the tables
+    database.write_bytes(content)
+    refuse(database, "cannot be read as a database")
+
+
+def test_a_newer_database_is_refused_untouched(database: Path) -> None:
+    prepare_sqlite(database)
+    make_database(database, "PRAGMA user_version = 99")
+    refuse(database, "newer Backchannel .*99")
+
+
+def test_a_newer_database_whose_last_commits_wait_beside_it_is_refused_untouched(database: Path) -> None:
+    prepare_sqlite(database)
+    with closing(sqlite3.connect(database, isolation_level=None)) as newer:
+        newer.execute("PRAGMA user_version = 99")
+        left = picture(database.parent)
+    for name, (content, _) in left.items():  # as a process that was killed leaves them
+        database.with_name(name).write_bytes(content)
+    before = picture(database.parent)
+    with pytest.raises(DatabaseUnusable, match="newer"):
+        prepare_sqlite(database)
+    after = picture(database.parent)
+    for name in ("backchannel.db", "backchannel.db-wal"):
+        assert after[name] == before[name]
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["CREATE TABLE notes (text)"],
+        ["CREATE TABLE notes (text)", "PRAGMA user_version = 1"],
+        ["CREATE TABLE notes (text)", "PRAGMA user_version = 99", "PRAGMA application_id = 7"],
+        ["PRAGMA application_id = 7"],
+        ["PRAGMA user_version = 1"],
+    ],
+    ids=["no version", "version", "version and name", "name only", "version only"],
+)
+def test_the_database_of_another_program_is_refused_untouched(database: Path, statements: list[str]) -> None:
+    make_database(database, *statements)
+    refuse(database, "another program")
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(database: Path) -> None:
+    # The schema's first version meets a table of the same name, after it has made others.
+    make_database(database, f"PRAGMA application_id = {APPLICATION_ID}", "CREATE TABLE messages (mine)")
+    content = database.read_bytes()
+    with pytest.raises(DatabaseUnusable):
+        prepare_sqlite(database)
+    assert database.read_bytes() == content
+    assert rows(database, "SELECT name FROM sqlite_master") == [("messages",)]
+    assert rows(database, "PRAGMA user_version") == [(0,)]
+
+
+def test_a_folder_in_place_of_the_file_is_refused(database: Path) -> None:
+    database.mkdir()
+    with pytest.raises(DatabaseUnusable):
+        prepare_sqlite(database)
+    assert list(database.iterdir()) == []
+
+
+def test_a_place_where_no_file_can_be_made_is_refused() -> None:
+    with pytest.raises(DatabaseUnusable, match="cannot be written"):
+        prepare_sqlite(Path("/proc/backchannel.db"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+def test_a_file_that_may_not_be_written_is_refused_untouched(database: Path) -> None:
+    make_database(database)
+    database.chmod(0o400)
+    refuse(database, "cannot be written")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("content", [b"garbage" * 1000, None], ids=["corrupt", "newer"])
+async def test_a_store_is_not_opened_on_an_unusable_file_and_leaves_no_thread(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    folder = StateFolder.hold(tmp_path)
+    try:
+        if content is None:
+            prepare_sqlite(folder.database)
+            make_database(folder.database, "PRAGMA user_version = 99")
+        else:
+            folder.database.write_bytes(content)
+        before = picture(tmp_path)
+        with pytest.raises(DatabaseUnusable):
+            await Store.open(folder, KeyScheme(), ManualClock(), on_fatal=lambda cause: None)
+        assert picture(tmp_path) == before
+        assert not {"sqlite-writer", "transcripts"} & {thread.name for thread in threading.enumerate()}
+    finally:
+        folder.release()
+
+
+@pytest.mark.anyio
+async def test_what_a_killed_process_had_committed_is_there_at_the_next_start(host: Host) -> None:
+    await converse(host.store, "one")
+    store = await host.restart()
+    assert await texts(store) == ["one", "re: one"]

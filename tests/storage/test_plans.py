@@ -1,0 +1,172 @@
+"""The queries of the hot path find their rows by an index, however much there is."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backchannel.core.facts import Fact
+from backchannel.core.keys import SessionKey
+from backchannel.core.runs import RunState
+from backchannel.core.sessions import Page, SessionFilter, SessionPatch
+from backchannel.storage.migrations import prepare_sqlite
+from backchannel.storage.transactions import calls, inbox, messages, recovery, runs, sessions, timers, tokens
+from backchannel.storage.tx import Row
+from tests.storage.support import CRON, MAIN, SCHEME, note, request
+
+AFTER = Page(5, "agent:main:x")
+
+
+class ExplainingTx:
+    """A transaction that takes down how SQLite finds the rows of each statement."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.plans: list[str] = []
+
+    def _execute(self, sql: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
+        steps = self._connection.execute(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()
+        self.plans += [f"{detail} [{sql}]" for *_, detail in steps]
+        return self._connection.execute(sql, values)
+
+    def one(self, sql: str, *values: Any) -> Row | None:
+        row: Row | None = self._execute(sql, values).fetchone()
+        return row
+
+    def all(self, sql: str, *values: Any) -> list[Row]:
+        return self._execute(sql, values).fetchall()
+
+    def run(self, sql: str, *values: Any) -> int:
+        return self._execute(sql, values).rowcount
+
+    def tell(self, fact: Fact) -> None:
+        pass
+
+
+@pytest.fixture
+def tx(tmp_path: Path) -> Iterator[ExplainingTx]:
+    """A database with a session that runs, one that waits, and an archived one."""
+    prepare_sqlite(tmp_path / "test.db")
+    with closing(sqlite3.connect(tmp_path / "test.db", isolation_level=None)) as connection:
+        tx = ExplainingTx(connection)
+        for key in (MAIN, CRON, MAIN):
+            runs.accept(tx, request(key=key), SCHEME, 1, 1)
+        sessions.patch(tx, SessionKey.of("main", "old"), SCHEME, SessionPatch(label="old"), None, 1)
+        sessions.mark_for_deletion(tx, "agent:main:old", 1)
+        yield tx
+
+
+Read = Callable[[ExplainingTx], Any]
+
+
+def listing(after: Page | None = None, **wanted: Any) -> Read:
+    return partial(sessions.page, wanted=SessionFilter(**wanted), after=after, limit=200, offset=0)
+
+
+def history(**more: Any) -> Read:
+    defaults: dict[str, Any] = {"session_id": "s", "limit": 50, "before": None, "after": None, "with_tools": False}
+    return partial(messages.history, **{**defaults, **more})
+
+
+HOT: dict[str, Read] = {
+    "list": listing(),
+    "list after": listing(AFTER),
+    "list of an agent": listing(agent_id="main"),
+    "list of an agent and kinds": listing(agent_id="main", kinds=("cron", "hook")),
+    "list of an agent and kinds after": listing(AFTER, agent_id="main", kinds=("cron", "hook")),
+    "list of kinds since": listing(kinds=("main",), updated_since=3),
+    "list since after": listing(AFTER, updated_since=3),
+    "list of the archived after": listing(AFTER, archived=True),
+    "search": listing(search="x"),
+    "session": partial(sessions.find, key=str(MAIN)),
+    "session by id": partial(sessions.by_id, session_id="s"),
+    "history": history(),
+    "history with tools": history(with_tools=True),
+    "context": partial(messages.read_back, session_id="s", max_bytes=1),
+    "transcript file": partial(messages.read_from, session_id="s", seq=5, limit=9),
+    "pending": partial(inbox.pending, key=str(MAIN)),
+    "run": partial(runs.find, run_id="r"),
+    "runs": partial(runs.page, session_key=None, states=(), limit=9, before=None),
+    "runs of a session": partial(runs.page, session_key=str(MAIN), states=(RunState.OK,), limit=9, before=5),
+    "open calls": partial(calls.open_calls, run_id="r"),
+    "call": partial(calls.find, call_id="c"),
+    "timers": partial(timers.due, now=5, limit=9),
+    "next timer": timers.next_due,
+    "token": partial(tokens.by_digest, digest="d"),
+    "accept": partial(runs.accept, request=request(id="k", digest="d"), scheme=SCHEME, number=1, now=1),
+    "accept and start": partial(
+        runs.accept, request=request(key=SessionKey.of("main", "new")), scheme=SCHEME, number=1, now=1
+    ),
+    "note": partial(inbox.add_note, key=SessionKey.of("main", "new"), scheme=SCHEME, note=note("x"), now=1),
+    "patch": partial(
+        sessions.patch, key=MAIN, scheme=SCHEME, change=SessionPatch(label="x"), expected_session_id=None, now=1
+    ),
+    "abort": partial(runs.request_abort, key=str(MAIN), run_id=None, now=1),
+    "abort all": partial(runs.abort_all, key=str(MAIN), now=1),
+}
+
+ONCE: dict[str, Read] = {
+    "enter": partial(recovery.enter, now=1),
+    "interrupted": recovery.interrupted,
+    "sessions with a queue": runs.sessions_with_queue,
+    "counts": runs.counts,
+}
+
+
+@pytest.mark.parametrize("read", HOT.values(), ids=HOT)
+def test_a_hot_query_walks_no_table_and_sorts_nothing(tx: ExplainingTx, read: Read) -> None:
+    tx.plans.clear()
+    read(tx)
+    assert tx.plans
+    for plan in tx.plans:
+        assert "TEMP B-TREE" not in plan
+        assert not plan.startswith("SCAN") or _walks_in_order(plan)
+
+
+def _walks_in_order(plan: str) -> bool:
+    """Whether the rows are walked in the order of the list, and only until the page is full."""
+    ordered = ("SCAN sessions USING INDEX sessions_recent ", "SCAN runs [", "SCAN messages USING INDEX")
+    return plan.startswith(ordered) and "LIMIT ?" in plan
+
+
+@pytest.mark.parametrize("agent_id", [None, "main"])
+def test_a_label_is_found_by_index(tx: ExplainingTx, agent_id: str | None) -> None:
+    tx.plans.clear()
+    sessions.labelled(tx, "x", agent_id)
+    assert tx.plans[0].startswith("SEARCH sessions USING INDEX sessions_label (label=?")
+
+
+def test_a_page_deep_in_the_list_is_entered_at_its_place(tx: ExplainingTx) -> None:
+    for wanted in ({}, {"agent_id": "main"}, {"archived": True}):
+        tx.plans.clear()
+        listing(AFTER, **wanted)(tx)
+        assert "updated_at<?" in tx.plans[0]
+
+
+def test_the_next_run_of_a_session_is_found_without_reading_those_that_ended(tx: ExplainingTx) -> None:
+    tx.run("UPDATE sessions SET running_run = NULL WHERE key = ?", str(MAIN))
+    tx.plans.clear()
+    assert runs.start_next(tx, str(MAIN), 1, 1) is not None
+    assert [plan for plan in tx.plans if "runs_live (session_key=?)" in plan]
+    assert not [plan for plan in tx.plans if "SCAN" in plan or "runs_session" in plan]
+
+
+@pytest.mark.parametrize("read", ONCE.values(), ids=ONCE)
+def test_a_start_reads_only_the_runs_that_live(tx: ExplainingTx, read: Read) -> None:
+    tx.plans.clear()
+    read(tx)
+    for plan in tx.plans:
+        assert not plan.startswith("SCAN runs") or "USING INDEX runs_live" in plan
+
+
+def test_the_last_messages_of_many_sessions_are_found_by_index(tx: ExplainingTx) -> None:
+    tx.plans.clear()
+    messages.last_of_each(tx, ["a", "b"], 3, with_tools=False)
+    assert not [plan for plan in tx.plans if plan.startswith("SCAN m")]
+    assert [plan for plan in tx.plans if plan.startswith("SEARCH m USING INDEX") and "session_id=? AND seq=?" in plan]

@@ -1,0 +1,122 @@
+"""Opening and closing the store, also when the disk is against it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from backchannel.errors import StorageFull, Unavailable
+from backchannel.storage.sqlite import ProcessKilled
+from tests.storage.support import MAIN, Host, accept, begin, note, request, texts
+
+pytestmark = pytest.mark.anyio
+
+
+class Disk:
+    """A disk that fails with this error at every commit, once it is told to."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+    def before_commit(self, number: int) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def after_commit(self, number: int) -> None:
+        pass
+
+
+def full() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return error
+
+
+def own_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith(("sqlite", "transcripts"))}
+
+
+async def test_every_start_has_a_higher_number(host: Host) -> None:
+    numbers = [host.store.number]
+    for clean in (True, False, True):
+        numbers.append((await host.restart(clean=clean)).number)
+    assert numbers == sorted(set(numbers))
+
+
+async def test_a_store_that_cannot_register_its_start_lets_go_of_everything(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    with pytest.raises(StorageFull):
+        await host.start(faults=Disk(full()))
+    assert own_threads() == set()
+    await host.start()
+    await host.end()
+
+
+async def test_a_store_closed_on_a_full_disk_lets_go_of_everything(tmp_path: Path) -> None:
+    host, disk = Host(tmp_path), Disk()
+    started = await begin(await host.start(faults=disk))
+    disk.error = full()
+    await host.stop()
+    assert own_threads() == set()
+    store = await host.start()
+    (entry,) = await store.interrupted_runs()
+    assert (entry.run_id, entry.crashes) == (started.run.id, 1)  # there was no room to say that it was on purpose
+    await host.end()
+
+
+async def test_a_store_whose_commit_was_lost_can_be_closed(tmp_path: Path) -> None:
+    host, disk = Host(tmp_path), Disk()
+    store = await host.start(faults=disk)
+    disk.error = sqlite3.OperationalError("disk I/O error")
+    with pytest.raises(asyncio.CancelledError):
+        await accept(store)
+    assert host.fatal == [disk.error]
+    with pytest.raises(Unavailable):
+        await accept(store)
+    await host.stop()
+    assert own_threads() == set()
+    store = await host.start()
+    assert await store.session(str(MAIN)) is None
+    await host.end()
+
+
+async def test_a_killed_process_leaves_only_what_it_had_committed(tmp_path: Path) -> None:
+    host, disk = Host(tmp_path), Disk()
+    store = await host.start(faults=disk)
+    await store.add_note(MAIN, note("kept"))
+    disk.error = ProcessKilled()
+    with pytest.raises(asyncio.CancelledError):
+        await store.add_note(MAIN, note("lost"))
+    await host.die()
+    store = await host.start()
+    assert await texts(store) == ["kept"]
+    await host.end()
+
+
+async def test_whether_the_disk_takes_a_write_can_be_asked(tmp_path: Path) -> None:
+    host, disk = Host(tmp_path), Disk()
+    store = await host.start(faults=disk)
+    await store.check_writable()
+    disk.error = full()
+    with pytest.raises(StorageFull):
+        await store.check_writable()
+    disk.error = None
+    await store.check_writable()
+    await host.end()
+
+
+async def test_messages_accepted_while_the_store_closes_are_kept_or_refused(host: Host) -> None:
+    futures = [host.store.accept_run(request(str(n)), start=False) for n in range(50)]
+    closing = asyncio.create_task(host.stop())
+    late = host.store.accept_run(request("late"), start=False)
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(*futures, late, return_exceptions=True)
+        await closing
+    store = await host.start()
+    kept = [message.text for message in await store.pending(str(MAIN))]
+    assert kept[:50] == [str(n) for n in range(50)]
+    assert ("late" in kept) is not isinstance(answers[-1], Exception)

@@ -1,0 +1,86 @@
+"""Timers: what must happen later is a row, found when it is due."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from backchannel.core.facts import Fact, TimerSet
+from backchannel.storage.migrations import prepare_sqlite
+from backchannel.storage.sqlite import SqliteDriver
+from backchannel.storage.store import Store
+from backchannel.storage.transactions import timers
+from backchannel.storage.transactions.timers import Timer
+
+pytestmark = pytest.mark.anyio
+
+
+class Timers:
+    """The transactions on a driver of their own: flows set timers inside other units, never through the store."""
+
+    def __init__(self, driver: SqliteDriver) -> None:
+        self._driver = driver
+
+    async def set(self, kind: str, ref: str, due_at: int) -> None:
+        await self._driver.write(partial(timers.set_timer, kind=kind, ref=ref, due_at=due_at))
+
+    async def clear(self, kind: str, ref: str) -> None:
+        await self._driver.write(partial(timers.clear_timer, kind=kind, ref=ref))
+
+    async def due(self, now: int, limit: int = 100) -> list[Timer]:
+        return await self._driver.read(partial(timers.due, now=now, limit=limit))
+
+    async def next_due(self) -> int | None:
+        return await self._driver.read(timers.next_due)
+
+
+@pytest.fixture
+def told() -> list[Fact]:
+    return []
+
+
+@pytest.fixture
+async def clockwork(tmp_path: Path, told: list[Fact]) -> AsyncIterator[Timers]:
+    prepare_sqlite(tmp_path / "test.db")
+    driver = SqliteDriver(tmp_path / "test.db", on_facts=told.extend, on_fatal=lambda cause: None)
+    yield Timers(driver)
+    await driver.close()
+
+
+async def test_what_is_due_is_found_oldest_first(clockwork: Timers) -> None:
+    for ref, due_at in (("c", 30), ("a", 10), ("b", 20)):
+        await clockwork.set("wait", ref, due_at)
+    assert await clockwork.due(9) == []
+    assert await clockwork.due(20) == [Timer("wait", "a", 10), Timer("wait", "b", 20)]
+    assert await clockwork.due(99, limit=1) == [Timer("wait", "a", 10)]
+
+
+async def test_a_timer_set_again_is_moved(clockwork: Timers, told: list[Fact]) -> None:
+    await clockwork.set("wait", "a", 10)
+    await clockwork.set("wait", "a", 50)
+    assert await clockwork.due(49) == []
+    assert await clockwork.next_due() == 50
+    assert told == [TimerSet(10), TimerSet(50)]
+
+
+async def test_timers_of_different_kinds_do_not_touch_each_other(clockwork: Timers) -> None:
+    await clockwork.set("wait", "a", 10)
+    await clockwork.set("retry", "a", 20)
+    await clockwork.clear("wait", "a")
+    assert await clockwork.due(99) == [Timer("retry", "a", 20)]
+
+
+async def test_a_cleared_timer_is_never_due(clockwork: Timers) -> None:
+    await clockwork.set("wait", "a", 10)
+    await clockwork.clear("wait", "a")
+    await clockwork.clear("wait", "nobody")
+    assert await clockwork.due(99) == []
+    assert await clockwork.next_due() is None
+
+
+async def test_a_store_with_nothing_to_do_has_no_next_time(store: Store) -> None:
+    assert await store.next_due() is None
+    assert await store.due_timers(10) == []
