@@ -19,7 +19,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 up: $(VENV)/.ready ## Start the gateway in a state folder of its own
-	@$(BIN)/backchannel --state $(STATE) up
+	@$(BIN)/backchannel --state $(STATE) up --init
 
 test: $(VENV)/.ready ## Run the tests
 	$(BIN)/pytest -n 2
@@ -35,3 +35,6 @@ format: $(VENV)/.ready ## Put the code into its format
 
 clean: ## Remove what the recipes made
 	rm -rf $(VENV) $(STATE) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+bench: $(VENV)/.ready ## Measure it; ROWS=list,run selects, QUICK=1 measures less
+	@$(BIN)/python -m bench $(if $(ROWS),--rows $(ROWS)) $(if $(QUICK),--quick)

@@ -1,14 +1,41 @@
-"""The built-in demo model: answers offline, so that everything can be tried without a key."""
+"""The built-in demo model: understands a few plain requests offline, so that everything can be tried without a key.
+
+It is honest about what it is. A request that needs a tool calls the real tool, when this session has it, and says so
+when it has not. A new request is one more `Skill` in `SKILLS`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
 
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
-from backchannel.core.messages import Usage, text_content
+from backchannel.core.messages import Block, Message, Role, ToolCallBlock, Usage, text_content
 from backchannel.core.requests import estimate_tokens, text_tokens
 
 REF = "builtin/demo"
+WORD_DELAY_S = 0.012
+"""Slow enough that a person sees it stream, quick enough that nobody waits."""
+
+INTRODUCTION = (
+    "I am Backchannel's built-in demo model. I run offline and follow a few fixed rules, so do not expect wit; "
+    "with ANTHROPIC_API_KEY or OPENAI_API_KEY set, or a local Ollama, a real model takes my place."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """One request that the demo understands."""
+
+    example: str
+    pattern: re.Pattern[str]
+    answer: Callable[[re.Match[str], ModelRequest], str] | None = None
+    """What it says at once; a skill without it uses a tool."""
+    tool: str = ""
+    arguments: Callable[[re.Match[str]], dict[str, Any]] = lambda match: {}
 
 
 class DemoModel:
@@ -27,8 +54,91 @@ class DemoModel:
         return None
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        last = request.messages[-1].text if request.messages else ""
-        text = f"I am the built-in demo model. You said: {last}"
-        yield TextDelta(text)
+        content = decide(request)
+        for block in content:
+            if not isinstance(block, ToolCallBlock):
+                for word in re.findall(r"\S+\s*|\s+", getattr(block, "text", "")):
+                    yield TextDelta(word)
+                    await asyncio.sleep(WORD_DELAY_S)
         used = sum(estimate_tokens(message) for message in request.messages) + text_tokens(request.system)
-        yield ModelReply(content=text_content(text), usage=Usage(input=used, output=text_tokens(text)), model=REF)
+        written = sum(text_tokens(getattr(block, "text", "")) for block in content)
+        yield ModelReply(content=content, usage=Usage(input=used, output=written), model=REF)
+
+
+def decide(request: ModelRequest) -> tuple[Block, ...]:
+    """Choose the reply: pure, the same request always gives the same."""
+    last = request.messages[-1]
+    if last.role is Role.TOOL_RESULT:
+        return text_content(f"Here is what the tool {last.tool_name} gave:\n\n{last.text}")
+    for skill in SKILLS:
+        if match := skill.pattern.fullmatch(last.text.strip()):
+            return _use(skill, match, request)
+    return text_content(_say_back(last, request))
+
+
+def _use(skill: Skill, match: re.Match[str], request: ModelRequest) -> tuple[Block, ...]:
+    if skill.answer is not None:
+        return text_content(skill.answer(match, request))
+    if any(tool.name == skill.tool for tool in request.tools):
+        return (ToolCallBlock(id="", name=skill.tool, arguments=skill.arguments(match)),)
+    return text_content(f"For that I would call the tool {skill.tool}, which this session does not have.")
+
+
+def _say_back(last: Message, request: ModelRequest) -> str:
+    count = len(_said(request))
+    nth = "the first thing you said here" if count == 1 else f"number {count} of what you said here"
+    return f"You said: {last.text.strip()}\n\nI keep it in mind as {nth}. Say `help` to see what I understand."
+
+
+def _said(request: ModelRequest) -> list[str]:
+    return [message.text.strip() for message in request.messages if message.role is Role.USER]
+
+
+def _help(match: re.Match[str], request: ModelRequest) -> str:
+    has = {tool.name for tool in request.tools}
+    lines = [
+        f"- `{skill.example}`" + ("" if skill.answer or skill.tool in has else " (not in this session)")
+        for skill in SKILLS
+    ]
+    return INTRODUCTION + "\n\nYou can say:\n" + "\n".join(lines)
+
+
+def _remember(match: re.Match[str], request: ModelRequest) -> str:
+    earlier = _said(request)[:-1]
+    if not earlier:
+        return "Nothing yet: this is the first thing you said here."
+    return "You said, in order:\n" + "\n".join(f"{number}. {text}" for number, text in enumerate(earlier, 1))
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text + r"\s*[.!?]*", re.IGNORECASE | re.DOTALL)
+
+
+SKILLS = (
+    Skill("help", _pattern(r"help|hello|hi|hey|who are you|what are you"), answer=_help),
+    Skill(
+        "what did I say?",
+        _pattern(r"(?:what did i (?:just )?say|what do you remember|recall|remember)"),
+        answer=_remember,
+    ),
+    Skill("list sessions", _pattern(r"(?:list|show)(?: all| my| the)? sessions"), tool="sessions_list"),
+    Skill(
+        "read <session>",
+        _pattern(r"read (?P<session>\S+?)"),
+        tool="sessions_history",
+        arguments=lambda match: {"sessionKey": match["session"], "limit": 10},
+    ),
+    Skill("who can I spawn?", _pattern(r"(?:who can i spawn|list agents)"), tool="agents_list"),
+    Skill(
+        "ask <session> <question>",
+        re.compile(r"ask (?P<session>\S+?)[:,]?\s+(?P<message>.+)", re.IGNORECASE | re.DOTALL),
+        tool="sessions_send",
+        arguments=lambda match: {"sessionKey": match["session"], "message": match["message"]},
+    ),
+    Skill(
+        "spawn <task>",
+        re.compile(r"spawn (?P<task>.+)", re.IGNORECASE | re.DOTALL),
+        tool="sessions_spawn",
+        arguments=lambda match: {"task": match["task"]},
+    ),
+)

@@ -32,7 +32,7 @@ from backchannel.core.contracts import Clock, Effects, Model
 from backchannel.core.keys import CallerKeys, SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
-from backchannel.errors import GatewayError, InvalidRequest
+from backchannel.errors import GatewayError, InvalidRequest, StartupError
 from backchannel.runtime.clock import SystemClock
 from backchannel.runtime.lanes import Slots
 from backchannel.runtime.supervisor import Runtime
@@ -95,7 +95,15 @@ class Gateway:
         async with AsyncExitStack() as exits:
             folder = StateFolder.hold(self.config.state_dir)
             exits.callback(folder.release)
-            self.store = await Store.open(folder, self.scheme, self.clock, on_fatal=self._fatal, faults=self._faults)
+            self.store = await Store.open(
+                folder,
+                self.scheme,
+                self.clock,
+                database=_database(self.config),
+                on_fatal=self._fatal,
+                faults=self._faults,
+                writes_files=self.config.writes_transcript_files,
+            )
             exits.push_async_callback(self._close_store)
             exits.push_async_callback(self.models.close)
             self.runtime = Runtime(self.store, self.agents, self.models, self.tools, self.clock, self._slots())
@@ -189,3 +197,18 @@ class Gateway:
         key = CallerKeys(self.scheme, None).read(written).key
         self.agents.get(key.agent)
         return key
+
+
+def _database(config: Config) -> Path:
+    """Tell which file the store is.
+
+    Raises:
+        StartupError: it is not a SQLite file, the one kind of store there is.
+    """
+    url = config.database_url
+    if not url.startswith("sqlite:///"):
+        kind = url.partition(":")[0]
+        raise StartupError(
+            f"database.url: this version has no store for {kind}: (use sqlite:///<path>, or leave it out)"
+        )
+    return Path(url.removeprefix("sqlite:///"))

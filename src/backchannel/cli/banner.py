@@ -1,0 +1,94 @@
+"""What `backchannel up` tells the person who started it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from backchannel.cli.options import Options
+from backchannel.cli.output import console, is_terminal, say
+from backchannel.config import needs_default_model
+from backchannel.version import __version__
+
+if TYPE_CHECKING:
+    from backchannel.gateway.app import Gateway
+    from backchannel.gateway.auth import OperatorToken
+    from backchannel.gateway.server import Listening
+
+
+def show_banner(options: Options, gateway: Gateway, place: Listening, token: OperatorToken) -> None:
+    """Say where the gateway is, who answers there, and what to try."""
+    facts = dict(_facts(options, gateway, token))
+    if is_terminal(sys.stdout):
+        _show_on_terminal(facts, gateway, place.url, next_things(options, gateway))
+        return
+    say(f"Backchannel {__version__} is running at {place.url}")
+    for name, text in facts.items():
+        say(f"{name}: {text}")
+    for warning in gateway.config.warnings:
+        say(f"warning: {warning}")
+    for command, _ in next_things(options, gateway):
+        say(f"try: {command}")
+
+
+def _facts(options: Options, gateway: Gateway, token: OperatorToken) -> Iterator[tuple[str, str]]:
+    config = gateway.config
+    yield "agents", ", ".join(_agents(gateway))
+    if needs_default_model(config):
+        yield "model", f"{config.default_model.ref} ({config.default_model.why})"
+    else:
+        yield "model", f"{gateway.agents.get(gateway.agents.default_id).model} (as configured)"
+    yield (
+        "config",
+        str(config.file) if config.file else f"none, the defaults hold; to have one: {options.command('init')}",
+    )
+    yield "state", str(config.state_dir)
+    if config.gateway.auth.token:
+        yield "token", "as configured"
+    elif token.is_new and is_terminal(sys.stdout):  # never where it may be kept as a log
+        yield "token", f"{token.token} (shown this once; kept in {config.state_dir / 'token'})"
+    else:
+        yield "token", f"kept in {config.state_dir / 'token'}"
+
+
+def _agents(gateway: Gateway) -> Iterator[str]:
+    usual = gateway.agents.get(gateway.agents.default_id).model
+    for agent_id in gateway.agents.ids():
+        notes = ["default"] if agent_id == gateway.agents.default_id else []
+        if gateway.agents.function(agent_id) is not None:
+            notes.append("function")
+        elif (model := gateway.agents.get(agent_id).model) != usual:
+            notes.append(model)
+        yield f"{agent_id} ({', '.join(notes)})" if notes else agent_id
+
+
+def next_things(options: Options, gateway: Gateway) -> list[tuple[str, str]]:
+    """Three commands to try next, each with what it does."""
+    default = gateway.agents.default_id
+    other = next((agent_id for agent_id in gateway.agents.ids() if agent_id != default), None)
+    main = gateway.scheme.main(other or default)
+    return [
+        (options.command("chat"), f"talk to {default}"),
+        (options.command("chat", "--session", str(main), "What can you do?"), f"ask {other or default} one thing"),
+        (options.command("sessions"), "see the sessions"),
+    ]
+
+
+def _show_on_terminal(facts: dict[str, str], gateway: Gateway, url: str, tries: list[tuple[str, str]]) -> None:
+    from rich.text import Text
+
+    out = console()
+    out.print(Text.assemble(("Backchannel ", "bold"), f"{__version__} is running at ", (url, "bold cyan")))
+    out.print()
+    for name, text in facts.items():
+        out.print(Text.assemble((f"  {name:<8}", "dim"), text), soft_wrap=True)
+    for warning in gateway.config.warnings:
+        out.print(Text.assemble(("  warning ", "yellow"), str(warning)), soft_wrap=True)
+    out.print()
+    out.print("Try next, in another terminal:")
+    width = max(len(command) for command, _ in tries)
+    for command, what in tries:
+        out.print(Text.assemble("  ", (command.ljust(width), "green"), (f"  # {what}", "dim")), soft_wrap=True)
+    out.print()
+    out.print(Text("Ctrl-C stops it; what it has accepted goes on at the next start.", "dim"))

@@ -1,0 +1,68 @@
+"""`backchannel chat`: talking to an agent, line by line or with one message."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from backchannel.cli.errors import FAILED, INTERRUPTED, CommandFailed
+from backchannel.cli.options import Options, options_of
+from backchannel.cli.output import is_terminal, say, say_dim
+
+if TYPE_CHECKING:
+    from backchannel.cli.client import Payload
+    from backchannel.cli.link import Link
+
+
+def chat(
+    ctx: typer.Context,
+    message: Annotated[
+        str | None, typer.Argument(help="Say this, print the reply and end. Also read from a pipe.")
+    ] = None,
+    session: Annotated[str, typer.Option("--session", "-s", help="The session to talk to.")] = "main",
+) -> None:
+    """Talk to an agent. Ctrl-C aborts its reply, Ctrl-D ends the program, /help lists commands."""
+    options = options_of(ctx)
+    if message is None and is_terminal(sys.stdin):
+        from backchannel.cli.prompt import Prompt
+
+        with _link(options) as link:
+            Prompt(options, link, session).run()
+        return
+    text = sys.stdin.read() if message is None else message
+    if not text.strip():
+        raise CommandFailed("There is no message: pass one, or pipe one in.")
+    with _link(options) as link:
+        _say_once(link, session, text)
+
+
+def _link(options: Options) -> Link:
+    from backchannel.cli.link import Link
+
+    return Link(options, lambda text: say_dim(text, err=True))
+
+
+def _say_once(link: Link, session: str, text: str) -> None:
+    from backchannel.cli.conversation import ReplyView, StoppedWaiting, ask, new_run_id
+
+    run_id = new_run_id()
+    view = ReplyView(run_id, is_live=is_terminal(sys.stdout))
+    try:
+        ended = ask(link, session, text, view, run_id)
+    except StoppedWaiting as stopped:
+        view.close()
+        say(stopped.message, err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    view.end(ended.get("reply") or "")
+    if ended["status"] != "ok":
+        say(how_it_ended(ended), err=True)
+        raise typer.Exit(INTERRUPTED if ended["status"] == "aborted" else FAILED)
+
+
+def how_it_ended(ended: Payload) -> str:
+    """Say why there is no whole reply."""
+    if ended["status"] == "aborted":
+        return "(aborted)"
+    return f"The run ended as {ended['status']}: {ended.get('error') or 'no reason was given'}"

@@ -1,0 +1,54 @@
+"""`backchannel init`: writes the starter configuration."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from backchannel.cli.errors import CommandFailed
+from backchannel.cli.options import options_of
+from backchannel.cli.output import say
+
+
+def init(
+    ctx: typer.Context,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file that is there.")] = False,
+) -> None:
+    """Write a commented starter configuration with three agents."""
+    options = options_of(ctx)
+    file = options.where.config_file
+    if not write_starter(file, force=force):
+        raise CommandFailed(f"{file} is there already, and stays as it is. To replace it: init --force")
+    say(f"Wrote {file}: three agents that may talk to each other.")
+    say(f"Start the gateway with: {options.command('up')}")
+
+
+def write_starter(file: Path, *, force: bool = False) -> bool:
+    """Write the starter file; False means that a file is there and was left alone.
+
+    Raises:
+        CommandFailed: it cannot be written.
+    """
+    from backchannel.config import starter_config
+
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            draft.write_text(starter_config(), encoding="utf-8")
+            if force:
+                draft.replace(file)
+            else:
+                os.link(draft, file)  # never replaces a file, not even one made a moment ago
+        except FileExistsError:
+            return False
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise CommandFailed(
+            f"cannot write {file}: {error.strerror} (check its folder, or name another with --state)"
+        ) from error
+    return True

@@ -1,0 +1,88 @@
+"""The command line: `backchannel`.
+
+`up`, `init` and `config` work on this machine; every other command is a client of the running gateway. What a command
+needs is imported when it runs, so that `--help` and completion are quick.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from backchannel.cli import chat, config, history, init, runs, sessions, status, tokens, transcripts, up
+from backchannel.cli.errors import exit_code_of, next_step
+from backchannel.cli.options import Options, options_of
+from backchannel.cli.output import say, say_styled
+from backchannel.errors import GatewayError
+from backchannel.version import __version__
+
+
+class _Commands(TyperGroup):
+    """All commands. An error that can be expected is told without a traceback, with what to do about it."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except GatewayError as error:
+            say_styled(error.message, err=True, fg="red")
+            if step := next_step(error, options_of(ctx)):
+                say(step, err=True)
+            raise typer.Exit(exit_code_of(error)) from None
+
+
+app = typer.Typer(
+    name="backchannel",
+    cls=_Commands,
+    help="A gateway for agent sessions: start it, talk to agents, look at what they do.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command()(up.up)
+app.command()(init.init)
+app.command()(chat.chat)
+app.command()(sessions.sessions)
+app.command()(history.history)
+app.add_typer(runs.app, name="runs")
+app.command()(status.status)
+app.add_typer(tokens.app, name="tokens")
+app.add_typer(transcripts.app, name="transcripts")
+app.add_typer(config.app, name="config")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"backchannel {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    ctx: typer.Context,
+    state: Annotated[
+        Path | None, typer.Option(help="The state folder. [env: BACKCHANNEL_STATE_DIR; default: ~/.backchannel]")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="The configuration file. [env: BACKCHANNEL_CONFIG; default: backchannel.json5 in the state folder]"
+        ),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="The gateway to talk to. [env: BACKCHANNEL_URL; default: as configured]")
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    ctx.obj = Options(state, config, url)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

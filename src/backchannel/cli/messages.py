@@ -1,0 +1,64 @@
+"""Messages of a transcript, as people read them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+from backchannel.cli.client import Client, Payload
+from backchannel.cli.output import clock_time, is_terminal, say, say_dim, say_styled
+
+_COLOURS = {"user": "green", "assistant": "cyan", "system": "yellow", "toolResult": "magenta"}
+
+
+def load_last(client: Client, session: str, limit: int, *, with_tools: bool) -> Payload:
+    """Load the last messages of a session, as many as asked for after tool results are left out."""
+    history: Payload = client.call("chat.history", sessionKey=session, limit=limit)
+    messages = wanted = history["messages"]
+    while not with_tools:
+        wanted = [message for message in messages if is_spoken(message)]
+        if len(wanted) >= limit or not history["hasMore"]:
+            break
+        older = client.call("chat.history", sessionKey=session, limit=limit, before=messages[0]["id"])
+        messages = older["messages"] + messages
+        history["hasMore"] = older["hasMore"]
+    history["hasMore"] = history["hasMore"] or len(wanted) > limit
+    return history | {"messages": wanted[-limit:]}
+
+
+def is_spoken(message: Payload) -> bool:
+    """Whether somebody said something: not the result of a tool, not only calls of tools."""
+    return message["role"] != "toolResult" and bool(text_of(message))
+
+
+def text_of(message: Payload, *, with_tools: bool = False) -> str:
+    """The text of a message; with tools, also what it calls and what came of that."""
+    shown = [_block(block, with_tools) for block in message["content"]]
+    return "\n".join(text for text in shown if text)
+
+
+def _block(block: dict[str, Any], with_tools: bool) -> str:
+    match block["type"]:
+        case "text":
+            return str(block["text"])
+        case "image":
+            return f"[image {block.get('mimeType', '')}]"
+        case "toolCall" if with_tools:
+            return f"→ {block['name']} {msgspec.json.encode(block['arguments']).decode()}"
+    return ""
+
+
+def show_message(message: Payload, *, with_tools: bool = False, is_pending: bool = False) -> None:
+    """Print a message: who, when and what."""
+    who = message["role"]
+    if who == "toolResult":
+        who = f"{message.get('toolName', 'tool')}{' failed' if message.get('isError') else ''}"
+    when = "not read yet" if is_pending else clock_time(message["timestamp"])
+    if is_terminal(sys.stdout):
+        say_styled(who, end=" ", fg=_COLOURS.get(message["role"]), bold=True)
+        say_dim(when)
+        say(text_of(message, with_tools=with_tools) + "\n")
+    else:
+        say(f"[{when}] {who}: {text_of(message, with_tools=with_tools)}")

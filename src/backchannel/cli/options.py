@@ -1,0 +1,66 @@
+"""What the whole command line shares: the global options, and how a command is written for people to type."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from backchannel.config import Config, Locations
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="How many at most.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was said before the command."""
+
+    state: Path | None = None
+    config: Path | None = None
+    url: str | None = None
+
+    @property
+    def where(self) -> Locations:
+        """The state folder and the configuration file."""
+        from backchannel.config import locate
+
+        return locate(self.state, self.config, os.environ)
+
+    def load_config(self, *, host: str | None = None, port: int | None = None) -> Config:
+        """Load the configuration that these options name.
+
+        Raises:
+            ConfigError: something in it is wrong.
+        """
+        from backchannel.config import load_config
+
+        return load_config(self.config, os.environ, state=self.state, host=host, port=port)
+
+    def command(self, *words: str) -> str:
+        """Write a command that can be typed as it is, with the same state folder and configuration."""
+        given = {"--state": self.state, "--config": self.config, "--url": self.url}
+        repeated = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+        return shlex.join([*program(), *repeated, *words])
+
+
+def options_of(ctx: typer.Context) -> Options:
+    """The global options of the command in progress."""
+    return ctx.obj if isinstance(ctx.obj, Options) else Options()
+
+
+def program() -> list[str]:
+    """How this program was called, as short as it can be typed again."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return ["python", "-m", "backchannel"]
+    if shutil.which(called.name) == str(called.absolute()):
+        return [called.name]
+    return [os.path.relpath(called) if called.is_absolute() and called.is_relative_to(Path.cwd()) else str(called)]

@@ -1,0 +1,166 @@
+"""What commands print: tables and colour on a terminal, plain text elsewhere, JSON when asked.
+
+Texts of sessions come from anywhere, so whatever goes to a terminal is cleaned of control characters first:
+a reply cannot move the cursor or rename the window.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PATIENCE_S = 1.0
+"""How long a command may be silent before it says what it waits for."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_STYLES = {"ok": "green", "running": "cyan", "queued": "yellow", "error": "red", "timeout": "red", "warning": "yellow"}
+
+
+def say(text: str = "", *, err: bool = False, end: str = "\n") -> None:
+    """Print a text, cleaned if it goes to a terminal."""
+    stream = sys.stderr if err else sys.stdout
+    shown = clean(text) if is_terminal(stream) else text.encode("utf-8", "replace").decode()
+    stream.write(shown + end)
+    stream.flush()
+
+
+def say_dim(text: str, *, err: bool = False) -> None:
+    """Print a side remark."""
+    say_styled(text, err=err, dim=True)
+
+
+def say_styled(text: str, *, err: bool = False, end: str = "\n", **style: Any) -> None:
+    """Print a text in a style, on terminals that want one."""
+    stream = sys.stderr if err else sys.stdout
+    is_plain = not is_terminal(stream) or os.environ.get("NO_COLOR")
+    stream.write((clean(text) if is_plain else typer.style(clean(text), **style)) + end)
+    stream.flush()
+
+
+def show_json(value: Any, *, lines: bool = False) -> None:
+    """Print a value as JSON: for people to read, or with `lines` one a line."""
+    import msgspec
+
+    body = msgspec.json.encode(value)
+    sys.stdout.write((body if lines else msgspec.json.format(body)).decode() + "\n")
+    sys.stdout.flush()
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
+    """Print rows under their columns; without any, say what their absence means."""
+    if not rows:
+        say(empty)
+        return
+    cells = [[clean("" if cell is None else str(cell)).replace("\n", " ") for cell in row] for row in rows]
+    if is_terminal(sys.stdout):
+        _show_rich_table(columns, cells)
+        return
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    for row in ([column.upper() for column in columns], *cells):
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _show_rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in cells:
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    console().print(table)
+
+
+def show_facts(facts: Mapping[str, object]) -> None:
+    """Print names and values, a line each; what is not known is left out."""
+    known = {name: value for name, value in facts.items() if value not in (None, "")}
+    width = max(map(len, known), default=0)
+    for name, value in known.items():
+        indented = str(value).replace("\n", "\n" + " " * (width + 2))
+        say(f"{name.ljust(width)}  {indented}")
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """A console for what only terminals get."""
+    from rich.console import Console
+
+    return Console(file=stream or sys.stdout, highlight=False)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person watches the stream."""
+    return not stream.closed and stream.isatty()
+
+
+def clean(text: str) -> str:
+    """Leave out what would control a terminal; line breaks and tabs stay."""
+    return _CONTROL.sub("", text)
+
+
+def age(then_ms: int | None, now_ms: int | None = None) -> str:
+    """Tell how long ago something was: `5s`, `12m`, `3h`, `9d`."""
+    if then_ms is None:
+        return ""
+    seconds = max(0, (int(time.time() * 1000) if now_ms is None else now_ms) - then_ms) // 1000
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def clock_time(at_ms: int) -> str:
+    """Show when something was, in local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))
+
+
+@contextmanager
+def patience(text: str) -> Iterator[None]:
+    """Say on the terminal what is waited for, once that takes longer than a second."""
+    waiting = Waiting(text)
+    try:
+        yield
+    finally:
+        waiting.end()
+
+
+class Waiting:
+    """A spinner that shows up only when something takes long."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._status: Any = None
+        self._timer: threading.Timer | None = None
+        if is_terminal(sys.stderr):
+            self._timer = threading.Timer(PATIENCE_S, self._show)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _show(self) -> None:
+        with self._lock:
+            if not self._is_over:
+                self._status = console(sys.stderr).status(self._text)
+                self._status.start()
+
+    def end(self) -> None:
+        """Take the spinner away; a second time does nothing."""
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            self._is_over = True
+            if self._status is not None:
+                self._status.stop()
+                self._status = None

@@ -1,0 +1,140 @@
+"""`backchannel runs`: the work that sessions do, and starting it again."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from backchannel.cli.errors import FAILED
+from backchannel.cli.options import AsJson, Limit, Options, options_of
+from backchannel.cli.output import age, clock_time, patience, say, show_facts, show_json, show_table
+
+app = typer.Typer(help="List, show, retry and wait for runs.", rich_markup_mode=None)
+
+RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id, as `runs` shows it.")]
+Session = Annotated[str | None, typer.Option("--session", help="Only runs of this session.")]
+State = Annotated[
+    list[str] | None,
+    typer.Option("--state", help="Only runs that are: queued, running, ok, error, timeout, aborted. May be repeated."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def _default(
+    ctx: typer.Context, session: Session = None, state: State = None, limit: Limit = 20, as_json: AsJson = False
+) -> None:
+    if ctx.invoked_subcommand is None:
+        _list(options_of(ctx), session, state, limit, as_json)
+
+
+@app.command("list")
+def list_runs(
+    ctx: typer.Context, session: Session = None, state: State = None, limit: Limit = 20, as_json: AsJson = False
+) -> None:
+    """List runs, the newest first; `runs` alone does the same."""
+    _list(options_of(ctx), session, state, limit, as_json)
+
+
+def _list(options: Options, session: str | None, states: list[str] | None, limit: int, as_json: bool) -> None:
+    from backchannel.cli.client import connected
+
+    with connected(options) as client:
+        listed = client.call("runs.list", sessionKey=session, states=states or None, limit=limit)
+    if as_json:
+        show_json(listed)
+        return
+    rows = [
+        [
+            run["runId"],
+            run["sessionKey"],
+            run["status"],
+            age(run["acceptedAt"]),
+            _took(run),
+            run.get("error") or run.get("reply"),
+        ]
+        for run in (_short(run) for run in listed["runs"])
+    ]
+    show_table(["id", "session", "status", "age", "took", "result"], rows, empty="There are no runs.")
+    if listed["hasMore"]:
+        say(f"There are more: --limit {limit * 2} shows them.", err=True)
+
+
+def _short(run: dict[str, Any]) -> dict[str, Any]:
+    texts = {name: " ".join(run[name].split()) for name in ("error", "reply") if run.get(name)}
+    return run | {name: text if len(text) <= 60 else text[:59] + "…" for name, text in texts.items()}
+
+
+def _took(run: dict[str, Any]) -> str:
+    return f"{run['durationMs'] / 1000:.1f}s" if "durationMs" in run else ""
+
+
+@app.command()
+def show(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
+    """Show one run: where it is, what it used, how it ended."""
+    from backchannel.cli.client import connected
+
+    with connected(options_of(ctx)) as client:
+        shown = client.call("runs.get", runId=run_id)
+    if as_json:
+        show_json(shown)
+    else:
+        _show(shown["run"])
+
+
+def _show(run: dict[str, Any]) -> None:
+    usage = run["usage"]
+    show_facts(
+        {
+            "run": run["runId"],
+            "session": run["sessionKey"],
+            "status": run["status"],
+            "accepted": clock_time(run["acceptedAt"]),
+            "started": clock_time(run["startedAt"]) if "startedAt" in run else None,
+            "took": _took(run),
+            "steps": run["step"],
+            "model": run.get("model"),
+            "tokens": f"{usage.get('input', 0)} in, {usage.get('output', 0)} out",
+            "cost": f"${usage['cost']:.4f}" if "cost" in usage else None,
+            "error": run.get("error"),
+            "reply": run.get("reply"),
+        }
+    )
+
+
+@app.command()
+def retry(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
+    """Start a run once more that failed or was parked."""
+    from backchannel.cli.client import connected
+
+    options = options_of(ctx)
+    with connected(options) as client:
+        shown = client.call("runs.retry", runId=run_id)
+    if as_json:
+        show_json(shown)
+    else:
+        say(f"Run {run_id} is {shown['run']['status']}. Wait for it with: {options.command('runs', 'wait', run_id)}")
+
+
+@app.command()
+def wait(
+    ctx: typer.Context,
+    run_id: RunId,
+    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait at most.")] = 600,
+    as_json: AsJson = False,
+) -> None:
+    """Wait for a run to end and print its reply; exits with 1 if it did not end ok."""
+    from backchannel.cli.client import connected
+    from backchannel.cli.waiting import wait_for_run
+
+    with connected(options_of(ctx)) as client, patience(f"waiting for run {run_id}"):
+        ended = wait_for_run(client, run_id, timeout)
+    if as_json:
+        show_json(ended)
+    elif ended["status"] == "ok":
+        say(ended["reply"])
+    else:
+        still = "running" if ended.get("running") else "queued"
+        say(ended.get("error") or f"The run is still {still} after {timeout:g} s.", err=True)
+    if ended["status"] != "ok":
+        raise typer.Exit(FAILED)

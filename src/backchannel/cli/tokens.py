@@ -1,0 +1,79 @@
+"""`backchannel tokens`: lets further programs and agents in, and shuts them out again."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from backchannel.cli.options import AsJson, options_of
+from backchannel.cli.output import age, is_terminal, say, show_json, show_table
+
+app = typer.Typer(help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command()
+def create(
+    ctx: typer.Context,
+    scope: Annotated[
+        list[str] | None, typer.Option(help="What it permits: read, write or admin. May be given several times.")
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="Make an agent's token, bound to this session.")] = None,
+    label: Annotated[str | None, typer.Option(help="A name for it, shown by `tokens list`.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token, for an operator (--scope) or an agent (--session); it is shown this once."""
+    from backchannel.cli.client import connected
+
+    if bool(scope) == (session is not None):
+        raise typer.BadParameter("give either --scope or --session", param_hint="--scope / --session")
+    with connected(options_of(ctx)) as client:
+        made = client.call("tokens.create", scopes=scope or None, sessionKey=session, label=label)
+    if as_json:
+        show_json(made)
+        return
+    if is_terminal(sys.stdout):
+        what = f"bound to {made['sessionKey']}" if session else ", ".join(made["scopes"])
+        say(f"Token {made['id']} ({what}). It is shown this once:")
+    say(made["token"])
+
+
+@app.command("list")
+def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the tokens that were made; the operator's own is not among them."""
+    from backchannel.cli.client import connected
+
+    with connected(options_of(ctx)) as client:
+        listed = client.call("tokens.list")
+    if as_json:
+        show_json(listed)
+        return
+    rows = [
+        [
+            token["id"],
+            token.get("label"),
+            token.get("sessionKey") or ", ".join(token["scopes"]),
+            age(token["createdAt"]),
+            f"revoked {age(token['revokedAt'])} ago" if token.get("revokedAt") else "valid",
+        ]
+        for token in listed["tokens"]
+    ]
+    show_table(["id", "label", "for", "age", "state"], rows, empty="No tokens were made.")
+
+
+@app.command()
+def revoke(
+    ctx: typer.Context,
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, as `tokens list` shows it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a token invalid, at once and for good; whoever is connected with it is closed."""
+    from backchannel.cli.client import connected
+
+    with connected(options_of(ctx)) as client:
+        revoked = client.call("tokens.revoke", id=token_id)
+    if as_json:
+        show_json(revoked)
+    else:
+        say(f"Token {revoked['id']} is no longer valid.")

@@ -1,0 +1,313 @@
+"""Who may come in, and as whom.
+
+A token is the operator's (configured, or made at first start and kept in the state folder), a stored operator token
+with fewer scopes, or an agent's, which is bound to one session. Stored tokens are kept as SHA-256 hashes only.
+Tokens come in the `Authorization` header or the connect frame, never in a query, and no log or error shows one.
+
+Browsers are kept honest by two checks: `Host` must name this gateway (a page of a re-bound DNS name cannot pretend),
+and an `Origin`, where there is one, must be the gateway's own or configured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import os
+import secrets
+import socket
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from backchannel.config.schema_doors import GatewaySettings
+from backchannel.core.contracts import Clock
+from backchannel.errors import Forbidden, InvalidRequest, SlowDown, StartupError, Unauthorized
+from backchannel.gateway.protocol import Scope
+from backchannel.storage.transactions.tokens import TokenRow
+
+OPERATOR_TOKEN_ID = "operator"
+TOKEN_PREFIX = "bc_"
+MAX_TOKEN_LENGTH = 1024
+FAILURES_ALLOWED = 5
+FAILURE_WINDOW_S = 60.0
+MAX_ADDRESSES = 10_000
+
+_ORDER = (Scope.READ, Scope.WRITE, Scope.ADMIN)
+_LOOPBACK_NAMES = frozenset(["localhost", "127.0.0.1", "::1"])
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """On whose behalf a request is made: the operator, or the one session that an agent's token is bound to."""
+
+    token_id: str
+    scopes: frozenset[Scope]
+    session_key: str | None = None
+
+    @property
+    def is_agent(self) -> bool:
+        return self.session_key is not None
+
+    def with_scopes(self, asked: Iterable[str] | None) -> Caller:
+        """Keep what was asked for and the token has; nothing asked means all it has."""
+        if not asked:
+            return self
+        return Caller(self.token_id, self.scopes & expand_scopes(asked), self.session_key)
+
+    @property
+    def shown_scopes(self) -> list[str]:
+        return show_scopes(self.scopes)
+
+
+def show_scopes(scopes: Iterable[Scope]) -> list[str]:
+    """Name scopes in order, the smallest first."""
+    return [scope.value for scope in sorted(scopes, key=_ORDER.index)]
+
+
+def expand_scopes(words: Iterable[str]) -> frozenset[Scope]:
+    """Read scopes as people write them, with those that each includes; words of others are left out."""
+    known = {scope.value: index for index, scope in enumerate(_ORDER)}
+    known |= {scope.value.removeprefix("operator."): index for index, scope in enumerate(_ORDER)}
+    highest = max((known.get(word.strip().lower(), -1) for word in words), default=-1)
+    return frozenset(_ORDER[: highest + 1])
+
+
+def read_scopes(words: Iterable[str]) -> frozenset[Scope]:
+    """Read scopes that must all be known.
+
+    Raises:
+        InvalidRequest: one is not.
+    """
+    words = list(words)
+    for word in words:
+        if not expand_scopes([word]):
+            raise InvalidRequest(f"unknown scope {word[:64]!r} (expected read, write or admin)", param="scopes")
+    return expand_scopes(words)
+
+
+class OperatorToken(NamedTuple):
+    """The operator's token, and whether this start made it."""
+
+    token: str
+    is_new: bool
+
+    def __repr__(self) -> str:
+        return f"OperatorToken(<hidden>, is_new={self.is_new})"
+
+
+def load_operator_token(state_dir: Path, configured: str | None) -> OperatorToken:
+    """Give the configured token, else the one of the state folder, which is made when it is missing.
+
+    Raises:
+        StartupError: the file can be neither read nor made, or is empty.
+    """
+    if configured:
+        return OperatorToken(configured, is_new=False)
+    file = state_dir / "token"
+    try:
+        made = _make_token_file(file)
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartupError(f"cannot keep the operator token in {file}: {error}") from error
+    if not token:
+        raise StartupError(f"{file} is empty (delete it to have a new token made, or set gateway.auth.token)")
+    return OperatorToken(token, is_new=made)
+
+
+def _make_token_file(file: Path) -> bool:
+    if file.exists():
+        return False
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = file.with_name(f".token.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            out.write(new_token() + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+        os.link(draft, file)  # never replaces a token that another start has just made
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    return True
+
+
+def new_token() -> str:
+    """Make a token that cannot be guessed."""
+    return TOKEN_PREFIX + secrets.token_urlsafe(32)
+
+
+def hash_token(token: str) -> str:
+    """Hash a token as it is stored; it is random, so no salt is needed."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Tokens(Protocol):
+    """Where stored tokens are looked up."""
+
+    async def token_by_digest(self, digest: str) -> TokenRow | None: ...
+
+
+class Access:
+    """Lets callers in by their token, and slows down whoever guesses."""
+
+    def __init__(self, tokens: Tokens, operator_token: str, clock: Clock) -> None:
+        self._tokens = tokens
+        self._operator_hash = hash_token(operator_token)
+        self._failures = Failures(clock)
+
+    async def login(self, token: str | None, address: str) -> Caller:
+        """Tell who comes with this token.
+
+        Raises:
+            Unauthorized: there is no token, or it is not valid.
+            SlowDown: too many wrong ones came from this address.
+        """
+        self._failures.check(address)
+        if not token:
+            raise Unauthorized("a token is needed (in the Authorization header or in connect's auth.token)")
+        caller = await self._find(token)
+        if caller is None:
+            self._failures.add(address)
+            raise Unauthorized("the token is not valid (`backchannel tokens list` shows those that are)")
+        return caller
+
+    async def _find(self, token: str) -> Caller | None:
+        if len(token) > MAX_TOKEN_LENGTH:
+            return None
+        digest = hash_token(token)
+        if hmac.compare_digest(digest, self._operator_hash):
+            return Caller(OPERATOR_TOKEN_ID, frozenset(_ORDER))
+        # Looking up by hash leaks no timing: what an attacker could learn of is the hash of a guess.
+        row = await self._tokens.token_by_digest(digest)
+        if row is None or row.revoked_at is not None:
+            return None
+        scopes = frozenset[Scope]() if row.session_key else expand_scopes(row.scopes)
+        return Caller(row.id, scopes, row.session_key)
+
+
+class Failures:
+    """Remembers failed logins per address, for a minute, and for a bounded number of addresses."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def check(self, address: str) -> None:
+        """Refuse an address that failed too often.
+
+        Raises:
+            SlowDown: it did; the error says when to come back.
+        """
+        times = self._times.get(_network(address))
+        if times is None or len(times) < FAILURES_ALLOWED:
+            return
+        wait_s = times[0] + FAILURE_WINDOW_S - self._clock.monotonic()
+        if wait_s > 0:
+            raise SlowDown("too many failed logins; wait before the next", retryAfterMs=int(wait_s * 1000) + 1)
+
+    def add(self, address: str) -> None:
+        """Count a failed login."""
+        name = _network(address)
+        self._times.setdefault(name, deque(maxlen=FAILURES_ALLOWED)).append(self._clock.monotonic())
+        self._times.move_to_end(name)
+        if len(self._times) > MAX_ADDRESSES:
+            self._times.popitem(last=False)
+
+
+def _network(address: str) -> str:
+    """Take the addresses that one client can choose among as one: an IPv6 client has a whole /64."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped:
+            return str(ip.ipv4_mapped)
+        return str(ipaddress.ip_network((ip, 64), strict=False))
+    return str(ip)
+
+
+def read_bearer(authorization: str | None) -> str | None:
+    """Take the token out of an `Authorization` header."""
+    if authorization is None:
+        return None
+    kind, _, token = authorization.strip().partition(" ")
+    return token.strip() or None if kind.lower() == "bearer" else None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody outside this machine can reach the host."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
+
+
+def check_bind(settings: GatewaySettings) -> None:
+    """Refuse to be reachable from outside with a token that nobody chose.
+
+    Raises:
+        StartupError: the host is not loopback and no token is configured.
+    """
+    if settings.auth.token is None and not is_loopback(settings.host):
+        raise StartupError(
+            f"listening on {settings.host} needs a token of your own "
+            "(set gateway.auth.token or BACKCHANNEL_TOKEN, or listen on 127.0.0.1)"
+        )
+
+
+class Doorkeeper:
+    """Checks `Host` and `Origin`, the same for HTTP and WebSocket."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._names = _LOOPBACK_NAMES | {settings.host.lower().strip("[]")}
+        self._names |= {name.lower().strip("[]") for name in settings.allowed_hosts}
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
+        self._is_everywhere = settings.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+
+    def check(self, host: str | None, origin: str | None) -> None:
+        """Refuse a request that a foreign page could have made.
+
+        Raises:
+            Forbidden: `Host` does not name this gateway, or `Origin` is a foreign one.
+        """
+        name = _host_name(host or "")
+        if name is None or not self._is_known(name):
+            raise Forbidden(f"the gateway is not known as {(host or '')[:80]!r} (add the name to gateway.allowedHosts)")
+        if origin is not None and not self._is_own(origin.strip().lower(), (host or "").strip().lower()):
+            raise Forbidden(f"pages of {origin[:80]!r} may not use the gateway (add it to gateway.allowedOrigins)")
+
+    def _is_known(self, name: str) -> bool:
+        if name in self._names:
+            return True
+        try:
+            ip = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        # A re-bound DNS name never shows as an address, and a gateway that listens everywhere has any address.
+        return ip.is_loopback or self._is_everywhere
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        if origin in self._origins or "*" in self._origins:
+            return True
+        scheme, _, place = origin.partition("://")
+        return scheme in ("http", "https") and place == host
+
+
+def _host_name(host: str) -> str | None:
+    """Take the name out of a `Host` header, without its port."""
+    try:
+        return urlsplit(f"//{host.strip()}").hostname
+    except ValueError:
+        return None

@@ -1,0 +1,331 @@
+"""What happens, told to the connections that want it.
+
+The runtime's hub tells committed facts and live progress; the `Desk` turns each into wire events and hands them to the
+subscribers that asked for them. Who gets what:
+
+- `chat` and `agent`: whoever started the run, watches its session, or subscribed to all sessions;
+- `sessions.changed`: whoever subscribed to all sessions;
+- `session.message`: whoever subscribed to the messages of that session.
+
+Runs that belong to a flow of the gateway send `agent` events marked `internal`, and no `chat` events. Events are
+hints: each connection numbers its own, and one that sees a gap reads the rows again. An event nobody wants costs a
+few dictionary look-ups, and one that many want is encoded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import Any, Protocol
+
+from msgspec import Raw
+
+from backchannel.core.contracts import Clock
+from backchannel.core.facts import MessageAppended, RunChanged, SessionChanged
+from backchannel.core.messages import Block, Role, text_content
+from backchannel.core.runs import Run, RunState
+from backchannel.gateway.protocol import Answer, show_event_head
+from backchannel.runtime.events import Event, Hub, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
+
+MAX_WATCHED = 4096
+"""Sessions that one connection watches at most; the one it has watched longest gives way."""
+
+
+class Subscriber(Protocol):
+    """A connection, as far as events are concerned."""
+
+    def send_event(self, head: str, *, droppable: bool) -> None:
+        """Queue an event, written up to its number; a droppable one may be left out when the client is slow."""
+        ...
+
+
+class ShownMessage(Answer, frozen=True, kw_only=True):
+    """A message as `chat` events carry it."""
+
+    role: Role
+    content: tuple[Block, ...]
+    timestamp: int
+
+
+class ChatEvent(Answer, frozen=True, kw_only=True):
+    """How a person's message is being answered; a delta carries the whole text so far."""
+
+    run_id: str
+    session_key: str
+    seq: int
+    state: str
+    delta_text: str | None = None
+    message: ShownMessage | None = None
+    error_message: str | None = None
+    stop_reason: str | None = None
+
+
+class AgentEvent(Answer, frozen=True, kw_only=True):
+    """What an agent does: its life cycle, its text, its thoughts, its tools."""
+
+    run_id: str
+    session_key: str
+    seq: int
+    stream: str
+    ts: int
+    data: dict[str, Any]
+    internal: bool = False
+
+
+class SessionsChanged(Answer, frozen=True, kw_only=True):
+    """A session's row changed."""
+
+    session_key: str
+    reason: str
+    ts: int
+
+
+class SessionMessage(Answer, frozen=True, kw_only=True):
+    """A message entered a transcript."""
+
+    session_key: str
+    session_id: str
+    message_id: str
+    message_seq: int
+    message: Raw
+
+
+class _Stream:
+    """What was told of one run so far."""
+
+    __slots__ = ("is_started", "seq")
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.is_started = False
+
+    def next(self) -> int:
+        self.seq += 1
+        return self.seq
+
+
+class Desk:
+    """Knows which subscriber wants which events, and hands them out."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.show_key: Callable[[str], str] = str
+        """How operators see a stored key."""
+        self._clock = clock
+        self._everything: dict[Subscriber, None] = {}
+        self._by_session = _Index()
+        self._by_run = _Index()
+        self._by_transcript = _Index()
+        self._streams: dict[str, _Stream] = {}
+
+    def listen_to(self, hub: Hub) -> Callable[[], None]:
+        """Start handing out what the hub tells; the function returned stops it."""
+        return hub.listen(self.tell)
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Send it the events of all sessions."""
+        self._everything[subscriber] = None
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        self._everything.pop(subscriber, None)
+
+    def watch(self, subscriber: Subscriber, key: str) -> None:
+        """Send it the `chat` and `agent` events of a session."""
+        self._by_session.add(key, subscriber)
+
+    def watch_messages(self, subscriber: Subscriber, key: str) -> None:
+        """Send it the messages that enter a session's transcript, and its `chat` and `agent` events."""
+        self._by_transcript.add(key, subscriber)
+        self._by_session.add(key, subscriber)
+
+    def unwatch_messages(self, subscriber: Subscriber, key: str) -> None:
+        self._by_transcript.remove(key, subscriber)
+
+    def follow(self, subscriber: Subscriber, run: Run) -> None:
+        """Send it the events of a run that it has just started."""
+        if run.is_finished or subscriber in self._audience(run):
+            return
+        self._by_run.add(run.id, subscriber)
+        if run.state is RunState.RUNNING:  # that it started was told before its id was known here
+            stream = self._stream(run)
+            stream.is_started = True
+            subscriber.send_event(self._lifecycle(run, stream), droppable=False)
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Forget a connection."""
+        self.unsubscribe(subscriber)
+        for index in (self._by_session, self._by_run, self._by_transcript):
+            index.forget(subscriber)
+
+    def tell(self, event: Event) -> None:
+        """Hand out what happened."""
+        match event:
+            case RunChanged():
+                self._tell_run(event.run)
+            case MessageAppended():
+                self._tell_message(event)
+            case SessionChanged():
+                self._tell_session(event)
+            case ReplyGrew():
+                self._tell_reply(event)
+            case ThinkingGrew(run, delta):
+                self._tell_agent(run, "thinking", {"delta": delta}, droppable=True)
+            case ToolStarted(run, call_id, name, arguments):
+                data = {"phase": "start", "toolCallId": call_id, "name": name, "args": arguments}
+                self._tell_agent(run, "tool", data)
+            case ToolEnded(run, call_id, name, is_error):
+                data = {"phase": "result", "toolCallId": call_id, "name": name, "isError": is_error}
+                self._tell_agent(run, "tool", data)
+
+    def _audience(self, run: Run) -> Set[Subscriber]:
+        watching = self._by_session.of(run.session_key)
+        following = self._by_run.of(run.id)
+        if not self._everything and not following:
+            return watching
+        return self._everything.keys() | following | watching
+
+    def _stream(self, run: Run) -> _Stream:
+        stream = self._streams.get(run.id)
+        if stream is None:
+            stream = self._streams[run.id] = _Stream()
+        return stream
+
+    def _tell_run(self, run: Run) -> None:
+        audience = self._audience(run)
+        if audience and run.state is not RunState.QUEUED:
+            stream = self._stream(run)
+            if run.is_finished:
+                self._hand_out(audience, self._lifecycle(run, stream))
+                if not run.kind.is_internal:
+                    self._hand_out(audience, self._chat_end(run, stream))
+            elif not stream.is_started:
+                stream.is_started = True
+                self._hand_out(audience, self._lifecycle(run, stream))
+        if run.is_finished:
+            self._streams.pop(run.id, None)
+            self._by_run.drop(run.id)
+
+    def _tell_reply(self, event: ReplyGrew) -> None:
+        run = event.run
+        audience = self._audience(run)
+        if not audience:
+            return
+        stream = self._stream(run)
+        head = self._agent(run, stream, "assistant", {"text": event.text, "delta": event.delta})
+        self._hand_out(audience, head, droppable=True)
+        if not run.kind.is_internal:
+            message = ShownMessage(
+                role=Role.ASSISTANT, content=text_content(event.text), timestamp=self._clock.now_ms()
+            )
+            head = self._chat(run, stream, state="delta", delta_text=event.delta, message=message)
+            self._hand_out(audience, head, droppable=True)
+
+    def _tell_agent(self, run: Run, stream: str, data: dict[str, Any], *, droppable: bool = False) -> None:
+        if audience := self._audience(run):
+            self._hand_out(audience, self._agent(run, self._stream(run), stream, data), droppable=droppable)
+
+    def _tell_message(self, event: MessageAppended) -> None:
+        audience = self._by_transcript.of(event.key)
+        if not audience:
+            return
+        payload = SessionMessage(
+            session_key=self.show_key(event.key),
+            session_id=event.session_id,
+            message_id=event.message.id,
+            message_seq=event.seq,
+            message=Raw(event.line),
+        )
+        self._hand_out(audience, show_event_head("session.message", payload))
+
+    def _tell_session(self, event: SessionChanged) -> None:
+        if self._everything:
+            key = self.show_key(event.key)
+            payload = SessionsChanged(session_key=key, reason=event.reason, ts=self._clock.now_ms())
+            self._hand_out(self._everything.keys(), show_event_head("sessions.changed", payload))
+
+    def _lifecycle(self, run: Run, stream: _Stream) -> str:
+        return self._agent(run, stream, "lifecycle", lifecycle_of(run))
+
+    def _agent(self, run: Run, stream: _Stream, name: str, data: dict[str, Any]) -> str:
+        payload = AgentEvent(
+            run_id=run.id,
+            session_key=self.show_key(run.session_key),
+            seq=stream.next(),
+            stream=name,
+            ts=self._clock.now_ms(),
+            data=data,
+            internal=run.kind.is_internal,
+        )
+        return show_event_head("agent", payload)
+
+    def _chat(self, run: Run, stream: _Stream, **shown: Any) -> str:
+        key = self.show_key(run.session_key)
+        return show_event_head("chat", ChatEvent(run_id=run.id, session_key=key, seq=stream.next(), **shown))
+
+    def _chat_end(self, run: Run, stream: _Stream) -> str:
+        message = None
+        if run.reply or run.state is RunState.OK:
+            content = text_content(run.reply or "")
+            message = ShownMessage(role=Role.ASSISTANT, content=content, timestamp=run.ended_at or 0)
+        match run.state:
+            case RunState.OK:
+                return self._chat(run, stream, state="final", message=message)
+            case RunState.ABORTED:
+                return self._chat(run, stream, state="aborted", message=message, stop_reason="aborted")
+        return self._chat(run, stream, state="error", message=message, error_message=error_of(run))
+
+    def _hand_out(self, audience: Set[Subscriber], head: str, *, droppable: bool = False) -> None:
+        for subscriber in list(audience):  # a slow one may be closed, and leave, on the way
+            subscriber.send_event(head, droppable=droppable)
+
+
+def lifecycle_of(run: Run) -> dict[str, Any]:
+    """Tell where a run is in its life."""
+    if not run.is_finished:
+        return {"phase": "start", "startedAt": run.started_at}
+    ended: dict[str, Any] = {"status": run.state.value, "startedAt": run.started_at, "endedAt": run.ended_at}
+    match run.state:
+        case RunState.OK:
+            return {"phase": "end", **ended}
+        case RunState.ABORTED:
+            return {"phase": "end", "aborted": True, **ended}
+    return {"phase": "error", "error": error_of(run), **ended}
+
+
+def error_of(run: Run) -> str:
+    """Say why a run did not end well."""
+    return run.error or f"the run ended as {run.state.value}"
+
+
+class _Index:
+    """Which subscribers want what, by name, and back."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[str, dict[Subscriber, None]] = {}
+        self._names: dict[Subscriber, dict[str, None]] = {}
+
+    def of(self, name: str) -> Set[Subscriber]:
+        found = self._subscribers.get(name)
+        return found.keys() if found else frozenset()
+
+    def add(self, name: str, subscriber: Subscriber) -> None:
+        names = self._names.setdefault(subscriber, {})
+        if name not in names and len(names) >= MAX_WATCHED:
+            self.remove(next(iter(names)), subscriber)
+        names[name] = None
+        self._subscribers.setdefault(name, {})[subscriber] = None
+
+    def remove(self, name: str, subscriber: Subscriber) -> None:
+        self._names.get(subscriber, {}).pop(name, None)
+        found = self._subscribers.get(name)
+        if found is not None:
+            found.pop(subscriber, None)
+            if not found:
+                del self._subscribers[name]
+
+    def drop(self, name: str) -> None:
+        """Forget a name that nothing happens to any more."""
+        for subscriber in self._subscribers.pop(name, {}):
+            self._names[subscriber].pop(name, None)
+
+    def forget(self, subscriber: Subscriber) -> None:
+        for name in list(self._names.pop(subscriber, {})):
+            self.remove(name, subscriber)

@@ -1,0 +1,217 @@
+"""The web application: WebSocket connections at `/ws` and `/`, and the few pages beside them.
+
+Every request passes the same checks first: `Host` and `Origin`, and the size of its body. Connections go straight to
+the `Door`, past the router, because each of their messages would pay for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from backchannel.errors import (
+    GatewayError,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    ScopeMissing,
+    SlowDown,
+    Unavailable,
+)
+from backchannel.gateway import protocol
+from backchannel.gateway.auth import Access, Doorkeeper, read_bearer
+from backchannel.gateway.events import Desk
+from backchannel.gateway.metrics import CONTENT_TYPE, Metrics
+from backchannel.gateway.openai_api import OpenAiDoor
+from backchannel.gateway.websocket import Door, Limits
+
+if TYPE_CHECKING:
+    from backchannel.gateway.app import Gateway
+
+log = structlog.get_logger(__name__)
+
+_CONNECTIONS_AT = ("/", "/ws")
+
+
+class Web:
+    """The gateway as an ASGI application."""
+
+    def __init__(self, gateway: Gateway, operator_token: str, limits: Limits | None = None) -> None:
+        settings = gateway.config.gateway
+        self.limits = limits or Limits(
+            frame_bytes=settings.limits.frame_bytes,
+            first_frame_bytes=settings.limits.pre_auth_frame_bytes,
+            connections=settings.limits.connections,
+        )
+        self.access = Access(gateway.store, operator_token, gateway.clock)
+        self.desk = Desk(gateway.clock)
+        self.door = Door(gateway, self.access, self.desk, self.limits)
+        self.desk.show_key = self.door.rows.key
+        self.metrics = Metrics(self.door)
+        self._gateway = gateway
+        self._keeper = Doorkeeper(settings)
+        self._http = _limit_bodies(
+            Starlette(
+                routes=self._routes(),
+                exception_handlers={
+                    GatewayError: _show_error,
+                    HTTPException: _show_http_error,
+                    Exception: _show_failure,
+                },
+                lifespan=lambda app: self.running(),
+            ),
+            settings.limits.body_bytes,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._http(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            self._keeper.check(headers.get("host"), headers.get("origin"))
+            if scope["type"] == "websocket":
+                await self._connect(scope, receive, send)
+            else:
+                await self._http(scope, receive, send)
+        except GatewayError as refused:
+            await show_error(refused)(scope, receive, send)
+        except Exception:
+            # The client has been answered by now: the framework does that first and raises again.
+            log.exception("request failed", path=scope["path"])
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Hand out events and ticks for as long as the context is open."""
+        return self._running()
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        stops = [self.desk.listen_to(self._gateway.runtime.hub), self.metrics.listen_to(self._gateway.runtime.hub)]
+        ticks = asyncio.create_task(self.door.tick())
+        try:
+            yield
+        finally:
+            ticks.cancel()
+            for stop in stops:
+                stop()
+            await asyncio.gather(ticks, return_exceptions=True)
+
+    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] not in _CONNECTIONS_AT:
+            raise NotFound("no connection is served here (connect to /ws)")
+        self.door.check_open()
+        if (await receive())["type"] != "websocket.connect":
+            return
+        await send({"type": "websocket.accept"})
+        client = scope.get("client")
+        await self.door.serve(client[0] if client else "local", receive, send)
+
+    def _routes(self) -> list[Route]:
+        is_open = self._gateway.config.gateway.http.chat_completions
+        return [
+            Route("/", self._page),
+            Route("/healthz", self._healthz),
+            Route("/readyz", self._readyz),
+            Route("/metrics", self._metrics),
+            *(OpenAiDoor(self._gateway, self.access).routes() if is_open else ()),
+        ]
+
+    async def _page(self, request: Request) -> Response:
+        return PlainTextResponse("Backchannel is running. Clients connect by WebSocket at /ws.\n")
+
+    async def _healthz(self, request: Request) -> Response:
+        return JSONResponse({"ok": True})
+
+    async def _readyz(self, request: Request) -> Response:
+        try:
+            await self._gateway.store.check_writable()
+        except Unavailable as error:
+            shown: dict[str, Any] = {"ok": False}
+            if await self._is_reader(request):
+                shown |= {"error": error.wire()}
+            return JSONResponse(shown, status_code=503)
+        return JSONResponse({"ok": True})
+
+    async def _metrics(self, request: Request) -> Response:
+        await self.check_reader(request)
+        return Response(await self.metrics.show(), media_type=CONTENT_TYPE)
+
+    async def check_reader(self, request: Request) -> None:
+        """Refuse a request without a token that may read.
+
+        Raises:
+            Unauthorized, SlowDown, ScopeMissing
+        """
+        client = request.client.host if request.client else "local"
+        caller = await self.access.login(read_bearer(request.headers.get("authorization")), client)
+        if protocol.Scope.READ not in caller.scopes:
+            raise ScopeMissing(f"this needs the scope {protocol.Scope.READ.value}", scope=protocol.Scope.READ.value)
+
+    async def _is_reader(self, request: Request) -> bool:
+        if "authorization" not in request.headers:
+            return False
+        try:
+            await self.check_reader(request)
+        except GatewayError:
+            return False
+        return True
+
+
+def show_error(error: GatewayError) -> Response:
+    """Show an error as an HTTP answer."""
+    headers = {}
+    if error.http_status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, SlowDown):
+        headers["Retry-After"] = str(-(-int(error.details.get("retryAfterMs", 1000)) // 1000))
+    return JSONResponse({"ok": False, "error": error.wire()}, status_code=error.http_status, headers=headers)
+
+
+async def _show_error(request: Request, error: Exception) -> Response:
+    return show_error(error if isinstance(error, GatewayError) else GatewayError("something went wrong"))
+
+
+async def _show_http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    found = NotFound("nothing is served here") if status == 404 else InvalidRequest("this method is not served here")
+    return JSONResponse({"ok": False, "error": found.wire()}, status_code=status)
+
+
+async def _show_failure(request: Request, error: Exception) -> Response:
+    return show_error(GatewayError("something went wrong; the log says what"))
+
+
+def _limit_bodies(app: ASGIApp, limit: int) -> ASGIApp:
+    """Refuse bodies over the limit, by what their header says or, without one, as they come."""
+
+    async def limited(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        told = Headers(scope=scope).get("content-length", "0")
+        if not told.isdecimal() or int(told) > limit:
+            raise PayloadTooLarge(f"a body has at most {limit} bytes")
+        size = 0
+
+        async def counting() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > limit:
+                raise PayloadTooLarge(f"a body has at most {limit} bytes")
+            return message
+
+        await app(scope, counting, send)
+
+    return limited

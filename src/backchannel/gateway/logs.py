@@ -1,0 +1,112 @@
+"""Logs: structured lines to one stream, for people on a terminal and as JSON elsewhere.
+
+Our own lines and those of the libraries go the same way. Secrets are masked in the finished line, so that one that
+comes in by an exception's text, a traceback or a library is caught too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from backchannel.agents.services import SERVICES
+from backchannel.config.base import Settings, secret_fields
+from backchannel.gateway.auth import TOKEN_PREFIX
+
+LEVELS = ("debug", "info", "warning", "error")
+MASK = "[hidden]"
+MIN_SECRET_LENGTH = 6
+"""Shorter values are left alone: masking them would blot out ordinary words."""
+
+_MADE_TOKEN = re.compile(rf"\b{TOKEN_PREFIX}[A-Za-z0-9_-]{{20,}}")
+_LOUD = ("httpx", "httpcore", "openai", "anthropic", "asyncio", "websockets", "uvicorn")
+
+
+def configure_logs(level: str, stream: TextIO, *, as_json: bool, secrets: Iterable[str] = ()) -> None:
+    """Send all logs of this process to a stream, from a level on, without secrets."""
+    number = logging.getLevelNamesMapping()[level.upper()]
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso" if as_json else "%H:%M:%S", utc=as_json),
+    ]
+    rendered = [*_renderers(as_json, stream), Masking(secrets).mask]
+    structlog.configure(
+        processors=[*shared, *rendered],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        cache_logger_on_first_use=True,
+    )
+    _configure_libraries(number, stream, shared, rendered)
+
+
+def _renderers(as_json: bool, stream: TextIO) -> list[Processor]:
+    if not as_json:
+        return [
+            structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
+    return [
+        structlog.processors.format_exc_info,
+        structlog.processors.EventRenamer("message"),
+        structlog.processors.JSONRenderer(ensure_ascii=False, default=str),
+    ]
+
+
+def _configure_libraries(number: int, stream: TextIO, shared: list[Processor], rendered: list[Processor]) -> None:
+    remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared], processors=[remove_meta, *rendered]
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(number)
+    for name in _LOUD:  # at their own info level they tell every request
+        logging.getLogger(name).setLevel(max(number, logging.WARNING))
+
+
+class Masking:
+    """The last step of a log line: takes secrets out of it."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        # In JSON a secret may stand escaped; the longest first, so that no part of one is left.
+        known = {form for secret in secrets for form in (secret, json.dumps(secret)[1:-1])}
+        words = sorted((word for word in known if len(word) >= MIN_SECRET_LENGTH), key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, words))) if words else None
+
+    def mask(self, logger: WrappedLogger, method: str, line: EventDict | str) -> str:
+        masked = _MADE_TOKEN.sub(MASK, str(line))
+        return self._known.sub(MASK, masked) if self._known else masked
+
+
+def secrets_of(settings: Settings, env: Mapping[str, str] | None = None) -> list[str]:
+    """Collect what no log may show: the secrets of a configuration, and the keys of providers in the environment."""
+    env = os.environ if env is None else env
+    keys = (env.get(name) for service in SERVICES.values() for name in service.keys)
+    return [*_secrets_in(settings), *filter(None, keys)]
+
+
+def _secrets_in(value: Any) -> Iterator[str]:
+    if isinstance(value, Settings):
+        hidden = secret_fields(type(value))
+        for name in value.__struct_fields__:
+            inner = getattr(value, name)
+            if name in hidden and isinstance(inner, str):
+                yield inner
+            else:
+                yield from _secrets_in(inner)
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _secrets_in(inner)
+    elif isinstance(value, tuple):
+        for inner in value:
+            yield from _secrets_in(inner)

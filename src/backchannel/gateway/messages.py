@@ -1,0 +1,109 @@
+"""Messages that doors accept: what they share, whichever method brings them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, get_args
+
+import msgspec
+from msgspec import Meta
+
+from backchannel.config.schema_agents import ThinkingLevel
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Block, text_content
+from backchannel.core.sessions import WEBCHAT, Address
+from backchannel.errors import InvalidRequest, UnknownChannel
+from backchannel.gateway.auth import Caller
+from backchannel.gateway.protocol import Params
+
+if TYPE_CHECKING:
+    from backchannel.gateway.app import Gateway
+
+THINKING_LEVELS: tuple[str, ...] = get_args(ThinkingLevel)
+IdempotencyKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$")]
+
+# They name the request or the session, which the digest holds in another form, or guard it against a reset.
+_NOT_PART_OF_THE_RUN = frozenset(["idempotency_key", "session_key", "agent_id", "session_id"])
+
+
+def read_content(message: str) -> tuple[Block, ...]:
+    """Read the text of a message.
+
+    Raises:
+        InvalidRequest: it is empty.
+    """
+    if not message.strip():
+        raise InvalidRequest("message: it is empty", param="message")
+    return text_content(message)
+
+
+def read_thinking(level: str | None) -> str | None:
+    """Read a thinking level.
+
+    Raises:
+        InvalidRequest: there is no such level.
+    """
+    if level is not None and level not in THINKING_LEVELS:
+        raise InvalidRequest(
+            f"thinking: {level[:64]!r} is not a level (expected {', '.join(THINKING_LEVELS)})", param="thinking"
+        )
+    return level
+
+
+def read_model(gateway: Gateway, ref: str | None) -> str | None:
+    """Read the name of a model.
+
+    Raises:
+        UnknownModel: there is none of this name, or it cannot be used.
+    """
+    if ref is not None:
+        gateway.models.check(ref)
+    return ref
+
+
+class _Addressed(Protocol):
+    @property
+    def channel(self) -> str | None: ...
+    @property
+    def to(self) -> str | None: ...
+    @property
+    def account_id(self) -> str | None: ...
+    @property
+    def thread_id(self) -> str | None: ...
+
+
+def read_reply_to(gateway: Gateway, params: _Addressed) -> Address | None:
+    """Read where the reply shall go; None means the session's return address.
+
+    Raises:
+        UnknownChannel: the channel is not configured.
+        InvalidRequest: the address is incomplete.
+    """
+    if params.channel is None:
+        if params.to or params.account_id or params.thread_id:
+            raise InvalidRequest("channel: an address needs it", param="channel")
+        return None
+    known = [WEBCHAT.channel, *gateway.config.channels]
+    if params.channel not in known:
+        raise UnknownChannel(
+            f"no channel {params.channel[:64]!r} is configured (there are: {', '.join(known)})",
+            channel=params.channel[:64],
+        )
+    if params.to is None and params.channel != WEBCHAT.channel:
+        raise InvalidRequest(f"to: an address on {params.channel} needs it", param="to")
+    return Address(channel=params.channel, to=params.to, account_id=params.account_id, thread_id=params.thread_id)
+
+
+def digest_of(caller: Caller, method: str, key: SessionKey, params: Params) -> str | None:
+    """Hash what an idempotency key stands for: who asks, for what, on which session; None without a key."""
+    given: dict[str, Any] = msgspec.structs.asdict(params)
+    if given.get("idempotency_key") is None:
+        return None
+    shaping = {name: value for name, value in given.items() if name not in _NOT_PART_OF_THE_RUN}
+    return hash_request(caller, method, str(key), shaping)
+
+
+def hash_request(caller: Caller, method: str, *parts: object) -> str:
+    """Hash a request, so that its repetition can be told from another one under the same key."""
+    return hashlib.sha256(msgspec.json.encode([caller.token_id, method, *parts])).hexdigest()

@@ -1,0 +1,15 @@
+"""The method table: every method there is, from the files of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from backchannel.gateway.methods import catalog, chat, health, runs, sessions, subscriptions, tokens, transcripts
+from backchannel.gateway.protocol import Method
+
+METHODS: Mapping[str, Method[Any]] = {
+    method.name: method
+    for group in (health, runs, chat, sessions, subscriptions, catalog, tokens, transcripts)
+    for method in group.METHODS
+}

@@ -1,0 +1,102 @@
+"""The catalogue: the agents and models there are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from backchannel.core.contracts import Price
+from backchannel.gateway.call import Call
+from backchannel.gateway.protocol import Answer, Method, NoParams, Scope
+
+
+class AgentModel(Answer, frozen=True, kw_only=True):
+    primary: str
+
+
+class AgentShown(Answer, frozen=True, kw_only=True):
+    id: str
+    name: str | None = None
+    model: AgentModel | None = None
+    thinking_default: str | None = None
+
+
+class AgentsListed(Answer, frozen=True, kw_only=True):
+    default_id: str
+    main_key: str
+    scope: str
+    agents: list[AgentShown]
+
+
+class ModelListed(Answer, frozen=True, kw_only=True):
+    id: str
+    name: str
+    provider: str
+    ref: str
+    usable: bool
+    context_window: int | None = None
+    cost: Price | None = None
+
+
+class ModelsListed(Answer, frozen=True, kw_only=True):
+    models: list[ModelListed]
+
+
+async def agents_list(call: Call, params: NoParams) -> AgentsListed:
+    """Lists the agents, the default one first."""
+    gateway = call.gateway
+    ids = sorted(gateway.agents.ids(), key=lambda id: (id != gateway.agents.default_id, id))
+    return AgentsListed(
+        default_id=gateway.agents.default_id,
+        main_key=gateway.scheme.main_key,
+        scope="global" if gateway.scheme.global_scope else "per-sender",
+        agents=[_show_agent(call, id) for id in ids],
+    )
+
+
+def _show_agent(call: Call, agent_id: str) -> AgentShown:
+    settings = call.gateway.agents.get(agent_id)
+    is_function = call.gateway.agents.function(agent_id) is not None
+    return AgentShown(
+        id=agent_id,
+        name=settings.name,
+        model=None if is_function else AgentModel(primary=settings.model),
+        thinking_default=settings.thinking,
+    )
+
+
+async def models_list(call: Call, params: NoParams) -> ModelsListed:
+    """Lists the models that are known by name; `ref` is how requests name one."""
+    known = await asyncio.to_thread(call.gateway.models.list)  # the published catalogue is read at its first use
+    return ModelsListed(
+        models=[
+            ModelListed(
+                id=model.id,
+                name=model.id,
+                provider=model.provider,
+                ref=model.ref,
+                usable=model.usable,
+                context_window=model.context_window,
+                cost=model.price,
+            )
+            for model in known
+        ]
+    )
+
+
+METHODS: tuple[Method[Any], ...] = (
+    Method(
+        "agents.list",
+        NoParams,
+        Scope.READ,
+        agents_list,
+        "`{defaultId, mainKey, scope, agents: [{id, name?, model? {primary}, thinkingDefault?}]}`",
+    ),
+    Method(
+        "models.list",
+        NoParams,
+        Scope.READ,
+        models_list,
+        "`{models: [{id, name, provider, ref, usable, contextWindow?, cost? {input, output}}]}`",
+    ),
+)

@@ -1,0 +1,199 @@
+"""Chat: what a person at a client does with one session."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Raw
+
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Message, Provenance, ProvenanceKind
+from backchannel.core.runs import Accepted, RunRequest, RunState
+from backchannel.core.sessions import Session
+from backchannel.errors import InvalidRequest, SessionNotFound
+from backchannel.gateway.addressing import address_for_message, check_agent, find_session, resolve
+from backchannel.gateway.call import Call
+from backchannel.gateway.messages import IdempotencyKey, Label, digest_of, read_content, read_thinking
+from backchannel.gateway.methods.runs import MAX_RUN_S
+from backchannel.gateway.protocol import Answer, Method, Params, Scope
+
+_LISTED, _MOST_LISTED = 200, 1000
+
+
+class ChatSendParams(Params, frozen=True, kw_only=True):
+    session_key: str
+    message: str
+    agent_id: str | None = None
+    session_id: str | None = None
+    deliver: bool = False
+    thinking: str | None = None
+    timeout_ms: Annotated[int, Meta(gt=0, le=MAX_RUN_S * 1000)] | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class ChatStarted(Answer, frozen=True, kw_only=True):
+    run_id: str
+    status: str
+
+
+class ChatHistoryParams(Params, frozen=True, kw_only=True):
+    session_key: str
+    agent_id: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _LISTED
+    before: str | None = None
+    after: str | None = None
+
+
+class ChatHistory(Answer, frozen=True, kw_only=True):
+    session_key: str
+    messages: list[Raw]
+    pending: list[Message]
+    has_more: bool
+    session_id: str | None = None
+    thinking_level: str | None = None
+
+
+class ChatAbortParams(Params, frozen=True, kw_only=True):
+    session_key: str
+    agent_id: str | None = None
+    run_id: str | None = None
+
+
+class ChatAborted(Answer, frozen=True, kw_only=True):
+    ok: bool
+    aborted: bool
+    run_ids: list[str]
+
+
+class ChatInjectParams(Params, frozen=True, kw_only=True):
+    session_key: str
+    message: str
+    agent_id: str | None = None
+    label: Label | None = None
+
+
+class ChatInjected(Answer, frozen=True, kw_only=True):
+    ok: bool
+    message_id: str
+
+
+async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
+    """Sends a message to a session, which it makes if it is new; `chat` events tell how it is answered."""
+    gateway = call.gateway
+    key = await address_for_message(gateway, params.session_key, params.agent_id)
+    request = RunRequest(
+        key=key,
+        content=read_content(params.message),
+        provenance=Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_channel="webchat"),
+        id=params.idempotency_key,
+        digest=digest_of(call.caller, "chat.send", key, params),
+        deliver=params.deliver,
+        thinking=read_thinking(params.thinking),
+        timeout_s=None if params.timeout_ms is None else params.timeout_ms / 1000,
+        expected_session_id=params.session_id,
+    )
+    call.door.desk.watch(call.subscriber, str(key))  # before it is accepted, so that no event is missed
+    accepted = await gateway.runtime.submit(request)
+    return ChatStarted(run_id=accepted.run.id, status=_shown_state(accepted))
+
+
+def _shown_state(accepted: Accepted) -> str:
+    """Tell whether the run started or waits; a repeated request hears how the first one ended."""
+    if accepted.run.state is RunState.RUNNING:
+        return "started"
+    return accepted.run.state.value
+
+
+async def chat_history(call: Call, params: ChatHistoryParams) -> ChatHistory:
+    """Reads a session's transcript, oldest first, as it is stored; `pending` is accepted and not yet in it."""
+    if params.before is not None and params.after is not None:
+        raise InvalidRequest("before, after: only one of them can be given", param="before")
+    gateway = call.gateway
+    key, session = await _session_or_main(call, params.session_key, params.agent_id)
+    call.door.desk.watch(call.subscriber, str(key))
+    if session is None:
+        return ChatHistory(session_key=call.door.rows.key(str(key)), messages=[], pending=[], has_more=False)
+    limit = min(params.limit, _MOST_LISTED)
+    # What waits is read first: a message that enters the transcript in between is then seen twice, never missed.
+    pending = await gateway.store.pending(session.key)
+    page = await gateway.store.history(session.session_id, limit=limit, before=params.before, after=params.after)
+    messages, is_cut = fit(page.messages, call.door.limits.frame_bytes, keep_oldest=params.after is not None)
+    return ChatHistory(
+        session_key=call.door.rows.key(session.key),
+        session_id=session.session_id,
+        messages=messages,
+        pending=_not_among(pending, page.messages),
+        has_more=page.has_more or is_cut,
+        thinking_level=session.thinking_level,
+    )
+
+
+def fit(messages: list[Message], max_bytes: int, *, keep_oldest: bool) -> tuple[list[Raw], bool]:
+    """Keep as many messages as an answer can hold, one at least; what is left out is read with the next page."""
+    kept: list[Raw] = []
+    size = 0
+    for message in messages if keep_oldest else reversed(messages):
+        line = msgspec.json.encode(message)
+        size += len(line)
+        if kept and size > max_bytes:
+            break
+        kept.append(Raw(line))
+    if not keep_oldest:
+        kept.reverse()
+    return kept, len(kept) < len(messages)
+
+
+def _not_among(pending: list[Message], messages: list[Message]) -> list[Message]:
+    if not pending:
+        return pending
+    seen = {message.id for message in messages}
+    return [message for message in pending if message.id not in seen]
+
+
+async def _session_or_main(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
+    """Find a session; an agent's main session is there before anyone has spoken to it."""
+    gateway = call.gateway
+    resolved = await resolve(gateway, text, agent_id)
+    session = await gateway.store.session(str(resolved.key))
+    if session is not None:
+        return resolved.key, session
+    if not gateway.scheme.is_main(resolved.key):
+        raise SessionNotFound(f"no session {text[:80]!r} (sessions.list shows those there are)")
+    check_agent(gateway, resolved.key.agent)
+    return resolved.key, None
+
+
+async def chat_abort(call: Call, params: ChatAbortParams) -> ChatAborted:
+    """Stops the run that a session is working on, or the one named, which may still be queued."""
+    session = await find_session(call.gateway, params.session_key, params.agent_id)
+    run_ids = await call.gateway.runtime.abort(session.key, params.run_id)
+    return ChatAborted(ok=True, aborted=bool(run_ids), run_ids=run_ids)
+
+
+async def chat_inject(call: Call, params: ChatInjectParams) -> ChatInjected:
+    """Puts a note into a session: it starts no run, and enters the transcript at the next boundary."""
+    key = await address_for_message(call.gateway, params.session_key, params.agent_id)
+    read_content(params.message)
+    message_id = await call.gateway.runtime.inject(key, params.message, params.label)
+    return ChatInjected(ok=True, message_id=message_id)
+
+
+METHODS: tuple[Method[Any], ...] = (
+    Method(
+        "chat.send",
+        ChatSendParams,
+        Scope.WRITE,
+        chat_send,
+        "`{runId, status: started | queued}`; a repeated request hears the state of the first",
+    ),
+    Method(
+        "chat.history",
+        ChatHistoryParams,
+        Scope.READ,
+        chat_history,
+        "`{sessionKey, sessionId?, messages, pending, hasMore, thinkingLevel?}`",
+    ),
+    Method("chat.abort", ChatAbortParams, Scope.WRITE, chat_abort, "`{ok, aborted, runIds}`"),
+    Method("chat.inject", ChatInjectParams, Scope.WRITE, chat_inject, "`{ok, messageId}`"),
+)

@@ -1,0 +1,248 @@
+"""Runs: `agent` starts one and tells its end, `agent.wait` waits for one, `runs.*` look at them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from backchannel.core.messages import Provenance, ProvenanceKind, Usage
+from backchannel.core.runs import Run, RunRequest, RunState
+from backchannel.errors import Forbidden, RunNotFound
+from backchannel.gateway.addressing import address_for_message, resolve
+from backchannel.gateway.call import Call
+from backchannel.gateway.cursors import read_cursor, write_cursor
+from backchannel.gateway.events import error_of
+from backchannel.gateway.messages import (
+    IdempotencyKey,
+    digest_of,
+    read_content,
+    read_model,
+    read_reply_to,
+    read_thinking,
+)
+from backchannel.gateway.protocol import Answer, Method, Params, Scope
+from backchannel.gateway.rows import RunRow, duration_ms
+
+MAX_RUN_S = 7 * 24 * 3600
+MAX_WAIT_MS = 24 * 3600 * 1000
+_LISTED, _MOST_LISTED = 50, 500
+
+
+class AgentParams(Params, frozen=True, kw_only=True):
+    message: str
+    session_key: str | None = None
+    agent_id: str | None = None
+    deliver: bool = False
+    channel: str | None = None
+    to: str | None = None
+    account_id: str | None = None
+    thread_id: str | None = None
+    timeout: Annotated[float, Meta(gt=0, le=MAX_RUN_S)] | None = None
+    thinking: str | None = None
+    model: str | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class AgentAccepted(Answer, frozen=True, kw_only=True):
+    run_id: str
+    status: str
+    accepted_at: int
+
+
+class Payload(Answer, frozen=True, kw_only=True, omit_defaults=False):
+    text: str
+    media_url: str | None = None
+
+
+class ResultMeta(Answer, frozen=True, kw_only=True):
+    usage: Usage
+    duration_ms: int | None = None
+    model: str | None = None
+
+
+class Result(Answer, frozen=True, kw_only=True):
+    payloads: list[Payload]
+    meta: ResultMeta
+
+
+class AgentEnded(Answer, frozen=True, kw_only=True):
+    run_id: str
+    status: str
+    summary: str
+    result: Result
+    error: str | None = None
+
+
+class WaitParams(Params, frozen=True, kw_only=True):
+    run_id: str
+    timeout_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)] = 30_000
+
+
+class Waited(Answer, frozen=True, kw_only=True):
+    run_id: str
+    status: str
+    started_at: int | None = None
+    ended_at: int | None = None
+    error: str | None = None
+    reply: str | None = None
+    running: bool = False
+    queued: bool = False
+
+
+class RunParams(Params, frozen=True, kw_only=True):
+    run_id: str
+
+
+class RunsListParams(Params, frozen=True, kw_only=True):
+    session_key: str | None = None
+    states: tuple[RunState, ...] = ()
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _LISTED
+    cursor: str | None = None
+
+
+class RunShown(Answer, frozen=True, kw_only=True):
+    run: RunRow
+
+
+class RunsListed(Answer, frozen=True, kw_only=True):
+    count: int
+    has_more: bool
+    runs: list[RunRow]
+    next_cursor: str | None = None
+
+
+async def agent(call: Call, params: AgentParams) -> AgentEnded:
+    """Sends a message to an agent; answers when it is accepted, and again, with the same id, when its run ended."""
+    gateway = call.gateway
+    key = await address_for_message(gateway, params.session_key or "main", params.agent_id)
+    request = RunRequest(
+        key=key,
+        content=read_content(params.message),
+        provenance=Provenance(kind=ProvenanceKind.EXTERNAL_USER),
+        id=params.idempotency_key,
+        digest=digest_of(call.caller, "agent", key, params),
+        deliver=params.deliver,
+        reply_to=read_reply_to(gateway, params),
+        model=read_model(gateway, params.model),
+        thinking=read_thinking(params.thinking),
+        timeout_s=params.timeout,
+    )
+    accepted = (await gateway.runtime.submit(request)).run
+    call.door.desk.follow(call.subscriber, accepted)
+    call.answer_first(AgentAccepted(run_id=accepted.id, status="accepted", accepted_at=accepted.accepted_at))
+    return ended(await _wait_to_the_end(call, accepted))
+
+
+async def _wait_to_the_end(call: Call, run: Run) -> Run:
+    while not run.is_finished:
+        run = await call.waits.until(call.gateway.runtime.wait(run.id, 3600.0))
+    return run
+
+
+def ended(run: Run) -> AgentEnded:
+    """Show how a run ended, as the second answer of `agent`."""
+    error = None if run.state is RunState.OK else error_of(run)
+    return AgentEnded(
+        run_id=run.id,
+        status=run.state.value,
+        summary=error or "completed",
+        error=error,
+        result=Result(
+            payloads=[Payload(text=run.reply)] if run.reply else [],
+            meta=ResultMeta(usage=run.usage, duration_ms=duration_ms(run), model=run.answered_by),
+        ),
+    )
+
+
+async def agent_wait(call: Call, params: WaitParams) -> Waited:
+    """Waits for a run to end, also for one that ended long ago; `timeoutMs: 0` only looks."""
+    await _check_own_run(call, params.run_id)
+    run = await call.waits.until(call.gateway.runtime.wait(params.run_id, params.timeout_ms / 1000))
+    return waited(run)
+
+
+async def _check_own_run(call: Call, run_id: str) -> None:
+    """Keep an agent's token to the runs of its own session; of others it does not even learn that they exist."""
+    if call.caller.session_key is None:
+        return
+    run = await call.gateway.store.run(run_id)
+    if run is None or run.session_key != call.caller.session_key:
+        raise Forbidden("an agent's token may wait for runs of its own session only", runId=run_id)
+
+
+def waited(run: Run) -> Waited:
+    """Show what a wait found; one that ended before the run says whether it is queued or running."""
+    if not run.is_finished:
+        is_running = run.state is RunState.RUNNING
+        return Waited(
+            run_id=run.id,
+            status=RunState.TIMEOUT.value,
+            started_at=run.started_at,
+            running=is_running,
+            queued=not is_running,
+        )
+    return Waited(
+        run_id=run.id,
+        status=run.state.value,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        error=None if run.state is RunState.OK else error_of(run),
+        reply=(run.reply or "") if run.state is RunState.OK else run.reply,
+    )
+
+
+async def runs_get(call: Call, params: RunParams) -> RunShown:
+    """Shows one run."""
+    run = await call.gateway.store.run(params.run_id)
+    if run is None:
+        raise RunNotFound(f"no run {params.run_id[:80]!r} (runs.list shows those there are)", runId=params.run_id)
+    return RunShown(run=call.door.rows.run(run))
+
+
+async def runs_list(call: Call, params: RunsListParams) -> RunsListed:
+    """Lists runs, newest first, of one session or of all, in the states given or in any."""
+    key = None
+    if params.session_key is not None:
+        key = str((await resolve(call.gateway, params.session_key)).key)
+    query: list[Any] = ["runs.list", key, sorted(params.states)]
+    before = None if params.cursor is None else read_cursor(params.cursor, query, int)
+    limit = min(params.limit, _MOST_LISTED)
+    found = await call.gateway.store.runs(session_key=key, states=params.states, limit=limit + 1, before=before)
+    page, has_more = found[:limit], len(found) > limit
+    return RunsListed(
+        count=len(page),
+        has_more=has_more,
+        next_cursor=write_cursor(query, page[-1].position) if has_more else None,
+        runs=[call.door.rows.run(run) for run in page],
+    )
+
+
+async def runs_retry(call: Call, params: RunParams) -> RunShown:
+    """Queues a run once more that failed or was parked."""
+    run = await call.gateway.runtime.retry(params.run_id)
+    return RunShown(run=call.door.rows.run(run))
+
+
+METHODS: tuple[Method[Any], ...] = (
+    Method(
+        "agent",
+        AgentParams,
+        Scope.WRITE,
+        agent,
+        '`{runId, status: "accepted", acceptedAt}`, then `{runId, status, summary, error?, '
+        "result {payloads: [{text, mediaUrl}], meta {durationMs, usage, model}}}`",
+    ),
+    Method(
+        "agent.wait",
+        WaitParams,
+        Scope.READ,
+        agent_wait,
+        "`{runId, status: ok | error | timeout | aborted, startedAt?, endedAt?, error?, reply?}`; a wait that ended "
+        "before the run has the status `timeout`, `running` or `queued`: `true`, and no `endedAt`",
+        for_agents=True,
+    ),
+    Method("runs.get", RunParams, Scope.READ, runs_get, "`{run}`"),
+    Method("runs.list", RunsListParams, Scope.READ, runs_list, "`{count, hasMore, nextCursor?, runs}`"),
+    Method("runs.retry", RunParams, Scope.WRITE, runs_retry, "`{run}`"),
+)

@@ -1,0 +1,306 @@
+"""Sessions: listing, finding and changing them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from backchannel.core.keys import Kind, SessionKey, normalise_agent_id
+from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
+from backchannel.errors import InvalidRequest, MainSessionKept, SessionNotFound
+from backchannel.gateway.addressing import (
+    check_agent,
+    find_labelled,
+    find_session,
+    operator_keys,
+    resolve,
+)
+from backchannel.gateway.call import Call
+from backchannel.gateway.cursors import read_cursor, write_cursor
+from backchannel.gateway.messages import Label, read_model, read_thinking
+from backchannel.gateway.protocol import Answer, Method, Params, Scope
+from backchannel.gateway.rows import ModelShown, Row, one_line, preview
+
+_LISTED, _MOST_LISTED, _MOST_PREVIEWED = 100, 1000, 64
+_MINUTE_MS = 60_000
+_KINDS = tuple(kind.value for kind in Kind)
+_RESERVED = (":global", ":unknown")
+
+
+class SessionsListParams(Params, frozen=True, kw_only=True):
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _LISTED
+    cursor: str | None = None
+    offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    active_minutes: Annotated[int, Meta(ge=1, le=100_000_000)] | None = None
+    search: str | None = None
+    label: str | None = None
+    agent_id: str | None = None
+    spawned_by: str | None = None
+    kinds: tuple[str, ...] = ()
+    archived: bool = False
+    include_last_message: bool = False
+    include_derived_titles: bool = False
+
+
+class SessionsListed(Answer, frozen=True, kw_only=True):
+    ts: int
+    path: str
+    count: int
+    has_more: bool
+    defaults: ModelShown | dict[str, str]
+    sessions: list[Row]
+    next_cursor: str | None = None
+
+
+class SessionsResolveParams(Params, frozen=True, kw_only=True):
+    key: str | None = None
+    session_id: str | None = None
+    label: str | None = None
+    agent_id: str | None = None
+
+
+class KeyParams(Params, frozen=True, kw_only=True):
+    key: str
+    agent_id: str | None = None
+
+
+class SessionsPatchParams(Params, frozen=True, kw_only=True):
+    key: str
+    agent_id: str | None = None
+    expected_session_id: str | None = None
+    label: Label | UnsetType | None = UNSET
+    display_name: Label | UnsetType | None = UNSET
+    send_policy: Literal["allow", "deny"] | UnsetType | None = UNSET
+    model: str | UnsetType | None = UNSET
+    thinking_level: str | UnsetType | None = UNSET
+    verbose_level: Literal["on", "off"] | UnsetType | None = UNSET
+    archived: bool | UnsetType = UNSET
+
+
+class SessionsPreviewParams(Params, frozen=True, kw_only=True):
+    keys: Annotated[list[str], Meta(min_length=1, max_length=_MOST_PREVIEWED)]
+    limit: Annotated[int, Meta(ge=1, le=50)] = 12
+    max_chars: Annotated[int, Meta(ge=20, le=4000)] = 240
+
+
+class Found(Answer, frozen=True, kw_only=True):
+    ok: bool
+    key: str
+
+
+class Changed(Answer, frozen=True, kw_only=True):
+    ok: bool
+    key: str
+    entry: Row
+
+
+class Deleted(Answer, frozen=True, kw_only=True):
+    ok: bool
+    key: str
+    deleted: bool
+    session_id: str
+
+
+class Described(Answer, frozen=True, kw_only=True):
+    session: Row
+
+
+class PreviewItem(Answer, frozen=True, kw_only=True):
+    role: str
+    text: str
+    timestamp: int
+
+
+class Preview(Answer, frozen=True, kw_only=True):
+    key: str
+    status: str
+    items: list[PreviewItem]
+
+
+class Previews(Answer, frozen=True, kw_only=True):
+    ts: int
+    previews: list[Preview]
+
+
+async def sessions_list(call: Call, params: SessionsListParams) -> SessionsListed:
+    """Lists sessions, those with the newest activity first; a cursor goes on where a list ended."""
+    gateway, rows = call.gateway, call.door.rows
+    if params.cursor is not None and params.offset:
+        raise InvalidRequest("cursor, offset: only one of them can be given", param="cursor")
+    now = gateway.clock.now_ms()
+    wanted = _read_filter(call, params, now)
+    query: list[Any] = ["sessions.list", wanted.kinds, wanted.agent_id, wanted.label, wanted.search, wanted.spawned_by]
+    query += [params.active_minutes, wanted.archived]
+    after = None if params.cursor is None else read_cursor(params.cursor, query, Page)
+    limit = min(params.limit, _MOST_LISTED)
+    found = await gateway.store.sessions(wanted, after=after, limit=limit + 1, offset=params.offset)
+    page, has_more = found[:limit], len(found) > limit
+    listed = [session for session in page if gateway.scheme.global_scope or not session.key.endswith(_RESERVED)]
+    return SessionsListed(
+        ts=now,
+        path=str(gateway.store.folder.database),
+        count=len(listed),
+        has_more=has_more,
+        next_cursor=write_cursor(query, Page(page[-1].updated_at, page[-1].key)) if has_more else None,
+        defaults=rows.model(gateway.agents.get(gateway.agents.default_id).model) or {},
+        sessions=await _with_previews(call, params, listed),
+    )
+
+
+def _read_filter(call: Call, params: SessionsListParams, now: int) -> SessionFilter:
+    for word in params.kinds:
+        if word not in _KINDS:
+            raise InvalidRequest(
+                f"kinds: {word[:64]!r} is not a kind (expected any of {', '.join(_KINDS)})", param="kinds"
+            )
+    spawned_by = params.spawned_by and str(operator_keys(call.gateway).read(params.spawned_by).key)
+    since = None if params.active_minutes is None else now - params.active_minutes * _MINUTE_MS
+    return SessionFilter(
+        kinds=tuple(sorted(set(params.kinds))),
+        agent_id=None if params.agent_id is None else normalise_agent_id(params.agent_id),
+        label=params.label,
+        search=params.search or None,
+        spawned_by=spawned_by or None,
+        updated_since=since,
+        archived=params.archived,
+    )
+
+
+async def _with_previews(call: Call, params: SessionsListParams, sessions: list[Session]) -> list[Row]:
+    rows = call.door.rows
+    if not (params.include_last_message or params.include_derived_titles):
+        return [rows.row(session) for session in sessions]
+    ids = [session.session_id for session in sessions]
+    last = await call.gateway.store.last_messages(ids, 1, with_tools=False)
+    return [
+        rows.row(session, **_extras(params, session, preview(last.get(session.session_id, [])))) for session in sessions
+    ]
+
+
+def _extras(params: SessionsListParams, session: Session, last: str | None) -> dict[str, str | None]:
+    extras: dict[str, str | None] = {}
+    if params.include_last_message:
+        extras["last_message_preview"] = last
+    if params.include_derived_titles:
+        extras["derived_title"] = session.display_name or session.label or (last and one_line(last, 64))
+    return extras
+
+
+async def sessions_resolve(call: Call, params: SessionsResolveParams) -> Found:
+    """Finds the key of a session by a key as people write it, a session id or a label."""
+    given = [value for value in (params.key, params.session_id, params.label) if value is not None]
+    if len(given) != 1:
+        raise InvalidRequest("key, sessionId, label: exactly one of them is needed", param="key")
+    if params.label is not None:
+        key = str(await find_labelled(call.gateway, params.label, params.agent_id))
+    else:
+        key = (await find_session(call.gateway, given[0], params.agent_id)).key
+    return Found(ok=True, key=call.door.rows.key(key))
+
+
+async def sessions_patch(call: Call, params: SessionsPatchParams) -> Changed:
+    """Changes a session's settings, and makes it if it is new; null clears a setting."""
+    gateway = call.gateway
+    resolved = await resolve(gateway, params.key, params.agent_id)
+    if not resolved.exists:
+        check_agent(gateway, resolved.key.agent)
+    if isinstance(params.model, str):
+        read_model(gateway, params.model)
+    if isinstance(params.thinking_level, str):
+        read_thinking(params.thinking_level)
+    await _check_archiving(call, params, resolved.key)
+    change = SessionPatch(
+        label=params.label,
+        display_name=params.display_name,
+        send_policy=params.send_policy,
+        model=params.model,
+        thinking_level=params.thinking_level,
+        verbose_level=params.verbose_level,
+    )
+    session = await gateway.store.patch_session(resolved.key, change, expected_session_id=params.expected_session_id)
+    if params.archived is True:
+        session = await gateway.runtime.delete(resolved.key)
+    return _changed(call, session)
+
+
+async def _check_archiving(call: Call, params: SessionsPatchParams, key: SessionKey) -> None:
+    if params.archived is True and call.gateway.scheme.is_main(key):
+        raise MainSessionKept(f"{params.key[:80]!r} is a main session: it can be reset, not archived")
+    if params.archived is False:
+        session = await call.gateway.store.session(str(key))
+        if session is not None and session.archived_at is not None:
+            raise InvalidRequest(
+                "archived: an archived session does not come back (a message to its key starts a new one)",
+                param="archived",
+            )
+
+
+async def sessions_reset(call: Call, params: KeyParams) -> Changed:
+    """Starts a new transcript under the same key; the active run is aborted, queued ones go on in the new one."""
+    session = await find_session(call.gateway, params.key, params.agent_id)
+    return _changed(call, await call.gateway.runtime.reset(SessionKey.parse(session.key)))
+
+
+async def sessions_delete(call: Call, params: KeyParams) -> Deleted:
+    """Archives a session: it leaves the lists, and nothing is ever written to its transcript again."""
+    session = await find_session(call.gateway, params.key, params.agent_id)
+    archived = await call.gateway.runtime.delete(SessionKey.parse(session.key))
+    return Deleted(ok=True, key=call.door.rows.key(archived.key), deleted=True, session_id=archived.session_id)
+
+
+async def sessions_describe(call: Call, params: KeyParams) -> Described:
+    """Shows one session's row."""
+    session = await find_session(call.gateway, params.key, params.agent_id, archived=True)
+    return Described(session=call.door.rows.row(session))
+
+
+async def sessions_preview(call: Call, params: SessionsPreviewParams) -> Previews:
+    """Shows the last messages of several sessions, cut short."""
+    found: dict[str, Session | None] = {}
+    for text in params.keys:
+        try:
+            found[text] = await find_session(call.gateway, text, archived=True)
+        except SessionNotFound:
+            found[text] = None
+    ids = [session.session_id for session in found.values() if session is not None]
+    last = await call.gateway.store.last_messages(ids, params.limit, with_tools=False)
+    previews = [_preview(text, session, last, params) for text, session in found.items()]
+    return Previews(ts=call.gateway.clock.now_ms(), previews=previews)
+
+
+def _preview(text: str, session: Session | None, last: dict[str, Any], params: SessionsPreviewParams) -> Preview:
+    if session is None:
+        return Preview(key=text, status="missing", items=[])
+    items = [
+        PreviewItem(role=message.role.value, text=one_line(message.text, params.max_chars), timestamp=message.timestamp)
+        for message in last.get(session.session_id, [])
+    ]
+    return Preview(key=text, status="ok" if items else "empty", items=items)
+
+
+def _changed(call: Call, session: Session) -> Changed:
+    return Changed(ok=True, key=call.door.rows.key(session.key), entry=call.door.rows.row(session))
+
+
+METHODS: tuple[Method[Any], ...] = (
+    Method(
+        "sessions.list",
+        SessionsListParams,
+        Scope.READ,
+        sessions_list,
+        "`{ts, path, count, hasMore, nextCursor?, defaults {modelProvider, model, contextTokens}, sessions}`",
+    ),
+    Method("sessions.resolve", SessionsResolveParams, Scope.READ, sessions_resolve, "`{ok, key}`"),
+    Method("sessions.patch", SessionsPatchParams, Scope.ADMIN, sessions_patch, "`{ok, key, entry}`"),
+    Method("sessions.reset", KeyParams, Scope.ADMIN, sessions_reset, "`{ok, key, entry}`"),
+    Method("sessions.delete", KeyParams, Scope.ADMIN, sessions_delete, "`{ok, key, deleted, sessionId}`"),
+    Method("sessions.describe", KeyParams, Scope.READ, sessions_describe, "`{session}`"),
+    Method(
+        "sessions.preview",
+        SessionsPreviewParams,
+        Scope.READ,
+        sessions_preview,
+        "`{ts, previews: [{key, status: ok | empty | missing, items: [{role, text, timestamp}]}]}`",
+    ),
+)

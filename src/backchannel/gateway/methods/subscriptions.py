@@ -1,0 +1,49 @@
+"""Subscriptions: which events a connection gets besides those of the runs it started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backchannel.gateway.addressing import resolve
+from backchannel.gateway.call import Call
+from backchannel.gateway.methods.sessions import KeyParams
+from backchannel.gateway.protocol import Answer, Method, NoParams, Scope
+
+
+class Subscribed(Answer, frozen=True, kw_only=True):
+    subscribed: bool
+    key: str | None = None
+
+
+async def sessions_subscribe(call: Call, params: NoParams) -> Subscribed:
+    """Sends this connection `sessions.changed`, and the `chat` and `agent` events of all sessions."""
+    call.door.desk.subscribe(call.subscriber)
+    return Subscribed(subscribed=True)
+
+
+async def sessions_unsubscribe(call: Call, params: NoParams) -> Subscribed:
+    """Ends `sessions.subscribe`."""
+    call.door.desk.unsubscribe(call.subscriber)
+    return Subscribed(subscribed=False)
+
+
+async def messages_subscribe(call: Call, params: KeyParams) -> Subscribed:
+    """Sends this connection the messages that enter a session's transcript, and its `chat` and `agent` events."""
+    key = str((await resolve(call.gateway, params.key, params.agent_id)).key)
+    call.door.desk.watch_messages(call.subscriber, key)
+    return Subscribed(subscribed=True, key=call.door.rows.key(key))
+
+
+async def messages_unsubscribe(call: Call, params: KeyParams) -> Subscribed:
+    """Ends `sessions.messages.subscribe` for a session."""
+    key = str((await resolve(call.gateway, params.key, params.agent_id)).key)
+    call.door.desk.unwatch_messages(call.subscriber, key)
+    return Subscribed(subscribed=False, key=call.door.rows.key(key))
+
+
+METHODS: tuple[Method[Any], ...] = (
+    Method("sessions.subscribe", NoParams, Scope.READ, sessions_subscribe, "`{subscribed: true}`"),
+    Method("sessions.unsubscribe", NoParams, Scope.READ, sessions_unsubscribe, "`{subscribed: false}`"),
+    Method("sessions.messages.subscribe", KeyParams, Scope.READ, messages_subscribe, "`{subscribed: true, key}`"),
+    Method("sessions.messages.unsubscribe", KeyParams, Scope.READ, messages_unsubscribe, "`{subscribed: false, key}`"),
+)

@@ -1,0 +1,133 @@
+"""Tokens: making, listing and revoking them. A token is shown once, when it is made."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from backchannel.core.keys import SessionKey
+from backchannel.errors import InvalidRequest, SessionNotFound, TokenNotFound
+from backchannel.gateway.addressing import check_agent, resolve
+from backchannel.gateway.auth import hash_token, new_token, read_scopes, show_scopes
+from backchannel.gateway.call import Call
+from backchannel.gateway.messages import Label
+from backchannel.gateway.protocol import Answer, Method, NoParams, Params, Scope
+from backchannel.storage.transactions.tokens import TokenRow
+
+
+class TokensCreateParams(Params, frozen=True, kw_only=True):
+    scopes: list[str] | None = None
+    session_key: str | None = None
+    label: Label | None = None
+
+
+class TokenMade(Answer, frozen=True, kw_only=True):
+    id: str
+    token: str
+    scopes: list[str]
+    session_key: str | None = None
+    label: str | None = None
+
+
+class TokenShown(Answer, frozen=True, kw_only=True):
+    id: str
+    scopes: list[str]
+    created_at: int
+    session_key: str | None = None
+    label: str | None = None
+    revoked_at: int | None = None
+
+
+class TokensListed(Answer, frozen=True, kw_only=True):
+    tokens: list[TokenShown]
+
+
+class TokenParams(Params, frozen=True, kw_only=True):
+    id: str
+
+
+class TokenRevoked(Answer, frozen=True, kw_only=True):
+    ok: bool
+    id: str
+
+
+async def tokens_create(call: Call, params: TokensCreateParams) -> TokenMade:
+    """Makes a token: for an operator with `scopes`, or for an agent, bound to the one session of `sessionKey`."""
+    if bool(params.scopes) == (params.session_key is not None):
+        raise InvalidRequest("scopes, sessionKey: exactly one of them is needed", param="scopes")
+    key = None if params.session_key is None else await _bound_session(call, params.session_key)
+    token = new_token()
+    row = TokenRow(
+        id=secrets.token_hex(6),
+        digest=hash_token(token),
+        scopes=tuple(show_scopes(read_scopes(params.scopes or ()))),
+        session_key=None if key is None else str(key),
+        label=params.label,
+        created_at=call.gateway.clock.now_ms(),
+    )
+    await call.gateway.store.create_token(row)
+    return TokenMade(
+        id=row.id,
+        token=token,
+        scopes=list(row.scopes),
+        session_key=row.session_key and call.door.rows.key(row.session_key),
+        label=row.label,
+    )
+
+
+async def _bound_session(call: Call, text: str) -> SessionKey:
+    """Find the session that a token shall be bound to: one that exists, or the main session of an agent."""
+    gateway = call.gateway
+    key = (await resolve(gateway, text)).key
+    session = await gateway.store.session(str(key))
+    if session is not None and session.archived_at is None:
+        return key
+    if not gateway.scheme.is_main(key):
+        raise SessionNotFound(f"no session {text[:80]!r} (sessions.list shows those there are)")
+    check_agent(gateway, key.agent)
+    return key
+
+
+async def tokens_list(call: Call, params: NoParams) -> TokensListed:
+    """Lists the tokens that were made, without what would let anyone use them."""
+    rows = await call.gateway.store.tokens()
+    return TokensListed(
+        tokens=[
+            TokenShown(
+                id=row.id,
+                scopes=list(row.scopes),
+                session_key=row.session_key and call.door.rows.key(row.session_key),
+                label=row.label,
+                created_at=row.created_at,
+                revoked_at=row.revoked_at,
+            )
+            for row in rows
+        ]
+    )
+
+
+async def tokens_revoke(call: Call, params: TokenParams) -> TokenRevoked:
+    """Revokes a token and closes the connections that came in by it."""
+    if not await call.gateway.store.revoke_token(params.id):
+        raise TokenNotFound(f"no valid token has the id {params.id[:64]!r} (tokens.list shows those there are)")
+    call.door.close_token(params.id)
+    return TokenRevoked(ok=True, id=params.id)
+
+
+METHODS: tuple[Method[Any], ...] = (
+    Method(
+        "tokens.create",
+        TokensCreateParams,
+        Scope.ADMIN,
+        tokens_create,
+        "`{id, token, scopes, sessionKey?, label?}`; the token is shown this once",
+    ),
+    Method(
+        "tokens.list",
+        NoParams,
+        Scope.ADMIN,
+        tokens_list,
+        "`{tokens: [{id, scopes, sessionKey?, label?, createdAt, revokedAt?}]}`",
+    ),
+    Method("tokens.revoke", TokenParams, Scope.ADMIN, tokens_revoke, "`{ok, id}`"),
+)

@@ -1,0 +1,319 @@
+"""The wire: frames, the handshake's values, and what a method of the gateway is.
+
+A connection speaks JSON text frames: requests (`req`) from the client, answers (`res`) and events from the gateway.
+The gateway opens with the event `connect.challenge`; the client's first request is `connect`; after its answer every
+method of the table in `methods/` may be called, several at the same time, each answered by its id.
+
+Parameters are strict: an unknown or wrongly typed one is an error that names it. The exception is written once, in
+`WITHOUT_EFFECT`: fields that clients of this protocol send elsewhere and that mean nothing here.
+
+To add a method: write its parameters and its handler in a file of `methods/`, add its line to that file's `METHODS`,
+and run `python -m backchannel.gateway.reference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from backchannel.config.findings import nearest
+from backchannel.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from backchannel.gateway.call import Call
+
+PROTOCOL_VERSION = 4
+EVENTS = ("connect.challenge", "agent", "chat", "sessions.changed", "session.message", "tick", "shutdown")
+MAX_REQUEST_ID_LENGTH = 256
+
+WITHOUT_EFFECT: Mapping[str, frozenset[str]] = {
+    "agent": frozenset(
+        (
+            "lane",
+            "extraSystemPrompt",
+            "spawnedBy",
+            "replyTo",
+            "replyChannel",
+            "replyAccountId",
+            "groupId",
+            "groupChannel",
+            "groupSpace",
+            "bestEffortDeliver",
+            "inputProvenance",
+            "internalEvents",
+            "promptMode",
+            "bootstrapContextMode",
+            "bootstrapContextRunKind",
+            "voiceWakeTrigger",
+            "cleanupBundleMcpOnRunEnd",
+            "attachments",
+        )
+    ),
+    "chat.send": frozenset(
+        (
+            "fastMode",
+            "originatingChannel",
+            "originatingTo",
+            "originatingAccountId",
+            "originatingThreadId",
+            "systemInputProvenance",
+            "systemProvenanceReceipt",
+            "suppressCommandInterpretation",
+            "attachments",
+        )
+    ),
+    "chat.history": frozenset(["maxChars"]),
+    "sessions.list": frozenset(["includeGlobal", "includeUnknown", "configuredAgentsOnly"]),
+    "sessions.resolve": frozenset(["includeGlobal", "includeUnknown", "spawnedBy"]),
+    "sessions.describe": frozenset(["includeDerivedTitles", "includeLastMessage"]),
+    "sessions.reset": frozenset(["reason"]),
+    "sessions.delete": frozenset(["deleteTranscript", "emitLifecycleHooks"]),
+    "sessions.messages.subscribe": frozenset(["includeApprovals"]),
+    "agents.list": frozenset(["scope"]),
+    "models.list": frozenset(["view", "scope", "includeArgs"]),
+}
+"""Per method, the fields that are accepted and change nothing: not provenance, not the parent, not the prompt."""
+
+_ONLY_EMPTY = frozenset(["attachments"])  # dropping what a person attached would lose it silently
+
+
+class Scope(StrEnum):
+    """What a token permits; each includes those before it."""
+
+    READ = "operator.read"
+    WRITE = "operator.write"
+    ADMIN = "operator.admin"
+
+
+class Params(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The base of every method's parameters."""
+
+
+class NoParams(Params, frozen=True, kw_only=True):
+    """The parameters of a method that has none."""
+
+
+class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The base of every answer and event payload: what is not known is absent."""
+
+
+P = TypeVar("P", bound=Params)
+
+
+class Method(Generic[P]):
+    """One line of the method table."""
+
+    def __init__(
+        self,
+        name: str,
+        params: type[P],
+        scope: Scope,
+        handler: Callable[[Call, P], Awaitable[Any]],
+        answer: str,
+        *,
+        for_agents: bool = False,
+    ) -> None:
+        self.name = name
+        self.params = params
+        self.scope = scope
+        self.handler = handler
+        self.answer = answer
+        self.for_agents = for_agents
+        """Whether an agent's token may call it; the handler keeps it to the token's own session."""
+        self._decode = msgspec.json.Decoder(params).decode
+
+    @property
+    def doc(self) -> str:
+        """What it does, in a sentence: the first line of its handler's docstring."""
+        return (self.handler.__doc__ or "").strip().partition("\n")[0]
+
+    def read_params(self, raw: Raw) -> P:
+        """Read a request's parameters.
+
+        Raises:
+            InvalidRequest: one is unknown, missing or of the wrong type; the message names it.
+        """
+        body = bytes(raw) if raw else b"{}"
+        try:
+            return self._decode(b"{}" if body == b"null" else body)
+        except msgspec.ValidationError as error:
+            kept = _without_meaningless(self.name, body)
+            if kept is None:
+                raise self._bad_params(error) from None
+        try:
+            return msgspec.convert(kept, self.params)
+        except msgspec.ValidationError as error:
+            raise self._bad_params(error) from None
+
+    def _bad_params(self, error: msgspec.ValidationError) -> InvalidRequest:
+        return bad_params(self.name, error, self.params.__struct_encode_fields__)
+
+
+def _without_meaningless(method: str, body: bytes) -> dict[str, Any] | None:
+    """Leave out the fields that have no effect; None when there are none."""
+    without_effect = WITHOUT_EFFECT.get(method, frozenset())
+    given = msgspec.json.decode(body)
+    if not isinstance(given, dict):
+        return None
+    kept = {
+        name: value for name, value in given.items() if name not in without_effect or (name in _ONLY_EMPTY and value)
+    }
+    return kept if len(kept) < len(given) else None
+
+
+def bad_params(method: str, error: msgspec.ValidationError, known: Iterable[str]) -> InvalidRequest:
+    """Turn what the decoder said into an error that names the parameter and what would work."""
+    text = str(error)
+    if text.startswith("Object contains unknown field") and " - at" not in text:
+        name = text.split("`")[1]
+        close = nearest(name, known)
+        hint = f"did you mean {close}?" if close else f"known: {', '.join(sorted(known)) or 'none'}"
+        return InvalidRequest(f"{method}: unknown parameter {name[:64]!r} ({hint})", param=name[:64])
+    if text.startswith("Object missing required field") and " - at" not in text:
+        name = text.split("`")[1]
+        return InvalidRequest(f"{method}: the parameter {name} is missing", param=name)
+    said, _, place = text.partition(" - at `$")
+    name = place.strip("`").lstrip(".")
+    if not name:
+        return InvalidRequest(f"{method}: params: {said}")
+    return InvalidRequest(f"{method}: {name}: {said}", param=name)
+
+
+# Frames
+
+
+class Request(Struct, frozen=True, tag_field="type", tag="req", forbid_unknown_fields=True):
+    """What a client asks."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=MAX_REQUEST_ID_LENGTH)]
+    method: Annotated[str, Meta(min_length=1)]
+    params: Raw = Raw()
+
+
+class Cancel(Struct, frozen=True, tag_field="type", tag="cancel"):
+    """A client no longer waits for an answer; newer clients say so. The answer is sent all the same."""
+
+    id: str
+
+
+class Response(Struct, frozen=True, tag_field="type", tag="res"):
+    """What the gateway answers; `id` is null only when the request's could not be told."""
+
+    id: str | None
+    ok: bool
+    payload: Any = UNSET
+    error: dict[str, Any] | UnsetType = UNSET
+
+
+class _AnyId(Struct, frozen=True):
+    id: Annotated[str, Meta(min_length=1, max_length=MAX_REQUEST_ID_LENGTH)] | None = None
+
+
+Frame = Request | Cancel
+
+_decode_frame: Callable[[str], Frame] = msgspec.json.Decoder(Frame).decode
+_decode_id = msgspec.json.Decoder(_AnyId).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class BadFrame(Exception):
+    """A frame that is no request; `id` is its request id when that could be told."""
+
+    def __init__(self, id: str | None, error: InvalidRequest) -> None:
+        super().__init__(error.message)
+        self.id = id
+        self.error = error
+
+
+def read_frame(text: str) -> Frame:
+    """Read one text frame.
+
+    Raises:
+        BadFrame: it is not JSON, or not a request.
+    """
+    try:
+        return _decode_frame(text)
+    except msgspec.ValidationError as error:
+        raise BadFrame(_id_of(text), _not_a_request(str(error))) from None
+    except msgspec.DecodeError as error:
+        raise BadFrame(None, _not_a_request(f"not JSON: {error}")) from None
+    except RecursionError:
+        raise BadFrame(None, _not_a_request("nested too deeply")) from None
+
+
+def _not_a_request(why: str) -> InvalidRequest:
+    return InvalidRequest(f'not a request: {why} (expected {{"type":"req","id","method","params"}})')
+
+
+def _id_of(text: str) -> str | None:
+    try:
+        return _decode_id(text).id
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def show_answer(id: str, payload: object) -> str:
+    """Write the answer to a request."""
+    return _encode(Response(id, True, payload)).decode()
+
+
+def show_error(id: str | None, error: dict[str, Any]) -> str:
+    """Write that a request failed."""
+    return _encode(Response(id, False, error=error)).decode()
+
+
+def show_event_head(event: str, payload: object) -> str:
+    """Write an event up to its number, which differs per connection: see `number_event`."""
+    return f'{{"type":"event","event":"{event}","payload":{_encode(payload).decode()},"seq":'
+
+
+def number_event(head: str, seq: int) -> str:
+    """Finish an event for one connection."""
+    return f"{head}{seq}}}"
+
+
+# The handshake
+
+
+class Client(Struct, frozen=True, rename="camel"):
+    """The program that connects."""
+
+    id: str = ""
+    version: str = ""
+    platform: str = ""
+    mode: str = ""
+
+
+class ConnectAuth(Struct, frozen=True, rename="camel"):
+    """How a client proves who it is. No `repr` shows the token."""
+
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        return "ConnectAuth(token=<hidden>)"
+
+
+class Connect(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The parameters of `connect`; unknown fields are accepted."""
+
+    min_protocol: Annotated[int, Meta(ge=0, le=1_000_000)]
+    max_protocol: Annotated[int, Meta(ge=0, le=1_000_000)]
+    client: Client = Client()
+    role: str = "operator"
+    scopes: list[str] | None = None
+    auth: ConnectAuth | None = None
+
+
+read_connect = msgspec.json.Decoder(Connect).decode
+
+
+class Policy(Answer, frozen=True, kw_only=True):
+    """What a client has to keep to."""
+
+    max_payload: int
+    max_buffered_bytes: int
+    tick_interval_ms: int

@@ -1,0 +1,223 @@
+"""Sessions and runs as doors show them: what is not known is absent, never null."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from backchannel.core.keys import Kind, SessionKey, row_channel
+from backchannel.core.messages import Message, Usage
+from backchannel.core.runs import Run
+from backchannel.core.sessions import Address, Session
+from backchannel.errors import UnknownAgent, UnknownModel
+from backchannel.gateway.protocol import Answer
+
+if TYPE_CHECKING:
+    from backchannel.gateway.app import Gateway
+
+PREVIEW_CHARS = 240
+
+
+class Row(Answer, frozen=True, kw_only=True):
+    """A session, as lists show it."""
+
+    key: str
+    kind: str
+    channel: str
+    updated_at: int
+    session_id: str
+    agent_id: str
+    system_sent: bool
+    aborted_last_run: bool
+    status: str
+    label: str | None = None
+    display_name: str | None = None
+    model: str | None = None
+    model_provider: str | None = None
+    context_tokens: int | None = None
+    total_tokens: int | None = None
+    thinking_level: str | None = None
+    verbose_level: str | None = None
+    send_policy: str | None = None
+    last_channel: str | None = None
+    last_to: str | None = None
+    last_account_id: str | None = None
+    delivery_context: Address | None = None
+    transcript_path: str | None = None
+    spawned_by: str | None = None
+    archived_at: int | None = None
+    last_message_preview: str | None = None
+    derived_title: str | None = None
+    messages: list[Message] | None = None
+
+
+class RunRow(Answer, frozen=True, kw_only=True):
+    """A run, as doors show it."""
+
+    run_id: str
+    session_key: str
+    kind: str
+    status: str
+    accepted_at: int
+    step: int
+    deliver: bool
+    usage: Usage
+    session_id: str | None = None
+    started_at: int | None = None
+    ended_at: int | None = None
+    duration_ms: int | None = None
+    message_id: str | None = None
+    model: str | None = None
+    thinking: str | None = None
+    timeout_seconds: float | None = None
+    abort_requested: bool = False
+    error: str | None = None
+    error_code: str | None = None
+    reply: str | None = None
+    exchange_id: str | None = None
+    spawn_id: str | None = None
+
+
+class ModelShown(Answer, frozen=True, kw_only=True):
+    """A model, as rows and defaults name it."""
+
+    model: str
+    model_provider: str
+    context_tokens: int | None = None
+
+
+class Rows:
+    """Turns sessions into rows for operators, who see full keys."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._models: dict[str, ModelShown] = {}
+
+    def key(self, stored: str) -> str:
+        """Show a stored key in full."""
+        scheme = self._gateway.scheme
+        if scheme.global_scope and stored.endswith(":global"):
+            return stored.removesuffix("global") + "main"
+        return stored
+
+    def row(self, session: Session, **more: Any) -> Row:
+        """Show a session."""
+        address = session.address
+        last_channel = address.channel if address else None
+        model = self.model(session.model or self._agent_model(session.agent_id))
+        return Row(
+            key=self.key(session.key),
+            kind=session.kind,
+            channel=self._channel(session, last_channel),
+            updated_at=session.updated_at,
+            session_id=session.session_id,
+            agent_id=session.agent_id,
+            system_sent=session.system_sent,
+            aborted_last_run=session.aborted_last_run,
+            status=session.status.value,
+            label=session.label,
+            display_name=session.display_name,
+            model=model.model if model else None,
+            model_provider=model.model_provider if model else None,
+            context_tokens=model.context_tokens if model else session.context_tokens,
+            total_tokens=session.total_tokens,
+            thinking_level=session.thinking_level,
+            verbose_level=session.verbose_level,
+            send_policy=session.send_policy,
+            last_channel=last_channel,
+            last_to=address.to if address else None,
+            last_account_id=address.account_id if address else None,
+            delivery_context=address,
+            transcript_path=self._transcript_path(session),
+            spawned_by=session.spawned_by and self.key(session.spawned_by),
+            archived_at=session.archived_at,
+            **more,
+        )
+
+    def _agent_model(self, agent_id: str) -> str | None:
+        agents = self._gateway.agents
+        if agents.function(agent_id) is not None:
+            return None
+        try:
+            return agents.get(agent_id).model
+        except UnknownAgent:
+            return None
+
+    def model(self, ref: str | None) -> ModelShown | None:
+        """Show a model that is named `provider/model`."""
+        if ref is None:
+            return None
+        shown = self._models.get(ref)
+        if shown is None:
+            shown = self._models[ref] = ModelShown(
+                model=ref, model_provider=ref.partition("/")[0], context_tokens=self._window(ref)
+            )
+        return shown
+
+    def _window(self, ref: str) -> int | None:
+        try:
+            return self._gateway.models.get(ref).context_window
+        except UnknownModel:
+            return None
+
+    @staticmethod
+    def _channel(session: Session, last_channel: str | None) -> str:
+        if session.kind == Kind.GROUP and session.channel is None:
+            return row_channel(SessionKey.parse(session.key), Kind.GROUP, None, last_channel)
+        return row_channel(_NO_KEY, Kind(session.kind), session.channel, last_channel)
+
+    def _transcript_path(self, session: Session) -> str | None:
+        if not self._gateway.config.writes_transcript_files or session.archived_at is not None:
+            return None
+        return str(self._gateway.store.folder.transcript(session.agent_id, session.session_id))
+
+    def run(self, run: Run) -> RunRow:
+        """Show a run."""
+        return RunRow(
+            run_id=run.id,
+            session_key=self.key(run.session_key),
+            kind=run.kind.value,
+            status=run.state.value,
+            accepted_at=run.accepted_at,
+            step=run.step,
+            deliver=run.deliver,
+            usage=run.usage,
+            session_id=run.session_id,
+            started_at=run.started_at,
+            ended_at=run.ended_at,
+            duration_ms=duration_ms(run),
+            message_id=run.message_id,
+            model=run.answered_by or run.model,
+            thinking=run.thinking,
+            timeout_seconds=run.timeout_s,
+            abort_requested=run.abort_requested,
+            error=run.error,
+            error_code=run.error_code,
+            reply=run.reply,
+            exchange_id=run.exchange_id,
+            spawn_id=run.spawn_id,
+        )
+
+
+_NO_KEY = SessionKey("main", ("main",))  # only a group's channel is ever read from its key
+
+
+def duration_ms(run: Run) -> int | None:
+    """Tell how long a run took from its start to its end, as people see it."""
+    if run.started_at is None or run.ended_at is None:
+        return None
+    return run.ended_at - run.started_at
+
+
+def preview(messages: Sequence[Message], max_chars: int = PREVIEW_CHARS) -> str | None:
+    """Cut the newest text to one short line."""
+    for message in reversed(messages):
+        if text := one_line(message.text, max_chars):
+            return text
+    return None
+
+
+def one_line(text: str, max_chars: int) -> str:
+    """Bring a text to one line of at most `max_chars` characters."""
+    line = " ".join(text[: max_chars * 8].split())
+    return line if len(line) <= max_chars else line[: max_chars - 1] + "…"

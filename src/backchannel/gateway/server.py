@@ -1,0 +1,135 @@
+"""Listening: the web application on a socket, under uvicorn, for as long as a context is open."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from backchannel.errors import StartupError
+from backchannel.gateway.auth import check_bind
+from backchannel.gateway.http import Web
+from backchannel.gateway.transport import WebSocketProtocol
+from backchannel.gateway.websocket import Limits
+
+if TYPE_CHECKING:
+    from backchannel.gateway.app import Gateway
+
+GRACE_S = 3
+"""How long clients are waited for when the gateway stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where the gateway is reached, and the application that answers there."""
+
+    host: str
+    port: int
+    web: Web
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    @property
+    def websocket_url(self) -> str:
+        return self.url.replace("http", "ws", 1) + "/ws"
+
+
+@asynccontextmanager
+async def listening(gateway: Gateway, operator_token: str, *, limits: Limits | None = None) -> AsyncIterator[Listening]:
+    """Serve a gateway at its configured host and port.
+
+    Leaving tells all clients that the gateway stops, and closes their connections.
+
+    Raises:
+        StartupError: the address is taken, cannot be used, or needs a token of one's own.
+    """
+    settings = gateway.config.gateway
+    check_bind(settings)
+    bound = _bind(settings.host, settings.port)
+    web = Web(gateway, operator_token, limits)
+    server = _Server(_configure(web), web)
+    serving = asyncio.create_task(server.serve(sockets=[bound]), name="http server")
+    try:
+        await server.wait_started(serving)
+        yield Listening(settings.host, bound.getsockname()[1], web)
+    finally:
+        server.stop()
+        await serving
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, asyncio turns Nagle's algorithm off for each connection; without it, small answers wait
+    # up to 40 ms for the client's acknowledgements.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host.strip("[]"), port))
+        bound.listen(2048)
+        return bound
+    except OSError as error:
+        bound.close()
+        raise StartupError(
+            f"cannot listen on {host} port {port}: {error.strerror or error} "
+            "(if another gateway runs there, stop it or choose another port with --port)"
+        ) from error
+
+
+def _configure(web: Web) -> uvicorn.Config:
+    return uvicorn.Config(
+        web,
+        lifespan="on",
+        ws=WebSocketProtocol,
+        ws_max_size=web.limits.frame_bytes,
+        ws_per_message_deflate=False,
+        log_config=None,
+        log_level="warning",  # its access log would show queries, where a careless client may put a token
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its signal handlers and its ten wake-ups a second."""
+
+    def __init__(self, config: uvicorn.Config, web: Web) -> None:
+        super().__init__(config)
+        self._web = web
+        self._is_started = asyncio.Event()
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def wait_started(self, serving: asyncio.Task[None]) -> None:
+        started = asyncio.create_task(self._is_started.wait())
+        await asyncio.wait({started, serving}, return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if serving.done():
+            await serving
+            raise StartupError("the web server ended before it had started")
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._is_started.set()
+
+    async def main_loop(self) -> None:
+        await self._stop.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._web.door.close("the gateway stops; what it has accepted goes on at its next start")
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # whoever runs the gateway decides what a signal does

@@ -1,0 +1,79 @@
+"""The demo model understands a few plain requests, and is honest about the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from backchannel.agents.demo import SKILLS, DemoModel, decide
+from backchannel.core.contracts import ModelReply, ModelRequest, TextDelta, ToolSpec
+from backchannel.core.messages import Message, Role, ToolCallBlock, text_content, text_of
+
+
+def asked(*texts: str, tools: tuple[str, ...] = ()) -> ModelRequest:
+    """A conversation of these texts, user and assistant in turns."""
+    roles = [Role.USER if index % 2 == 0 else Role.ASSISTANT for index in range(len(texts))]
+    messages = tuple(
+        Message(id=str(index), role=role, content=text_content(text), timestamp=index)
+        for index, (role, text) in enumerate(zip(roles, texts, strict=True))
+    )
+    specs = tuple(ToolSpec(name, "", {}) for name in tools)
+    return ModelRequest(system="", messages=messages, tools=specs)
+
+
+def said(request: ModelRequest) -> str:
+    return text_of(decide(request))
+
+
+def test_help_tells_what_it_is_and_every_request_it_understands() -> None:
+    text = said(asked("help"))
+    assert "demo model" in text
+    assert all(skill.example in text for skill in SKILLS)
+
+
+def test_help_marks_what_this_session_has_no_tool_for() -> None:
+    text = said(asked("help", tools=("sessions_list",)))
+    assert "`list sessions`\n" in text
+    assert "`spawn <task>` (not in this session)" in text
+
+
+def test_it_remembers_what_was_said_in_order() -> None:
+    text = said(asked("the sky is blue", "ok", "grass is green", "ok", "What did I say?"))
+    assert text.endswith("1. the sky is blue\n2. grass is green")
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "arguments"),
+    [
+        ("List sessions", "sessions_list", {}),
+        ("show my sessions.", "sessions_list", {}),
+        ("read cron:nightly", "sessions_history", {"sessionKey": "cron:nightly", "limit": 10}),
+        (
+            "ask agent:writer:main: how are you?",
+            "sessions_send",
+            {"sessionKey": "agent:writer:main", "message": "how are you?"},
+        ),
+        ("spawn count to ten", "sessions_spawn", {"task": "count to ten"}),
+        ("who can I spawn?", "agents_list", {}),
+    ],
+)
+def test_a_plain_request_calls_the_real_tool(text: str, tool: str, arguments: dict[str, object]) -> None:
+    (block,) = decide(asked(text, tools=(tool,)))
+    assert isinstance(block, ToolCallBlock)
+    assert (block.name, block.arguments) == (tool, arguments)
+
+
+def test_a_request_whose_tool_is_missing_is_answered_honestly() -> None:
+    assert "sessions_list, which this session does not have" in said(asked("list sessions"))
+
+
+def test_anything_else_is_said_back() -> None:
+    assert "You said: what is the meaning of it all" in said(asked("what is the meaning of it all"))
+
+
+@pytest.mark.anyio
+async def test_text_is_streamed_in_pieces_that_make_up_the_reply() -> None:
+    events = [event async for event in DemoModel().stream(asked("one two  three\nfour"))]
+    pieces = [event.text for event in events if isinstance(event, TextDelta)]
+    assert len(pieces) > 3
+    assert isinstance(events[-1], ModelReply)
+    assert "".join(pieces) == text_of(events[-1].content)

@@ -1,0 +1,53 @@
+"""How things are shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from backchannel.cli.client import Place, _websocket_url
+from backchannel.cli.messages import text_of
+from backchannel.cli.output import age, clean
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0s"), (59, "59s"), (60, "1m"), (3599, "59m"), (3600, "1h"), (90_000, "1d"), (-5, "0s")]
+)
+def test_ages_are_short(seconds: int, shown: str) -> None:
+    assert age(1_000_000_000 - seconds * 1000, 1_000_000_000) == shown
+
+
+def test_control_characters_are_left_out() -> None:
+    assert clean("a\x1b[31mb\x07\u202ec\ud800\nd\te\x85") == "a[31mbc\nd\te"
+
+
+@pytest.mark.parametrize(
+    ("written", "url"),
+    [
+        ("http://127.0.0.1:18790", "ws://127.0.0.1:18790"),
+        ("https://gate.example/", "wss://gate.example"),
+        ("ws://gate.example:1/ws", "ws://gate.example:1/ws"),
+        ("gate.example:1", "ws://gate.example:1"),
+        ("http://0.0.0.0:1", "ws://127.0.0.1:1"),
+        ("http://[::]:1", "ws://[::1]:1"),
+    ],
+)
+def test_addresses_are_read_as_people_write_them(written: str, url: str) -> None:
+    assert _websocket_url(written) == url
+
+
+def test_a_token_is_in_no_repr() -> None:
+    assert "secret" not in repr(Place("ws://localhost", "secret"))
+
+
+def test_a_message_shows_its_calls_of_tools_only_when_asked() -> None:
+    message = {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "hm"},
+            {"type": "text", "text": "I look."},
+            {"type": "toolCall", "id": "1", "name": "look", "arguments": {"at": "it"}},
+        ],
+    }
+
+    assert text_of(message) == "I look."
+    assert text_of(message, with_tools=True) == 'I look.\n→ look {"at":"it"}'

@@ -1,0 +1,32 @@
+"""The page about the command line says what the command line does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from backchannel.cli.reference import insert_reference
+from backchannel.gateway import logs, serve
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+
+    assert insert_reference(page) == page, "run: python -m backchannel.cli.reference docs/reference/cli.md"
+
+
+def test_the_commands_of_the_prompt_are_on_the_page() -> None:
+    from backchannel.cli.prompt import HELP
+
+    page = PAGE.read_text(encoding="utf-8")
+    for command in re.findall(r"^/\w+", HELP, re.MULTILINE):
+        assert f"`{command}" in page
+
+
+def test_the_levels_of_the_log_are_those_of_the_command_line() -> None:
+    from backchannel.cli.up import LOG_LEVELS
+
+    assert LOG_LEVELS == logs.LEVELS
+    assert f"`{serve.ADDRESS_FILE}`" in PAGE.read_text(encoding="utf-8")

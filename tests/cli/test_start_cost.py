@@ -1,0 +1,45 @@
+"""What the command line costs before it does anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from .program import PROGRAM, Program
+
+HEAVY = {"pydantic_ai", "uvicorn", "starlette", "rich", "structlog", "websockets", "msgspec", "asyncio"}
+
+
+def test_importing_the_command_line_imports_nothing_heavy() -> None:
+    script = f"import sys, backchannel.cli.main; sys.exit(' '.join({HEAVY!r} & set(sys.modules)) or 0)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert done.stderr.strip() == ""
+    assert done.returncode == 0
+
+
+def test_help_is_there_in_a_third_of_a_second() -> None:
+    took = []
+    for _ in range(3):  # the machine may be busy: the quickest of three counts
+        began = time.monotonic()
+        subprocess.run([*PROGRAM, "--help"], check=True, capture_output=True)
+        took.append(time.monotonic() - began)
+
+    assert min(took) < 0.3
+
+
+def test_it_runs_as_a_module_too(program: Program) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "backchannel", "--version"], env=program.env, capture_output=True, text=True
+    )
+
+    assert done.stdout == subprocess.run([*PROGRAM, "--version"], capture_output=True, text=True).stdout
+    assert done.stdout.startswith("backchannel ")
+
+
+def test_a_command_that_is_misspelt_is_a_usage_error_with_a_suggestion(program: Program) -> None:
+    done = program.run("sesions")
+
+    assert done.returncode == 2
+    assert "sessions" in done.stderr

@@ -1,0 +1,230 @@
+"""`backchannel up`: what it says, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+from backchannel.cli.client import Client, Place
+
+from .program import PATIENCE_S, Program
+
+
+def test_it_says_where_it_is_who_answers_with_which_model_and_what_to_try(program: Program) -> None:
+    with program.up("--init") as up:
+        said = up.said
+
+    assert "agents: main (default), researcher, writer" in said
+    assert "model: builtin/demo (OLLAMA_HOST is set, but no Ollama with a model answers there)" in said
+    assert str(program.config) in said
+    tries = [line.removeprefix("try: ") for line in said.splitlines() if line.startswith("try: ")]
+    assert len(tries) == 3
+    assert tries[0].endswith(f"--state {program.state} chat")
+
+
+def test_the_commands_it_offers_work_as_they_are(program: Program) -> None:
+    with program.up("--init") as up:
+        tries = [line.removeprefix("try: ") for line in up.said.splitlines() if line.startswith("try: ")]
+        for command in tries:
+            done = subprocess.run(
+                command, shell=True, env=program.env, cwd=program.home, input="hi", capture_output=True, text=True
+            )
+            assert done.returncode == 0, (command, done.stderr)
+            assert done.stdout
+
+
+def test_the_token_is_kept_for_the_owner_only_and_never_shown_where_it_may_be_kept(program: Program) -> None:
+    with program.up("--log-level", "debug") as up:
+        program.answer("chat", "hello")
+        program.run("sessions", BACKCHANNEL_TOKEN="bc_a-wrong-token-of-the-usual-length")
+        assert up.stop() == 0
+        told = up.said + up.logged
+
+    assert stat.S_IMODE((program.state / "token").stat().st_mode) == 0o600
+    assert program.token.startswith("bc_")
+    assert program.token not in told
+    assert "wrong-token" not in told
+
+
+def test_on_a_terminal_the_token_is_shown_once_at_the_first_start(program: Program) -> None:
+    with program.terminal("up", "--port", "0") as first:
+        first.expect("Ctrl-C stops it")
+        assert program.token in first.shown
+        assert "Try next" in first.shown
+        first.type("\x03")
+        assert first.wait() == 0
+    with program.terminal("up", "--port", "0") as second:
+        second.expect("Ctrl-C stops it")
+        assert program.token not in second.shown
+
+
+def test_its_log_is_json_lines_when_nobody_watches(program: Program) -> None:
+    with program.up() as up:
+        assert up.stop() == 0
+        lines = [json.loads(line) for line in up.logged.splitlines()]
+
+    assert [line["message"] for line in lines] == ["listening", "stopping"]
+    assert lines[0]["url"] == up.url
+
+
+def test_a_second_one_on_the_same_folder_is_refused(program: Program) -> None:
+    with program.up() as up:
+        refused = program.run("up", "--port", "0")
+
+    assert refused.returncode == 1
+    assert f"process {up.process.pid}" in refused.stderr
+    assert "--state" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_port_in_use_is_named_and_leaves_no_token_that_nobody_saw(program: Program) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        refused = program.run("up", "--port", port)
+
+    assert refused.returncode == 1
+    assert f"port {port}" in refused.stderr
+    assert "--port" in refused.stderr
+    assert not (program.state / "token").exists()
+
+
+def test_a_broken_configuration_is_told_with_its_line_and_nothing_starts(program: Program) -> None:
+    program.write_config('{\n  gateway: { prot: 1 },\n  agents: { list: [{ id: "main", modle: "x/y" }] },\n}')
+    refused = program.run("up")
+
+    assert refused.returncode == 1
+    assert "line 2" in refused.stderr
+    assert "line 3" in refused.stderr
+    assert "port" in refused.stderr
+    assert "config check" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (program.state / "backchannel.db").exists()
+
+
+def test_listening_elsewhere_needs_a_token_of_ones_own(program: Program) -> None:
+    refused = program.run("up", "--host", "0.0.0.0", "--port", "0")
+    assert refused.returncode == 1
+    assert "BACKCHANNEL_TOKEN" in refused.stderr
+    assert not program.state.exists()
+
+    with program.up("--host", "0.0.0.0", BACKCHANNEL_TOKEN="a token of my own choice"):
+        assert program.run("sessions").returncode == 4, "there is no token to get in with"
+        program.answer("sessions", BACKCHANNEL_TOKEN="a token of my own choice")
+
+
+def test_a_folder_that_cannot_be_written_is_named(program: Program) -> None:
+    program.state.write_text("a file, not a folder")
+    refused = program.run("up", "--port", "0")
+
+    assert refused.returncode == 1
+    assert str(program.state) in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_it_says_that_sandboxed_sessions_have_no_tools_with_outside_effects(program: Program) -> None:
+    program.write_config('{ agents: { defaults: { sandbox: { mode: "all" } } } }')
+    with program.up() as up:
+        assert "warning: agents.defaults.sandbox.mode" in up.said
+        assert "no tools with outside effects" in up.said
+
+
+def test_clients_are_told_when_it_stops(program: Program) -> None:
+    with program.up() as up, Client.connect(Place(up.url.replace("http", "ws"), program.token)) as client:
+        up.process.terminate()
+        events = []
+        while "shutdown" not in events:
+            events += [event["event"] for event in client.events(PATIENCE_S)]
+        assert up.process.wait(PATIENCE_S) == 0
+
+    assert not (program.state / "address").exists()
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    stubborn = _start(tmp_path, _STUBBORN)
+    assert stubborn.stdout is not None
+    assert stubborn.stdout.readline() == "working\n"
+    code = None
+    while code is None:
+        stubborn.send_signal(signal.SIGINT)
+        try:
+            code = stubborn.wait(0.1)
+        except subprocess.TimeoutExpired:
+            continue
+    told, _ = stubborn.communicate()
+
+    assert code == 130
+    assert "stopping at once" in told
+
+
+def test_what_was_said_before_it_was_killed_is_there_at_the_next_start(program: Program) -> None:
+    with program.up() as up:
+        program.answer("chat", "before")
+        up.kill()
+    with program.up():
+        assert "before" in program.answer("history")
+        program.answer("chat", "after")
+        assert [run["status"] for run in program.json("runs")["runs"]] == ["ok", "ok"]
+
+
+def test_a_database_that_fails_in_a_commit_ends_the_process_at_once(tmp_path: Path) -> None:
+    failing = _start(tmp_path, _FAILING)
+    told, _ = failing.communicate(timeout=PATIENCE_S)
+
+    assert failing.returncode == 1, told
+    assert "the database failed in a commit" in told
+
+
+def _start(folder: Path, script: str) -> subprocess.Popen[str]:
+    """Start a program that serves a gateway with something odd about it."""
+    file = folder / "odd.py"
+    file.write_text(_ODD.replace("# what is odd", script), encoding="utf-8")
+    command = [sys.executable, "-u", str(file), str(folder / "state")]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+_ODD = """
+import asyncio, sqlite3, sys
+from pathlib import Path
+from backchannel.config import config_from
+from backchannel.gateway.app import Gateway
+from backchannel.gateway.serve import serve
+
+class Faults:
+    is_armed = False
+    def before_commit(self, number):
+        if self.is_armed:
+            raise sqlite3.OperationalError("disk I/O error")
+    def after_commit(self, number):
+        pass
+
+faults = Faults()
+gateway = Gateway(config_from({"gateway": {"port": 0}}, {}, state=Path(sys.argv[1])), faults=faults)
+# what is odd
+
+asyncio.run(serve(gateway, ready))
+"""
+
+_FAILING = """
+def ready(place, token):
+    faults.is_armed = True
+    asyncio.ensure_future(gateway.submit("main", "hello"))
+"""
+
+_STUBBORN = """
+@gateway.agent("main")
+async def stubborn(context):
+    print("working")
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+
+def ready(place, token):
+    asyncio.ensure_future(gateway.submit("main", "hello"))
+"""

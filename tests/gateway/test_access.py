@@ -1,0 +1,180 @@
+"""Who may call what, through a socket."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import structlog
+import websockets
+
+from backchannel.gateway.auth import FAILURES_ALLOWED
+from backchannel.gateway.methods import METHODS
+from backchannel.gateway.protocol import Scope
+
+from .client import OPERATOR, Client, Refused, opened
+from .conftest import MakeWorld, World
+
+pytestmark = pytest.mark.anyio
+
+ADMIN = {
+    "sessions.patch",
+    "sessions.reset",
+    "sessions.delete",
+    "tokens.create",
+    "tokens.list",
+    "tokens.revoke",
+    "transcripts.rebuild",
+}
+WRITE = {"agent", "chat.send", "chat.abort", "chat.inject", "runs.retry"}
+
+
+def test_every_method_has_the_scope_it_should() -> None:
+    for name, method in METHODS.items():
+        expected = Scope.ADMIN if name in ADMIN else Scope.WRITE if name in WRITE else Scope.READ
+        assert method.scope is expected, name
+
+
+@pytest.mark.parametrize("asked", ["read", "write", "admin"])
+async def test_each_method_needs_its_scope(world: World, asked: str) -> None:
+    granted = {"read": 0, "write": 1, "admin": 2}[asked]
+    async with world.client(scopes=[asked]) as client:
+        for name, method in METHODS.items():
+            error = await client.refused(name, ["not an object"])
+            is_open = list(Scope).index(method.scope) <= granted
+            assert error["details"]["code"] == ("bad_params" if is_open else "scope_missing"), name
+
+
+async def test_a_stored_token_gets_no_more_than_it_has(client: Client, world: World) -> None:
+    made = await client.ask("tokens.create", scopes=["write"], label="for the script")
+    assert made["scopes"] == ["operator.read", "operator.write"]
+    async with world.client(made["token"], scopes=["operator.admin", "operator.approvals"]) as limited:
+        assert limited.hello["auth"]["scopes"] == ["operator.read", "operator.write"]
+        error = await limited.refused("tokens.list")
+        assert (error["code"], error["details"]["code"]) == ("FORBIDDEN", "scope_missing")
+        assert error["details"]["scope"] == "operator.admin"
+
+
+async def test_a_list_of_tokens_shows_none_of_them(client: Client) -> None:
+    made = await client.ask("tokens.create", scopes=["read"], label="reader")
+    listed = await client.ask("tokens.list")
+    assert made["token"] not in json.dumps(listed)
+    assert listed["tokens"][0]["id"] == made["id"] and listed["tokens"][0]["label"] == "reader"
+
+
+async def test_a_revoked_token_loses_its_connections_and_does_not_come_in_again(client: Client, world: World) -> None:
+    made = await client.ask("tokens.create", scopes=["read"])
+    async with world.client(made["token"]) as other:
+        assert await client.ask("tokens.revoke", id=made["id"]) == {"ok": True, "id": made["id"]}
+        assert await other.closed() == 1008
+    async with opened(world.url) as again:
+        with pytest.raises(Refused):
+            await again.connect(made["token"])
+    assert (await client.refused("tokens.revoke", {"id": made["id"]}))["details"]["code"] == "token_not_found"
+    assert (await client.ask("tokens.list"))["tokens"][0]["revokedAt"] > 0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"scopes": []}, {"scopes": ["root"]}, {"scopes": ["read"], "sessionKey": "main"}],
+)
+async def test_a_token_without_a_clear_purpose_is_not_made(client: Client, given: dict[str, Any]) -> None:
+    assert (await client.refused("tokens.create", given))["details"]["code"] == "bad_params"
+    assert (await client.ask("tokens.list"))["tokens"] == []
+
+
+async def test_an_agents_token_needs_a_session_that_exists_or_a_main_one(client: Client) -> None:
+    error = await client.refused("tokens.create", {"sessionKey": "cron:never"})
+    assert error["details"]["code"] == "session_not_found"
+    error = await client.refused("tokens.create", {"sessionKey": "agent:nobody:main"})
+    assert error["details"]["code"] == "unknown_agent"
+    assert (await client.ask("tokens.create", sessionKey="main"))["sessionKey"] == "agent:main:main"
+
+
+class TestAgentTokens:
+    async def test_it_may_wait_for_runs_of_its_own_session_and_do_nothing_else(
+        self, client: Client, world: World
+    ) -> None:
+        own = await client.run(message="hi", agentId="echo")
+        other = await client.run(message="hi", agentId="main")
+        made = await client.ask("tokens.create", sessionKey="agent:echo:main")
+        async with world.client(made["token"]) as agent:
+            assert agent.hello["auth"] == {"role": "agent", "scopes": []}
+            assert (await agent.ask("agent.wait", runId=own["runId"]))["reply"] == "echo hi"
+            refused = [await agent.refused("agent.wait", {"runId": id}) for id in (other["runId"], "nothing")]
+            assert [error["details"]["code"] for error in refused] == ["forbidden", "forbidden"]
+            assert refused[0]["message"] == refused[1]["message"]
+            for name in METHODS.keys() - {"agent.wait"}:
+                error = await agent.refused(name, {})
+                assert (error["code"], error["details"]["code"]) == ("FORBIDDEN", "forbidden"), name
+
+    async def test_asking_for_scopes_gives_it_none(self, client: Client, world: World) -> None:
+        made = await client.ask("tokens.create", sessionKey="main")
+        async with world.client(made["token"], scopes=["admin"]) as agent:
+            assert agent.hello["auth"]["scopes"] == []
+            await agent.refused("health")
+
+    async def test_it_hears_no_events_of_sessions(self, client: Client, world: World) -> None:
+        made = await client.ask("tokens.create", sessionKey="agent:echo:main")
+        async with world.client(made["token"]) as agent:
+            ended = await client.run(message="hi", agentId="echo")
+            await agent.ask("agent.wait", runId=ended["runId"])
+            assert [frame["event"] for frame in agent.events] == ["connect.challenge"]
+
+
+async def test_failed_logins_are_slowed_down_and_open_connections_go_on(client: Client, world: World) -> None:
+    for _ in range(FAILURES_ALLOWED):
+        async with opened(world.url) as guesser:
+            with pytest.raises(Refused):
+                await guesser.connect("wrong")
+    async with opened(world.url) as guesser:
+        with pytest.raises(Refused) as slowed:
+            await guesser.connect(OPERATOR)
+        assert slowed.value.code == "rate_limited"
+        assert slowed.value.error["retryable"] is True
+        assert slowed.value.error["retryAfterMs"] > 0
+        assert await guesser.closed() == 1008
+    assert (await client.ask("health"))["ok"] is True
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null"])
+async def test_a_foreign_page_cannot_connect(world: World, origin: str) -> None:
+    with pytest.raises(websockets.InvalidStatus) as refused:
+        await websockets.connect(world.url, additional_headers={"Origin": origin})
+    assert refused.value.response.status_code == 403
+
+
+async def test_a_page_of_the_gateway_or_a_configured_one_can(make_world: MakeWorld) -> None:
+    config = {"gateway": {"allowedOrigins": ["https://chat.example"]}}
+    async with make_world(config) as world:
+        for origin in (world.at.url, "https://chat.example"):
+            async with opened(world.url, additional_headers={"Origin": origin}) as client:
+                await client.connect()
+
+
+async def test_a_name_that_is_not_the_gateways_is_refused(world: World) -> None:
+    url = world.url.replace("127.0.0.1", "evil.example")
+    with pytest.raises(websockets.InvalidStatus) as refused:
+        await websockets.connect(url, host="127.0.0.1", port=world.at.port)
+    assert refused.value.response.status_code == 403
+
+
+async def test_a_token_in_the_query_is_not_looked_at(world: World) -> None:
+    async with opened(f"{world.url}?token={OPERATOR}") as client:
+        with pytest.raises(Refused):
+            await client.connect(None)
+
+
+async def test_no_secret_is_logged(world: World) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with opened(f"{world.url}?token={OPERATOR}") as client:
+            with pytest.raises(Refused):
+                await client.connect("a-wrong-guess")
+        async with world.client() as operator:
+            made = await operator.ask("tokens.create", scopes=["read"])
+            await operator.refused("sessions.list", {"token": OPERATOR})
+    text = repr(logs)
+    assert "login refused" in text
+    for secret in (OPERATOR, "a-wrong-guess", made["token"]):
+        assert secret not in text

@@ -1,0 +1,258 @@
+"""Tokens, scopes, the slow-down, and the checks of Host and Origin, with plain values."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from backchannel.config.schema_doors import Auth, GatewaySettings
+from backchannel.errors import Forbidden, InvalidRequest, SlowDown, StartupError, Unauthorized
+from backchannel.gateway.auth import (
+    FAILURES_ALLOWED,
+    MAX_ADDRESSES,
+    Access,
+    Caller,
+    Doorkeeper,
+    Failures,
+    check_bind,
+    expand_scopes,
+    hash_token,
+    is_loopback,
+    load_operator_token,
+    read_bearer,
+    read_scopes,
+)
+from backchannel.gateway.protocol import Scope
+from backchannel.storage.transactions.tokens import TokenRow
+
+ALL = frozenset(Scope)
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Stored:
+    def __init__(self, *rows: TokenRow) -> None:
+        self.rows = {row.digest: row for row in rows}
+
+    async def token_by_digest(self, digest: str) -> TokenRow | None:
+        return self.rows.get(digest)
+
+
+def stored(token: str, **fields: object) -> TokenRow:
+    values: dict[str, object] = {"scopes": ("operator.read",), "session_key": None, "label": None, "created_at": 1}
+    return TokenRow(id="t1", digest=hash_token(token), **{**values, **fields})  # type: ignore[arg-type]
+
+
+class TestScopes:
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            ([], set()),
+            (["read"], {Scope.READ}),
+            (["operator.read"], {Scope.READ}),
+            (["write"], {Scope.READ, Scope.WRITE}),
+            (["Operator.Admin"], set(Scope)),
+            (["operator.approvals"], set()),
+            (["operator.approvals", "read"], {Scope.READ}),
+        ],
+    )
+    def test_each_includes_those_before_it_and_foreign_ones_give_nothing(
+        self, words: list[str], expected: set[Scope]
+    ) -> None:
+        assert expand_scopes(words) == expected
+
+    def test_an_unknown_scope_of_a_new_token_is_an_error(self) -> None:
+        with pytest.raises(InvalidRequest, match="unknown scope 'root'"):
+            read_scopes(["read", "root"])
+
+    def test_granted_is_what_was_asked_and_the_token_has(self) -> None:
+        writer = Caller("t", frozenset([Scope.READ, Scope.WRITE]))
+        assert writer.with_scopes(["admin"]).scopes == {Scope.READ, Scope.WRITE}
+        assert writer.with_scopes(["read"]).scopes == {Scope.READ}
+        assert writer.with_scopes(["operator.pairing"]).scopes == frozenset()
+
+    def test_nothing_asked_is_all_the_token_has(self) -> None:
+        assert Caller("t", ALL).with_scopes(None).scopes == ALL
+        assert Caller("t", ALL).with_scopes([]).scopes == ALL
+
+
+class TestFirstToken:
+    def test_one_is_made_at_first_start_and_kept(self, tmp_path: Path) -> None:
+        first = load_operator_token(tmp_path / "state", None)
+        again = load_operator_token(tmp_path / "state", None)
+        assert first.is_new and not again.is_new
+        assert first.token == again.token
+        assert len(first.token) > 40
+
+    def test_only_its_owner_can_read_it(self, tmp_path: Path) -> None:
+        load_operator_token(tmp_path, None)
+        assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+        assert [file.name for file in tmp_path.iterdir()] == ["token"]
+
+    def test_a_configured_one_wins_and_makes_no_file(self, tmp_path: Path) -> None:
+        assert load_operator_token(tmp_path, "mine").token == "mine"
+        assert not (tmp_path / "token").exists()
+
+    def test_an_empty_file_is_an_error_that_says_what_to_do(self, tmp_path: Path) -> None:
+        (tmp_path / "token").write_text("\n")
+        with pytest.raises(StartupError, match="delete it"):
+            load_operator_token(tmp_path, None)
+
+    def test_a_folder_that_cannot_be_written_is_a_clear_error(self, tmp_path: Path) -> None:
+        (tmp_path / "state").write_text("a file, not a folder")
+        with pytest.raises(StartupError, match="cannot keep the operator token"):
+            load_operator_token(tmp_path / "state", None)
+
+    def test_no_repr_shows_it(self, tmp_path: Path) -> None:
+        made = load_operator_token(tmp_path, None)
+        assert made.token not in repr(made)
+
+
+@pytest.mark.anyio
+class TestLogin:
+    async def test_the_operators_token_has_all_scopes(self) -> None:
+        caller = await Access(Stored(), "secret", FakeClock()).login("secret", "1.2.3.4")
+        assert caller.scopes == ALL and not caller.is_agent
+
+    async def test_a_stored_token_has_its_scopes(self) -> None:
+        access = Access(Stored(stored("abc", scopes=("operator.write",))), "secret", FakeClock())
+        caller = await access.login("abc", "1.2.3.4")
+        assert caller.scopes == {Scope.READ, Scope.WRITE}
+        assert caller.token_id == "t1"
+
+    async def test_an_agents_token_has_a_session_and_no_scopes(self) -> None:
+        access = Access(Stored(stored("abc", session_key="agent:main:main")), "secret", FakeClock())
+        caller = await access.login("abc", "1.2.3.4")
+        assert caller.is_agent and caller.session_key == "agent:main:main"
+        assert caller.scopes == frozenset()
+
+    @pytest.mark.parametrize("token", [None, "", "wrong", "secret ", "\ud800", "x" * 100_000])
+    async def test_anything_else_is_refused_without_showing_it(self, token: str | None) -> None:
+        with pytest.raises(Unauthorized) as refused:
+            await Access(Stored(), "secret", FakeClock()).login(token, "1.2.3.4")
+        assert refused.value.code == "AUTH_TOKEN_MISMATCH"
+        assert not token or token not in refused.value.message
+
+    async def test_a_revoked_token_is_refused(self) -> None:
+        access = Access(Stored(stored("abc", revoked_at=5)), "secret", FakeClock())
+        with pytest.raises(Unauthorized):
+            await access.login("abc", "1.2.3.4")
+
+    async def test_whoever_guesses_is_slowed_down_for_a_minute(self) -> None:
+        clock = FakeClock()
+        access = Access(Stored(), "secret", clock)
+        for _ in range(FAILURES_ALLOWED):
+            with pytest.raises(Unauthorized):
+                await access.login("wrong", "1.2.3.4")
+        with pytest.raises(SlowDown) as slowed:
+            await access.login("secret", "1.2.3.4")
+        assert 0 < slowed.value.wire()["retryAfterMs"] <= 60_001
+        assert (await access.login("secret", "5.6.7.8")).scopes == ALL
+        clock.now += 61
+        assert (await access.login("secret", "1.2.3.4")).scopes == ALL
+
+    async def test_a_missing_token_is_no_guess(self) -> None:
+        access = Access(Stored(), "secret", FakeClock())
+        for _ in range(FAILURES_ALLOWED + 1):
+            with pytest.raises(Unauthorized):
+                await access.login(None, "1.2.3.4")
+        assert (await access.login("secret", "1.2.3.4")).scopes == ALL
+
+
+class TestFailures:
+    def test_a_client_cannot_choose_another_address_of_its_own_network(self) -> None:
+        failures = Failures(FakeClock())
+        for n in range(FAILURES_ALLOWED):
+            failures.add(f"2001:db8::{n + 1}")
+        with pytest.raises(SlowDown):
+            failures.check("2001:db8::ffff")
+        failures.check("2001:db8:0:1::1")
+
+    def test_an_address_has_one_name_in_both_families(self) -> None:
+        failures = Failures(FakeClock())
+        for _ in range(FAILURES_ALLOWED):
+            failures.add("::ffff:1.2.3.4")
+        with pytest.raises(SlowDown):
+            failures.check("1.2.3.4")
+
+    def test_memory_is_bounded(self) -> None:
+        failures = Failures(FakeClock())
+        for n in range(MAX_ADDRESSES + 50):
+            failures.add(f"client {n}")
+        assert len(failures._times) == MAX_ADDRESSES
+
+
+class TestBearer:
+    @pytest.mark.parametrize(
+        ("header", "token"),
+        [
+            ("Bearer abc", "abc"),
+            ("bearer  abc ", "abc"),
+            ("Basic abc", None),
+            ("Bearer", None),
+            ("", None),
+            (None, None),
+        ],
+    )
+    def test_only_a_bearer_header_holds_a_token(self, header: str | None, token: str | None) -> None:
+        assert read_bearer(header) == token
+
+
+class TestBinding:
+    @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"])
+    def test_loopback_needs_no_token_of_ones_own(self, host: str) -> None:
+        assert is_loopback(host)
+        check_bind(GatewaySettings(host=host))
+
+    @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "no-such-host.invalid"])
+    def test_anything_else_does(self, host: str) -> None:
+        with pytest.raises(StartupError, match="BACKCHANNEL_TOKEN"):
+            check_bind(GatewaySettings(host=host))
+        check_bind(GatewaySettings(host=host, auth=Auth(token="mine")))
+
+
+class TestDoorkeeper:
+    @pytest.mark.parametrize(
+        "host", ["127.0.0.1:18790", "localhost", "LOCALHOST:1", "[::1]:18790", "127.0.0.5", "gw.example:443"]
+    )
+    def test_names_of_this_gateway_pass(self, host: str) -> None:
+        Doorkeeper(GatewaySettings(allowed_hosts=("gw.example",))).check(host, None)
+
+    @pytest.mark.parametrize(
+        "host", [None, "", "evil.example", "localhost.evil.example", "evil.example:18790", "10.0.0.1", "[::", "a b"]
+    )
+    def test_any_other_name_does_not(self, host: str | None) -> None:
+        with pytest.raises(Forbidden):
+            Doorkeeper(GatewaySettings()).check(host, None)
+
+    def test_a_gateway_that_listens_everywhere_has_any_address_but_not_any_name(self) -> None:
+        keeper = Doorkeeper(GatewaySettings(host="0.0.0.0"))
+        keeper.check("192.168.1.5:18790", None)
+        with pytest.raises(Forbidden):
+            keeper.check("evil.example", None)
+
+    @pytest.mark.parametrize("origin", [None, "http://localhost:1", "https://localhost:1", "https://chat.example"])
+    def test_the_own_and_configured_origins_pass(self, origin: str | None) -> None:
+        Doorkeeper(GatewaySettings(allowed_origins=("https://chat.example/",))).check("localhost:1", origin)
+
+    @pytest.mark.parametrize(
+        "origin",
+        ["https://evil.example", "null", "", "http://localhost:2", "http://localhost", "file://", "localhost:1"],
+    )
+    def test_any_other_origin_does_not(self, origin: str) -> None:
+        with pytest.raises(Forbidden):
+            Doorkeeper(GatewaySettings()).check("localhost:1", origin)

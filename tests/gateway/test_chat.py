@@ -1,0 +1,162 @@
+"""`chat.*`, through a socket."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from backchannel.core.messages import Message, Role, text_content
+from backchannel.gateway.methods.chat import fit
+
+from .client import Client
+from .conftest import MakeWorld, World
+
+pytestmark = pytest.mark.anyio
+
+
+async def chat(client: Client, key: str, text: str) -> None:
+    run = await client.ask("chat.send", sessionKey=key, message=text)
+    await client.ask("agent.wait", runId=run["runId"])
+
+
+async def test_a_message_makes_its_session_and_is_answered(client: Client) -> None:
+    await chat(client, "agent:echo:main", "hi")
+    history = await client.ask("chat.history", sessionKey="agent:echo:main")
+    assert [(m["role"], m["content"][0]["text"]) for m in history["messages"]] == [
+        ("user", "hi"),
+        ("assistant", "echo hi"),
+    ]
+    assert history["messages"][0]["provenance"]["kind"] == "external_user"
+    assert history["pending"] == [] and history["hasMore"] is False
+    assert history["sessionKey"] == "agent:echo:main" and history["sessionId"]
+
+
+async def test_what_waits_is_shown_as_pending(client: Client, world: World) -> None:
+    await client.ask("chat.send", sessionKey="agent:held:main", message="first")
+    await client.ask("chat.send", sessionKey="agent:held:main", message="second")
+    await client.ask("chat.inject", sessionKey="agent:held:main", message="a note")
+    history = await client.ask("chat.history", sessionKey="agent:held:main")
+    assert [m["content"][0]["text"] for m in history["messages"]] == ["first"]
+    assert [m["content"][0]["text"] for m in history["pending"]] == ["second", "a note"]
+    world.release.set()
+
+
+async def test_a_repeated_message_hears_how_the_first_ended(client: Client) -> None:
+    asked = {"sessionKey": "agent:echo:main", "message": "hi", "idempotencyKey": "k1"}
+    first = await client.ask("chat.send", **asked)
+    assert first["status"] == "started"
+    await client.ask("agent.wait", runId="k1")
+    assert await client.ask("chat.send", **asked) == {"runId": "k1", "status": "ok"}
+
+
+async def test_a_message_for_a_transcript_that_was_reset_is_refused(client: Client) -> None:
+    await chat(client, "agent:echo:main", "hi")
+    old = (await client.ask("chat.history", sessionKey="agent:echo:main"))["sessionId"]
+    await client.ask("sessions.reset", key="agent:echo:main")
+    asked = {"sessionKey": "agent:echo:main", "message": "hi", "sessionId": old}
+    assert (await client.refused("chat.send", asked))["details"]["code"] == "session_id_replaced"
+    error = await client.refused("chat.history", {"sessionKey": old})
+    assert error["details"]["code"] == "session_id_replaced"
+    assert "agent:echo:main" in error["message"]
+
+
+async def test_a_session_id_names_its_session(client: Client) -> None:
+    await chat(client, "agent:echo:main", "hi")
+    session_id = (await client.ask("chat.history", sessionKey="agent:echo:main"))["sessionId"]
+    history = await client.ask("chat.history", sessionKey=session_id)
+    assert history["sessionKey"] == "agent:echo:main"
+
+
+async def test_history_pages_backwards_and_forwards(client: Client) -> None:
+    for n in range(3):
+        await chat(client, "agent:echo:main", str(n))
+    ids = [m["id"] for m in (await client.ask("chat.history", sessionKey="agent:echo:main"))["messages"]]
+    newest = await client.ask("chat.history", sessionKey="agent:echo:main", limit=2)
+    assert [m["id"] for m in newest["messages"]] == ids[4:] and newest["hasMore"] is True
+    older = await client.ask("chat.history", sessionKey="agent:echo:main", before=ids[4], limit=100)
+    assert [m["id"] for m in older["messages"]] == ids[:4] and older["hasMore"] is False
+    newer = await client.ask("chat.history", sessionKey="agent:echo:main", after=ids[1], limit=2)
+    assert [m["id"] for m in newer["messages"]] == ids[2:4] and newer["hasMore"] is True
+
+
+async def test_an_unknown_message_to_page_from_is_not_found(client: Client) -> None:
+    await chat(client, "agent:echo:main", "hi")
+    error = await client.refused("chat.history", {"sessionKey": "agent:echo:main", "before": "nothing"})
+    assert error["code"] == "NOT_FOUND"
+
+
+async def test_a_main_session_that_nobody_spoke_to_has_an_empty_history(client: Client) -> None:
+    history = await client.ask("chat.history", sessionKey="main")
+    assert history == {"sessionKey": "agent:main:main", "messages": [], "pending": [], "hasMore": False}
+
+
+@pytest.mark.parametrize(
+    ("key", "code"),
+    [("cron:never", "session_not_found"), ("agent:nobody:main", "unknown_agent"), ("unknown", "invalid_session_key")],
+)
+async def test_a_session_that_is_not_there_has_none(client: Client, key: str, code: str) -> None:
+    assert (await client.refused("chat.history", {"sessionKey": key}))["details"]["code"] == code
+
+
+async def test_a_long_history_stays_within_a_frame(make_world: MakeWorld) -> None:
+    config = {"gateway": {"limits": {"frameBytes": 20_000}}}
+    async with make_world(config) as world, world.client() as client:
+        for n in range(4):
+            await chat(client, "agent:echo:main", f"{n}" * 4000)
+        history = await client.ask("chat.history", sessionKey="agent:echo:main")
+        assert len(json.dumps(history)) < 22_000
+        assert history["hasMore"] is True
+        oldest = history["messages"][0]["id"]
+        rest = await client.ask("chat.history", sessionKey="agent:echo:main", before=oldest)
+        assert len(history["messages"]) + len(rest["messages"]) == 8
+
+
+def test_one_message_is_always_shown_however_large() -> None:
+    def message(n: int) -> Message:
+        return Message(id=str(n), role=Role.USER, content=text_content("x" * 100), timestamp=n)
+
+    newest, is_cut = fit([message(1), message(2)], 10, keep_oldest=False)
+    assert is_cut and [json.loads(bytes(line))["id"] for line in newest] == ["2"]
+    oldest, is_cut = fit([message(1), message(2)], 10, keep_oldest=True)
+    assert is_cut and [json.loads(bytes(line))["id"] for line in oldest] == ["1"]
+
+
+async def test_a_running_run_is_aborted(client: Client) -> None:
+    run = await client.ask("chat.send", sessionKey="agent:held:main", message="hi")
+    answer = await client.ask("chat.abort", sessionKey="agent:held:main")
+    assert answer == {"ok": True, "aborted": True, "runIds": [run["runId"]]}
+    assert (await client.ask("agent.wait", runId=run["runId"]))["status"] == "aborted"
+    assert (await client.event("chat", runId=run["runId"], state="aborted"))["stopReason"] == "aborted"
+    row = (await client.ask("sessions.describe", key="agent:held:main"))["session"]
+    assert row["abortedLastRun"] is True
+
+
+async def test_a_queued_run_is_aborted_by_its_id_and_leaves_the_running_one(client: Client, world: World) -> None:
+    first = await client.ask("chat.send", sessionKey="agent:held:main", message="a")
+    second = await client.ask("chat.send", sessionKey="agent:held:main", message="b")
+    answer = await client.ask("chat.abort", sessionKey="agent:held:main", runId=second["runId"])
+    assert answer["runIds"] == [second["runId"]]
+    world.release.set()
+    assert (await client.ask("agent.wait", runId=first["runId"]))["status"] == "ok"
+    assert (await client.ask("agent.wait", runId=second["runId"]))["status"] == "aborted"
+
+
+async def test_aborting_an_idle_session_does_nothing_and_says_so(client: Client) -> None:
+    await chat(client, "agent:echo:main", "hi")
+    assert await client.ask("chat.abort", sessionKey="agent:echo:main") == {"ok": True, "aborted": False, "runIds": []}
+
+
+async def test_a_run_of_another_session_cannot_be_aborted_through_this_one(client: Client) -> None:
+    await chat(client, "agent:echo:main", "hi")
+    run = await client.ask("chat.send", sessionKey="agent:held:main", message="hi")
+    error = await client.refused("chat.abort", {"sessionKey": "agent:echo:main", "runId": run["runId"]})
+    assert error["details"]["code"] == "run_not_found"
+    assert (await client.ask("agent.wait", runId=run["runId"], timeoutMs=0))["running"] is True
+
+
+async def test_a_note_enters_an_idle_session_at_once_and_starts_no_run(client: Client) -> None:
+    answer = await client.ask("chat.inject", sessionKey="agent:echo:main", message="a note", label="me")
+    messages = (await client.ask("chat.history", sessionKey="agent:echo:main"))["messages"]
+    assert [(m["id"], m["label"]) for m in messages] == [(answer["messageId"], "me")]
+    assert (await client.ask("runs.list"))["count"] == 0

@@ -1,0 +1,272 @@
+"""Who gets which events, with plain values and through a socket."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from backchannel.core.facts import MessageAppended, RunChanged, SessionChanged
+from backchannel.core.messages import Message, Role, encode_message, text_content
+from backchannel.core.runs import Run, RunKind, RunState
+from backchannel.gateway.events import MAX_WATCHED, Desk, lifecycle_of
+from backchannel.gateway.protocol import number_event
+from backchannel.runtime.clock import SystemClock
+from backchannel.runtime.events import Event, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
+
+from .client import Client
+from .conftest import World
+
+KEY = "agent:main:main"
+
+
+def run(**changed: Any) -> Run:
+    values: dict[str, Any] = dict.fromkeys(Run.__struct_fields__)
+    values |= {"id": "r1", "session_key": KEY, "kind": RunKind.MESSAGE, "state": RunState.RUNNING, "started_at": 5}
+    return Run(**{**values, **changed})
+
+
+def ended(**changed: Any) -> Run:
+    return run(**{"state": RunState.OK, "ended_at": 9, "reply": "done", **changed})
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.frames: list[dict[str, Any]] = []
+        self.droppable: list[bool] = []
+
+    def send_event(self, head: str, *, droppable: bool) -> None:
+        self.frames.append(json.loads(number_event(head, len(self.frames) + 1)))
+        self.droppable.append(droppable)
+
+    @property
+    def names(self) -> list[str]:
+        return [frame["event"] for frame in self.frames]
+
+    def payloads(self, name: str) -> list[dict[str, Any]]:
+        return [frame["payload"] for frame in self.frames if frame["event"] == name]
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk(SystemClock())
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+EVERYTHING: list[Event] = [
+    RunChanged(run(state=RunState.QUEUED)),
+    RunChanged(run()),
+    ThinkingGrew(run(), "hm"),
+    ReplyGrew(run(), "do", "do"),
+    ToolStarted(run(), "c1", "look", {"at": 1}),
+    ToolEnded(run(), "c1", "look", False),
+    ReplyGrew(run(), "done", "ne"),
+    RunChanged(run(step=1)),
+    RunChanged(ended()),
+    SessionChanged(KEY, "run"),
+]
+
+
+def test_who_asked_for_nothing_gets_nothing(desk: Desk, listener: Listener) -> None:
+    desk.watch(listener, "agent:main:other")
+    for event in EVERYTHING:
+        desk.tell(event)
+    assert listener.frames == []
+
+
+def test_a_watched_session_tells_its_runs_from_start_to_end(desk: Desk, listener: Listener) -> None:
+    desk.watch(listener, KEY)
+    for event in EVERYTHING:
+        desk.tell(event)
+    streams = [(p["stream"], p["data"].get("phase")) for p in listener.payloads("agent")]
+    assert streams == [
+        ("lifecycle", "start"),
+        ("thinking", None),
+        ("assistant", None),
+        ("tool", "start"),
+        ("tool", "result"),
+        ("assistant", None),
+        ("lifecycle", "end"),
+    ]
+    assert [p["state"] for p in listener.payloads("chat")] == ["delta", "delta", "final"]
+    assert "sessions.changed" not in listener.names
+
+
+def test_a_delta_carries_the_whole_text_and_what_is_new(desk: Desk, listener: Listener) -> None:
+    desk.watch(listener, KEY)
+    desk.tell(ReplyGrew(run(), "one two", " two"))
+    (delta,) = listener.payloads("chat")
+    assert delta["deltaText"] == " two"
+    assert delta["message"]["content"] == [{"type": "text", "text": "one two"}]
+    assert delta["message"]["role"] == "assistant" and delta["message"]["timestamp"] > 0
+    assert listener.droppable == [True, True]
+
+
+def test_each_run_numbers_its_events(desk: Desk, listener: Listener) -> None:
+    desk.watch(listener, KEY)
+    for event in EVERYTHING:
+        desk.tell(event)
+    seqs = [frame["payload"]["seq"] for frame in listener.frames]
+    assert seqs == list(range(1, len(seqs) + 1))
+
+
+@pytest.mark.parametrize(
+    ("last", "state", "phase"),
+    [
+        (ended(), "final", "end"),
+        (ended(state=RunState.ABORTED, reply="par"), "aborted", "end"),
+        (ended(state=RunState.ERROR, error="no"), "error", "error"),
+        (ended(state=RunState.TIMEOUT, reply=None), "error", "error"),
+    ],
+)
+def test_every_end_has_its_word(desk: Desk, listener: Listener, last: Run, state: str, phase: str) -> None:
+    desk.watch(listener, KEY)
+    desk.tell(RunChanged(last))
+    (chat,), (agent,) = listener.payloads("chat"), listener.payloads("agent")
+    assert chat["state"] == state
+    assert agent["data"]["phase"] == phase and agent["data"]["status"] == last.state
+    assert ("errorMessage" in chat) == (state == "error")
+    assert ("message" in chat) == (last.reply is not None)
+    assert listener.droppable == [False, False]
+
+
+@pytest.mark.parametrize("kind", [RunKind.PRIMARY, RunKind.TURN, RunKind.ANNOUNCE, RunKind.CHILD])
+def test_internal_runs_are_marked_and_send_no_chat_events(desk: Desk, listener: Listener, kind: RunKind) -> None:
+    desk.subscribe(listener)
+    internal = run(kind=kind)
+    told: list[Event] = [RunChanged(internal), ReplyGrew(internal, "a", "a"), RunChanged(ended(kind=kind))]
+    for event in told:
+        desk.tell(event)
+    assert listener.names == ["agent", "agent", "agent"]
+    assert all(payload["internal"] is True for payload in listener.payloads("agent"))
+
+
+def test_whoever_started_a_run_hears_of_its_start_too(desk: Desk, listener: Listener) -> None:
+    desk.follow(listener, run())
+    desk.tell(RunChanged(ended()))
+    assert listener.names == ["agent", "agent", "chat"]
+    desk.tell(RunChanged(run(id="r2")))
+    assert len(listener.frames) == 3
+
+
+def test_whoever_watches_already_is_told_once(desk: Desk, listener: Listener) -> None:
+    desk.watch(listener, KEY)
+    desk.subscribe(listener)
+    desk.tell(RunChanged(run()))
+    desk.follow(listener, run())
+    desk.tell(RunChanged(ended()))
+    assert listener.names == ["agent", "agent", "chat"]
+
+
+def test_a_run_that_is_retried_starts_again(desk: Desk, listener: Listener) -> None:
+    desk.watch(listener, KEY)
+    for changed in (run(), ended(state=RunState.ERROR), run(state=RunState.QUEUED), run(), ended()):
+        desk.tell(RunChanged(changed))
+    phases = [payload["data"]["phase"] for payload in listener.payloads("agent")]
+    assert phases == ["start", "error", "start", "end"]
+
+
+def test_all_sessions_and_their_changes_after_subscribing(desk: Desk, listener: Listener) -> None:
+    desk.subscribe(listener)
+    desk.tell(SessionChanged(KEY, "patch"))
+    desk.tell(RunChanged(run()))
+    assert listener.names == ["sessions.changed", "agent"]
+    assert listener.payloads("sessions.changed")[0]["reason"] == "patch"
+    desk.unsubscribe(listener)
+    desk.tell(SessionChanged(KEY, "patch"))
+    assert len(listener.frames) == 2
+
+
+def test_messages_of_a_session_after_subscribing_to_them(desk: Desk, listener: Listener) -> None:
+    message = Message(id="m1", role=Role.USER, content=text_content("hi"), timestamp=1)
+    fact = MessageAppended(KEY, "s1", 4, message, encode_message(message))
+    desk.watch(listener, KEY)
+    desk.tell(fact)
+    desk.watch_messages(listener, KEY)
+    desk.tell(fact)
+    assert listener.payloads("session.message") == [
+        {
+            "sessionKey": KEY,
+            "sessionId": "s1",
+            "messageId": "m1",
+            "messageSeq": 4,
+            "message": json.loads(encode_message(message)),
+        }
+    ]
+    desk.unwatch_messages(listener, KEY)
+    desk.tell(fact)
+    assert len(listener.frames) == 1
+
+
+def test_a_connection_that_left_is_forgotten(desk: Desk, listener: Listener) -> None:
+    desk.subscribe(listener)
+    desk.watch_messages(listener, KEY)
+    desk.follow(listener, run(id="r9"))
+    told = len(listener.frames)
+    desk.leave(listener)
+    for event in EVERYTHING:
+        desk.tell(event)
+    assert len(listener.frames) == told
+
+
+def test_the_session_watched_longest_gives_way(desk: Desk, listener: Listener) -> None:
+    for n in range(MAX_WATCHED + 1):
+        desk.watch(listener, f"agent:main:cron:{n}")
+    desk.tell(RunChanged(run(session_key="agent:main:cron:0")))
+    assert listener.frames == []
+    desk.tell(RunChanged(run(session_key="agent:main:cron:1")))
+    assert len(listener.frames) == 1
+
+
+def test_a_lifecycle_event_says_when(desk: Desk) -> None:
+    assert lifecycle_of(run()) == {"phase": "start", "startedAt": 5}
+    assert lifecycle_of(ended(state=RunState.ABORTED)) == {
+        "phase": "end",
+        "aborted": True,
+        "status": "aborted",
+        "startedAt": 5,
+        "endedAt": 9,
+    }
+
+
+@pytest.mark.anyio
+class TestThroughASocket:
+    async def test_chat_send_gives_deltas_and_a_final_event(self, client: Client) -> None:
+        sent = await client.ask("chat.send", sessionKey="agent:speaker:main", message="hi")
+        final = await client.event("chat", runId=sent["runId"], state="final")
+        assert final["message"]["content"] == [{"type": "text", "text": "one two three"}]
+        deltas = [payload for payload in client.seen("chat") if payload["state"] == "delta"]
+        assert "".join(delta["deltaText"] for delta in deltas) == "one two three"
+        assert deltas[-1]["message"]["content"][0]["text"] == "one two three"
+
+    async def test_a_connection_numbers_its_events_without_gaps(self, client: Client) -> None:
+        await client.ask("sessions.subscribe")
+        await client.run(message="hi", agentId="speaker")
+        await client.event("chat", state="final")
+        assert [frame["seq"] for frame in client.events] == list(range(1, len(client.events) + 1))
+
+    async def test_other_connections_hear_of_it_only_when_they_ask(self, client: Client, world: World) -> None:
+        async with world.client() as watcher, world.client() as stranger, world.client() as overseer:
+            assert (await watcher.ask("chat.history", sessionKey="agent:echo:main"))["messages"] == []
+            await overseer.ask("sessions.subscribe")
+            answer = await watcher.ask("sessions.messages.subscribe", key="agent:echo:main")
+            assert answer == {"subscribed": True, "key": "agent:echo:main"}
+            await client.run(message="hi", agentId="echo")
+            await watcher.event("chat", state="final")
+            await overseer.event("chat", state="final")
+            texts = [p["message"]["content"][0]["text"] for p in watcher.seen("session.message")]
+            assert texts == ["hi", "echo hi"]
+            assert overseer.seen("sessions.changed") and not watcher.seen("sessions.changed")
+            await stranger.ask("health")
+            assert [frame["event"] for frame in stranger.events] == ["connect.challenge"]
+
+    async def test_whoever_started_a_run_gets_its_events(self, client: Client) -> None:
+        ended_ = await client.run(message="hi", agentId="echo")
+        phases = [p["data"]["phase"] for p in client.seen("agent") if p["runId"] == ended_["runId"]]
+        assert phases == ["start", "end"]
+        assert [p["state"] for p in client.seen("chat")] == ["final"]

@@ -1,0 +1,233 @@
+"""Frames of clients that have connected: good ones, bad ones, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backchannel.errors import InvalidRequest
+from backchannel.gateway.methods import METHODS
+from backchannel.gateway.protocol import WITHOUT_EFFECT, BadFrame, Cancel, Request, read_frame
+from backchannel.gateway.websocket import Limits
+
+from .client import Client
+from .conftest import MakeWorld, World
+
+BAD_FRAMES: list[str | bytes] = [
+    "",
+    "{",
+    "null",
+    "7",
+    '"text"',
+    "[]",
+    "{}",
+    '{"type":"req"}',
+    '{"type":"req","id":7,"method":"health"}',
+    '{"type":"req","id":"","method":"health"}',
+    '{"type":"req","id":null,"method":"health"}',
+    '{"type":"event","event":"chat"}',
+    '{"type":"req","id":"' + "x" * 300 + '","method":"health"}',
+    "[" * 100_000,
+    '{"type":"req","id":"deep","method":"health","params":' + "[" * 100_000 + "]" * 100_000 + "}",
+    '{"type":"req","id":"half","method":"health","params":{"a":"\\ud800"}}',
+    b"\x00\x01\x02",
+    b'{"type":"req","id":"b","method":"health"}',
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("frame", BAD_FRAMES, ids=lambda frame: repr(frame[:40]))
+async def test_a_malformed_frame_is_answered_and_the_connection_goes_on(client: Client, frame: str | bytes) -> None:
+    await client.socket.send(frame)
+    assert (await client.ask("health"))["ok"] is True
+    answer = client.unasked.get_nowait()
+    assert answer["ok"] is False
+    assert answer["error"]["code"] == "INVALID_REQUEST"
+    assert answer["error"]["details"]["code"] == "bad_params"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"type": "req", "id": "known"},
+        {"type": "req", "id": "known", "method": 7},
+        {"type": "req", "id": "known", "method": "health", "extra": 1},
+        {"id": "known", "method": "health"},
+        {"type": "ask", "id": "known", "method": "health"},
+    ],
+)
+async def test_a_bad_frame_is_answered_under_its_id_when_that_can_be_told(client: Client, frame: Any) -> None:
+    await client.socket.send(json.dumps(frame))
+    async with asyncio.timeout(5):
+        answer = await client.unasked.get()
+    assert answer["id"] == "known"
+    assert answer["ok"] is False
+
+
+@pytest.mark.anyio
+async def test_a_cancel_frame_of_newer_clients_is_taken_in_silence(client: Client) -> None:
+    await client.socket.send(json.dumps({"type": "cancel", "id": "r1"}))
+    assert (await client.ask("health"))["ok"] is True
+    assert client.unasked.empty()
+
+
+@pytest.mark.anyio
+async def test_an_unknown_method_names_the_nearest(client: Client) -> None:
+    error = await client.refused("sesions.list")
+    assert error["code"] == "INVALID_REQUEST"
+    assert error["details"]["code"] == "unknown_method"
+    assert "sessions.list" in error["message"]
+
+
+@pytest.mark.anyio
+async def test_an_unknown_parameter_names_itself_and_the_nearest(client: Client) -> None:
+    error = await client.refused("chat.send", {"sessionkey": "main", "message": "hi"})
+    assert error["details"] == {"code": "bad_params", "param": "sessionkey"}
+    assert "sessionKey" in error["message"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("method", "params", "param"),
+    [
+        ("chat.send", {"sessionKey": "main"}, "message"),
+        ("chat.send", {"sessionKey": 5, "message": "hi"}, "sessionKey"),
+        ("chat.send", {"sessionKey": "main", "message": "hi", "timeoutMs": 1.5}, "timeoutMs"),
+        ("chat.send", {"sessionKey": "main", "message": "hi", "timeoutMs": 0}, "timeoutMs"),
+        ("chat.send", {"sessionKey": "main", "message": "hi", "idempotencyKey": ""}, "idempotencyKey"),
+        ("chat.send", {"sessionKey": "main", "message": "hi", "idempotencyKey": "a\nb"}, "idempotencyKey"),
+        ("chat.send", {"sessionKey": "main", "message": " "}, "message"),
+        ("chat.send", {"sessionKey": "main", "message": "hi", "attachments": [{"data": "x"}]}, "attachments"),
+        ("chat.history", {"sessionKey": "main", "limit": 0}, "limit"),
+        ("chat.history", {"sessionKey": "main", "limit": 10**30}, "limit"),
+        ("chat.history", {"sessionKey": "main", "before": "a", "after": "b"}, "before"),
+        ("agent.wait", {"runId": "x", "timeoutMs": -1}, "timeoutMs"),
+        ("agent", {"message": "hi", "deliver": "yes"}, "deliver"),
+        ("agent", {"message": "hi", "thinking": "hard"}, "thinking"),
+        ("sessions.list", {"kinds": ["main", "people"]}, "kinds"),
+        ("sessions.list", {"limit": -5}, "limit"),
+        ("sessions.list", {"cursor": "?"}, "cursor"),
+        ("sessions.patch", {"key": "main", "sendPolicy": "maybe"}, "sendPolicy"),
+        ("sessions.patch", {"key": "main", "label": "x" * 65}, "label"),
+        ("sessions.preview", {"keys": []}, "keys"),
+        ("runs.list", {"states": ["done"]}, "states"),
+    ],
+)
+async def test_a_bad_parameter_is_named(client: Client, method: str, params: Any, param: str) -> None:
+    error = await client.refused(method, params)
+    assert error["details"]["code"] == "bad_params"
+    assert param in error["message"]
+    assert error["details"]["param"].startswith(param)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("params", [[], "text", 7, True])
+async def test_parameters_that_are_no_object_are_refused(client: Client, params: Any) -> None:
+    error = await client.refused("sessions.list", params)
+    assert error["details"]["code"] == "bad_params"
+
+
+@pytest.mark.anyio
+async def test_parameters_may_be_left_out_or_null(client: Client) -> None:
+    assert (await client.take(await client.begin("sessions.list", None)))["count"] == 0
+
+
+@pytest.mark.anyio
+async def test_an_oversized_frame_is_closed_with_1009(make_world: MakeWorld) -> None:
+    config = {"gateway": {"limits": {"frameBytes": 10_000}}}
+    async with make_world(config) as world, world.client() as client:
+        await client.socket.send("x" * 10_001)
+        assert await client.closed() == 1009
+
+
+@pytest.mark.anyio
+async def test_a_waiting_request_holds_up_no_other(client: Client, world: World) -> None:
+    run = await client.ask("chat.send", sessionKey="agent:held:main", message="hi")
+    waiting = await client.begin("agent.wait", {"runId": run["runId"]})
+    assert (await client.ask("health"))["ok"] is True
+    assert waiting.empty()
+    world.release.set()
+    assert (await client.take(waiting))["reply"] == "released hi"
+
+
+@pytest.mark.anyio
+async def test_requests_beyond_the_limit_are_refused_and_the_connection_goes_on(make_world: MakeWorld) -> None:
+    async with make_world(limits=Limits(requests_at_once=2)) as world, world.client() as client:
+        run = await client.ask("chat.send", sessionKey="agent:held:main", message="hi")
+        waits = [await client.begin("agent.wait", {"runId": run["runId"]}) for _ in range(2)]
+        error = await client.refused("health")
+        assert error["code"] == "UNAVAILABLE" and error["retryable"] is True
+        world.release.set()
+        for wait in waits:
+            assert (await client.take(wait))["status"] == "ok"
+        assert (await client.ask("health"))["ok"] is True
+
+
+@pytest.mark.anyio
+async def test_an_unexpected_failure_is_answered_without_its_details(
+    client: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr(world.gateway.store, "run_counts", fail)
+    error = await client.refused("status")
+    assert error["code"] == "UNAVAILABLE"
+    assert error["details"] == {"code": "internal"}
+    assert "secret" not in json.dumps(error)
+    assert (await client.ask("health"))["ok"] is True
+
+
+def test_meaningless_fields_of_other_clients_are_accepted_and_change_nothing() -> None:
+    for name, fields in WITHOUT_EFFECT.items():
+        method = METHODS[name]
+        given: dict[str, Any] = {field: [] for field in fields}
+        needed = {"message": "hi", "sessionKey": "main", "key": "main"}
+        plain = {k: v for k, v in needed.items() if k in method.params.__struct_encode_fields__}
+        read = method.read_params(_raw({**plain, **given}))
+        assert read == method.read_params(_raw(plain))
+
+
+def test_no_field_without_effect_has_a_meaning_too() -> None:
+    for name, fields in WITHOUT_EFFECT.items():
+        assert not fields & set(METHODS[name].params.__struct_encode_fields__)
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.text() | json_values.map(json.dumps))
+def test_no_text_makes_reading_a_frame_fail_otherwise_than_it_should(text: str) -> None:
+    try:
+        frame = read_frame(text)
+    except BadFrame as bad:
+        assert isinstance(bad.error, InvalidRequest)
+    else:
+        assert isinstance(frame, Request | Cancel)
+
+
+@given(st.sampled_from(sorted(METHODS)), st.data())
+@settings(max_examples=300, deadline=None)
+def test_no_parameters_make_reading_them_fail_otherwise_than_they_should(name: str, data: st.DataObject) -> None:
+    method = METHODS[name]
+    names = st.sampled_from([*method.params.__struct_encode_fields__, *WITHOUT_EFFECT.get(name, ()), "other"])
+    params = data.draw(st.dictionaries(names, json_values, max_size=5) | json_values)
+    try:
+        method.read_params(_raw(params))
+    except InvalidRequest as error:
+        assert error.message.startswith(name)

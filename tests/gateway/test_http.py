@@ -1,0 +1,147 @@
+"""The pages beside the connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from backchannel.errors import StartupError, StorageFull
+from backchannel.gateway.app import Gateway
+from backchannel.gateway.server import listening
+
+from .client import OPERATOR
+from .conftest import World
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def http(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=world.at.url, trust_env=False) as client:
+        yield client
+
+
+def bearer(token: str = OPERATOR) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def test_the_process_lives_and_can_accept_messages(http: httpx.AsyncClient) -> None:
+    for path in ("/healthz", "/readyz"):
+        answer = await http.get(path)
+        assert answer.status_code == 200 and answer.json() == {"ok": True}
+
+
+async def test_there_is_a_small_page(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/")
+    assert answer.status_code == 200 and "/ws" in answer.text
+
+
+async def test_a_full_disk_is_not_ready_and_tells_why_to_those_with_a_token(
+    http: httpx.AsyncClient, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> None:
+        raise StorageFull("the disk is full")
+
+    monkeypatch.setattr(world.gateway.store, "check_writable", fail)
+    answer = await http.get("/readyz")
+    assert answer.status_code == 503 and answer.json() == {"ok": False}
+    wrong = await http.get("/readyz", headers=bearer("wrong"))
+    assert wrong.json() == {"ok": False}
+    told = await http.get("/readyz", headers=bearer())
+    assert told.json()["error"]["details"]["code"] == "storage_full"
+    assert (await http.get("/healthz")).status_code == 200
+    async with world.client() as client:
+        health = await client.ask("health")
+        assert health["ok"] is False and health["store"] == "the disk is full"
+
+
+async def test_metrics_need_a_token_that_may_read(http: httpx.AsyncClient, world: World) -> None:
+    answer = await http.get("/metrics")
+    assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
+    assert answer.json()["error"]["details"]["code"] == "AUTH_TOKEN_MISMATCH"
+    assert (await http.get("/metrics", params={"token": OPERATOR})).status_code == 401
+    async with world.client() as client:
+        agent = await client.ask("tokens.create", sessionKey="main")
+        reader = await client.ask("tokens.create", scopes=["read"])
+    assert (await http.get("/metrics", headers=bearer(agent["token"]))).status_code == 403
+    assert (await http.get("/metrics", headers=bearer(reader["token"]))).status_code == 200
+
+
+async def test_metrics_count_what_happens(http: httpx.AsyncClient, world: World) -> None:
+    async with world.client() as client:
+        await client.run(message="hi", agentId="echo")
+        await client.run(message="hi", agentId="broken")
+        answer = await http.get("/metrics", headers=bearer())
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = answer.text.splitlines()
+    assert 'backchannel_runs_ended_total{state="ok"} 1.0' in lines
+    assert 'backchannel_runs_ended_total{state="error"} 1.0' in lines
+    assert 'backchannel_runs{state="running"} 0.0' in lines
+    assert "backchannel_connections 1.0" in lines
+    assert any(line.startswith("backchannel_commits_total ") for line in lines)
+
+
+async def test_wrong_tokens_are_slowed_down(http: httpx.AsyncClient) -> None:
+    codes = [(await http.get("/metrics", headers=bearer("wrong"))).status_code for _ in range(6)]
+    assert codes == [401] * 5 + [429]
+    assert int((await http.get("/metrics", headers=bearer())).headers["Retry-After"]) > 0
+
+
+async def test_a_foreign_host_or_origin_is_refused(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/healthz", headers={"Host": "evil.example"})).status_code == 403
+    answer = await http.get("/healthz", headers={"Origin": "https://evil.example"})
+    assert answer.status_code == 403 and answer.json()["error"]["code"] == "FORBIDDEN"
+
+
+async def test_what_is_not_served_says_so(http: httpx.AsyncClient) -> None:
+    missing = await http.get("/nothing")
+    assert missing.status_code == 404 and missing.json()["ok"] is False
+    assert (await http.post("/healthz")).status_code == 405
+
+
+async def test_a_large_body_is_refused(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/healthz", content=b"x" * (1024 * 1024 + 1))
+    assert answer.status_code == 413
+    assert answer.json()["error"]["details"]["code"] == "payload_too_large"
+
+
+async def test_a_failing_page_is_answered_without_its_details(
+    http: httpx.AsyncClient, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr(world.gateway.store, "run_counts", fail)
+    answer = await http.get("/metrics", headers=bearer())
+    assert answer.status_code == 500 and "secret" not in answer.text
+    assert (await http.get("/healthz")).status_code == 200
+
+
+async def test_garbage_instead_of_http_harms_nobody(world: World, http: httpx.AsyncClient) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.at.port)
+    writer.write(b"\x00\xff garbage\r\n\r\n")
+    await writer.drain()
+    await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    assert (await http.get("/healthz")).status_code == 200
+
+
+async def test_a_taken_port_is_a_clear_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with Gateway.open({"gateway": {"port": port}}) as gateway:
+            with pytest.raises(StartupError, match=f"port {port}.*--port"):
+                async with listening(gateway, OPERATOR):
+                    raise AssertionError("it listens")
+
+
+async def test_listening_beyond_this_machine_needs_a_token_of_ones_own() -> None:
+    async with Gateway.open({"gateway": {"port": 0, "host": "0.0.0.0"}}) as gateway:
+        with pytest.raises(StartupError, match=r"gateway\.auth\.token"):
+            async with listening(gateway, OPERATOR):
+                raise AssertionError("it listens")

@@ -1,0 +1,255 @@
+"""`sessions.*`, through a socket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .client import Client
+from .conftest import MakeWorld, World
+
+pytestmark = pytest.mark.anyio
+
+
+async def make(client: Client, *keys: str) -> None:
+    for key in keys:
+        await client.ask("sessions.patch", key=key)
+
+
+async def test_a_row_tells_what_is_known_and_nothing_else(client: Client, world: World) -> None:
+    await client.run(message="hi", agentId="speaker")
+    row = (await client.ask("sessions.list"))["sessions"][0]
+    assert None not in row.values()
+    assert row["key"] == "agent:speaker:main"
+    assert (row["kind"], row["agentId"], row["status"]) == ("main", "speaker", "idle")
+    assert (row["model"], row["modelProvider"], row["contextTokens"]) == ("test/speaker", "test", 1000)
+    assert row["totalTokens"] == 13
+    assert (row["systemSent"], row["abortedLastRun"]) == (True, False)
+    assert row["transcriptPath"].endswith(f"agents/speaker/sessions/{row['sessionId']}.jsonl")
+    for absent in ("label", "spawnedBy", "sendPolicy", "thinkingLevel", "displayName", "messages", "lastTo"):
+        assert absent not in row
+
+
+async def test_the_list_says_where_it_comes_from_and_what_the_defaults_are(client: Client) -> None:
+    answer = await client.ask("sessions.list")
+    assert answer["path"].endswith("backchannel.db")
+    assert answer["defaults"] == {"modelProvider": "builtin", "model": "builtin/demo", "contextTokens": 32768}
+    assert answer["ts"] > 0 and answer["count"] == 0 and answer["hasMore"] is False
+    assert "nextCursor" not in answer
+
+
+async def test_status_says_whether_a_session_works(client: Client, world: World) -> None:
+    await client.ask("chat.send", sessionKey="agent:held:main", message="hi")
+    assert (await client.ask("sessions.describe", key="agent:held:main"))["session"]["status"] == "running"
+    world.release.set()
+
+
+async def test_paging_reaches_every_session_once_newest_first(client: Client) -> None:
+    keys = [f"agent:main:cron:job{n}" for n in range(7)]
+    await make(client, *keys)
+    seen: list[str] = []
+    page: dict[str, Any] = {"nextCursor": None}
+    while "nextCursor" in page:
+        page = await client.ask("sessions.list", limit=3, cursor=page["nextCursor"])
+        seen += [row["key"] for row in page["sessions"]]
+    assert sorted(seen) == sorted(keys)
+    offset = await client.ask("sessions.list", limit=3, offset=3)
+    assert [row["key"] for row in offset["sessions"]] == seen[3:6]
+
+
+@pytest.mark.parametrize(
+    "other", [{"kinds": ["cron"]}, {"search": "job"}, {"agentId": "main"}, {"archived": True}, {"activeMinutes": 5}]
+)
+async def test_a_cursor_of_another_query_is_refused(client: Client, other: dict[str, Any]) -> None:
+    await make(client, "cron:a", "cron:b")
+    cursor = (await client.ask("sessions.list", limit=1))["nextCursor"]
+    error = await client.refused("sessions.list", {"limit": 1, "cursor": cursor, **other})
+    assert error["details"] == {"code": "bad_params", "param": "cursor"}
+
+
+async def test_a_cursor_of_another_list_is_refused(client: Client) -> None:
+    await client.run(message="a", agentId="echo")
+    await client.run(message="b", agentId="echo")
+    cursor = (await client.ask("runs.list", limit=1))["nextCursor"]
+    assert (await client.refused("sessions.list", {"cursor": cursor}))["details"]["param"] == "cursor"
+
+
+async def test_a_cursor_and_an_offset_exclude_each_other(client: Client) -> None:
+    await make(client, "cron:a", "cron:b")
+    cursor = (await client.ask("sessions.list", limit=1))["nextCursor"]
+    await client.refused("sessions.list", {"cursor": cursor, "offset": 1})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"kinds": ["cron"]}, {"agent:main:cron:a"}),
+        ({"kinds": ["group", "cron"]}, {"agent:main:cron:a", "agent:main:discord:group:g1"}),
+        ({"agentId": "Echo"}, {"agent:echo:main"}),
+        ({"agentId": "nobody"}, set()),
+        ({"label": "pick me"}, {"agent:main:cron:a"}),
+        ({"search": "DISCORD"}, {"agent:main:discord:group:g1"}),
+        ({"search": "pick"}, {"agent:main:cron:a"}),
+        ({"spawnedBy": "main"}, set()),
+        ({"activeMinutes": 5}, {"agent:main:cron:a", "agent:main:discord:group:g1", "agent:echo:main"}),
+        ({"archived": True}, set()),
+    ],
+)
+async def test_filters(client: Client, given: dict[str, Any], expected: set[str]) -> None:
+    await client.ask("sessions.patch", key="cron:a", label="pick me")
+    await make(client, "discord:group:G1", "agent:echo:main")
+    answer = await client.ask("sessions.list", **given)
+    assert {row["key"] for row in answer["sessions"]} == expected
+
+
+async def test_a_group_shows_its_channel(client: Client) -> None:
+    await make(client, "discord:group:g1", "cron:a", "agent:echo:main")
+    rows = {row["key"]: row["channel"] for row in (await client.ask("sessions.list"))["sessions"]}
+    assert rows == {
+        "agent:main:discord:group:g1": "discord",
+        "agent:main:cron:a": "internal",
+        "agent:echo:main": "unknown",
+    }
+
+
+async def test_a_list_can_show_the_last_message_and_a_title(client: Client) -> None:
+    await client.run(message="hi   there", agentId="echo")
+    row = (await client.ask("sessions.list", includeLastMessage=True, includeDerivedTitles=True))["sessions"][0]
+    assert row["lastMessagePreview"] == "echo hi there"
+    assert row["derivedTitle"] == "echo hi there"
+
+
+class TestResolving:
+    async def test_a_key_an_id_and_a_label_find_the_session(self, client: Client) -> None:
+        entry = (await client.ask("sessions.patch", key="cron:a", label="nightly"))["entry"]
+        for given in ({"key": "cron:a"}, {"sessionId": entry["sessionId"]}, {"label": "nightly"}):
+            assert await client.ask("sessions.resolve", **given) == {"ok": True, "key": "agent:main:cron:a"}
+
+    @pytest.mark.parametrize("given", [{}, {"key": "a", "label": "b"}, {"agentId": "main"}])
+    async def test_exactly_one_of_them_is_needed(self, client: Client, given: dict[str, Any]) -> None:
+        assert (await client.refused("sessions.resolve", given))["details"]["code"] == "bad_params"
+
+    @pytest.mark.parametrize("given", [{"key": "cron:a"}, {"label": "x"}, {"sessionId": "no"}])
+    async def test_what_is_not_there_is_not_found(self, client: Client, given: dict[str, Any]) -> None:
+        error = await client.refused("sessions.resolve", given)
+        assert (error["code"], error["details"]["code"]) == ("NOT_FOUND", "session_not_found")
+
+    async def test_a_label_that_several_have_lists_them_and_an_agent_narrows_it(self, client: Client) -> None:
+        await client.ask("sessions.patch", key="agent:main:cron:a", label="same")
+        await client.ask("sessions.patch", key="agent:echo:cron:a", label="same")
+        error = await client.refused("sessions.resolve", {"label": "same"})
+        assert error["details"]["code"] == "ambiguous_label"
+        assert error["details"]["sessionKeys"] == ["agent:echo:cron:a", "agent:main:cron:a"]
+        found = await client.ask("sessions.resolve", label="same", agentId="echo")
+        assert found["key"] == "agent:echo:cron:a"
+
+
+class TestPatching:
+    async def test_settings_are_set_and_cleared(self, client: Client) -> None:
+        given = {
+            "label": "l",
+            "displayName": "d",
+            "sendPolicy": "deny",
+            "model": "test/speaker",
+            "thinkingLevel": "high",
+            "verboseLevel": "on",
+        }
+        entry = (await client.ask("sessions.patch", key="cron:a", **given))["entry"]
+        assert given.items() <= entry.items()
+        cleared = (await client.ask("sessions.patch", key="cron:a", **dict.fromkeys(given)))["entry"]
+        assert not (given.keys() - {"model"}) & cleared.keys()
+        assert cleared["model"] == "builtin/demo"
+
+    async def test_what_is_not_named_stays(self, client: Client) -> None:
+        await client.ask("sessions.patch", key="cron:a", label="l")
+        entry = (await client.ask("sessions.patch", key="cron:a", displayName="d"))["entry"]
+        assert (entry["label"], entry["displayName"]) == ("l", "d")
+
+    @pytest.mark.parametrize(
+        ("given", "code"),
+        [
+            ({"model": "nothing/at-all"}, "unknown_model"),
+            ({"thinkingLevel": "hard"}, "bad_params"),
+            ({"expectedSessionId": "other"}, "session_id_replaced"),
+            ({"key": "agent:nobody:main"}, "unknown_agent"),
+        ],
+    )
+    async def test_a_bad_change_changes_nothing(self, client: Client, given: dict[str, Any], code: str) -> None:
+        before = await client.ask("sessions.list")
+        error = await client.refused("sessions.patch", {"key": "cron:a", "label": "l", **given})
+        assert error["details"]["code"] == code
+        assert (await client.ask("sessions.list"))["sessions"] == before["sessions"]
+
+    async def test_a_label_in_use_names_its_holder(self, client: Client) -> None:
+        await client.ask("sessions.patch", key="cron:a", label="l")
+        error = await client.refused("sessions.patch", {"key": "cron:b", "label": "l"})
+        assert error["details"]["code"] == "label_in_use"
+        assert "cron:a" in error["message"]
+
+    async def test_archiving_deletes_and_cannot_be_undone(self, client: Client) -> None:
+        await make(client, "cron:a")
+        await client.ask("sessions.patch", key="cron:a", archived=True)
+        assert (await client.ask("sessions.list"))["count"] == 0
+        error = await client.refused("sessions.patch", {"key": "cron:a", "archived": False})
+        assert "does not come back" in error["message"]
+
+    async def test_a_main_session_is_not_archived(self, client: Client) -> None:
+        error = await client.refused("sessions.patch", {"key": "main", "archived": True})
+        assert error["details"]["code"] == "main_session"
+
+
+class TestEnding:
+    async def test_a_reset_keeps_the_key_and_settings_and_starts_anew(self, client: Client) -> None:
+        await client.run(message="hi", agentId="echo")
+        before = (await client.ask("sessions.patch", key="agent:echo:main", label="l"))["entry"]
+        answer = await client.ask("sessions.reset", key="agent:echo:main", reason="new")
+        assert answer["ok"] is True and answer["entry"]["label"] == "l"
+        assert answer["entry"]["sessionId"] != before["sessionId"]
+        assert (await client.ask("chat.history", sessionKey="agent:echo:main"))["messages"] == []
+
+    async def test_a_deleted_session_leaves_the_lists(self, client: Client) -> None:
+        await make(client, "cron:a")
+        answer = await client.ask("sessions.delete", key="cron:a")
+        assert answer["ok"] is True and answer["key"] == "agent:main:cron:a"
+        assert (await client.ask("sessions.list"))["count"] == 0
+        archived = (await client.ask("sessions.list", archived=True))["sessions"]
+        assert [row["key"] for row in archived] == ["agent:main:cron:a"]
+        assert archived[0]["archivedAt"] > 0
+        await client.refused("sessions.resolve", {"sessionId": answer["sessionId"]})
+
+    async def test_deleting_a_session_at_work_stops_its_run_first(self, client: Client) -> None:
+        run = await client.ask("chat.send", sessionKey="agent:held:cron:a", message="hi")
+        await client.ask("sessions.delete", key="agent:held:cron:a")
+        assert (await client.ask("agent.wait", runId=run["runId"]))["status"] == "aborted"
+
+    async def test_the_main_session_cannot_be_deleted(self, client: Client) -> None:
+        await client.run(message="hi", agentId="echo")
+        error = await client.refused("sessions.delete", {"key": "agent:echo:main"})
+        assert error["details"]["code"] == "main_session"
+
+    @pytest.mark.parametrize("method", ["sessions.reset", "sessions.delete", "sessions.describe"])
+    async def test_what_is_not_there_is_not_found(self, client: Client, method: str) -> None:
+        assert (await client.refused(method, {"key": "cron:never"}))["details"]["code"] == "session_not_found"
+
+
+async def test_previews_show_the_end_of_each_session_cut_short(client: Client) -> None:
+    await client.run(message="x" * 500, agentId="echo")
+    await make(client, "cron:a")
+    answer = await client.ask("sessions.preview", keys=["agent:echo:main", "cron:a", "cron:b"], limit=1, maxChars=20)
+    first, second, third = answer["previews"]
+    assert first["status"] == "ok"
+    assert [(item["role"], len(item["text"])) for item in first["items"]] == [("assistant", 20)]
+    assert (second["status"], third["status"]) == ("empty", "missing")
+
+
+async def test_with_the_global_scope_the_shared_session_shows_as_main(make_world: MakeWorld) -> None:
+    async with make_world({"session": {"scope": "global"}}) as world, world.client() as client:
+        await client.run(message="hi", agentId="echo")
+        run = (await client.ask("runs.list"))["runs"][0]
+        row = (await client.ask("sessions.list"))["sessions"][0]
+        assert row["key"] == run["sessionKey"] == "agent:echo:main"
+        assert (await client.event("chat", state="final"))["sessionKey"] == "agent:echo:main"
+        history = await client.ask("chat.history", sessionKey=row["key"])
+        assert history["sessionKey"] == "agent:echo:main" and len(history["messages"]) == 2
+        await client.refused("chat.history", {"sessionKey": "agent:echo:global"})
