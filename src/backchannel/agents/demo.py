@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from backchannel.agents.demo_results import tell_result
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
 from backchannel.core.messages import Block, Message, Role, ToolCallBlock, Usage, text_content
 from backchannel.core.requests import estimate_tokens, text_tokens
@@ -69,7 +70,7 @@ def decide(request: ModelRequest) -> tuple[Block, ...]:
     """Choose the reply: pure, the same request always gives the same."""
     last = request.messages[-1]
     if last.role is Role.TOOL_RESULT:
-        return text_content(f"Here is what the tool {last.tool_name} gave:\n\n{last.text}")
+        return text_content(tell_result(last.tool_name or "", last.text))
     for skill in SKILLS:
         if match := skill.pattern.fullmatch(last.text.strip()):
             return _use(skill, match, request)

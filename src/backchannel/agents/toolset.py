@@ -10,12 +10,15 @@ from typing import Any
 import msgspec
 
 from backchannel.agents.registry import Agents
+from backchannel.config.schema_agents import ToolNames
 from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import text_content
+from backchannel.core.visibility import is_sandboxed
 from backchannel.errors import InvalidRequest
 
 SESSION_TOOLS = "group:sessions"
+NEVER_FOR_SUBAGENTS = "sessions_spawn"
 
 ToolFunction = Callable[..., Awaitable[Any]]
 
@@ -23,9 +26,10 @@ ToolFunction = Callable[..., Awaitable[Any]]
 class Tools:
     """All registered tools; `of` names those that one agent has in one session."""
 
-    def __init__(self, agents: Agents, scheme: KeyScheme) -> None:
+    def __init__(self, agents: Agents, scheme: KeyScheme, for_subagents: ToolNames) -> None:
         self._agents = agents
         self._scheme = scheme
+        self._for_subagents = for_subagents
         self._tools: dict[str, Tool] = {}
 
     def register(self, tool: Tool) -> None:
@@ -38,22 +42,20 @@ class Tools:
 
     def of(self, agent_id: str, session_key: str) -> Mapping[str, Tool]:
         """Name the tools that this agent has in this session: allowed, not denied, and safe if it is sandboxed."""
-        if not self._tools:
-            return self._tools
-        settings = self._agents.get(agent_id)
-        allowed = None if settings.allow_tools is None else self._names(settings.allow_tools)
+        settings, key = self._agents.get(agent_id), SessionKey.stored(session_key)
         denied = self._names(settings.deny_tools)
+        if key.is_subagent:
+            denied |= self._denied_to_subagents()
         # No sandbox backend runs tools yet, so a session that should be sandboxed has none that reach outside.
-        is_sandboxed = settings.sandbox_mode == "all" or (
-            settings.sandbox_mode == "non-main" and not self._scheme.is_main(SessionKey.stored(session_key))
-        )
-        return {
-            name: tool
-            for name, tool in self._tools.items()
-            if (allowed is None or name in allowed)
-            and name not in denied
-            and not (is_sandboxed and tool.effects is Effects.OUTSIDE)
-        }
+        if is_sandboxed(key, self._scheme, settings.sandbox_mode):
+            denied |= {name for name, tool in self._tools.items() if tool.effects is Effects.OUTSIDE}
+        allowed = set(self._tools) if settings.allow_tools is None else self._names(settings.allow_tools)
+        return {name: tool for name, tool in self._tools.items() if name in allowed - denied}
+
+    def _denied_to_subagents(self) -> set[str]:
+        """Session tools are not for sub-agents, unless given back; spawning never is, and what is denied stays so."""
+        given_back = self._names(self._for_subagents.allow) - {NEVER_FOR_SUBAGENTS}
+        return (self._names((SESSION_TOOLS,)) - given_back) | self._names(self._for_subagents.deny)
 
     def _names(self, written: Iterable[str]) -> set[str]:
         names: set[str] = set()

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from backchannel.core.visibility import Scope
+
 
 class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Where a reply goes: the `deliveryContext` of a row, and the reply address of a run."""
@@ -108,6 +110,8 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     spawned_by: str | None = None
     updated_since: int | None = None
     archived: bool = False
+    visible: Scope | None = None
+    """What the caller may see; None is everything."""
 
 
 class Page(msgspec.Struct, frozen=True):

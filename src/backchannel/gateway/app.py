@@ -34,11 +34,12 @@ from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.errors import GatewayError, InvalidRequest, StartupError
 from backchannel.runtime.clock import SystemClock
-from backchannel.runtime.lanes import Slots
 from backchannel.runtime.supervisor import Runtime
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.sqlite import Faults
 from backchannel.storage.store import Store
+from backchannel.tools.parts import Caller, Parts
+from backchannel.tools.registry import SessionTools, agent_tools
 
 log = structlog.get_logger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,6 +60,7 @@ class Gateway:
 
     store: Store
     runtime: Runtime
+    parts: Parts
 
     def __init__(self, config: Config, *, clock: Clock | None = None, faults: Faults | None = None) -> None:
         if needs_default_model(config):
@@ -69,7 +71,7 @@ class Gateway:
         self.agents = Agents(config)
         self.models = Models(config.models.providers)
         self.models.register(DemoModel())
-        self.tools = Tools(self.agents, self.scheme)
+        self.toolset = Tools(self.agents, self.scheme, config.tools.subagents.tools)
         self.failed: asyncio.Future[BaseException] | None = None
         """Done when the database can no longer be trusted: the process must end."""
         self._faults = faults
@@ -106,7 +108,9 @@ class Gateway:
             )
             exits.push_async_callback(self._close_store)
             exits.push_async_callback(self.models.close)
-            self.runtime = Runtime(self.store, self.agents, self.models, self.tools, self.clock, self._slots())
+            self.parts = Parts(self.config, self.store, self.agents, self.models, self.scheme, self.clock)
+            self._add_session_tools()
+            self.runtime = Runtime(self.config, self.store, self.agents, self.models, self.toolset, self.clock)
             exits.push_async_callback(self.runtime.close)
             await self.runtime.start()
             self._exits = exits.pop_all()
@@ -115,9 +119,11 @@ class Gateway:
     async def __aexit__(self, *_: object) -> None:
         await self._exits.aclose()
 
-    def _slots(self) -> Slots:
-        defaults = self.config.agents.defaults
-        return Slots(defaults.max_concurrent, defaults.subagents.max_concurrent)
+    def _add_session_tools(self) -> None:
+        known = {tool.name for tool in self.toolset.all()}
+        for tool in agent_tools(self.parts):
+            if tool.name not in known:  # a gateway may be entered again, and a program may bring its own
+                self.toolset.register(tool)
 
     def _fatal(self, cause: BaseException) -> None:
         log.critical("the database failed in a commit: stopping, the next start reads what is true", error=str(cause))
@@ -154,7 +160,7 @@ class Gateway:
         """
 
         def register(function: ToolFunction) -> ToolFunction:
-            self.tools.register(tool_from(function, name=name, description=description, effects=Effects(effects)))
+            self.toolset.register(tool_from(function, name=name, description=description, effects=Effects(effects)))
             return function
 
         return register
@@ -162,6 +168,14 @@ class Gateway:
     def add_model(self, model: Model) -> None:
         """Register a model of your own under its ref."""
         self.models.register(model)
+
+    def tools(self, caller: str | None = None) -> SessionTools:
+        """Give the session tools as plain async methods, called on behalf of a session, or of the operator.
+
+        Raises:
+            InvalidSessionKey, UnknownAgent
+        """
+        return SessionTools(self.parts, Caller(None if caller is None else self.key(caller)))
 
     async def ask(self, session: str, text: str, *, timeout_s: float = 600, run_id: str | None = None) -> str:
         """Send a message to a session and wait for the reply.

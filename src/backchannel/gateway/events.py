@@ -23,8 +23,9 @@ from backchannel.core.contracts import Clock
 from backchannel.core.facts import MessageAppended, RunChanged, SessionChanged
 from backchannel.core.messages import Block, Role, text_content
 from backchannel.core.runs import Run, RunState
-from backchannel.gateway.protocol import Answer, show_event_head
+from backchannel.gateway.protocol import show_event_head
 from backchannel.runtime.events import Event, Hub, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
+from backchannel.tools.inputs import Answer
 
 MAX_WATCHED = 4096
 """Sessions that one connection watches at most; the one it has watched longest gives way."""

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -31,10 +32,12 @@ from backchannel.errors import (
 )
 from backchannel.gateway import protocol
 from backchannel.gateway.auth import Access, Doorkeeper, read_bearer
+from backchannel.gateway.callers import InvokeParams, invoke_as
 from backchannel.gateway.events import Desk
 from backchannel.gateway.metrics import CONTENT_TYPE, Metrics
 from backchannel.gateway.openai_api import OpenAiDoor
 from backchannel.gateway.websocket import Door, Limits
+from backchannel.tools.inputs import bad_params
 
 if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway
@@ -124,6 +127,7 @@ class Web:
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route("/metrics", self._metrics),
+            Route("/tools/invoke", self._invoke, methods=["POST"]),
             *(OpenAiDoor(self._gateway, self.access).routes() if is_open else ()),
         ]
 
@@ -146,6 +150,18 @@ class Web:
     async def _metrics(self, request: Request) -> Response:
         await self.check_reader(request)
         return Response(await self.metrics.show(), media_type=CONTENT_TYPE)
+
+    async def _invoke(self, request: Request) -> Response:
+        client = request.client.host if request.client else "local"
+        holder = await self.access.login(read_bearer(request.headers.get("authorization")), client)
+        try:
+            params = msgspec.json.decode(await request.body(), type=InvokeParams)
+        except msgspec.ValidationError as error:
+            raise bad_params("/tools/invoke", error, InvokeParams.__struct_encode_fields__) from None
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidRequest(f"/tools/invoke: the body is not JSON: {error}") from None
+        result = await invoke_as(self._gateway, holder, params)
+        return Response(msgspec.json.encode({"ok": True, "result": result}), media_type="application/json")
 
     async def check_reader(self, request: Request) -> None:
         """Refuse a request without a token that may read.

@@ -14,7 +14,7 @@ from backchannel.core.messages import Block, text_content
 from backchannel.core.sessions import WEBCHAT, Address
 from backchannel.errors import InvalidRequest, UnknownChannel
 from backchannel.gateway.auth import Caller
-from backchannel.gateway.protocol import Params
+from backchannel.tools.inputs import Params
 
 if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway

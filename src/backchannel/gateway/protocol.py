@@ -13,15 +13,15 @@ and run `python -m backchannel.gateway.reference`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from backchannel.config.findings import nearest
 from backchannel.errors import InvalidRequest
+from backchannel.tools.inputs import Answer, Params, bad_params
 
 if TYPE_CHECKING:
     from backchannel.gateway.call import Call
@@ -89,16 +89,8 @@ class Scope(StrEnum):
     ADMIN = "operator.admin"
 
 
-class Params(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The base of every method's parameters."""
-
-
 class NoParams(Params, frozen=True, kw_only=True):
     """The parameters of a method that has none."""
-
-
-class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The base of every answer and event payload: what is not known is absent."""
 
 
 P = TypeVar("P", bound=Params)
@@ -163,24 +155,6 @@ def _without_meaningless(method: str, body: bytes) -> dict[str, Any] | None:
         name: value for name, value in given.items() if name not in without_effect or (name in _ONLY_EMPTY and value)
     }
     return kept if len(kept) < len(given) else None
-
-
-def bad_params(method: str, error: msgspec.ValidationError, known: Iterable[str]) -> InvalidRequest:
-    """Turn what the decoder said into an error that names the parameter and what would work."""
-    text = str(error)
-    if text.startswith("Object contains unknown field") and " - at" not in text:
-        name = text.split("`")[1]
-        close = nearest(name, known)
-        hint = f"did you mean {close}?" if close else f"known: {', '.join(sorted(known)) or 'none'}"
-        return InvalidRequest(f"{method}: unknown parameter {name[:64]!r} ({hint})", param=name[:64])
-    if text.startswith("Object missing required field") and " - at" not in text:
-        name = text.split("`")[1]
-        return InvalidRequest(f"{method}: the parameter {name} is missing", param=name)
-    said, _, place = text.partition(" - at `$")
-    name = place.strip("`").lstrip(".")
-    if not name:
-        return InvalidRequest(f"{method}: params: {said}")
-    return InvalidRequest(f"{method}: {name}: {said}", param=name)
 
 
 # Frames

@@ -17,14 +17,8 @@ from msgspec import inspect
 
 from backchannel.gateway.events import AgentEvent, ChatEvent, SessionMessage, SessionsChanged
 from backchannel.gateway.methods import METHODS
-from backchannel.gateway.protocol import (
-    EVENTS,
-    PROTOCOL_VERSION,
-    WITHOUT_EFFECT,
-    Connect,
-    Method,
-    Params,
-)
+from backchannel.gateway.protocol import EVENTS, PROTOCOL_VERSION, WITHOUT_EFFECT, Connect, Method
+from backchannel.tools.inputs import Params
 
 _INTRO = f"""# Methods of the WebSocket protocol
 

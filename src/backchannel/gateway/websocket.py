@@ -50,7 +50,7 @@ from backchannel.gateway.protocol import (
     show_error,
     show_event_head,
 )
-from backchannel.gateway.rows import Rows
+from backchannel.tools.rows import Rows
 from backchannel.version import __version__
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Door:
         self.access = access
         self.desk = desk
         self.limits = limits
-        self.rows = Rows(gateway)
+        self.rows = Rows(gateway.parts)
         self._open: set[Connection] = set()
         self._is_empty = asyncio.Event()
         self._is_closing = False

@@ -20,6 +20,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Accepted, RunRequest, RunState, Started
 from backchannel.errors import Unavailable
 from backchannel.storage.store import Store
+from backchannel.storage.transactions.runs import Check
 
 log = structlog.get_logger(__name__)
 
@@ -78,13 +79,13 @@ class Lanes:
         self._at_work: set[str] = set()
         self._is_open = True
 
-    async def submit(self, request: RunRequest) -> Accepted:
+    async def submit(self, request: RunRequest, check: Check | None = None) -> Accepted:
         """Accept a message; it is durable when this returns, and started when a slot and its lane are free."""
         key = str(request.key)
         takes_slot = self._is_open and key not in self._busy and self._slots.take(request.key.is_subagent)
         if takes_slot:
             self._busy.add(key)
-        future = self._store.accept_run(request, start=takes_slot)
+        future = self._store.accept_run(request, start=takes_slot, check=check)
         if takes_slot:
             # Whoever waits for the answer may be cancelled; the slot and the started run may not be forgotten.
             future.add_done_callback(lambda done: self._accepted(key, done))
@@ -186,6 +187,8 @@ class Lanes:
             else:
                 started = await self._store.resume_run(run_id)
                 del self._to_resume[key]
+                if started is None:
+                    self._stops.pop(run_id, None)  # it ended in that commit, and has no task to stop
         except Unavailable as error:
             log.warning("a queued run could not start", session_key=key, error=error.message)
             self._backlog[key] = None

@@ -104,9 +104,13 @@ class Runner:
         """Do the work; None means that its last step has ended the run."""
         agent = self._agents.get(SessionKey.stored(turn.run.session_key).agent)
         limit_s = agent.timeout_s if turn.run.timeout_s is None else turn.run.timeout_s
-        deadline = asyncio.timeout(turn.remaining_s(limit_s))
+        remaining_s = turn.remaining_s(limit_s)
+        if remaining_s == 0:
+            return _timed_out(limit_s)  # before a crash: it does not get more
+        deadline = asyncio.timeout(remaining_s)
         try:
             async with deadline:
+                _stop_if_cancelled()
                 function = self._agents.function(agent.id)
                 if function is not None:
                     await self._run_function(turn, function)
@@ -117,9 +121,7 @@ class Runner:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            return Outcome(
-                state=RunState.TIMEOUT, error_code="run_timeout", error=f"the run's limit of {limit_s:g} s was over"
-            )
+            return _timed_out(limit_s)
         return None
 
     async def _cast(self, turn: Turn) -> Cast:
@@ -137,8 +139,7 @@ class Runner:
         while True:
             if open_calls:
                 await self._calls.round(turn, cast.tools, open_calls)
-            if is_cancelled():
-                raise asyncio.CancelledError  # a tool kept it to itself, as if the run had all the time it wants
+                _stop_if_cancelled()
             reply = await self._ask(turn, cast)
             open_calls = await self._commit(turn, cast.model, reply)
             if not open_calls:
@@ -271,3 +272,13 @@ class Runner:
 
 def _aborted() -> Outcome:
     return Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
+
+
+def _timed_out(limit_s: float) -> Outcome:
+    return Outcome(state=RunState.TIMEOUT, error_code="run_timeout", error=f"the run's limit of {limit_s:g} s was over")
+
+
+def _stop_if_cancelled() -> None:
+    """Stop here when somebody wants it: before the first wait, or after a tool that kept it to itself."""
+    if is_cancelled():
+        raise asyncio.CancelledError

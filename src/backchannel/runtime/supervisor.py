@@ -13,15 +13,17 @@ from typing import Any
 
 from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
+from backchannel.config.schema import Config
 from backchannel.core.contracts import Clock, ToolSet
 from backchannel.core.facts import Fact, RunChanged, SessionChanged
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
-from backchannel.core.runs import Accepted, Run, RunRequest
+from backchannel.core.runs import Accepted, Run, RunKind, RunRequest
 from backchannel.core.sessions import Session
 from backchannel.errors import ShuttingDown
 from backchannel.runtime.events import Event, Hub
 from backchannel.runtime.lanes import Lanes, Slots
+from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.runner import Runner
 from backchannel.runtime.waits import Waits
 from backchannel.storage.ids import new_id
@@ -33,13 +35,16 @@ class Runtime:
     """Everything that happens between a door and the store."""
 
     def __init__(
-        self, store: Store, agents: Agents, models: Models, tools: ToolSet, clock: Clock, slots: Slots
+        self, config: Config, store: Store, agents: Agents, models: Models, tools: ToolSet, clock: Clock
     ) -> None:
+        defaults = config.agents.defaults
         self.hub = Hub()
+        self.guard = SendGuard(config.session.send_policy, store.scheme)
         self._store = store
         self._agents = agents
         self._clock = clock
         self._runner = Runner(store, agents, models, tools, self.hub, clock)
+        slots = Slots(defaults.max_concurrent, defaults.subagents.max_concurrent)
         self._lanes = Lanes(store, self._runner.work, slots)
         self._runner.why_stopped = self._lanes.why_stopped
         self._waits = Waits(store)
@@ -126,11 +131,13 @@ class Runtime:
         """Accept a message; it is durable when this returns.
 
         Raises:
+            PolicyDenied: the send policy forbids it; asked for messages of people and programs only.
             IdempotencyConflict, SessionIdReplaced, Unavailable
         """
         if not self._is_open:
             raise ShuttingDown("the gateway is stopping: send the message again when it is back")
-        return await self._lanes.submit(request)
+        check = self.guard.check if request.kind is RunKind.MESSAGE else None
+        return await self._lanes.submit(request, check)
 
     async def wait(self, run_id: str, timeout_s: float) -> Run:
         """Wait for a run to end; returns it as it is when it has, or when the wait is over.

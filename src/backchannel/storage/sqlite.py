@@ -219,14 +219,18 @@ class SqliteDriver:
 
     def _lost(self, group: list[_Entry], error: BaseException) -> None:
         """Nothing of the group counts: its units run again one by one; one that was alone is refused."""
-        if self._writer.in_transaction:
-            self._writer.execute("ROLLBACK")
+        try:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+        except sqlite3.Error as cause:
+            self._die(group, cause)
+            return
         if len(group) > 1:
             self._alone.extend(group)
         else:
             group[0].refuse(_refusal(error))
             self._answer(group)
-        self._next_group()
+        self._loop.call_soon(self._next_group)  # not called from here: hundreds may be refused one after the other
 
     def _commit_groups(self) -> None:
         while (group := self._commits.get()) is not None:

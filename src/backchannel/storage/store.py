@@ -36,6 +36,7 @@ from backchannel.storage.transactions import (
 )
 from backchannel.storage.transactions.messages import HistoryPage
 from backchannel.storage.transactions.recovery import Interrupted
+from backchannel.storage.transactions.runs import Check
 from backchannel.storage.transactions.sessions import SessionIdEntry
 from backchannel.storage.transactions.steps import Committed
 from backchannel.storage.transactions.timers import Timer
@@ -153,6 +154,19 @@ class Store:
         """List sessions, newest first."""
         return await self._read(partial(sessions.page, wanted=wanted, after=after, limit=limit, offset=offset))
 
+    async def children(self, key: str) -> list[Session]:
+        """List the sessions that one has spawned."""
+        return await self._read(partial(sessions.children, key=key))
+
+    async def agents_with_sessions(self) -> list[str]:
+        return self._driver.look(sessions.agents_with_sessions)
+
+    async def exchanges_of(self, key: str) -> list[tuple[str, str, int]]:
+        return await self._read(partial(sessions.exchanges_of, key=key))
+
+    async def receipts_of(self, key: str, since: int) -> list[tuple[str, str, int, str | None]]:
+        return await self._read(partial(sessions.receipts_of, key=key, since=since))
+
     async def patch_session(
         self, key: SessionKey, change: SessionPatch, *, expected_session_id: str | None = None
     ) -> Session:
@@ -227,6 +241,14 @@ class Store:
     async def message(self, message_id: str) -> Message | None:
         return self._driver.look(partial(messages.find, message_id=message_id))
 
+    async def message_in(self, session_id: str, message_id: str) -> Message:
+        """Load one message of a transcript.
+
+        Raises:
+            NotFound: it is not there.
+        """
+        return self._driver.look(partial(messages.find_in, session_id=session_id, message_id=message_id))
+
     async def last_messages(
         self, session_ids: Sequence[str], per_session: int, *, with_tools: bool
     ) -> dict[str, list[Message]]:
@@ -244,11 +266,14 @@ class Store:
 
     # Runs
 
-    def accept_run(self, request: RunRequest, *, start: bool) -> asyncio.Future[Accepted]:
-        """Accept a message with its run; with `start`, start it in the same commit when its lane is free."""
+    def accept_run(self, request: RunRequest, *, start: bool, check: Check | None = None) -> asyncio.Future[Accepted]:
+        """Accept a message with its run; with `start`, start it in the same commit when its lane is free.
+
+        `check` sees the session in the same unit, and raises what refuses the message.
+        """
         number = self.number if start else None
         return self._driver.write(
-            partial(runs.accept, request=request, scheme=self.scheme, number=number, now=self._now)
+            partial(runs.accept, request=request, scheme=self.scheme, number=number, now=self._now, check=check)
         )
 
     async def start_next(self, key: str) -> Started | None:

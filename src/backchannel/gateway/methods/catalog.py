@@ -7,7 +7,8 @@ from typing import Any
 
 from backchannel.core.contracts import Price
 from backchannel.gateway.call import Call
-from backchannel.gateway.protocol import Answer, Method, NoParams, Scope
+from backchannel.gateway.protocol import Method, NoParams, Scope
+from backchannel.tools.inputs import Answer
 
 
 class AgentModel(Answer, frozen=True, kw_only=True):

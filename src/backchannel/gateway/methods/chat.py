@@ -16,7 +16,8 @@ from backchannel.gateway.addressing import address_for_message, check_agent, fin
 from backchannel.gateway.call import Call
 from backchannel.gateway.messages import IdempotencyKey, Label, digest_of, read_content, read_thinking
 from backchannel.gateway.methods.runs import MAX_RUN_S
-from backchannel.gateway.protocol import Answer, Method, Params, Scope
+from backchannel.gateway.protocol import Method, Scope
+from backchannel.tools.inputs import Answer, Params
 
 _LISTED, _MOST_LISTED = 200, 1000
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from backchannel.errors import Unavailable
 from backchannel.gateway.call import Call
-from backchannel.gateway.protocol import Answer, Method, NoParams, Scope
+from backchannel.gateway.protocol import Method, NoParams, Scope
+from backchannel.tools.inputs import Answer
 from backchannel.version import __version__
 
 

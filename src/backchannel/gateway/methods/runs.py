@@ -11,7 +11,6 @@ from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.errors import Forbidden, RunNotFound
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.call import Call
-from backchannel.gateway.cursors import read_cursor, write_cursor
 from backchannel.gateway.events import error_of
 from backchannel.gateway.messages import (
     IdempotencyKey,
@@ -21,8 +20,10 @@ from backchannel.gateway.messages import (
     read_reply_to,
     read_thinking,
 )
-from backchannel.gateway.protocol import Answer, Method, Params, Scope
-from backchannel.gateway.rows import RunRow, duration_ms
+from backchannel.gateway.protocol import Method, Scope
+from backchannel.tools.cursors import read_cursor, write_cursor
+from backchannel.tools.inputs import Answer, Params
+from backchannel.tools.rows import RunRow, duration_ms
 
 MAX_RUN_S = 7 * 24 * 3600
 MAX_WAIT_MS = 24 * 3600 * 1000

@@ -17,10 +17,11 @@ from backchannel.gateway.addressing import (
     resolve,
 )
 from backchannel.gateway.call import Call
-from backchannel.gateway.cursors import read_cursor, write_cursor
 from backchannel.gateway.messages import Label, read_model, read_thinking
-from backchannel.gateway.protocol import Answer, Method, Params, Scope
-from backchannel.gateway.rows import ModelShown, Row, one_line, preview
+from backchannel.gateway.protocol import Method, Scope
+from backchannel.tools.cursors import read_cursor, write_cursor
+from backchannel.tools.inputs import Answer, Params
+from backchannel.tools.rows import ModelShown, Row, one_line, preview
 
 _LISTED, _MOST_LISTED, _MOST_PREVIEWED = 100, 1000, 64
 _MINUTE_MS = 60_000

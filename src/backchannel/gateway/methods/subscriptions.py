@@ -7,7 +7,8 @@ from typing import Any
 from backchannel.gateway.addressing import resolve
 from backchannel.gateway.call import Call
 from backchannel.gateway.methods.sessions import KeyParams
-from backchannel.gateway.protocol import Answer, Method, NoParams, Scope
+from backchannel.gateway.protocol import Method, NoParams, Scope
+from backchannel.tools.inputs import Answer
 
 
 class Subscribed(Answer, frozen=True, kw_only=True):

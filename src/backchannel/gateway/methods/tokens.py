@@ -11,8 +11,9 @@ from backchannel.gateway.addressing import check_agent, resolve
 from backchannel.gateway.auth import hash_token, new_token, read_scopes, show_scopes
 from backchannel.gateway.call import Call
 from backchannel.gateway.messages import Label
-from backchannel.gateway.protocol import Answer, Method, NoParams, Params, Scope
+from backchannel.gateway.protocol import Method, NoParams, Scope
 from backchannel.storage.transactions.tokens import TokenRow
+from backchannel.tools.inputs import Answer, Params
 
 
 class TokensCreateParams(Params, frozen=True, kw_only=True):

@@ -8,7 +8,8 @@ from backchannel.errors import InvalidRequest
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.call import Call
 from backchannel.gateway.methods.sessions import KeyParams
-from backchannel.gateway.protocol import Answer, Method, Scope
+from backchannel.gateway.protocol import Method, Scope
+from backchannel.tools.inputs import Answer
 
 
 class Rebuilt(Answer, frozen=True, kw_only=True):

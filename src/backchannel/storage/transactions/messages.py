@@ -44,6 +44,17 @@ def find(tx: Tx, message_id: str) -> Message | None:
     return None if row is None else decode_message(row[0])
 
 
+def find_in(tx: Tx, session_id: str, message_id: str) -> Message:
+    """Load one message of a transcript.
+
+    Raises:
+        NotFound: it is not in this transcript.
+    """
+    seq_of(tx, session_id, message_id)
+    (body,) = required(tx.one("SELECT body FROM messages WHERE id = ?", message_id))
+    return decode_message(body)
+
+
 def history(
     tx: Tx, session_id: str, *, limit: int, before: str | None, after: str | None, with_tools: bool
 ) -> HistoryPage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -57,12 +57,20 @@ def update(tx: Tx, run_id: str, **changed: Any) -> Run:
     return run
 
 
-def accept(tx: Tx, request: RunRequest, scheme: KeyScheme, number: int | None, now: int) -> Accepted:
+Check = Callable[[Session], None]
+"""Raises when a message may not be accepted for this session, as it is in the accepting unit."""
+
+
+def accept(
+    tx: Tx, request: RunRequest, scheme: KeyScheme, number: int | None, now: int, check: Check | None = None
+) -> Accepted:
     """Store a message with its run; with a process `number`, start it at once when the lane is free."""
     if request.id is not None and (known := idempotency.find_run(tx, request.id, request.digest)):
         return Accepted(need(tx, known), None, is_repeat=True)
     session = sessions.ensure(tx, request.key, scheme, now)
     sessions.check_current(session, request.expected_session_id)
+    if check is not None:
+        check(session)
     if request.provenance.source_channel == WEBCHAT.channel and session.delivery_context is None:
         # Only for want of any other: outside channels change the return address, webchat never does.
         session = sessions.update(tx, session.key, "delivery_context = ?", write_address(WEBCHAT))

@@ -11,6 +11,7 @@ from backchannel.core.facts import SessionChanged, TranscriptClosed
 from backchannel.core.headers import new_mark
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
+from backchannel.core.visibility import Scope
 from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
 from backchannel.storage.ids import new_session_id
 from backchannel.storage.tx import Row, Tx, columns, required
@@ -236,14 +237,29 @@ def page(tx: Tx, wanted: SessionFilter, after: Page | None, limit: int, offset: 
         # Said so that the index is entered at this row: a plain OR would walk there from the newest.
         conditions.append("updated_at <= ? AND (updated_at < ? OR key > ?)")
         values += [after.updated_at, after.updated_at, after.key]
+    where = " AND ".join(conditions)
+    if wanted.visible is not None and not wanted.visible.everything:
+        where, values = _among_visible(wanted.visible, where, values, limit + offset)
     rows = tx.all(
-        f"SELECT {FIELDS} FROM sessions WHERE {' AND '.join(conditions)} "
-        "ORDER BY updated_at DESC, key LIMIT ? OFFSET ?",
+        f"SELECT {FIELDS} FROM sessions WHERE {where} ORDER BY updated_at DESC, key LIMIT ? OFFSET ?",
         *values,
         limit,
         offset,
     )
     return [_session(row) for row in rows]
+
+
+def _among_visible(scope: Scope, where: str, values: list[Any], limit: int) -> tuple[str, list[Any]]:
+    """Narrow a list to what a caller sees: the newest of each branch, by its own index."""
+    branches: list[tuple[str, Any]] = [("key = ?", scope.key)]
+    if scope.spawned_by is not None:
+        branches.append(("spawned_by = ?", scope.spawned_by))
+    branches += [("agent_id = ?", agent_id) for agent_id in scope.agent_ids]
+    newest = " UNION ".join(
+        f"SELECT key FROM (SELECT key FROM sessions WHERE {branch} AND {where} ORDER BY updated_at DESC, key LIMIT ?)"
+        for branch, _ in branches
+    )
+    return f"key IN ({newest})", [value for _, given in branches for value in (given, *values, limit)]
 
 
 def _conditions(wanted: SessionFilter) -> tuple[list[str], list[Any]]:
@@ -276,3 +292,42 @@ _SEARCH = (
 
 def _escape_like(text: str) -> str:
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def children(tx: Tx, key: str) -> list[Session]:
+    """List the sessions that one has spawned, oldest first, archived ones included."""
+    rows = tx.all(f"SELECT {FIELDS} FROM sessions WHERE spawned_by = ? ORDER BY created_at, key", key)
+    return [_session(row) for row in rows]
+
+
+def agents_with_sessions(tx: Tx) -> list[str]:
+    """Name every agent that has a session, by jumping from one to the next in the index."""
+    rows = tx.all(
+        "WITH RECURSIVE found(agent_id) AS ("
+        "SELECT min(agent_id) FROM sessions WHERE archived_at IS NULL UNION ALL "
+        "SELECT (SELECT min(agent_id) FROM sessions WHERE archived_at IS NULL AND agent_id > found.agent_id) "
+        "FROM found WHERE found.agent_id IS NOT NULL) SELECT agent_id FROM found WHERE agent_id IS NOT NULL"
+    )
+    return [agent_id for (agent_id,) in rows]
+
+
+def exchanges_of(tx: Tx, key: str) -> list[tuple[str, str, int]]:
+    """List the open exchanges that a session takes part in: id, state, time of the last step."""
+    rows = tx.all(
+        "SELECT id, state, updated_at FROM exchanges WHERE requester_key = ? AND state <> 'done' "
+        "UNION SELECT id, state, updated_at FROM exchanges WHERE target_key = ? AND state <> 'done' ORDER BY 3",
+        key,
+        key,
+    )
+    return [(id_, state, at) for id_, state, at in rows]
+
+
+def receipts_of(tx: Tx, key: str, since: int) -> list[tuple[str, str, int, str | None]]:
+    """List a session's deliveries that are open, or were settled since a time: id, state, time, error."""
+    rows = tx.all(
+        "SELECT id, state, updated_at, error FROM deliveries WHERE session_key = ? "
+        "AND (state IN ('pending', 'sending', 'failed', 'uncertain') OR updated_at >= ?) ORDER BY position",
+        key,
+        since,
+    )
+    return [(id_, state, at, error) for id_, state, at, error in rows]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from backchannel.core.keys import Kind, SessionKey, row_channel
+from backchannel.core.keys import CallerKeys, Kind, SessionKey, row_channel
 from backchannel.core.messages import Message, Usage
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Address, Session
 from backchannel.errors import UnknownAgent, UnknownModel
-from backchannel.gateway.protocol import Answer
-
-if TYPE_CHECKING:
-    from backchannel.gateway.app import Gateway
+from backchannel.tools.inputs import Answer
+from backchannel.tools.parts import Parts
 
 PREVIEW_CHARS = 240
 
@@ -87,18 +85,18 @@ class ModelShown(Answer, frozen=True, kw_only=True):
 
 
 class Rows:
-    """Turns sessions into rows for operators, who see full keys."""
+    """Turns sessions into rows, for the operator, who sees full keys, or for one session."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, parts: Parts, caller: SessionKey | None = None) -> None:
+        self._parts = parts
+        self._keys = CallerKeys(parts.scheme, caller)
         self._models: dict[str, ModelShown] = {}
 
     def key(self, stored: str) -> str:
-        """Show a stored key in full."""
-        scheme = self._gateway.scheme
-        if scheme.global_scope and stored.endswith(":global"):
-            return stored.removesuffix("global") + "main"
-        return stored
+        """Show a stored key as the caller would write it."""
+        if self._keys.caller is None and not self._parts.scheme.global_scope:
+            return stored
+        return self._keys.show(SessionKey.stored(stored))
 
     def row(self, session: Session, **more: Any) -> Row:
         """Show a session."""
@@ -135,7 +133,7 @@ class Rows:
         )
 
     def _agent_model(self, agent_id: str) -> str | None:
-        agents = self._gateway.agents
+        agents = self._parts.agents
         if agents.function(agent_id) is not None:
             return None
         try:
@@ -156,7 +154,7 @@ class Rows:
 
     def _window(self, ref: str) -> int | None:
         try:
-            return self._gateway.models.get(ref).context_window
+            return self._parts.models.get(ref).context_window
         except UnknownModel:
             return None
 
@@ -167,9 +165,9 @@ class Rows:
         return row_channel(_NO_KEY, Kind(session.kind), session.channel, last_channel)
 
     def _transcript_path(self, session: Session) -> str | None:
-        if not self._gateway.config.writes_transcript_files or session.archived_at is not None:
+        if not self._parts.config.writes_transcript_files or session.archived_at is not None:
             return None
-        return str(self._gateway.store.folder.transcript(session.agent_id, session.session_id))
+        return str(self._parts.store.folder.transcript(session.agent_id, session.session_id))
 
     def run(self, run: Run) -> RunRow:
         """Show a run."""

@@ -1,0 +1,68 @@
+"""How the demo model tells a tool's result: as text for people, not as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+MAX_LINE = 200
+
+
+def tell_result(tool: str, text: str) -> str:
+    """Tell what a tool gave; what cannot be told better is shown as it is."""
+    try:
+        result = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    if not isinstance(result, dict):
+        return text
+    if result.get("status") in ("forbidden", "error"):
+        return f"That did not work: {result.get('error', 'no reason given')}"
+    tell = _TELLERS.get(tool)
+    try:
+        return tell(result) if tell else f"{tool} gave:\n\n{text}"
+    except (KeyError, TypeError, AttributeError):
+        return f"{tool} gave:\n\n{text}"
+
+
+def _sessions(result: dict[str, Any]) -> str:
+    rows = result["sessions"]
+    if not rows:
+        return "I see no sessions."
+    lines = [f"- `{row['key']}` ({row['kind']}, {row['status']}){_label(row)}" for row in rows]
+    more = "\n\nThere are more." if "nextCursor" in result else ""
+    hidden = "\n\nI may not see all there are." if result["visibility"]["restricted"] else ""
+    count = "one session" if len(rows) == 1 else f"{len(rows)} sessions"
+    return f"I see {count}:\n" + "\n".join(lines) + more + hidden + "\n\nSay `read <key>` to read one."
+
+
+def _label(row: dict[str, Any]) -> str:
+    return f" “{row['label']}”" if row.get("label") else ""
+
+
+def _history(result: dict[str, Any]) -> str:
+    lines = [f"- {message['role']}: {_line(message)}" for message in result["messages"]]
+    if not lines:
+        return f"Nothing was said in `{result['sessionKey']}` yet."
+    return f"The last that was said in `{result['sessionKey']}`:\n" + "\n".join(lines)
+
+
+def _line(message: dict[str, Any]) -> str:
+    parts = [block["text"] for block in message["content"] if block["type"] == "text"]
+    calls = [f"(calls {block['name']})" for block in message["content"] if block["type"] == "toolCall"]
+    line = " ".join(" ".join([*parts, *calls]).split())
+    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"
+
+
+def _agents(result: dict[str, Any]) -> str:
+    names = ", ".join(f"`{agent['id']}`" for agent in result["agents"])
+    return f"I may spawn under: {names}."
+
+
+_TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "sessions_list": _sessions,
+    "sessions_history": _history,
+    "agents_list": _agents,
+}

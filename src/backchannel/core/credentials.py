@@ -1,0 +1,213 @@
+"""What credentials look like: keys of clouds, git hosts, chat platforms and model providers, and where they stand.
+
+Every search takes time that grows with the length of the text only, whatever the text is: a pattern that has begun
+to match runs to the end of its characters without going back, and the next search starts behind it. A credential
+also takes the letters and digits that follow it, so that what stands after it begins at a boundary, before and after
+it was replaced: finding credentials in a redacted text finds none.
+
+A new kind of key is one line in `_PREFIXES`. Values that only a name gives away are in `core/pairs.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+REDACTED = "[redacted]"
+
+Span = tuple[int, int]
+
+_WORD = r"[A-Za-z0-9_-]"
+_PREFIXES: dict[str, str] = {
+    # Clouds
+    "AKIA ASIA ABIA ACCA": r"[A-Z0-9]{16}[A-Za-z0-9]*+",
+    "AIza": rf"{_WORD}{{30,}}+",
+    "ya29.": r"[A-Za-z0-9_.-]{20,}+",
+    "GOCSPX-": rf"{_WORD}{{20,}}+",
+    "1//0": rf"{_WORD}{{30,}}+",
+    "dop_v1_ doo_v1_": r"[a-f0-9]{32,}+[A-Za-z0-9]*+",
+    "hvs. hvb.": rf"{_WORD}{{20,}}+",
+    "tskey-": rf"{_WORD}{{16,}}+",
+    # Git hosts and package registries
+    "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_": rf"{_WORD}{{20,}}+",
+    "glpat- gldt- glrt- glcbt- glptt- glft- glsoat- gloas-": r"[A-Za-z0-9_.-]{20,}+",
+    "ATBB ATCTT3 ATATT3": r"[A-Za-z0-9_=-]{24,}+",
+    "npm_": r"[A-Za-z0-9]{30,}+",
+    "pypi-": rf"{_WORD}{{40,}}+",
+    "dckr_pat_ rubygems_": rf"{_WORD}{{20,}}+",
+    # Chat platforms and services
+    "xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xapp-": r"[A-Za-z0-9-]{10,}+",
+    "hooks.slack.com/services/": r"[A-Za-z0-9_/+-]{16,}+",
+    "/api/webhooks/": r"[0-9]{6,}+/[A-Za-z0-9_-]{20,}+",
+    "sk_live_ sk_test_ rk_live_ rk_test_ whsec_": r"[A-Za-z0-9+/=]{10,}+",
+    "SK": r"[a-f0-9]{32}[A-Za-z0-9]*+",
+    "SG.": rf"{_WORD}{{16,}}+\.{_WORD}{{16,}}+",
+    "shpat_ shpss_ shpca_ lin_api_ ntn_ figd_": rf"{_WORD}{{20,}}+",
+    # Model providers
+    "sk-": rf"{_WORD}{{20,}}+",
+    "gsk_ hf_ r8_": r"[A-Za-z0-9]{20,}+",
+    "xai- pplx- nvapi- csk- fw_ tgp_v1_": rf"{_WORD}{{20,}}+",
+    # Our own, and tokens that anybody makes
+    "bc_": rf"{_WORD}{{20,}}+",
+    "eyJ": rf"{_WORD}{{8,}}+(?:\.{_WORD}*+)*+",
+}
+_ALWAYS = ("AKIA", "ASIA", "ABIA", "ACCA")
+"""Keys of capitals only, which look like nothing but the prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """One kind of credential; the part to hide is the group `secret`, or all of it."""
+
+    hint: str
+    pattern: re.Pattern[str]
+    accepts: Callable[[re.Match[str], str], bool]
+    """Asked with the match and the text that would be hidden."""
+
+
+def has_digit(text: str) -> bool:
+    return any(map(str.isdigit, text))
+
+
+def looks_random(text: str) -> bool:
+    """Whether a text is no plain word: it has digits, or capitals among small letters."""
+    return has_digit(text) or text not in (text.lower(), text.upper(), text.capitalize())
+
+
+def is_placeholder(text: str) -> bool:
+    """Whether a text stands in for a secret: `${TOKEN}`, `<token>`, `{{ token }}`, `****`, `[redacted]`."""
+    return REDACTED in text or _PLACEHOLDER.fullmatch(text) is not None
+
+
+_PLACEHOLDER = re.compile(
+    r"\$[A-Z_][A-Z0-9_]*+|\$\{[^{}]*+\}?|\$\(.*+|%[A-Za-z_]\w*+%|%[sdr]"
+    r"|\{\{?[\w .$-]*+\}?\}?|<[^<>]*+>?|[*•.…·_-]++|[xX]{3,}+",
+    re.DOTALL,
+)
+
+
+def _prefixed(prefix: str, body: str) -> _Shape:
+    # The boundary is looked for behind the prefix, because a pattern that begins with plain characters is found
+    # much faster. `\n` and `%3D` before a key are escapes, not letters of a longer word.
+    start = re.escape(prefix)
+    boundary = (
+        rf"(?:(?<![A-Za-z0-9]{start})|(?<=\\[nrt]{start})|(?<=%[0-9A-Fa-f]{{2}}{start})|(?<=\\u[0-9a-f]{{4}}{start}))"
+    )
+    accepts = _is_jwt if prefix == "eyJ" else _always if prefix in _ALWAYS else _is_random
+    return _Shape(prefix, re.compile(f"{start}{boundary}(?P<body>{body})"), accepts)
+
+
+def _always(match: re.Match[str], secret: str) -> bool:
+    return True
+
+
+def _is_random(match: re.Match[str], secret: str) -> bool:
+    return looks_random(match["body"])
+
+
+def _is_random_word(match: re.Match[str], secret: str) -> bool:
+    return looks_random(secret)
+
+
+def _is_jwt(match: re.Match[str], secret: str) -> bool:
+    parts = secret.split(".")
+    return len(parts) > 1 and len(parts[1]) >= 8
+
+
+def _is_no_placeholder(match: re.Match[str], secret: str) -> bool:
+    return not is_placeholder(secret)
+
+
+def _is_login(match: re.Match[str], secret: str) -> bool:
+    return not is_placeholder(secret) and not secret.replace(":", "").isdigit()  # `-u 1000:1000` is a user and a group
+
+
+def _is_authorization(match: re.Match[str], secret: str) -> bool:
+    if is_placeholder(secret) or secret in _WORDS_AFTER_BEARER:
+        return False
+    return match["scheme"] is not None or has_digit(secret)
+
+
+_WORDS_AFTER_BEARER = frozenset(["token", "tokens", "bearer", "basic", "auth", "header", "headers", "authentication"])
+_KEY_BLOCK = r"(?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
+
+_KEYS = [
+    *(_prefixed(prefix, body) for prefixes, body in _PREFIXES.items() for prefix in prefixes.split()),
+    _Shape("Q~", re.compile(r"[\w~.-]{3}[0-9]Q~[\w~.-]{31,}+", re.ASCII), _always),
+    _Shape(":AA", re.compile(rf"(?<![0-9])[0-9]{{6,12}}:AA{_WORD}{{30,}}+"), _always),
+]
+_SHORTEST_KEY = 15
+_SHAPES = [
+    # A block without its end goes to the end of the text; a mere mention has no key behind it.
+    _Shape(
+        "-----BEGIN",
+        re.compile(
+            rf"-----BEGIN {_KEY_BLOCK}(?=(?:[^-]|-(?!-)){{0,300}}?[A-Za-z0-9+/=]{{24}})"
+            rf"[\s\S]*?(?:-----END {_KEY_BLOCK}|\Z)"
+        ),
+        _always,
+    ),
+    _Shape("://", re.compile(r"://[^\s/:@\"'<>?#]*+:(?P<secret>[^\s/\"'<>?#]+)@"), _is_no_placeholder),
+    _Shape("://", re.compile(rf"://(?P<secret>{_WORD}{{20,}}+)@"), _is_random_word),
+]
+_FOLDED_SHAPES = [
+    _Shape(
+        "authorization",
+        re.compile(
+            r"authorization(?:\\?[\"'])?\s{0,3}[:=]\s{0,3}(?:[bfr]?\\?[\"'`])?"
+            r"(?:(?P<scheme>bearer|basic|token|bot|digest|apikey|negotiate)\s{1,3})?(?P<secret>[^\s\"'\\,;<>`]{6,}+)"
+        ),
+        _is_authorization,
+    ),
+    _Shape("bearer ", re.compile(r"bearer {1,3}(?P<secret>[\w.~+/=-]{16,}+)", re.ASCII), _is_random_word),
+    _Shape(
+        "cookie",
+        re.compile(r"cookie[\"']?\s{0,3}:\s{0,3}[\"']?(?P<secret>[^\s=]{1,64}=[^\r\n\"']{6,}+)"),
+        _is_no_placeholder,
+    ),
+    *(
+        _Shape(
+            hint, re.compile(rf"{hint}(?<![a-z0-9]{hint})(?P<secret>[\w%+/=~.-]{{16,}}+)", re.ASCII), _is_random_word
+        )
+        for hint in ("sig=", "signature=")
+    ),
+    *(
+        _Shape(hint, re.compile(rf"{hint}[\"']?[\w.@+-]{{1,64}}:(?P<secret>[^\s\"']{{3,}}+)"), _is_login)
+        for hint in (" -u ", " --user ")
+    ),
+]
+# The first part of a Discord token is a number in base64: digits leave few characters for each place.
+_DISCORD_TAIL = re.compile(rf"\.{_WORD}{{6}}\.{_WORD}{{27,}}+")
+_DISCORD_HEAD = re.compile(rf"(?:[MNO][DTjz][AEIMQUYcgk][w-z0-5]){{5,6}}{_WORD}{{0,3}}\Z")
+
+
+def find_credentials(text: str, folded: str) -> Iterator[Span]:
+    """Find what gives itself away as a credential; `folded` is the text in small letters, of the same length."""
+    # Few texts have long words, and a key is one: looking for fifty prefixes in those alone is what makes an
+    # ordinary message cheap.
+    if words := " ".join([word for word in text.split() if len(word) >= _SHORTEST_KEY]):
+        for key in _KEYS:
+            if key.hint in words:
+                yield from _find(key, text, text)
+        yield from _find_discord(text)
+    for shape in _SHAPES:
+        if shape.hint in text:
+            yield from _find(shape, text, text)
+    for shape in _FOLDED_SHAPES:
+        if shape.hint in folded:
+            yield from _find(shape, folded, text)
+
+
+def _find_discord(text: str) -> Iterator[Span]:
+    for tail in _DISCORD_TAIL.finditer(text):
+        if head := _DISCORD_HEAD.search(text, max(0, tail.start() - 28), tail.start()):
+            yield head.start(), tail.end()
+
+
+def _find(shape: _Shape, searched: str, text: str) -> Iterator[Span]:
+    group = "secret" if "secret" in shape.pattern.groupindex else 0
+    for match in shape.pattern.finditer(searched):
+        start, end = match.span(group)
+        if shape.accepts(match, text[start:end]):
+            yield start, end

@@ -1,0 +1,82 @@
+"""On whose behalf a tool is called through a door: a token decides, never an argument.
+
+An operator's token makes the operator the caller, or, where a session is named, that session, under its own
+visibility, policy and sandbox. An agent's token is bound to one session and can name no other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from backchannel.core.keys import SessionKey
+from backchannel.errors import Forbidden, GatewayError, ScopeMissing
+from backchannel.gateway.addressing import resolve
+from backchannel.gateway.auth import Caller as TokenHolder
+from backchannel.gateway.protocol import Scope
+from backchannel.tools.inputs import Params
+from backchannel.tools.parts import Caller
+from backchannel.tools.registry import find_tool, invoke
+
+if TYPE_CHECKING:
+    from backchannel.gateway.app import Gateway
+
+_SCOPES = {"read": Scope.READ, "write": Scope.WRITE}
+
+
+class InvokeParams(Params, frozen=True, kw_only=True):
+    """What a call of a tool consists of, through WebSocket and HTTP alike."""
+
+    tool: str
+    args: dict[str, Any] = msgspec.field(default_factory=dict)
+    session_key: str | None = None
+    idempotency_key: str | None = None
+
+
+async def invoke_as(gateway: Gateway, holder: TokenHolder, params: InvokeParams) -> Any:
+    """Call a session tool for whoever holds the token.
+
+    Raises:
+        UnknownTool, InvalidRequest: the call does not fit.
+        Forbidden, ScopeMissing: the token may not make it.
+    """
+    tool = find_tool(params.tool)
+    needed = _SCOPES[tool.scope]
+    if not holder.is_agent and needed not in holder.scopes:
+        raise ScopeMissing(f"{tool.name} needs the scope {needed.value}", scope=needed.value)
+    caller = await caller_of(gateway, holder, params.session_key)
+    return await invoke(gateway.parts, Caller(caller.key, params.idempotency_key), tool.name, params.args)
+
+
+async def caller_of(gateway: Gateway, holder: TokenHolder, session: str | None) -> Caller:
+    """Tell on whose behalf a token's holder calls.
+
+    Raises:
+        Forbidden: it is bound to another session, or the session named cannot be a caller.
+    """
+    if holder.session_key is not None:
+        bound = SessionKey.parse(holder.session_key)
+        if session is not None and not await _means(gateway, session, bound):
+            raise Forbidden("this token is bound to one session, and may not call as another")
+        return Caller(bound)
+    if session is None:
+        return Caller()
+    try:
+        key = (await resolve(gateway, session)).key
+        gateway.agents.get(key.agent)
+    except GatewayError as error:
+        raise Forbidden(f"sessionKey: nobody can call as this session: {error.message}", param="sessionKey") from error
+    found = await gateway.store.session(str(key))
+    if not gateway.scheme.is_main(key) and (found is None or found.archived_at is not None):
+        raise Forbidden(f"sessionKey: there is no session {session[:80]!r} to call as", param="sessionKey")
+    return Caller(key)
+
+
+async def _means(gateway: Gateway, text: str, bound: SessionKey) -> bool:
+    if text in ("current", str(bound)):
+        return True
+    try:
+        return (await resolve(gateway, text, bound.agent)).key == bound
+    except GatewayError:
+        return False

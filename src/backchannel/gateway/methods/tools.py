@@ -1,0 +1,40 @@
+"""`tools.invoke`: the session tools over WebSocket, and `policy.explain`: what they and a send would be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backchannel.gateway.call import Call
+from backchannel.gateway.callers import InvokeParams, caller_of, invoke_as
+from backchannel.gateway.protocol import Method, Scope
+from backchannel.tools.explain import Explanation, explain
+from backchannel.tools.inputs import Answer, Params
+
+
+class Invoked(Answer, frozen=True, kw_only=True, omit_defaults=False):
+    ok: bool
+    result: Any
+
+
+class ExplainParams(Params, frozen=True, kw_only=True):
+    target: str
+    caller: str | None = None
+    channel: str | None = None
+    chat_type: str | None = None
+
+
+async def tools_invoke(call: Call, params: InvokeParams) -> Invoked:
+    """Calls a session tool, on behalf of the operator, of the session named, or of the token's own."""
+    return Invoked(ok=True, result=await invoke_as(call.gateway, call.caller, params))
+
+
+async def policy_explain(call: Call, params: ExplainParams) -> Explanation:
+    """Tells what each session tool and each send from one session to another would do, and which setting decides."""
+    caller = await caller_of(call.gateway, call.caller, params.caller)
+    return await explain(call.gateway.parts, caller, params.target, params.channel, params.chat_type)
+
+
+METHODS: tuple[Method[Any], ...] = (
+    Method("tools.invoke", InvokeParams, Scope.READ, tools_invoke, "`{ok, result}`", for_agents=True),
+    Method("policy.explain", ExplainParams, Scope.READ, policy_explain, "`{caller, target, tools, send}`"),
+)

@@ -1,0 +1,42 @@
+"""The send policy where messages are accepted: asked in the accepting unit, of the session as it is then."""
+
+from __future__ import annotations
+
+import structlog
+
+from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.send_policy import Destination, Policy, SendDecision, may_send
+from backchannel.core.sessions import Session
+from backchannel.errors import PolicyDenied
+
+log = structlog.get_logger(__name__)
+
+
+class SendGuard:
+    """Refuses messages that the send policy denies."""
+
+    def __init__(self, policy: Policy, scheme: KeyScheme) -> None:
+        self._policy = policy
+        self._scheme = scheme
+        self.shadowed = 0
+        """How many messages only `shadow` has let through."""
+
+    def decide(self, session: Session) -> SendDecision:
+        """Ask the policy about a session, by its channel and chat type."""
+        address = session.address
+        channel = session.channel or (address.channel if address else None)
+        destination = Destination.of(SessionKey.stored(session.key), self._scheme, channel)
+        return may_send(self._policy, destination, session.send_policy)
+
+    def check(self, session: Session) -> None:
+        """Refuse a message to a session.
+
+        Raises:
+            PolicyDenied: the message names the rule that decided.
+        """
+        decision = self.decide(session)
+        if not decision.allowed:
+            raise PolicyDenied(f"not sent: {decision.reason}", rule=decision.rule, sessionKey=session.key)
+        if decision.would_deny:
+            self.shadowed += 1
+            log.warning("the send policy would deny this", session_key=session.key, reason=decision.reason)

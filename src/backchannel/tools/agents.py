@@ -1,0 +1,53 @@
+"""`agents_list`: under which agents the caller may spawn."""
+
+from __future__ import annotations
+
+from backchannel.config.agents import ANY
+from backchannel.tools.base import SessionTool
+from backchannel.tools.inputs import Answer, Params
+from backchannel.tools.parts import Caller
+
+
+class AgentsParams(Params, frozen=True, kw_only=True):
+    pass
+
+
+class AgentShown(Answer, frozen=True, kw_only=True):
+    id: str
+    configured: bool
+    name: str | None = None
+    model: str | None = None
+
+
+class AgentsListed(Answer, frozen=True, kw_only=True):
+    requester: str
+    allow_any: bool
+    agents: list[AgentShown]
+
+
+class AgentsList(SessionTool):
+    """Lists agents."""
+
+    name = "agents_list"
+    description = (
+        "List the agents that you may name as `agentId` when you spawn a sub-agent with sessions_spawn; your own agent "
+        "comes first."
+    )
+    params = AgentsParams
+    scope = "read"
+
+    async def run(self, caller: Caller, params: AgentsParams) -> AgentsListed:
+        agents = self._parts.agents
+        requester = agents.default_id if caller.key is None else caller.key.agent
+        allowed = agents.get(requester).spawns_under
+        others = agents.ids() if ANY in allowed else allowed
+        ids = [requester, *sorted({*others} - {requester, ANY})]
+        return AgentsListed(requester=requester, allow_any=ANY in allowed, agents=[self._show(name) for name in ids])
+
+    def _show(self, agent_id: str) -> AgentShown:
+        agents = self._parts.agents
+        if agent_id not in agents.ids():
+            return AgentShown(id=agent_id, configured=False)
+        settings = agents.get(agent_id)
+        model = None if agents.function(agent_id) else settings.model
+        return AgentShown(id=agent_id, configured=True, name=settings.name, model=model)

@@ -1,0 +1,127 @@
+"""`sessions_history`: what was said in one session, bounded however long it is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from backchannel.core.cutting import condense, present, read_piece
+from backchannel.core.messages import Message, encode_message, text_content
+from backchannel.core.redaction import redact_message
+from backchannel.errors import InvalidRequest, NotFound
+from backchannel.tools.base import SessionTool
+from backchannel.tools.inputs import Answer, Params
+from backchannel.tools.parts import Caller
+from backchannel.tools.targets import Refused, Target, find_target
+
+MOST_MESSAGES = 1000
+MOST_BYTES = 80 * 1024
+_FRAME_BYTES = 2048
+"""What an answer has besides its messages, rather too much than too little."""
+_CHUNK = 100
+
+
+class HistoryParams(Params, frozen=True, kw_only=True):
+    session_key: Annotated[
+        str, Meta(description="Which session: a `key` or `sessionId` from sessions_list, `main`, or `current`.")
+    ]
+    limit: Annotated[int, Meta(ge=1, description=f"How many messages at most (up to {MOST_MESSAGES}).")] = 200
+    include_tools: Annotated[bool, Meta(description="Also return the results of tools.")] = False
+    before: Annotated[str | None, Meta(description="Only messages before the one with this id, to page backwards.")] = (
+        None
+    )
+    message_id: Annotated[str | None, Meta(description="Read this one message, in pieces if it is long.")] = None
+    offset: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="With messageId: the character to read on from.")
+    ] = None
+
+
+class History(Answer, frozen=True, kw_only=True, omit_defaults=False):
+    session_key: str
+    session_id: str
+    messages: list[Message]
+    has_more: bool
+    truncated: bool | msgspec.UnsetType = msgspec.UNSET
+    redacted: bool | msgspec.UnsetType = msgspec.UNSET
+    next_offset: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class SessionsHistory(SessionTool):
+    """Reads a session."""
+
+    name = "sessions_history"
+    description = (
+        "Read what was said in a session, oldest first. Long texts are cut and say how to read on; what looks like a "
+        "credential is replaced by [redacted]. With `hasMore`, pass the `id` of the oldest message you got as `before` "
+        "to read further back."
+    )
+    params = HistoryParams
+    scope = "read"
+
+    async def run(self, caller: Caller, params: HistoryParams) -> History | Refused:
+        if params.offset is not None and params.message_id is None:
+            raise InvalidRequest(f"{self.name}: offset: it goes with messageId", param="offset")
+        target = await find_target(self._parts, caller, params.session_key)
+        if isinstance(target, Refused):
+            return target
+        try:
+            if params.message_id is not None:
+                return await self._piece(target, params.message_id, params.offset or 0)
+            return await self._page(target, params)
+        except NotFound as error:
+            return Refused(status="error", error=error.message, session_key=target.shown)
+
+    async def _page(self, target: Target, params: HistoryParams) -> History:
+        limit = min(params.limit, MOST_MESSAGES)
+        session_id = target.session.session_id
+        taken: list[Message] = []
+        room, redacted, before, has_more = MOST_BYTES - _FRAME_BYTES, False, params.before, True
+        while has_more and len(taken) < limit:
+            page = await self._parts.store.history(
+                session_id, limit=min(_CHUNK, limit - len(taken)), before=before, with_tools=params.include_tools
+            )
+            has_more = page.has_more
+            for message in reversed(page.messages):
+                shown, hidden = _fitting(message, room, is_newest=not taken)
+                if shown is None:
+                    return _answer(target, taken, has_more=True, truncated=True, redacted=redacted)
+                taken.append(shown)
+                redacted |= hidden
+                room -= len(encode_message(shown)) + 1
+                before = message.id
+        return _answer(target, taken, has_more=has_more, truncated=False, redacted=redacted)
+
+    async def _piece(self, target: Target, message_id: str, offset: int) -> History:
+        message = await self._parts.store.message_in(target.session.session_id, message_id)
+        redacted, hidden = redact_message(message)
+        piece = read_piece(redacted, offset)
+        shown = msgspec.structs.replace(redacted, content=text_content(piece.text), label=None)
+        return History(
+            session_key=target.shown,
+            session_id=target.session.session_id,
+            messages=[shown],
+            has_more=piece.next_offset is not None,
+            redacted=hidden or msgspec.UNSET,
+            next_offset=msgspec.UNSET if piece.next_offset is None else piece.next_offset,
+        )
+
+
+def _fitting(message: Message, room: int, *, is_newest: bool) -> tuple[Message | None, bool]:
+    """Make a message fit into what is left of the answer; the newest always does."""
+    shown, hidden = present(message)
+    if len(encode_message(shown)) + 1 <= room:
+        return shown, hidden
+    return (condense(redact_message(message)[0]), hidden) if is_newest else (None, False)
+
+
+def _answer(target: Target, taken: list[Message], *, has_more: bool, truncated: bool, redacted: bool) -> History:
+    return History(
+        session_key=target.shown,
+        session_id=target.session.session_id,
+        messages=taken[::-1],
+        has_more=has_more,
+        truncated=truncated or msgspec.UNSET,
+        redacted=redacted or msgspec.UNSET,
+    )

@@ -1,0 +1,117 @@
+"""`session_status`: how one session is doing, and what it and its children have used."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from backchannel.core.messages import Usage
+from backchannel.core.runs import Run
+from backchannel.core.sessions import Session
+from backchannel.tools.base import SessionTool
+from backchannel.tools.inputs import Answer, Params
+from backchannel.tools.parts import Caller
+from backchannel.tools.rows import Row, Rows, RunRow
+from backchannel.tools.targets import Refused, Target, find_target
+
+RECEIPTS_FOR_MS = 24 * 3600 * 1000
+
+
+class StatusParams(Params, frozen=True, kw_only=True):
+    session_key: Annotated[
+        str | None, Meta(description="Which session: a `key` or `sessionId` from sessions_list. Default: your own.")
+    ] = None
+
+
+class Child(Answer, frozen=True, kw_only=True):
+    """A session that this one spawned."""
+
+    key: str
+    status: str
+    usage: Usage
+    label: str | None = None
+    archived_at: int | None = None
+
+
+class Flow(Answer, frozen=True, kw_only=True):
+    """An exchange or a receipt, as far as it is told here."""
+
+    id: str
+    state: str
+    updated_at: int
+    error: str | None = None
+
+
+class Status(Row, frozen=True, kw_only=True):
+    """A session's row, and what it is busy with."""
+
+    queue_length: int
+    children: list[Child]
+    exchanges: list[Flow]
+    receipts: list[Flow]
+    usage: Usage
+    tree_usage: Usage
+    active_run: RunRow | None = None
+
+
+class SessionStatus(SessionTool):
+    """Tells how a session is doing."""
+
+    name = "session_status"
+    description = (
+        "See how a session is doing: its row, the run it works on, how many messages wait, the sub-agents it started, "
+        "open exchanges, recent deliveries, and the tokens and cost of it alone and with its sub-agents."
+    )
+    params = StatusParams
+    scope = "read"
+
+    async def run(self, caller: Caller, params: StatusParams) -> Status | Refused:
+        own = "main" if caller.key is None else "current"
+        target = await find_target(self._parts, caller, own if params.session_key is None else params.session_key)
+        return target if isinstance(target, Refused) else await self._status(caller, target)
+
+    async def _status(self, caller: Caller, target: Target) -> Status:
+        store, rows = self._parts.store, Rows(self._parts, caller.key)
+        session = target.session
+        children = await store.children(session.key)
+        since = self._parts.clock.now_ms() - RECEIPTS_FOR_MS
+        run = await store.run(session.running_run) if session.running_run else None
+        usage = _usage(session)
+        tree = usage
+        for child in children:
+            tree = tree.plus(_usage(child))
+        return Status(
+            **msgspec.structs.asdict(rows.row(session)),
+            queue_length=session.queued,
+            active_run=_own(rows, run),
+            children=[_child(rows, child) for child in children],
+            exchanges=[
+                Flow(id=id_, state=state, updated_at=at) for id_, state, at in await store.exchanges_of(session.key)
+            ],
+            receipts=[
+                Flow(id=id_, state=state, updated_at=at, error=error)
+                for id_, state, at, error in await store.receipts_of(session.key, since)
+            ],
+            usage=usage,
+            tree_usage=tree,
+        )
+
+
+def _own(rows: Rows, run: Run | None) -> RunRow | None:
+    return None if run is None else rows.run(run)
+
+
+def _usage(session: Session) -> Usage:
+    return Usage(input=session.tokens_in, output=session.tokens_out, cost=session.cost)
+
+
+def _child(rows: Rows, child: Session) -> Child:
+    return Child(
+        key=rows.key(child.key),
+        status=child.status.value,
+        usage=_usage(child),
+        label=child.label,
+        archived_at=child.archived_at,
+    )

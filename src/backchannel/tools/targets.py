@@ -1,0 +1,78 @@
+"""Which session a caller means, and whether it may know of it.
+
+One look-up for every tool. A session that the caller may not see is refused before anything about it is told; to a
+sandboxed caller one that does not exist looks the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backchannel.core.decisions import Decision
+from backchannel.core.keys import CallerKeys, Found, SessionKey, Written
+from backchannel.core.sessions import Session
+from backchannel.core.visibility import Viewer, sees, unseen
+from backchannel.errors import InvalidRequest, SessionNotFound
+from backchannel.tools.inputs import Answer
+from backchannel.tools.parts import Caller, Parts
+
+
+class Refused(Answer, frozen=True, kw_only=True):
+    """An outcome that the caller should handle: nothing happened, and why."""
+
+    status: str
+    error: str
+    session_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A session that the caller may see."""
+
+    session: Session
+    key: SessionKey
+    shown: str
+    """The key as the caller would write it."""
+
+
+async def find_target(parts: Parts, caller: Caller, text: str) -> Target | Refused:
+    """Find the session that a text means, if the caller may see it."""
+    keys, viewer = CallerKeys(parts.scheme, caller.key), parts.viewer(caller)
+    try:
+        written = keys.read(text)
+        found = await _look_up(parts, viewer, written)
+        if isinstance(found, Refused):
+            return found
+        key = keys.choose(written, found).key
+    except (InvalidRequest, SessionNotFound) as error:
+        return _not_found(viewer, error.message)
+    session = await parts.store.session(str(key))
+    decision = sees(viewer, key, session.spawned_by if session else None)
+    if not decision.allowed:
+        return forbidden(decision)
+    if session is None or session.archived_at is not None:
+        return _not_found(viewer, f"there is no session {keys.show(key)!r} (sessions_list shows those you can see)")
+    return Target(session, key, keys.show(key))
+
+
+async def _look_up(parts: Parts, viewer: Viewer, written: Written) -> Found | Refused:
+    if await parts.store.session(str(written.key)) is not None or written.session_id is None:
+        return Found(key_exists=True)
+    entry = await parts.store.session_by_id(written.session_id)
+    if entry is None:
+        return Found()
+    # Which key an id belongs to, or belonged to before a reset, is told only to those who may see that session.
+    session = await parts.store.session(entry.key)
+    decision = sees(viewer, SessionKey.stored(entry.key), session.spawned_by if session else None)
+    if not decision.allowed:
+        return forbidden(decision)
+    return Found(id_key=SessionKey.stored(entry.key), id_is_current=entry.is_current)
+
+
+def forbidden(decision: Decision) -> Refused:
+    """Show a decision as the outcome of a tool."""
+    return Refused(status="forbidden", error=decision.reason)
+
+
+def _not_found(viewer: Viewer, error: str) -> Refused:
+    return forbidden(unseen(viewer)) if viewer.hides_existence else Refused(status="error", error=error)

@@ -1,0 +1,404 @@
+"""Redaction and cutting: what is hidden, what is left alone, and that neither takes long."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backchannel.core.credentials import REDACTED
+from backchannel.core.cutting import TEXT_LIMIT, condense, cut_message, present, read_piece, reading_text
+from backchannel.core.messages import (
+    Block,
+    ImageBlock,
+    Message,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    encode_message,
+)
+from backchannel.core.pairs import is_secret_name
+from backchannel.core.redaction import MAX_DEPTH, TOO_DEEP, redact, redact_message, redact_value
+
+# Made up, and put together here: none of them stands in this file as a scanner of repositories would find it.
+MIXED = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0dF3hJ6kL9nP2rS5uV8xY1zA4cE7gI0kM3oQ6sU9wX2"
+HEX = "0123456789abcdef" * 4
+PEM = "-----BEGIN {0}PRIVATE KEY-----\n" + "\n".join([MIXED[:64]] * 4) + "\n-----END {0}PRIVATE KEY-----"
+JWT = f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.{MIXED[:43]}"
+GITHUB = "ghp_" + MIXED[:36]
+
+KEYS = {
+    "AWS access key id": "AKIA" + "IOSFODNN7EXAMPLE",
+    "AWS access key id of letters": "ASIA" + "IOSFODNNXEXAMPLE",
+    "Google API key": "AIza" + MIXED[:35],
+    "Google OAuth token": "ya29." + MIXED,
+    "Azure client secret": "abc8Q~" + MIXED[:34],
+    "GitHub token": GITHUB,
+    "GitHub OAuth token": "gho_" + MIXED[:36],
+    "GitHub user token": "ghu_" + MIXED[:36],
+    "GitHub server token": "ghs_" + MIXED[:36],
+    "GitHub fine-grained token": "github_pat_" + MIXED[:22] + "_" + MIXED[:59],
+    "GitLab token": "glpat-" + MIXED[:20],
+    "Bitbucket app password": "ATBB" + MIXED[:32],
+    "Slack bot token": "xoxb-" + "123456789012-1234567890123-" + MIXED[:24],
+    "Slack app token": "xapp-" + "1-A0123-4567-" + HEX[:64],
+    "Discord bot token": "MTE5ODYyMjQ4MzQ3MTkyNTI0OA" + ".G9kmXs." + MIXED[:38],
+    "Telegram bot token": "123456789:" + "AAF" + MIXED[:32],
+    "OpenAI key": "sk-" + MIXED[:48],
+    "OpenAI project key": "sk-proj-" + MIXED[:60],
+    "Anthropic key": "sk-ant-api03-" + MIXED + "-AA",
+    "OpenRouter key": "sk-or-v1-" + HEX,
+    "Groq key": "gsk_" + MIXED[:52],
+    "Hugging Face token": "hf_" + MIXED[:34],
+    "npm token": "npm_" + MIXED[:36],
+    "PyPI token": "pypi-" + "AgEIcHlwaS5vcmc" + MIXED[:60],
+    "Stripe key": "sk_live_" + MIXED[:24],
+    "Twilio key": "SK" + HEX[:32],
+    "SendGrid key": "SG." + MIXED[:22] + "." + MIXED[:43],
+    "our own token": "bc_" + MIXED[:43],
+    "JWT": JWT,
+    "PEM block": PEM.format(""),
+    "PEM block of a kind": PEM.format("RSA "),
+    "PEM block, escaped": PEM.format("EC ").replace("\n", "\\n"),
+}
+
+
+@pytest.mark.parametrize("secret", KEYS.values(), ids=KEYS)
+@pytest.mark.parametrize("around", ["{}", "use {} now", "({}),", '{{"x": "{}"}}', "a\\n{}\\nb", "x={}&y=1", "`{}`"])
+def test_a_key_is_hidden_wherever_it_stands(secret: str, around: str) -> None:
+    shown, hidden = redact(around.format(secret))
+    assert hidden
+    assert REDACTED in shown
+    for start in range(0, len(secret) - 12, 6):
+        if not secret[start : start + 12].startswith("-----"):
+            assert secret[start : start + 12] not in shown
+
+
+PAIRS = [
+    ("DB_PASSWORD=hunter2\nNEXT=1", "DB_PASSWORD=[redacted]\nNEXT=1"),
+    ("export API_KEY='abc def'", "export API_KEY='[redacted]'"),
+    ('{"password":"hun\\"ter2","user":"bob"}', '{"password":"[redacted]","user":"bob"}'),
+    ('{\\"api_key\\": \\"abc\\", \\"x\\": 1}', '{\\"api_key\\": \\"[redacted]\\", \\"x\\": 1}'),
+    ('{"pin": 1, "password": 12345}', '{"pin": 1, "password": [redacted]}'),
+    ("db:\n  password: swordfish\n  user: bob", "db:\n  password: [redacted]\n  user: bob"),
+    ("- clientSecret: swordfish # old", "- clientSecret: [redacted] # old"),
+    ("https://x/y?access_token=abcdef&user=bob", "https://x/y?access_token=[redacted]&user=bob"),
+    ("redirect%3Ftoken%3Dabcdef1", "redirect%3Ftoken%3D[redacted]"),
+    ("connect(passwd='abc', port=1)", "connect(passwd='[redacted]', port=1)"),
+    ("aws_secret_access_key = wJalr/K7MDENG+bPx", "aws_secret_access_key = [redacted]"),
+    ("AWS Secret Access Key: wJalr/K7MDENG+bPx is mine", "AWS Secret Access Key: [redacted] is mine"),
+    (f"AccountName=a;AccountKey={MIXED}==;EndpointSuffix=b", "AccountName=a;AccountKey=[redacted];EndpointSuffix=b"),
+    (f"https://a/b?sv=2022&sig={MIXED[:40]}%3D&sp=r", "https://a/b?sv=2022&sig=[redacted]&sp=r"),
+    ("Server=x;Password=a,b&c;Database=y", "Server=x;Password=[redacted];Database=y"),
+    ("my password: hunter2, thanks", "my password: [redacted], thanks"),
+    ("**Password:** hunter2", "**Password:** [redacted]"),
+    ("Password: `hunter2`", "Password: `[redacted]`"),
+    ("X-Api-Key: 12345abc", "X-Api-Key: [redacted]"),
+    ("mysql --password hunter2 db", "mysql --password [redacted] db"),
+    ("curl -u bob:hunter2 https://x", "curl -u bob:[redacted] https://x"),
+    ("Authorization: Bearer abcdef123456", "Authorization: Bearer [redacted]"),
+    ('"Authorization": "Basic dXNlcjpwYXNz"', '"Authorization": "Basic [redacted]"'),
+    ("Cookie: session=abcdef; theme=dark", "Cookie: [redacted]"),
+    ("postgres://bob:hunter2@db.example/x", "postgres://bob:[redacted]@db.example/x"),
+    ("postgres://bob:p@ss@db.example/x", "postgres://bob:[redacted]@db.example/x"),
+    ("redis://:hunter2@h:6379", "redis://:[redacted]@h:6379"),
+    ('{"private_key": "-----BEGIN PRIVATE KEY-----\\nMIIEv", "id": "1"}', '{"private_key": "[redacted]", "id": "1"}'),
+    (f"before {PEM.format('')[:150]}", "before [redacted]"),
+    (f"before {PEM.format('OPENSSH ')} after", "before [redacted] after"),
+    (f"İstanbul: {GITHUB} İ", "İstanbul: [redacted] İ"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), PAIRS)
+def test_of_a_named_value_the_value_alone_is_hidden(text: str, expected: str) -> None:
+    assert redact(text) == (expected, True)
+
+
+ORDINARY = [
+    "",
+    "the password is hard to remember",
+    "a token: it is used to log in",
+    "the secret: be kind",
+    "the API key: see the docs",
+    "Token: expired",
+    "Bearer tokens are sent in the header",
+    "password reset: https://example.com/reset",
+    "3f2b8c1e-9a44-4d0e-8a51-0c4a7f1d2e90",
+    "session 018f3c5e-7b1a-7c3e-9d2f-1a2b3c4d5e6f of agent:main:subagent:018f3c5e-7b1a-7c3e-9d2f-1a2b3c4d5e6f",
+    "commit 9fceb02d0ae598e95dc970b74767f19372d61af8",
+    f"sha256:{HEX}",
+    "agent:main:cron:nightly",
+    "sessionKey=agent:main:cron:nightly idempotencyKey=abc123",
+    "/home/bob/.ssh/id_rsa",
+    "private_key=/etc/ssl/private/server.pem",
+    "PWD=/home/bob/x",
+    "max_tokens=4096, total_tokens: 1600, token: 42",
+    "tokens 1.6k (in 1.2k / out 0.4k) • est $0.02",
+    "token = get_token()",
+    "token=None, password=self.password, api_key=api_key",
+    "def login(token: CancellationToken | None, password: str) -> None:",
+    "if token:  # pragma: no cover",
+    "password=${DB_PASSWORD} token=$TOKEN secret=<secret> api_key={{ key }} pwd=****",
+    'url = "https://x?token=" + value + "&x=1"',
+    '{"type":"object","properties":{"password":{"type":"string"}},"required":["password"]}',
+    "sk-fading-circle-spinner-large",
+    "task-management-system-for-teams",
+    "bc_some_long_variable_name_here_too",
+    "eyJ is how JWTs begin",
+    "AKIA is a prefix",
+    "-----BEGIN PRIVATE KEY----- is how it begins",
+    "docker run -u 1000:1000 image",
+    "http://localhost:3000/x?a=b@c",
+    "git@github.com:org/repo.git",
+    "primary key: id1, keyboard: qwerty1, secretary: Jane5",
+    "passed: 12, pass=12 fail=3",
+    "data:image/png;base64,iVBORw0KGgo" + MIXED * 5,
+]
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_text_comes_back_as_the_same_object(text: str) -> None:
+    shown, hidden = redact(text)
+    assert shown is text
+    assert not hidden
+
+
+PIECES = [
+    *KEYS.values(),
+    *"=:,;&?@/.-_\"'`\\ \n{}[]()<>*#$|1aX",
+    *["password", "token", "api_key", "DB_PASSWORD", "--token ", "bearer ", "cookie: a=", "sig=", " -u bob:", "://"],
+    *["Authorization: Bearer ", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "hunter2", "the", "self."],
+    *["\\n", "%3D", "${", "null", "get(", "/etc/x", "İ", REDACTED, "=>", "12345678"],
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+@settings(max_examples=500)
+def test_redacting_twice_is_redacting_once(text: str) -> None:
+    shown, _ = redact(text)
+    assert redact(shown) == (shown, False)
+
+
+@given(st.text(max_size=200))
+def test_any_text_can_be_redacted(text: str) -> None:
+    shown, hidden = redact(text)
+    assert hidden == (shown != text)
+
+
+MEGABYTE = 1_000_000
+HOSTILE = [
+    *[
+        "a",
+        " ",
+        "1",
+        "\n",
+        "-",
+        "İ",
+        "sk-",
+        "eyJ-",
+        "://a:",
+        ".aaaaaa",
+        "aaa8Q~",
+        ":AA1234567",
+        "--a-b-c-d-",
+        "_api_key",
+    ],
+    *["password=", "token: ", 'api_key="', 'password=\\"', "cookie: a=", "authorization: ", "bearer ", " -u a:bbb"],
+    *[
+        "-----BEGIN PRIVATE KEY-----",
+        "hooks.slack.com/services/",
+        "password=${",
+        "\n\n\ntoken: x",
+        "SG.aaaaaaaaaaaaaaaaaaaa-",
+    ],
+]
+OPENED = [
+    *[
+        ("-----BEGIN PRIVATE KEY-----\n", "A"),
+        ("password=", "a."),
+        ("password=", "/a"),
+        ("password=a", ",a"),
+        ("token=", "a_"),
+    ],
+    *[
+        ('password="', '\\"'),
+        ("://", "a:"),
+        ("password={{", "a"),
+        ("eyJ", "aaaaaaaa."),
+        ("sk-", "sk-"),
+        ("token: ", "a, "),
+    ],
+]
+
+
+@pytest.mark.parametrize(("start", "piece"), [*(("", piece) for piece in HOSTILE), *OPENED])
+def test_a_hostile_megabyte_is_redacted_within_a_second(start: str, piece: str) -> None:
+    text = start + piece * (MEGABYTE // len(piece))
+    before = time.process_time()
+    redact(text)
+    assert time.process_time() - before < 1
+
+
+def test_an_ordinary_message_costs_microseconds() -> None:
+    short = message(TextBlock(text="Can you look at the build? It fails since this morning: see the log. " * 4))
+    before = time.process_time()
+    for _ in range(1000):
+        present(short)
+    assert time.process_time() - before < 0.1  # some ten microseconds each, on a machine that is busy
+
+
+# Messages
+
+
+def message(*blocks: Block, label: str | None = None) -> Message:
+    return Message(id="m1", role=Role.ASSISTANT, content=blocks, timestamp=1, label=label)
+
+
+def call(arguments: Any) -> ToolCallBlock:
+    return ToolCallBlock(id="r/1/0", name="http", arguments=arguments)
+
+
+def test_a_clean_message_comes_back_as_the_same_object() -> None:
+    clean = message(TextBlock(text="hi"), ThinkingBlock(thinking="hm"), call({"a": [1, "b", {"c": None}]}))
+    shown, hidden = present(clean)
+    assert shown is clean
+    assert not hidden
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (TextBlock(text=f"use {GITHUB}"), TextBlock(text="use [redacted]")),
+        (ThinkingBlock(thinking=GITHUB, signature="s"), ThinkingBlock(thinking=REDACTED)),
+        (call({"a": [{"b": GITHUB}]}), call({"a": [{"b": REDACTED}]})),
+        (call({GITHUB: 1}), call({REDACTED: 1})),
+        (call(f"token={GITHUB}"), call("token=[redacted]")),
+        (call({"password": "the", "n": 1}), call({"password": REDACTED, "n": 1})),
+        (call({"api-key": 1234}), call({"api-key": REDACTED})),
+        (call({"secrets": {"a": ["x", True, None, ""]}}), call({"secrets": {"a": [REDACTED, True, None, ""]}})),
+        (call({"headers": {"Authorization": "x"}}), call({"headers": {"Authorization": REDACTED}})),
+        (
+            ImageBlock(mime_type="image/png", url=f"https://u:{MIXED}@h/x"),
+            ImageBlock(mime_type="image/png", url="https://u:[redacted]@h/x"),
+        ),
+    ],
+)
+def test_credentials_are_hidden_in_every_kind_of_block(block: Block, expected: Block) -> None:
+    assert redact_message(message(block)) == (message(expected), True)
+
+
+def test_signatures_and_image_data_are_left_out_without_being_called_redacted() -> None:
+    before = message(
+        ThinkingBlock(thinking="hm", signature="opaque"),
+        ImageBlock(mime_type="image/png", data="iVBORw0KGgo="),
+        ImageBlock(mime_type="image/gif", url=" DATA:image/gif;base64,R0lGOD"),
+        ImageBlock(mime_type="image/jpeg", url="https://example.com/a.jpg"),
+    )
+    after = message(
+        ThinkingBlock(thinking="hm"),
+        ImageBlock(mime_type="image/png"),
+        ImageBlock(mime_type="image/gif"),
+        ImageBlock(mime_type="image/jpeg", url="https://example.com/a.jpg"),
+    )
+    assert redact_message(before) == (after, False)
+
+
+def test_a_label_is_redacted_too() -> None:
+    assert redact_message(message(label=GITHUB)) == (message(label=REDACTED), True)
+
+
+def test_arguments_nested_without_end_are_cut_off() -> None:
+    value: Any = GITHUB
+    for depth in range(5000):
+        value = [value] if depth % 2 else {"password": value}
+    shown, _ = redact_value(value)
+    assert TOO_DEEP in repr(shown)
+    assert repr(shown).count("[") <= MAX_DEPTH
+
+
+@pytest.mark.parametrize(
+    "name", ["password", "DB_PASSWORD", "dbPassword", "x-api-key", "apiKey", "accessToken", "SECRET_1", "db_pass"]
+)
+def test_a_name_is_read_at_its_end(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "max_tokens", "sessionKey", "key", "passenger", "compass", "token_count", "idempotencyKey"]
+)
+def test_a_name_that_only_begins_like_a_secret_is_none(name: str) -> None:
+    assert not is_secret_name(name)
+
+
+# Cutting
+
+
+def test_a_long_text_is_cut_with_a_marker_that_says_how_to_read_on() -> None:
+    cut = cut_message(message(TextBlock(text="x" * 6500)))
+    assert cut.text == "x" * 4000 + (
+        "… [2,500 more characters are left out: sessions_history with messageId 'm1' and offset 4000 reads them]"
+    )
+
+
+def test_every_long_string_is_cut_and_no_other() -> None:
+    long, short = "x" * (TEXT_LIMIT + 1), "x" * TEXT_LIMIT
+    before = message(TextBlock(text=short), ThinkingBlock(thinking=long), call({"a": [long, short], long: 1}))
+    text, thinking, arguments = cut_message(before).content
+    assert text == TextBlock(text=short)
+    assert isinstance(thinking, ThinkingBlock)
+    assert "1 more characters" in thinking.thinking
+    assert f"offset {TEXT_LIMIT + 1 + TEXT_LIMIT} " in thinking.thinking
+    assert isinstance(arguments, ToolCallBlock)
+    (first, second), name = arguments.arguments["a"], list(arguments.arguments)[1]
+    assert "1 more characters" in first
+    assert second == short
+    assert "1 more characters" in name
+
+
+def test_the_offset_of_a_marker_is_where_the_rest_begins() -> None:
+    redacted, _ = redact_message(message(TextBlock(text="é" * 10), call({"a": 1}), TextBlock(text="a" * 4000 + "rest")))
+    shown = cut_message(redacted).content[2]
+    assert isinstance(shown, TextBlock)
+    offset = int(shown.text.split("offset ")[1].split()[0])
+    assert read_piece(redacted, offset).text == "rest"
+
+
+def test_a_secret_across_the_limit_is_hidden_before_it_could_be_cut_in_half() -> None:
+    shown, hidden = present(message(TextBlock(text="x" * 3980 + " " + GITHUB + " " + "y" * 100)))
+    assert hidden
+    assert "ghp_" not in shown.text
+
+
+@given(st.lists(st.text("ab\n é", max_size=30), max_size=4), st.integers(1, 20))
+def test_the_pieces_of_a_message_are_all_of_it(texts: list[str], limit: int) -> None:
+    whole = message(*(TextBlock(text=text) for text in texts), call({"x": texts}))
+    pieces, offset = [], 0
+    while True:
+        piece = read_piece(whole, offset, limit=limit)
+        pieces.append(piece.text)
+        if piece.next_offset is None:
+            break
+        offset = piece.next_offset
+    assert "".join(pieces) == reading_text(whole)
+    assert piece.total == len(reading_text(whole))
+
+
+def test_an_offset_behind_the_end_reads_nothing() -> None:
+    piece = read_piece(message(TextBlock(text="abc")), 10)
+    assert (piece.text, piece.next_offset, piece.total) == ("", None, 3)
+
+
+def test_a_message_of_many_long_strings_condenses_to_one_short_text() -> None:
+    huge = message(*(call({"x": ["é" * 4000] * 10}) for _ in range(20)), label="x" * 5000)
+    condensed = condense(huge)
+    assert len(encode_message(condensed)) < 20_000
+    assert condensed.text.startswith('http {"x":["ééé')
+    assert f"messageId 'm1' and offset {TEXT_LIMIT} reads them" in condensed.text
+
+
+def test_a_long_label_is_cut() -> None:
+    assert cut_message(message(label="x" * 5000)).label == "x" * 256
