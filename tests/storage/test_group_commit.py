@@ -304,6 +304,16 @@ async def test_on_a_full_disk_only_what_does_not_fit_is_refused(bench: Bench) ->
     assert bench.fatal == []
 
 
+async def test_a_full_disk_that_refuses_hundreds_at_once_refuses_each_of_them_and_goes_on(bench: Bench) -> None:
+    await pages_left(bench, 1)
+    async with bench.one_group():
+        futures = [bench.driver.write(put(f"too large {n}", 50_000)) for n in range(LARGEST_GROUP)]
+    assert {type(answer) for answer in await outcomes(futures)} == {StorageFull}
+    await pages_left(bench, 1000)
+    assert await outcomes([bench.driver.write(put("fits"))]) == ["fits"]
+    assert bench.in_file() == ["fits"]
+
+
 async def test_on_a_full_disk_reads_go_on_and_writes_work_again_when_there_is_room(bench: Bench) -> None:
     await bench.driver.write(put("before"))
     await pages_left(bench, 1)

@@ -10,7 +10,7 @@ import msgspec
 from backchannel.agents.functions import ToolFailed
 from backchannel.core.contracts import Tool
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, Role, text_of
+from backchannel.core.messages import Message, text_of
 from backchannel.core.runs import CallState, ToolCall, function_call_id
 from backchannel.runtime.calls import Calls, Recorded
 from backchannel.runtime.turn import Turn
@@ -31,12 +31,9 @@ class RunContext:
 
     @classmethod
     async def of(cls, turn: Turn, store: Store, calls: Calls, tools: Mapping[str, Tool]) -> Self:
-        page = await store.history(turn.session_id, limit=200)
-        message = next(
-            message
-            for message in reversed(page.messages)
-            if message.run_id == turn.run.id and message.role is Role.USER
-        )
+        message = await store.message(turn.run.message_id)
+        if message is None:
+            raise LookupError(f"the message of run {turn.run.id!r} is gone")
         return cls(turn, store, calls, tools, message)
 
     @property

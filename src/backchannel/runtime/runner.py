@@ -29,7 +29,7 @@ from backchannel.core.contracts import (
     ToolSpec,
 )
 from backchannel.core.keys import CallerKeys, SessionKey
-from backchannel.core.messages import Usage, text_content
+from backchannel.core.messages import Message, Role, Usage, text_content
 from backchannel.core.requests import build_messages, context_budget, text_tokens
 from backchannel.core.runs import Outcome, RunState, Started, Step, ToolCall
 from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailable
@@ -40,6 +40,7 @@ from backchannel.runtime.lanes import Stop
 from backchannel.runtime.turn import Cast, Turn
 from backchannel.runtime.wording import whole_text
 from backchannel.storage.store import Store
+from backchannel.storage.transactions.messages import HistoryPage
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -72,6 +73,8 @@ class Runner:
         self._tools = tools
         self._hub = hub
         self._clock = clock
+        self._sizes: dict[str, int] = {}
+        """What telling a model of each tool costs of its window."""
         self._calls = Calls(store, hub, clock, self._durable)
         self.why_stopped: Callable[[str], Stop | None] = lambda run_id: None
 
@@ -222,9 +225,23 @@ class Runner:
             tools=[tool.name for tool in tools],
             is_subagent=key.is_subagent,
         )
-        budget = context_budget(window, text_tokens(system), sum(text_tokens(str(tool.parameters)) for tool in tools))
-        messages = build_messages(page.messages, mark=entry.mark, budget_tokens=budget, is_cut=page.has_more)
+        budget = context_budget(window, text_tokens(system), sum(map(self._tool_tokens, tools)))
+        transcript = await self._with_question(turn, page) if page.has_more else page.messages
+        messages = build_messages(transcript, mark=entry.mark, budget_tokens=budget, is_cut=page.has_more)
         return ModelRequest(system=system, messages=messages, tools=tools, thinking=cast.thinking)
+
+    async def _with_question(self, turn: Turn, page: HistoryPage) -> list[Message]:
+        """Keep what the run is to answer in sight, however much it has done since."""
+        if any(message.run_id == turn.run.id and message.role is Role.USER for message in page.messages):
+            return page.messages
+        question = await self._store.message(turn.run.message_id)
+        return page.messages if question is None else [question, *page.messages]
+
+    def _tool_tokens(self, tool: ToolSpec) -> int:
+        known = self._sizes.get(tool.name)
+        if known is None:
+            known = self._sizes[tool.name] = text_tokens(f"{tool.description}{tool.parameters}")
+        return known
 
     async def _run_function(self, turn: Turn, function: AgentFunction) -> None:
         agent_id = SessionKey.stored(turn.run.session_key).agent
@@ -246,6 +263,8 @@ class Runner:
             try:
                 return await write()
             except Unavailable as refused:
+                if self._store.is_closed:
+                    raise FenceLost("the store is closed") from refused  # what it did is for the next start to find
                 log.warning("waiting to commit", error=refused.message)
                 await self._clock.sleep(1)
 

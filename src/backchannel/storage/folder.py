@@ -53,8 +53,13 @@ class StateFolder:
     def database(self) -> Path:
         return self.path / "backchannel.db"
 
+    @property
+    def agents(self) -> Path:
+        """What is kept as files, a folder for each agent."""
+        return self.path / "agents"
+
     def transcript(self, agent_id: str, session_id: str) -> Path:
-        return self.path / "agents" / agent_id / "sessions" / f"{session_id}.jsonl"
+        return self.agents / agent_id / "sessions" / f"{session_id}.jsonl"
 
 
 def _unwritable(path: Path, error: OSError) -> StartupError:

@@ -117,7 +117,7 @@ class SqliteDriver:
         self._waiting: deque[_Entry] = deque()
         self._alone: deque[_Entry] = deque()
         """Units of a lost group: they run again, one by one, before all others."""
-        self._is_closed = False
+        self.is_closed = False
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._writer = connect(path, wait_s=0)
@@ -130,7 +130,7 @@ class SqliteDriver:
     def write(self, unit: Unit[T]) -> asyncio.Future[T]:
         """Hand a unit over. Cancelling the future does not cancel the unit."""
         future: asyncio.Future[T] = self._loop.create_future()
-        if self._is_closed:
+        if self.is_closed:
             future.set_exception(Unavailable("the database is closed"))
             future.exception()  # whoever was cancelled meanwhile need not hear it
             return future
@@ -142,7 +142,7 @@ class SqliteDriver:
 
     async def read(self, unit: Unit[T]) -> T:
         """Run a unit that only reads, in a thread; it sees every commit that was answered before."""
-        if self._is_closed:
+        if self.is_closed:
             raise Unavailable("the database is closed")
         return await self._loop.run_in_executor(self._readers.pool, self._readers.run, unit)
 
@@ -151,13 +151,13 @@ class SqliteDriver:
 
         Each of its statements sees the newest commit.
         """
-        if self._is_closed:
+        if self.is_closed:
             raise Unavailable("the database is closed")
         return unit(SqliteTx(self._here))
 
     async def close(self) -> None:
         """Finish what waits, then close."""
-        self._is_closed = True
+        self.is_closed = True
         await self._is_idle.wait()
         self._commits.put(None)
         await asyncio.to_thread(self._thread.join)
@@ -263,7 +263,7 @@ class SqliteDriver:
 
     def _die(self, group: list[_Entry], cause: BaseException) -> None:
         """Let go of everybody who waits, without an answer: what became of the group is not known here."""
-        self._is_closed = True
+        self.is_closed = True
         for entry in (*group, *self._alone, *self._waiting):
             entry.future.cancel()
         self._alone.clear()

@@ -116,6 +116,11 @@ class Store:
         return self._driver.units
 
     @property
+    def is_closed(self) -> bool:
+        """Whether nothing is written any more: by `close`, or because a commit failed."""
+        return self._driver.is_closed
+
+    @property
     def _now(self) -> int:
         return self._clock.now_ms()
 

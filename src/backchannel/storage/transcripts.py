@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 PathOf = Callable[[str, str], Path]
 LARGEST_READ = 1000
 MOST_ENDS = 10_000
+PATIENCE_S = 0.02
 
 
 class _End(NamedTuple):
@@ -63,6 +64,7 @@ class Transcripts:
         self._queue: SimpleQueue[Sequence[Fact | _Rebuild] | None] = SimpleQueue()
         self._ends: dict[str, _End] = {}
         self._failed: set[str] = set()
+        self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="transcripts", daemon=True)
         self._thread.start()
 
@@ -82,6 +84,7 @@ class Transcripts:
 
     def close(self) -> None:
         """Write what waits, then stop."""
+        self._is_closing.set()
         self._queue.put(None)
         self._thread.join()
 
@@ -89,6 +92,8 @@ class Transcripts:
         with closing(connect(self._database, readonly=True)) as connection:
             tx = SqliteTx(connection)
             while (facts := self._queue.get()) is not None:
+                # A moment's patience: a run's message and its reply are then mostly one append.
+                self._is_closing.wait(PATIENCE_S)
                 self._write(tx, self._with_waiting(facts))
 
     def _with_waiting(self, facts: Sequence[Fact | _Rebuild]) -> list[Fact | _Rebuild]:

@@ -90,6 +90,7 @@ class Rows:
     def __init__(self, parts: Parts, caller: SessionKey | None = None) -> None:
         self._parts = parts
         self._keys = CallerKeys(parts.scheme, caller)
+        self._transcripts = str(parts.store.folder.agents) if parts.config.writes_transcript_files else None
         self._models: dict[str, ModelShown] = {}
 
     def key(self, stored: str) -> str:
@@ -165,9 +166,9 @@ class Rows:
         return row_channel(_NO_KEY, Kind(session.kind), session.channel, last_channel)
 
     def _transcript_path(self, session: Session) -> str | None:
-        if not self._parts.config.writes_transcript_files or session.archived_at is not None:
+        if self._transcripts is None or session.archived_at is not None:
             return None
-        return str(self._parts.store.folder.transcript(session.agent_id, session.session_id))
+        return f"{self._transcripts}/{session.agent_id}/sessions/{session.session_id}.jsonl"
 
     def run(self, run: Run) -> RunRow:
         """Show a run."""

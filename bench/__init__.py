@@ -1,0 +1,1 @@
+"""What it costs, measured: `make bench`. The rows are in `rows.py`."""

@@ -1,0 +1,35 @@
+"""A gateway as `backchannel up` serves it, with the models of the bench. Says where it is in one line of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from backchannel.gateway.app import Gateway
+from backchannel.gateway.auth import OperatorToken
+from backchannel.gateway.logs import configure_logs
+from backchannel.gateway.serve import serve
+from backchannel.gateway.server import Listening
+from bench.processes.models import FREE, SECOND
+
+
+def main() -> None:
+    given = msgspec.json.decode(sys.argv[1])
+    configure_logs("info", sys.stderr, as_json=True)
+    gateway = Gateway.open(given["config"], state=Path(given["state"]))
+    gateway.add_model(FREE)
+    gateway.add_model(SECOND)
+
+    def ready(place: Listening, token: OperatorToken) -> None:
+        print(msgspec.json.encode({"url": place.websocket_url, "token": token.token}).decode(), flush=True)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(gateway, ready))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""The rows there are. A new one is an async generator that yields figures and curves, and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bench.measures import Findings
+from bench.reads import session_lists, transcript_ends
+from bench.runs import many_runs, one_run, waiting_runs
+from bench.starts import idle_memory, starts
+from bench.world import World
+
+ROWS: dict[str, Callable[[World], Findings]] = {
+    "run": one_run,
+    "rate": many_runs,
+    "list": session_lists,
+    "history": transcript_ends,
+    "waiting": waiting_runs,
+    "start": starts,
+    "memory": idle_memory,
+}
