@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Role
 from backchannel.errors import SessionNotFound
 from backchannel.gateway.app import Gateway
+from tests.conftest import CRASH_POINTS
 from tests.support.kill import Flow, kill_at_every_commit, transcript
 
 pytestmark = pytest.mark.anyio
@@ -243,9 +245,8 @@ class FunctionAgent:
     ids=lambda f: f.__name__,
 )
 async def test_nothing_is_lost_doubled_or_left_open_wherever_the_process_dies(
-    flow: type[Flow], capsys: pytest.CaptureFixture[str]
+    flow: type[Flow], record_property: Callable[[str, object], None]
 ) -> None:
     points = await kill_at_every_commit(flow, CONFIG)
-    with capsys.disabled():
-        print(f"\n  {flow.__name__}: {points} crash points", end="")
+    record_property(CRASH_POINTS, (flow.__name__, points))
     assert points >= 6

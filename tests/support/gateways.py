@@ -1,7 +1,7 @@
 """A gateway of one scripted agent on a real database, and what the tests of the runtime do to it.
 
-    async with running(tmp_path, model) as gateway: …      # a life that ends cleanly
-    async with dying(tmp_path, model) as gateway: …        # a life that ends as by a power cut
+async with running(tmp_path, model) as gateway: …      # a life that ends cleanly
+async with dying(tmp_path, model) as gateway: …        # a life that ends as by a power cut
 """
 
 from __future__ import annotations
@@ -96,9 +96,10 @@ async def dying(
     config: dict[str, Any] | None = None,
     equip: Equip = lambda gateway: None,
     clock: Clock | None = None,
+    power: Power | None = None,
 ) -> AsyncIterator[Gateway]:
     """Open a gateway, and end it as by a power cut: what is not committed by then never will be."""
-    power = Power()
+    power = power or Power()
     async with running(state, *models, config=config, equip=equip, clock=clock, faults=power) as gateway:
         yield gateway
         power.is_cut = True

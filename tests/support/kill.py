@@ -159,9 +159,11 @@ def check_invariants(database: sqlite3.Connection, folder: Path) -> None:
         (count,) = database.execute("SELECT count(*) FROM messages WHERE id = ?", (message_id,)).fetchone()
         expected = 0 if session_id is None else 1
         assert count == expected, f"run {run_id} ({state}): its message is {count} times in a transcript"
-    for (session_id,) in database.execute("SELECT session_id FROM session_ids").fetchall():
+    for session_id, reason in database.execute("SELECT session_id, end_reason FROM session_ids").fetchall():
         _check_transcript(database, session_id)
         _check_file(database, folder, session_id)
+        is_live = bool(list(folder.glob(f"agents/*/sessions/{session_id}.jsonl")))
+        assert not (is_live and reason == "deleted"), f"the file of {session_id} was not archived"
 
 
 def _check_transcript(database: sqlite3.Connection, session_id: str) -> None:

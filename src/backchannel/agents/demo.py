@@ -116,7 +116,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 SKILLS = (
-    Skill("help", _pattern(r"help|hello|hi|hey|who are you|what are you"), answer=_help),
+    Skill("help", _pattern(r"help|hello|hi|hey|who are you|what are you|what can you do"), answer=_help),
     Skill(
         "what did I say?",
         _pattern(r"(?:what did i (?:just )?say|what do you remember|recall|remember)"),

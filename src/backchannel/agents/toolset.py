@@ -14,6 +14,7 @@ from backchannel.config.schema_agents import ToolNames
 from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import text_content
+from backchannel.core.patterns import matches
 from backchannel.core.visibility import is_sandboxed
 from backchannel.errors import InvalidRequest
 
@@ -63,7 +64,7 @@ class Tools:
             if word == SESSION_TOOLS:
                 names.update(name for name, tool in self._tools.items() if tool.effects is Effects.SESSION)
             else:
-                names.add(word)
+                names.update(name for name in self._tools if matches(word, name))
         return names
 
 

@@ -9,7 +9,7 @@ import os
 import platform
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,8 @@ Payload: TypeAlias = dict[str, Any]
 PROTOCOL_VERSION = 4
 OPEN_S = 10.0
 ANSWER_S = 60.0
+ASKED_AT_ONCE = 100
+"""Questions under way at a time; the gateway takes 256 of one connection."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}  # noqa: S104 (read, not bound)
@@ -148,11 +150,33 @@ class Client:
             NoGateway: it went away, or does not answer.
         """
         with patience(f"waiting for the gateway ({method})"):
-            request = self.ask(method, **params)
-            deadline = time.monotonic() + ANSWER_S
-            while (answer := self.answer(request)) is None:
-                if not self._read(deadline - time.monotonic()):
-                    raise NoGateway(f"The gateway did not answer {method} within {ANSWER_S:g} s.")
+            return self.wait(self.ask(method, **params), ANSWER_S)
+
+    def call_each(self, method: str, each: Sequence[Payload]) -> list[Payload]:
+        """Ask the same with many parameters, without waiting for one answer before the next question.
+
+        Raises:
+            CallFailed: the gateway refused one of them.
+            NoGateway: it went away, or does not answer.
+        """
+        answers: list[Payload] = []
+        with patience(f"waiting for the gateway ({method})"):
+            for start in range(0, len(each), ASKED_AT_ONCE):
+                requests = [self.ask(method, **params) for params in each[start : start + ASKED_AT_ONCE]]
+                answers += [self.wait(request, ANSWER_S) for request in requests]
+        return answers
+
+    def wait(self, request: str, timeout_s: float | None = None) -> Payload:
+        """Wait for the answer to a request, for as long as it takes unless told otherwise.
+
+        Raises:
+            CallFailed: the gateway refused.
+            NoGateway: it went away, or does not answer in time.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while (answer := self.answer(request)) is None:
+            if not self._read(None if deadline is None else deadline - time.monotonic()):
+                raise NoGateway(f"The gateway did not answer within {timeout_s:g} s.")
         return answer
 
     def ask(self, method: str, **params: Any) -> str:

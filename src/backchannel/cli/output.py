@@ -13,18 +13,28 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 PATIENCE_S = 1.0
 """How long a command may be silent before it says what it waits for."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_STYLES = {"ok": "green", "running": "cyan", "queued": "yellow", "error": "red", "timeout": "red", "warning": "yellow"}
+_STYLES = {
+    "ok": "green",
+    "allowed": "green",
+    "running": "cyan",
+    "queued": "yellow",
+    "warning": "yellow",
+    "error": "red",
+    "timeout": "red",
+    "denied": "red",
+}
 
 
 def say(text: str = "", *, err: bool = False, end: str = "\n") -> None:
@@ -53,34 +63,43 @@ def show_json(value: Any, *, lines: bool = False) -> None:
     import msgspec
 
     body = msgspec.json.encode(value)
-    sys.stdout.write((body if lines else msgspec.json.format(body)).decode() + "\n")
     sys.stdout.flush()
+    sys.stdout.buffer.write((body if lines else msgspec.json.format(body)) + b"\n")  # JSON is UTF-8 in every locale
+    sys.stdout.buffer.flush()
 
 
-def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
+Rows: TypeAlias = Sequence[Sequence[object]]
+
+
+def show_table(columns: Sequence[str], rows: Rows, *, empty: str) -> None:
     """Print rows under their columns; without any, say what their absence means."""
     if not rows:
         say(empty)
         return
-    cells = [[clean("" if cell is None else str(cell)).replace("\n", " ") for cell in row] for row in rows]
     if is_terminal(sys.stdout):
-        _show_rich_table(columns, cells)
+        console().print(build_table(columns, rows))
         return
+    cells = _cells(rows)
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     for row in ([column.upper() for column in columns], *cells):
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _show_rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+def build_table(columns: Sequence[str], rows: Rows) -> Table:
+    """Build a table for terminals."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
-    for row in cells:
+    for row in _cells(rows):
         table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    console().print(table)
+    return table
+
+
+def _cells(rows: Rows) -> list[list[str]]:
+    return [[clean("" if cell is None else str(cell)).replace("\n", " ") for cell in row] for row in rows]
 
 
 def show_facts(facts: Mapping[str, object]) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from backchannel.cli.options import AsJson, Limit, options_of
-from backchannel.cli.output import age, say, show_json, show_table
+from backchannel.cli.output import Rows, age, say, show_json, show_table
+
+if TYPE_CHECKING:
+    from backchannel.cli.client import Client, Payload
+
+COLUMNS = ("key", "kind", "status", "name", "model", "tokens", "active")
+EMPTY = "There are no sessions."
+PAGE = 1000
 
 
 def sessions(
@@ -17,24 +25,37 @@ def sessions(
     ] = None,
     active: Annotated[int | None, typer.Option(min=1, metavar="MINUTES", help="Only those active lately.")] = None,
     search: Annotated[str | None, typer.Option(help="Only those with this in their key, label or name.")] = None,
+    label: Annotated[str | None, typer.Option(help="Only those with exactly this label.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
     archived: Annotated[bool, typer.Option("--archived", help="Only those that were deleted.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Keep the list up to date until Ctrl-C; piped, a line per change.")
+    ] = False,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List the sessions, the newest first."""
+    """List the sessions, the newest first. With --json and --watch, a session a line."""
+    options = options_of(ctx)
+    view = SessionsView(
+        limit,
+        {
+            "kinds": kind or None,
+            "activeMinutes": active,
+            "search": search,
+            "label": label,
+            "agentId": agent,
+            "archived": archived or None,
+        },
+    )
+    if watch:
+        from backchannel.cli.watch import watch as keep_watching
+
+        keep_watching(options, view, as_json=as_json)
+        return
     from backchannel.cli.client import connected
 
-    with connected(options_of(ctx)) as client:
-        listed = client.call(
-            "sessions.list",
-            kinds=kind or None,
-            activeMinutes=active,
-            search=search,
-            agentId=agent,
-            archived=archived or None,
-            limit=limit,
-        )
+    with connected(options) as client:
+        listed = view.list(client)
     if as_json:
         show_json(listed)
         return
@@ -43,24 +64,64 @@ def sessions(
         say(f"There are more: --limit {limit * 2} shows them, --search finds them.", err=True)
 
 
-def show_sessions(rows: list[dict[str, Any]], now_ms: int) -> None:
-    """Print sessions as a table."""
-    show_table(
-        ["key", "kind", "status", "name", "model", "tokens", "active"],
-        [
+@dataclass(frozen=True, slots=True)
+class SessionsView:
+    """The sessions that fit, the newest first."""
+
+    limit: int
+    wanted: dict[str, Any]
+    columns: tuple[str, ...] = COLUMNS
+    empty: str = EMPTY
+
+    def list(self, client: Client) -> Payload:
+        """Ask for them, page by page if there are many."""
+        listed = client.call("sessions.list", limit=min(self.limit, PAGE), **self.wanted)
+        found = {row["key"]: row for row in listed["sessions"]}  # one that moves up meanwhile is seen twice
+        while (left := self.limit - len(found)) > 0 and "nextCursor" in listed:
+            listed = client.call("sessions.list", limit=min(left, PAGE), cursor=listed["nextCursor"], **self.wanted)
+            found |= {row["key"]: row for row in listed["sessions"]}
+        return listed | {"count": len(found), "sessions": [*found.values()]}
+
+    def load(self, client: Client) -> SessionsPicture:
+        listed = self.list(client)
+        return SessionsPicture(listed["ts"], listed["sessions"])
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsPicture:
+    """The sessions at one moment."""
+
+    ts: int
+    sessions: list[Payload]
+
+    def rows(self, now_ms: int) -> Rows:
+        return [
             [
                 row["key"],
                 row["kind"],
-                row["status"],
-                row.get("label") or row.get("displayName"),
+                status_of(row),
+                name_of(row),
                 row.get("model"),
                 tokens_of(row),
                 age(row["updatedAt"], now_ms),
             ]
-            for row in rows
-        ],
-        empty="There are no sessions.",
-    )
+            for row in self.sessions
+        ]
+
+
+def show_sessions(rows: list[dict[str, Any]], now_ms: int) -> None:
+    """Print sessions as a table."""
+    show_table(COLUMNS, SessionsPicture(now_ms, rows).rows(now_ms), empty=EMPTY)
+
+
+def status_of(row: dict[str, Any]) -> str:
+    """Tell what a session does, or that it is no more."""
+    return "archived" if "archivedAt" in row else str(row["status"])
+
+
+def name_of(row: dict[str, Any]) -> str | None:
+    """What a session is called, if anything."""
+    return row.get("label") or row.get("displayName")
 
 
 def tokens_of(row: dict[str, Any]) -> str:

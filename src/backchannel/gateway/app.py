@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -32,7 +34,7 @@ from backchannel.core.contracts import Clock, Effects, Model
 from backchannel.core.keys import CallerKeys, SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
-from backchannel.errors import GatewayError, InvalidRequest, StartupError
+from backchannel.errors import GatewayError, InvalidRequest, StartupError, Unavailable
 from backchannel.runtime.clock import SystemClock
 from backchannel.runtime.supervisor import Runtime
 from backchannel.storage.folder import StateFolder
@@ -51,7 +53,9 @@ class RunFailed(GatewayError):
     code = "run_failed"
 
     def __init__(self, run: Run) -> None:
-        super().__init__(f"run {run.id} ended as {run.state}: {run.error or 'no reason given'}", runId=run.id)
+        ended = f"run {run.id} ended as {run.state}: {run.error or 'no reason given'}"
+        goes_on = f"run {run.id} is still {run.state}: the wait ended first, and the run goes on"
+        super().__init__(ended if run.is_finished else goes_on, runId=run.id)
         self.run = run
 
 
@@ -90,7 +94,10 @@ class Gateway:
         if isinstance(config, Config):
             return cls(config)
         folder = Path(state) if state is not None else Path(tempfile.mkdtemp(prefix="backchannel-"))
-        return cls(config_from(config or {}, os.environ, state=folder))
+        gateway = cls(config_from(config or {}, os.environ, state=folder))
+        if state is None:
+            weakref.finalize(gateway, shutil.rmtree, folder, ignore_errors=True)
+        return gateway
 
     async def __aenter__(self) -> Self:
         self.failed = asyncio.get_running_loop().create_future()
@@ -175,6 +182,7 @@ class Gateway:
         Raises:
             InvalidSessionKey, UnknownAgent
         """
+        self._check_entered()
         return SessionTools(self.parts, Caller(None if caller is None else self.key(caller)))
 
     async def ask(self, session: str, text: str, *, timeout_s: float = 600, run_id: str | None = None) -> str:
@@ -191,6 +199,7 @@ class Gateway:
 
     async def submit(self, session: str, text: str, *, run_id: str | None = None) -> Run:
         """Send a message to a session; it is durable when this returns."""
+        self._check_entered()
         if not text:
             raise InvalidRequest("the message is empty: pass some text")
         request = RunRequest(
@@ -201,6 +210,10 @@ class Gateway:
             digest=f"python {session} {text}",
         )
         return (await self.runtime.submit(request)).run
+
+    def _check_entered(self) -> None:
+        if not hasattr(self, "runtime"):
+            raise Unavailable("the gateway is not running: enter it first, with `async with gateway`")
 
     def key(self, written: str) -> SessionKey:
         """Read a session key as the operator writes it: `main`, a bare key of the default agent, or a full one.

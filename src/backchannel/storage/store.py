@@ -83,13 +83,13 @@ class Store:
         path = database or folder.database
         await asyncio.to_thread(prepare_sqlite, path)
         store._driver = SqliteDriver(path, on_facts=store._committed, on_fatal=on_fatal, faults=faults)
-        if writes_files:
-            store._transcripts = Transcripts(path, folder.transcript)
         try:
             store.number = await store._driver.write(partial(recovery.enter, now=clock.now_ms()))
         except BaseException:
             await store.abandon()
             raise
+        if writes_files:
+            store._transcripts = Transcripts(path, folder.transcript)
         return store
 
     async def close(self) -> None:

@@ -91,6 +91,8 @@ class Transcripts:
     def _follow(self) -> None:
         with closing(connect(self._database, readonly=True)) as connection:
             tx = SqliteTx(connection)
+            for closed in _closed_lately(tx):
+                self._guarded(closed.session_id, lambda closed=closed: self._archive(closed))  # type: ignore[misc]
             while (facts := self._queue.get()) is not None:
                 # A moment's patience: a run's message and its reply are then mostly one append.
                 self._is_closing.wait(PATIENCE_S)
@@ -168,6 +170,15 @@ class Transcripts:
 
     def _path(self, key: str, session_id: str) -> Path:
         return self._path_of(SessionKey.stored(key).agent, session_id)
+
+
+def _closed_lately(tx: Tx) -> list[TranscriptClosed]:
+    """Name the transcripts that the process before this one closed: it may have died before it renamed their files."""
+    rows = tx.all(
+        "SELECT key, session_id, ended_at FROM session_ids WHERE end_reason = 'deleted' AND ended_at >= "
+        "(SELECT coalesce(max(started_at), 0) FROM processes WHERE number < (SELECT max(number) FROM processes))"
+    )
+    return [TranscriptClosed(*row) for row in rows]
 
 
 def archived_path(path: Path, at_ms: int) -> Path:

@@ -1,0 +1,56 @@
+"""`backchannel policy`: who may do what to which session, and which setting says so."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from backchannel.cli.options import AsJson, options_of
+from backchannel.cli.output import say, show_facts, show_json, show_table
+
+app = typer.Typer(help="Explain what the rules decide.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `explain` a command of its own, so that more can come beside it."""
+
+
+@app.command()
+def explain(
+    ctx: typer.Context,
+    target: Annotated[str, typer.Option(metavar="KEY", help="The session that is looked at or sent to.")],
+    caller: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The session that asks. [default: the operator]")
+    ] = None,
+    channel: Annotated[
+        str | None, typer.Option(help="As if the message went to this channel, such as discord.")
+    ] = None,
+    chat_type: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="As if it went to such a chat: direct, group or channel.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what each session tool and a send to a session would be told, and which setting decides; nothing is done."""
+    from backchannel.cli.client import connected
+
+    with connected(options_of(ctx)) as client:
+        told = client.call("policy.explain", target=target, caller=caller, channel=channel, chatType=chat_type)
+    if as_json:
+        show_json(told)
+        return
+    show_facts({"caller": told["caller"], "target": told["target"]})
+    say()
+    _show([*told["tools"], told["send"]])
+
+
+def _show(decisions: list[dict[str, Any]]) -> None:
+    show_table(
+        ["what", "verdict", "rule", "reason"],
+        [
+            [entry["what"], "allowed" if entry["allowed"] else "denied", entry.get("rule"), entry["reason"]]
+            for entry in decisions
+        ],
+        empty="No rule says anything about it.",
+    )

@@ -1,0 +1,102 @@
+"""`backchannel tools`: the session tools, called by hand as an agent would call them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from backchannel.cli.errors import FAILED
+from backchannel.cli.options import AsJson, options_of
+from backchannel.cli.output import patience, show_json, show_table
+
+app = typer.Typer(help="List the session tools, and call one.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("list")
+def list_tools(as_json: AsJson = False) -> None:
+    """List the session tools; what stands in brackets may be left out. With --json, arguments as JSON Schema."""
+    from backchannel.tools.registry import SESSION_TOOLS
+
+    if as_json:
+        shown = [
+            {"name": tool.name, "description": tool.description, "parameters": tool.schema()} for tool in SESSION_TOOLS
+        ]
+        show_json({"tools": shown})
+        return
+    rows = [[tool.name, _arguments(tool.schema()), tool.description] for tool in SESSION_TOOLS]
+    show_table(["name", "arguments", "description"], rows, empty="There are no tools.")
+
+
+def _arguments(schema: dict[str, Any]) -> str:
+    needed = schema.get("required", ())
+    return " ".join(name if name in needed else f"[{name}]" for name in schema.get("properties", ()))
+
+
+@app.command()
+def call(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="The tool, as `tools list` shows it.")],
+    pairs: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its arguments. A list may be written a,b,c.")
+    ] = None,
+    args: Annotated[str | None, typer.Option(metavar="JSON", help="All its arguments as one JSON object.")] = None,
+    as_session: Annotated[
+        str | None, typer.Option("--as", metavar="KEY", help="Call as this session. [default: the operator]")
+    ] = None,
+) -> None:
+    """Call a session tool and print its result as JSON; exits with 1 if the result is an error or forbidden."""
+    from backchannel.cli.client import connected
+
+    given = _read_object(args) if args is not None else {}
+    if args is not None and pairs:
+        raise typer.BadParameter("give the arguments as KEY=VALUE or with --args, not both", param_hint="--args")
+    given |= dict(_read_pair(name, pair) for pair in pairs or ())
+    with connected(options_of(ctx)) as client, patience(f"waiting for {name}"):
+        request = client.ask("tools.invoke", tool=name, args=given, sessionKey=as_session)
+        result = client.wait(request)["result"]  # a tool may wait for an agent as long as it was told to
+    show_json(result)
+    if isinstance(result, dict) and result.get("status") in ("error", "forbidden"):
+        raise typer.Exit(FAILED)
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    import json
+
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"not JSON: {error}", param_hint="--args") from None
+    if not isinstance(value, dict):
+        raise typer.BadParameter('expected an object, such as {"limit": 5}', param_hint="--args")
+    return value
+
+
+def _read_pair(tool: str, pair: str) -> tuple[str, Any]:
+    key, found, value = pair.partition("=")
+    if not (found and key):
+        raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, such as limit=5", param_hint="KEY=VALUE")
+    return key, read_value(value, _types(tool, key))
+
+
+def _types(tool: str, key: str) -> set[str]:
+    """Which JSON types an argument may have; of a tool unknown here none is known, and the gateway decides."""
+    from backchannel.tools.registry import SESSION_TOOLS
+
+    schema = next((known.schema() for known in SESSION_TOOLS if known.name == tool), {})
+    described = schema.get("properties", {}).get(key, {})
+    return {str(choice.get("type")) for choice in described.get("anyOf", [described])}
+
+
+def read_value(text: str, types: set[str]) -> Any:
+    """Read an argument as people write it: a text needs no quotes, and a list no brackets."""
+    import json
+
+    if "string" in types:
+        return text
+    if "array" in types and not text.startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

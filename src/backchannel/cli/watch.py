@@ -1,0 +1,222 @@
+"""What `--watch` does: a table that stays up to date, until Ctrl-C.
+
+The gateway's `sessions.changed` events say only that something is new. What is shown is then read again, a few times a
+second at most, so nothing depends on an event that was missed, and a restart of the gateway is one more reason to read.
+On a terminal the table is drawn anew in place; elsewhere each session that changed gets a line of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from backchannel.cli.client import CallFailed, Client, NoGateway, Payload
+from backchannel.cli.link import Link
+from backchannel.cli.options import Options
+from backchannel.cli.output import Rows, build_table, clock_time, console, is_terminal, say, say_dim, show_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+REDRAW_S = 0.25
+"""The least time between two looks at the gateway, however much happens."""
+TICK_S = 1.0
+"""How often ages are drawn anew."""
+LOOK_AGAIN_S = 10.0
+"""How often the gateway is asked though it told nothing: some rows leave a view by growing old."""
+
+
+class Picture(Protocol):
+    """What there is to see at one moment."""
+
+    @property
+    def ts(self) -> int:
+        """The gateway's time when it was loaded."""
+        ...
+
+    @property
+    def sessions(self) -> Sequence[Payload]:
+        """The sessions in it, each with its `key`."""
+        ...
+
+    def rows(self, now_ms: int) -> Rows:
+        """The cells of the table, with ages as of `now_ms`."""
+        ...
+
+
+class View(Protocol):
+    """A table that can be watched."""
+
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+    @property
+    def empty(self) -> str:
+        """What to say when there are no rows."""
+        ...
+
+    def load(self, client: Client) -> Picture:
+        """Read what there is now."""
+        ...
+
+
+class Display(Protocol):
+    """Where a watched table is shown."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, picture: Picture, deleted: set[str]) -> None:
+        """Show what there is now; `deleted` names the sessions that were deleted since the last time."""
+        ...
+
+    def tick(self) -> None:
+        """Let time pass."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Say something about the connection."""
+        ...
+
+
+def watch(options: Options, view: View, *, as_json: bool) -> None:
+    """Show a view and keep it up to date until Ctrl-C, over restarts of the gateway."""
+    display: Display
+    if as_json or not is_terminal(sys.stdout) or console().is_dumb_terminal:
+        display = Lines(as_json=as_json)
+    else:
+        display = Screen(view)
+    with Link(options, display.note) as link, display:
+        while True:
+            try:
+                _follow(link.client(), view, display)
+            except NoGateway:
+                link.lose()
+            except CallFailed as refused:
+                if not refused.is_retryable:
+                    raise
+                link.lose()  # it is about to stop
+
+
+def _follow(client: Client, view: View, display: Display) -> None:
+    # Subscribing comes first: what changes while the rows are read is then read once more, never missed.
+    client.call("sessions.subscribe")
+    deleted: set[str] = set()
+    while True:
+        display.show(view.load(client), deleted)
+        deleted = _wait_for_news(client, display)
+
+
+def _wait_for_news(client: Client, display: Display) -> set[str]:
+    """Return when there is something new and the last look is some time ago; tell which sessions were deleted."""
+    looked = time.monotonic()
+    is_news = False
+    deleted: set[str] = set()
+    while (left_s := looked + (REDRAW_S if is_news else LOOK_AGAIN_S) - time.monotonic()) > 0:
+        for event in client.events(min(left_s, TICK_S)):
+            if event["event"] == "sessions.changed":
+                is_news = True
+                if event["payload"]["reason"] == "delete":
+                    deleted.add(event["payload"]["sessionKey"])
+        display.tick()
+    return deleted
+
+
+class Screen:
+    """A table on a terminal's second screen, where it can be drawn anew however the window changes."""
+
+    def __init__(self, view: View) -> None:
+        from rich.live import Live
+
+        self._view = view
+        self._picture: Picture | None = None
+        self._note = ""
+        self._loaded = self._drawn = 0.0
+        self._console = console()
+        self._live = Live(console=self._console, screen=True, auto_refresh=False)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+        if self._picture is not None:  # what was seen last stays on the first screen
+            self._console.print(self._table(self._picture))
+
+    def show(self, picture: Picture, deleted: set[str]) -> None:
+        self._picture, self._note = picture, ""
+        self._loaded = time.monotonic()
+        self._draw()
+
+    def tick(self) -> None:
+        if time.monotonic() - self._drawn >= TICK_S:
+            self._draw()
+
+    def note(self, text: str) -> None:
+        self._note = text
+        self._draw()
+
+    def _draw(self) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        head = Text(f"{time.strftime('%H:%M:%S')} · Ctrl-C ends", style="dim")
+        if self._note:
+            head = Text(self._note, style="yellow")
+        self._drawn = time.monotonic()
+        table = self._table(self._picture) if self._picture is not None else Text()
+        self._live.update(Group(head, Text(), table), refresh=True)
+
+    def _table(self, picture: Picture) -> RenderableType:
+        from rich.text import Text
+
+        rows = picture.rows(picture.ts + int((time.monotonic() - self._loaded) * 1000))
+        return build_table(self._view.columns, rows) if rows else Text(self._view.empty)
+
+
+class Lines:
+    """A line for each session at first, and for each that changes from then on."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._known: dict[str, Payload] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def show(self, picture: Picture, deleted: set[str]) -> None:
+        now = {session["key"]: session for session in picture.sessions}
+        for key in sorted((deleted & self._known.keys()) - now.keys()):
+            self._say({"key": key, "status": "deleted", "updatedAt": picture.ts})
+        changed = [session for key, session in now.items() if self._known.get(key) != session]
+        for session in sorted(changed, key=lambda session: int(session["updatedAt"])):
+            self._say(session)
+        self._known = now
+
+    def tick(self) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        say_dim(text, err=True)
+
+    def _say(self, session: Payload) -> None:
+        if self._as_json:
+            show_json(session, lines=True)
+            return
+        name = session.get("label") or session.get("displayName")
+        parts = [clock_time(session["updatedAt"]), session["key"], session["status"], name and f'"{name}"']
+        say("  ".join(" ".join(part.split()) for part in parts if part))
