@@ -56,7 +56,8 @@ class Tools:
     def _denied_to_subagents(self) -> set[str]:
         """Session tools are not for sub-agents, unless given back; spawning never is, and what is denied stays so."""
         given_back = self._names(self._for_subagents.allow) - {NEVER_FOR_SUBAGENTS}
-        return (self._names((SESSION_TOOLS,)) - given_back) | self._names(self._for_subagents.deny)
+        denied = (self._names((SESSION_TOOLS,)) - given_back) | self._names(self._for_subagents.deny)
+        return denied | {NEVER_FOR_SUBAGENTS}
 
     def _names(self, written: Iterable[str]) -> set[str]:
         names: set[str] = set()

@@ -140,9 +140,12 @@ def _read(transcript: Sequence[Message], mark: str) -> list[_Piece]:
     pieces: list[_Piece] = []
     open_calls: dict[str, tuple[_Step, int]] = {}
     called: set[str] = set()
+    folded = mark.casefold()
     for message in transcript:
         if message.role is Role.ASSISTANT:
-            if reply := _read_reply(message, mark, called):
+            if _is_plain(message, folded):
+                pieces.append(_Step(message, []))
+            elif reply := _read_reply(message, mark, called):
                 pieces.append(reply)
                 open_calls.update((missing.tool_call_id or "", (reply, i)) for i, missing in enumerate(reply.results))
         elif message.role is Role.TOOL_RESULT:
@@ -150,9 +153,20 @@ def _read(transcript: Sequence[Message], mark: str) -> list[_Piece]:
             if call := open_calls.pop(message.tool_call_id or "", None):
                 step, i = call
                 step.results[i] = _read_result(message, step.results[i], mark)
+        elif _is_plain(message, folded):
+            pieces.append(_Said(message, header_of(message, mark)))
         elif content := _read_content(message.content, mark):
             pieces.append(_Said(_with_content(message, content), header_of(message, mark)))
     return pieces
+
+
+def _is_plain(message: Message, folded_mark: str) -> bool:
+    """Whether a message is one text that can be sent as it is, as most are: they are spared the reading below."""
+    content = message.content
+    if len(content) != 1 or not isinstance(content[0], TextBlock):
+        return False
+    text = content[0].text
+    return bool(text) and not text.isspace() and folded_mark not in text.casefold()
 
 
 def _read_reply(message: Message, mark: str, called: set[str]) -> _Step | None:

@@ -70,7 +70,7 @@ def resume(tx: Tx, run_id: str, number: int, now: int) -> Started | None:
 
 def _final(run: Run) -> Outcome | None:
     if run.abort_requested:
-        return Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
+        return runs.ABORTED
     return _parked(run) if run.crashes >= CRASHES_UNTIL_PARKED else None
 
 

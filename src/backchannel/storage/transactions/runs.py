@@ -18,6 +18,7 @@ from backchannel.storage.transactions import calls, idempotency, inbox, messages
 from backchannel.storage.tx import LIVE, QUEUED, Row, Tx, columns, required
 
 FIELDS = columns(Run.__struct_fields__)
+ABORTED = Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
 
 
 def _run(row: Row) -> Run:
@@ -134,8 +135,7 @@ def start_next(tx: Tx, key: str, number: int, now: int) -> Started | None:
 
 
 def _begin(tx: Tx, run: Run, session: Session, number: int, now: int) -> Started:
-    """Bind a run to the current transcript, with its message in it."""
-    inbox.flush(tx, session)
+    """Bind a run to the current transcript, with its message in it; an idle session has no notes left to let in."""
     message = _message_to_append(tx, run, session)
     if message is not None:
         messages.append(tx, session.key, session.session_id, message)
@@ -186,8 +186,11 @@ def finish(
     of it is in the transcript already.
     """
     run = owned(tx, fence)
+    if run.abort_requested:
+        outcome = ABORTED  # it was answered: whatever the run came to at the same moment, it stands
     calls.close_open(tx, run, outcome, now)
     if reply is not None and run.step == at_step:
+        reply = msgspec.structs.replace(reply, stop_reason=outcome.state.value)
         messages.append(tx, run.session_key, _transcript(run), reply)
         return close(tx, run, outcome, reply.text, now, ran_ms=ran_ms)
     return close(tx, run, outcome, run.reply, now, ran_ms=ran_ms)
