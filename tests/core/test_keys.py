@@ -397,9 +397,7 @@ def test_every_name_of_the_main_session_is_read_as_the_key_in_force(written: str
     assert as_operator(KeyScheme(main_key="home", global_scope=True)).read(written).key == GLOBAL.main("main")
 
 
-@pytest.mark.parametrize(
-    "written", ["", "  ", "cron:", ":", "agent:", "agent:main", "a::b", "x" * 600, ":" * 10_000]
-)
+@pytest.mark.parametrize("written", ["", "  ", "cron:", ":", "agent:", "agent:main", "a::b", "x" * 600, ":" * 10_000])
 def test_a_malformed_text_is_refused(written: str) -> None:
     with pytest.raises(InvalidSessionKey) as refused:
         as_operator().read(written)
@@ -500,9 +498,7 @@ WORDS += [
 any_character = st.characters(exclude_categories=())  # surrogates and control characters too
 any_id = st.one_of(st.sampled_from(WORDS), st.text(any_character, min_size=1, max_size=12))
 any_agent = st.sampled_from(["main", "ops", "Research Bot"])
-any_key = st.builds(
-    lambda agent, ids: SessionKey.of(agent, *ids), any_agent, st.lists(any_id, min_size=1, max_size=6)
-)
+any_key = st.builds(lambda agent, ids: SessionKey.of(agent, *ids), any_agent, st.lists(any_id, min_size=1, max_size=6))
 any_scheme = st.sampled_from(SCHEMES)
 any_caller = st.builds(CallerKeys, any_scheme, st.none() | any_key)
 typed_text = st.one_of(st.text(any_character, max_size=40), st.lists(any_id, max_size=7).map(":".join))
@@ -551,9 +547,7 @@ def test_what_a_caller_is_shown_it_can_pass_back(caller: CallerKeys, key: Sessio
 
 
 @given(any_caller, any_key)
-def test_the_reserved_words_are_never_shown_and_the_key_in_force_is_stable(
-    caller: CallerKeys, key: SessionKey
-) -> None:
+def test_the_reserved_words_are_never_shown_and_the_key_in_force_is_stable(caller: CallerKeys, key: SessionKey) -> None:
     stored = caller.scheme.in_force(key)
     assert caller.scheme.in_force(stored) == stored
     assert caller.scheme.kind(stored) == caller.scheme.kind(key)

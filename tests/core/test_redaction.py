@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backchannel.core.credentials import REDACTED
-from backchannel.core.cutting import TEXT_LIMIT, condense, cut_message, present, read_piece, reading_text
+from backchannel.core.cutting import TEXT_LIMIT, condense, cut_message, present, present_line, read_piece, reading_text
 from backchannel.core.messages import (
     Block,
     ImageBlock,
@@ -402,3 +403,22 @@ def test_a_message_of_many_long_strings_condenses_to_one_short_text() -> None:
 
 def test_a_long_label_is_cut() -> None:
     assert cut_message(message(label="x" * 5000)).label == "x" * 256
+
+
+def test_long_names_of_tools_and_addresses_of_images_are_cut_too() -> None:
+    odd = ToolCallBlock(id="", name="n" * 5000, arguments={})
+    image = ImageBlock(mime_type="m" * 5000, url="https://example.com/" + "u" * 5000)
+    named = msgspec.structs.replace(message(odd, image), tool_name="t" * 5000)
+    shown = cut_message(named)
+    tool, picture = shown.content
+    assert isinstance(tool, ToolCallBlock) and tool.name.startswith("n" * TEXT_LIMIT + "…") and len(tool.name) < 4300
+    assert isinstance(picture, ImageBlock) and picture.url is None and len(picture.mime_type) < 4300
+    assert shown.tool_name == condense(named).tool_name == "t" * 256
+
+
+@pytest.mark.parametrize("text", ["hello", f"use {GITHUB}", "x" * 9000, f"use {GITHUB} " + "x" * 9000])
+def test_a_line_is_presented_as_its_message_is_the_first_time_and_the_next(text: str) -> None:
+    said = message(TextBlock(text=text))
+    shown, hidden = present(said)
+    for _ in range(2):
+        assert present_line(encode_message(said).decode()) == (msgspec.Raw(encode_message(shown)), hidden)

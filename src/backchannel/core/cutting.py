@@ -10,16 +10,28 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from backchannel.core.messages import Block, Message, TextBlock, ThinkingBlock, ToolCallBlock
+from backchannel.core.messages import (
+    Block,
+    ImageBlock,
+    Message,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    decode_message,
+    encode_message,
+)
 from backchannel.core.redaction import redact_message
 
 TEXT_LIMIT = 4000
 LABEL_LIMIT = 256
+_SHORT_LINE = 2048
+"""Longer lines are not kept, so that what is kept stays small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +51,44 @@ def present(message: Message, *, limit: int = TEXT_LIMIT) -> tuple[Message, bool
     return cut_message(redacted, limit=limit), is_redacted
 
 
+def present_line(line: str) -> tuple[msgspec.Raw, bool]:
+    """Make a line of a transcript fit as `present` does, and write it again."""
+    return _present_short(line) if len(line) <= _SHORT_LINE else _present_line(line)
+
+
+def _present_line(line: str) -> tuple[msgspec.Raw, bool]:
+    message, is_redacted = present(decode_message(line))
+    return msgspec.Raw(encode_message(message)), is_redacted
+
+
+# A list that is asked for again and again shows the same messages, and to read and redact them is most of its work.
+_present_short = lru_cache(maxsize=4096)(_present_line)
+
+
 def cut_message(message: Message, *, limit: int = TEXT_LIMIT) -> Message:
     """Cut every string over the limit, tool arguments included; pass a redacted message."""
-    content, label = message.content, message.label
+    content = message.content
     if any(_is_long(block, limit) for block in content):
         sizes = (len(_text_of(block)) + 1 for block in content)
         starts = itertools.accumulate(sizes, initial=0)
         cut = (_cut_block(block, message.id, start, limit) for block, start in zip(content, starts, strict=False))
         message = replace(message, content=tuple(cut))
-    return replace(message, label=label[:LABEL_LIMIT]) if label and len(label) > LABEL_LIMIT else message
+    return _cut_names(message)
+
+
+def _cut_names(message: Message) -> Message:
+    """Cut the names beside the content: a model may have called a tool that never was by any name."""
+    label, tool = message.label or "", message.tool_name or ""
+    if len(label) <= LABEL_LIMIT and len(tool) <= LABEL_LIMIT:
+        return message
+    return replace(message, label=label[:LABEL_LIMIT] or None, tool_name=tool[:LABEL_LIMIT] or None)
 
 
 def condense(message: Message, *, limit: int = TEXT_LIMIT) -> Message:
     """Reduce a message to one text, for an answer that even its cut strings would burst; pass a redacted message."""
     text = reading_text(message)
-    return replace(message, content=(TextBlock(text=_cut(text, message.id, 0, limit)),), label=None)
+    content = (TextBlock(text=_cut(text, message.id, 0, limit)),)
+    return _cut_names(replace(message, content=content, label=None))
 
 
 def read_piece(message: Message, offset: int, *, limit: int = TEXT_LIMIT) -> Piece:
@@ -86,8 +121,9 @@ def _is_long(block: Block, limit: int) -> bool:
         case ThinkingBlock():
             return len(block.thinking) > limit
         case ToolCallBlock():
-            return _has_long(block.arguments, limit)
-    return False
+            return len(block.name) > limit or _has_long(block.arguments, limit)
+        case ImageBlock():
+            return len(block.mime_type) > limit or len(block.url or "") > limit
 
 
 def _has_long(value: Any, limit: int) -> bool:
@@ -109,8 +145,12 @@ def _cut_block(block: Block, message_id: str, start: int, limit: int) -> Block:
         case ThinkingBlock():
             return replace(block, thinking=_cut(block.thinking, message_id, start, limit))
         case ToolCallBlock():
-            return replace(block, arguments=_cut_value(block.arguments, message_id, start, limit))
-    return block
+            name, arguments = (_cut_value(value, message_id, start, limit) for value in (block.name, block.arguments))
+            return replace(block, name=name, arguments=arguments)
+        case ImageBlock():
+            # A cut address leads nowhere.
+            url = block.url if len(block.url or "") <= limit else None
+            return ImageBlock(mime_type=_cut(block.mime_type, message_id, start, limit), url=url)
 
 
 def _cut_value(value: Any, message_id: str, start: int, limit: int) -> Any:

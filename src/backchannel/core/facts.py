@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from backchannel.core.delivery import Delivery
 from backchannel.core.messages import Message
 from backchannel.core.runs import Run
 
@@ -44,10 +45,16 @@ class TranscriptClosed(msgspec.Struct, frozen=True):
     at: int
 
 
+class DeliveryChanged(msgspec.Struct, frozen=True):
+    """A receipt was made, or came into another state, or its next part did."""
+
+    delivery: Delivery
+
+
 class TimerSet(msgspec.Struct, frozen=True):
     """Something is due at this time."""
 
     due_at: int
 
 
-Fact = MessageAppended | RunChanged | SessionChanged | TranscriptClosed | TimerSet
+Fact = MessageAppended | RunChanged | SessionChanged | TranscriptClosed | DeliveryChanged | TimerSet

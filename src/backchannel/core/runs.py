@@ -78,6 +78,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
     expected_session_id: str | None = None
     chain: Chain | None = None
+    exchange_id: str | None = None
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

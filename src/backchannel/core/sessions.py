@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
 from backchannel.core.visibility import Scope
+
+MAX_INTEGER = 2**63 - 1
+"""No database takes more."""
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -115,7 +119,7 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A place in a list: rows after (older than) this one."""
+    """A place in a list: rows after (older than) this one. It travels in cursors, so it may be forged."""
 
-    updated_at: int
+    updated_at: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
     key: str

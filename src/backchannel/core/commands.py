@@ -1,0 +1,228 @@
+"""Chat commands: `/stop` and friends, as data, and how a message is read as one.
+
+A message is a command when it is nothing else: one line, a known name after `/`, and perhaps arguments. Case does not
+matter; `:` may follow the name, and `@botname` too. A known name with arguments that it does not have is answered with
+how to write it. Everything else is ordinary text, an unknown name and a command among other words included.
+
+Only messages of people are read this way. Whoever calls `parse` has made sure of that, and asks `may_use` before
+anything is done. A new command is an entry of `COMMANDS`; `/help` and `commands.list` are made from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from backchannel.core.decisions import Decision
+from backchannel.core.sessions import Session
+
+_SHAPE = re.compile(r"/(?P<name>[a-z]+)(?:@(?P<bot>[\w.-]+))?(?:[^\S\n]*:|(?=\s)|$)(?P<rest>[^\n]*)", re.IGNORECASE)
+_QUOTED_LENGTH = 64
+
+
+class Standing(IntEnum):
+    """What somebody is to a channel; each includes the one before."""
+
+    STRANGER = 0
+    AUTHORISED = 1
+    """Is answered, and may use commands."""
+    OWNER = 2
+
+    @classmethod
+    def of_operator(cls, *, is_admin: bool) -> Standing:
+        """Tell what an operator's token makes of who writes with it."""
+        return cls.OWNER if is_admin else cls.AUTHORISED
+
+
+class CommandName(StrEnum):
+    SEND = "send"
+    NEW = "new"
+    RESET = "reset"
+    STOP = "stop"
+    STATUS = "status"
+    MODEL = "model"
+    SUBAGENTS = "subagents"
+    HELP = "help"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way to write what follows a command's name: a fixed word, an argument of one word, both, or nothing."""
+
+    word: str | None = None
+    argument: str | None = None
+    """What the argument is, such as `child`; shown as `<child>`."""
+
+    def __str__(self) -> str:
+        shown = (self.word, self.argument and f"<{self.argument}>")
+        return " ".join(part for part in shown if part)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSpec:
+    """A command: how it is written, what it does, and who may use it."""
+
+    name: CommandName
+    summary: str
+    forms: tuple[Form, ...] = (Form(),)
+    needs: Standing = Standing.AUTHORISED
+
+    @property
+    def usage(self) -> str:
+        """How it is written, such as `/send on|off|inherit`."""
+        return f"/{self.name} {'|'.join(map(str, self.forms))}".rstrip()
+
+
+COMMANDS = (
+    CommandSpec(
+        CommandName.SEND,
+        "let messages out of this chat's session, hold them back, or follow the rules",
+        (Form("on"), Form("off"), Form("inherit")),
+        Standing.OWNER,
+    ),
+    CommandSpec(CommandName.NEW, "start a new conversation; the old one is kept"),
+    CommandSpec(CommandName.RESET, "the same as /new"),
+    CommandSpec(CommandName.STOP, "stop what runs here, and the sub-agents that it started"),
+    CommandSpec(CommandName.STATUS, "show what this session is doing, and what it has used"),
+    CommandSpec(
+        CommandName.MODEL,
+        "choose the model of this session, as provider/model, or go back to the agent's own",
+        (Form("default"), Form(argument="ref")),
+    ),
+    CommandSpec(
+        CommandName.SUBAGENTS,
+        "list the sub-agents of this session, look at one, read its log, or stop it",
+        (Form("list"), Form("info", "child"), Form("log", "child"), Form("stop", "child")),
+    ),
+    CommandSpec(CommandName.HELP, "show the commands"),
+)
+_BY_NAME = {spec.name.value: spec for spec in COMMANDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command to carry out: `/send off` has the word `off`, `/model a/b` the argument `a/b`."""
+
+    name: CommandName
+    word: str | None = None
+    argument: str | None = None
+
+    @property
+    def spec(self) -> CommandSpec:
+        return _BY_NAME[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReply:
+    """A command that is only answered: it was written wrongly, or by somebody who may not use it."""
+
+    name: CommandName
+    text: str
+
+    @property
+    def spec(self) -> CommandSpec:
+        return _BY_NAME[self.name]
+
+
+def parse(text: str, bot_names: Collection[str] = ()) -> Command | CommandReply | None:
+    """Read a person's message as a command; None is ordinary text.
+
+    With `bot_names` given, a command `@` somebody else is none of ours: in a group it is meant for another bot.
+    """
+    match = _SHAPE.fullmatch(text.strip())
+    spec = _BY_NAME.get(match["name"].lower()) if match else None
+    if match is None or spec is None or not _is_ours(match["bot"], bot_names):
+        return None
+    words = match["rest"].split()
+    for form in spec.forms:
+        if command := _fit(spec.name, form, words):
+            return command
+    return CommandReply(spec.name, _usage_reply(spec, words))
+
+
+def may_use(spec: CommandSpec, standing: Standing) -> Decision:
+    """Decide whether somebody may use a command."""
+    if standing >= spec.needs:
+        return Decision(True, f"/{spec.name} is open to {_WHO[standing]}")
+    if spec.needs is Standing.OWNER:
+        return Decision(False, f"/{spec.name} is for owners of the channel only", "channels.<name>.owners")
+    reason = f"/{spec.name} is for senders that the channel answers only"
+    return Decision(False, reason, "channels.<name>.allowFrom")
+
+
+def help_text(standing: Standing) -> str:
+    """Write what `/help` answers: the commands that the asker may use."""
+    return "\n".join(f"{spec.usage}: {spec.summary}" for spec in COMMANDS if may_use(spec, standing).allowed)
+
+
+def stop_text(runs: int) -> str:
+    """Write what `/stop` answers, from how many runs it stopped."""
+    if not runs:
+        return "Nothing is running here."
+    return f"Stopped {runs} {'run' if runs == 1 else 'runs'}."
+
+
+def new_text(*, had_any: bool) -> str:
+    """Write what `/new` and `/reset` answer."""
+    return "Started a new conversation; the old one is kept." if had_any else "This conversation is new already."
+
+
+def send_text(word: str | None) -> str:
+    """Write what `/send on|off|inherit` answers."""
+    told = {"on": "goes out, whatever the rules say", "off": "is held back"}
+    return f"What this session says {told.get(word or '', 'follows the rules of the gateway')} from now on."
+
+
+def model_text(ref: str | None) -> str:
+    """Write what `/model` answers."""
+    return f"This session uses {ref} from its next run on." if ref else "This session uses its agent's own model again."
+
+
+def status_text(session: Session | None, model: str | None) -> str:
+    """Write what `/status` answers."""
+    lines = [f"Status: {session.status if session else 'idle'}"]
+    if session is not None and session.queued:
+        lines[0] += f", {session.queued} waiting"
+    if model is not None:
+        lines.append(f"Model: {model}")
+    if session is not None:
+        lines.append(f"Tokens: {session.tokens_in} in, {session.tokens_out} out")
+        if session.cost is not None:
+            lines[-1] += f", ${session.cost:.2f}"
+        if session.send_policy is not None:
+            lines.append(f"Sending: {session.send_policy}, set for this session")
+    return "\n".join(lines)
+
+
+def later_text(name: CommandName) -> str:
+    """Write what a command answers that this version does not carry out."""
+    return f"/{name} does nothing yet: this version cannot carry it out."
+
+
+_WHO = {Standing.STRANGER: "strangers", Standing.AUTHORISED: "authorised senders", Standing.OWNER: "owners"}
+
+
+def _is_ours(bot: str | None, bot_names: Collection[str]) -> bool:
+    return bot is None or not bot_names or bot.lower() in {name.lower().lstrip("@") for name in bot_names}
+
+
+def _fit(name: CommandName, form: Form, words: list[str]) -> Command | None:
+    """Read the words as this form, or tell that they are another."""
+    left = words
+    if form.word is not None:
+        if not left or left[0].lower() != form.word:
+            return None
+        left = left[1:]
+    if len(left) != (0 if form.argument is None else 1):
+        return None
+    return Command(name, form.word, left[0] if left else None)
+
+
+def _usage_reply(spec: CommandSpec, words: list[str]) -> str:
+    given = " ".join(words)
+    if not given:
+        return f"/{spec.name} needs more (write {spec.usage})"
+    shown = given if len(given) <= _QUOTED_LENGTH else given[: _QUOTED_LENGTH - 1] + "…"
+    return f"/{spec.name} does not know {shown!r} (write {spec.usage})"

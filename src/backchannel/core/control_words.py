@@ -1,0 +1,39 @@
+"""Control words: a reply that is exactly one of them is meant for the gateway and never reaches a person.
+
+Exactly means after trimming white space, in this case, and with nothing else beside it. A sentence that mentions a
+control word is an ordinary text.
+"""
+
+from __future__ import annotations
+
+REPLY_SKIP = "REPLY_SKIP"
+"""Ends the reply-back turns of an exchange."""
+ANNOUNCE_SKIP = "ANNOUNCE_SKIP"
+"""Keeps an announce step silent."""
+NO_REPLY = "NO_REPLY"
+"""Says that there is nothing to answer."""
+
+CONTROL_WORDS = (REPLY_SKIP, ANNOUNCE_SKIP, NO_REPLY)
+
+
+def is_control_word(text: str) -> bool:
+    """Whether a text is exactly one of the control words."""
+    return text.strip() in CONTROL_WORDS
+
+
+def is_silent(text: str | None) -> bool:
+    """Whether a reply says nothing to anyone: it is missing, blank or a control word."""
+    return text is None or not text.strip() or is_control_word(text)
+
+
+def held_back(text_so_far: str) -> str:
+    """Give what may be shown of a streamed text: nothing while it could still become a control word, else all of it.
+
+    What was shown once stays shown: more text never makes a control word of a text that could not become one.
+    """
+    return "" if any(_could_become(text_so_far.lstrip(), word) for word in CONTROL_WORDS) else text_so_far
+
+
+def _could_become(text: str, word: str) -> bool:
+    # White space after half a word breaks it; after the whole word it is only trimmed.
+    return word.startswith(text) or text.rstrip() == word

@@ -1,0 +1,297 @@
+"""Deliveries: one outbound message to a chat, and its receipt.
+
+States and who moves them. A receipt is `pending` from the commit that caused it. The step that writes its text may
+settle it at once: `skipped` (nothing to say), `no_channel` (nowhere to say it), `cancelled` (its cause is gone),
+`suppressed` (the send policy forbids it), or `failed` (the run that was to write the text failed). The outbox makes it
+`sending` in a commit of its own before the channel hears anything, and then `sent`, `failed`, `uncertain` (nobody
+knows) or `pending` once more (to be sent again at `due_at`). From `failed` and `uncertain` only a person, or for
+`uncertain` a proof, leads on. A new state stands in `_NEXT` and nowhere else.
+
+A delivery is sent in parts, one after the other, each with its own key and attempts. Parts are `pending`, `sending`,
+`sent`, `failed` or `uncertain`; the first that is not sent decides the state of the whole. Parts of a dropped
+delivery stay as they were, and tell how far it came.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+import msgspec
+
+from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelBusy, ChannelError, ChannelRefused, Sent
+from backchannel.core.splitting import split
+from backchannel.errors import InvalidRequest
+
+MAX_ATTEMPTS = 10
+MAX_RETRY_TIME_MS = 3_600_000
+"""A part is not tried again when this much time has passed since its first attempt."""
+_FIRST_DELAY_MS = 1_000
+_LONGEST_DELAY_MS = 60_000
+_ERROR_LIMIT = 500
+
+
+class DeliveryState(StrEnum):
+    PENDING = "pending"
+    SKIPPED = "skipped"
+    NO_CHANNEL = "no_channel"
+    CANCELLED = "cancelled"
+    SUPPRESSED = "suppressed"
+    SENDING = "sending"
+    SENT = "sent"
+    FAILED = "failed"
+    UNCERTAIN = "uncertain"
+    DROPPED = "dropped"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing can happen to it any more."""
+        return not _NEXT[self]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the gateway still works on it."""
+        return self in (DeliveryState.PENDING, DeliveryState.SENDING)
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether only a person can settle it."""
+        return not (self.is_settled or self.is_open)
+
+
+_NEXT: dict[DeliveryState, frozenset[DeliveryState]] = {state: frozenset() for state in DeliveryState} | {
+    DeliveryState.PENDING: frozenset(
+        {
+            DeliveryState.SKIPPED,
+            DeliveryState.NO_CHANNEL,
+            DeliveryState.CANCELLED,
+            DeliveryState.SUPPRESSED,
+            DeliveryState.SENDING,
+            DeliveryState.FAILED,
+        }
+    ),
+    DeliveryState.SENDING: frozenset(
+        {DeliveryState.SENT, DeliveryState.FAILED, DeliveryState.UNCERTAIN, DeliveryState.PENDING}
+    ),
+    DeliveryState.FAILED: frozenset({DeliveryState.PENDING, DeliveryState.DROPPED}),
+    DeliveryState.UNCERTAIN: frozenset({DeliveryState.PENDING, DeliveryState.DROPPED, DeliveryState.SENT}),
+}
+
+
+def may_become(state: DeliveryState, next: DeliveryState) -> bool:
+    """Whether a receipt may go from one state to the other."""
+    return next in _NEXT[state]
+
+
+class DeliveryLane(NamedTuple):
+    """One chat, or one thread in it: what goes there goes one at a time, in order."""
+
+    channel: str
+    account_id: str
+    to: str
+    thread_id: str | None
+
+    @classmethod
+    def of(cls, channel: str, to: str, account_id: str | None = None, thread_id: str | None = None) -> Self:
+        """Name the lane of an address. No account means the default one: both must not be two lanes."""
+        return cls(channel, account_id or DEFAULT_ACCOUNT, to, thread_id)
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A delivery as its row says; the field names are the columns."""
+
+    position: int
+    """Its place in line, over all chats: the order in which texts, and retries, were committed."""
+    id: str
+    session_key: str
+    exchange_id: str | None
+    run_id: str | None
+    state: DeliveryState
+    channel: str | None
+    account_id: str | None
+    target: str | None
+    thread_id: str | None
+    text: str | None
+    """Absent until the step that writes it has ended."""
+    attempts: int
+    error: str | None
+    due_at: int | None
+    """When it may be sent; absent means at once."""
+    created_at: int
+    updated_at: int
+    number: int = 0
+    """The order in which receipts were made; it never changes, so lists go by it."""
+
+    @property
+    def lane(self) -> DeliveryLane | None:
+        """Where it stands in line; None while it has no text or no address, so that it holds nothing back."""
+        if self.text is None or self.channel is None or self.target is None:
+            return None
+        return DeliveryLane.of(self.channel, self.target, self.account_id, self.thread_id)
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One message of a delivery, as its row says; the field names are the columns."""
+
+    delivery_id: str
+    n: int
+    text: str
+    state: DeliveryState = DeliveryState.PENDING
+    message_id: str | None = None
+    attempts: int = 0
+    error: str | None = None
+    first_attempt_at: int | None = None
+    """When it was tried first; a person's retry begins anew."""
+
+    @property
+    def key(self) -> str:
+        return part_key(self.delivery_id, self.n)
+
+
+def part_key(delivery_id: str, n: int) -> str:
+    """Make the idempotency key of a delivery's n-th part, counted from 1."""
+    return f"{delivery_id}/{n}"
+
+
+def make_parts(delivery_id: str, text: str, limit: int, *, after: int = 0) -> list[Part]:
+    """Split a delivery's text for its channel; `after` is the last number that is taken.
+
+    A delivery that is re-routed is split anew for its new channel and its parts are numbered on: under the old keys a
+    far end that has taken them would answer that it has, and post nothing.
+    """
+    return [Part(delivery_id=delivery_id, n=n, text=part) for n, part in enumerate(split(text, limit), after + 1)]
+
+
+def state_of(parts: Sequence[DeliveryState]) -> DeliveryState:
+    """Tell the state of a delivery from those of its parts, in order; without any there was nothing to say."""
+    if not parts:
+        return DeliveryState.SKIPPED
+    return next((state for state in parts if state is not DeliveryState.SENT), DeliveryState.SENT)
+
+
+def next_to_send(rows: Iterable[Delivery], now_ms: int) -> list[Delivery]:
+    """Choose what may be sent now: of each lane the first row, unless it waits for its time or another is on its way.
+
+    A row that waits for a retry holds back those behind it; `failed` and `uncertain` hold nothing back.
+    """
+    heads: dict[DeliveryLane, Delivery] = {}
+    busy: set[DeliveryLane] = set()
+    for row in sorted(rows, key=lambda row: row.position):
+        if row.lane is None or not row.state.is_open:
+            continue
+        if row.state is DeliveryState.SENDING:
+            busy.add(row.lane)
+        heads.setdefault(row.lane, row)
+    return [row for lane, row in heads.items() if lane not in busy and (row.due_at is None or row.due_at <= now_ms)]
+
+
+class Tries(NamedTuple):
+    """How often a part was tried, the last attempt included; a person's retry begins anew."""
+
+    attempts: int
+    first_at: int
+
+
+class Attempted(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt made of a part."""
+
+    state: DeliveryState
+    message_id: str | None = None
+    due_at: int | None = None
+    error: str | None = None
+
+
+def retry_at(tries: Tries, now_ms: int, retry_after_s: float | None = None) -> int | None:
+    """Tell when to try again: after 1 s, doubling to 60 s, and not before the channel asked; None means never.
+
+    A wait that is longer than what is left of the time is cut to it: one last attempt is better than none.
+    """
+    deadline = tries.first_at + MAX_RETRY_TIME_MS
+    if tries.attempts >= MAX_ATTEMPTS or now_ms >= deadline:
+        return None
+    delay = min(_FIRST_DELAY_MS << max(0, tries.attempts - 1), _LONGEST_DELAY_MS)
+    return min(now_ms + max(delay, _asked_delay_ms(retry_after_s)), deadline)
+
+
+def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool, now_ms: int) -> Attempted:
+    """Decide what becomes of a part, from what the channel answered or raised."""
+    if isinstance(answer, Sent):
+        return Attempted(state=DeliveryState.SENT, message_id=answer.message_id)
+    if isinstance(answer, ChannelRefused):
+        return Attempted(state=DeliveryState.FAILED, error=_cut(answer.reason))
+    is_busy = isinstance(answer, ChannelBusy)
+    if not is_busy and not takes_key:
+        told = "it is not known whether the message arrived, and sending it again could post it twice"
+        return Attempted(state=DeliveryState.UNCERTAIN, error=f"{_cut(answer.reason)}; {told}")
+    due_at = retry_at(tries, now_ms, answer.retry_after_s if isinstance(answer, ChannelBusy) else None)
+    if due_at is not None:
+        return Attempted(state=DeliveryState.PENDING, due_at=due_at, error=_cut(answer.reason))
+    doubt = "" if is_busy else "; it may have arrived all the same, and a retry does not post it twice"
+    error = f"given up after {_count(tries.attempts)}: {_cut(answer.reason)}{doubt}"
+    return Attempted(state=DeliveryState.FAILED, error=error)
+
+
+def after_crash(state: DeliveryState, attempts: int = 1, *, takes_key: bool) -> Attempted | None:
+    """Decide what becomes of a part whose process died; None leaves it as it is.
+
+    A part on which the process died as often as parts are tried at all is given up: it may be the cause.
+    """
+    if state is not DeliveryState.SENDING:
+        return None
+    told = "the gateway stopped while the message was being sent"
+    if not takes_key:
+        doubt = "it is not known whether it arrived, and sending it again could post it twice"
+        return Attempted(state=DeliveryState.UNCERTAIN, error=f"{told}; {doubt}")
+    if attempts >= MAX_ATTEMPTS:
+        return Attempted(state=DeliveryState.FAILED, error=f"given up after {_count(attempts)}: {told}")
+    return Attempted(state=DeliveryState.PENDING, error=told)
+
+
+class Action(StrEnum):
+    """What a person may do with a delivery that did not arrive, or perhaps not."""
+
+    RETRY = "retry"
+    REROUTE = "reroute"
+    DROP = "drop"
+
+
+_WHY_NOT = {
+    DeliveryState.PENDING: "the gateway is still trying; wait until it is sent, failed or uncertain",
+    DeliveryState.SENDING: "it is being sent right now; wait until it is sent, failed or uncertain",
+    DeliveryState.SENT: "it has arrived, and nothing is left to do",
+}
+_SETTLED = "it is settled for good; `send` can post a text of its own"
+
+
+def act(action: Action, delivery: Delivery) -> DeliveryState:
+    """Tell the state that a person's action brings a delivery to. A retry without a text runs its announce again.
+
+    Raises:
+        InvalidRequest: nothing can be done in its state, or it has no text to send elsewhere.
+    """
+    state = delivery.state
+    facts = {"deliveryId": delivery.id, "state": state.value}
+    if not state.needs_person:
+        why = _WHY_NOT.get(state, _SETTLED)
+        works = "only failed and uncertain deliveries can be retried, re-routed or dropped"
+        raise InvalidRequest(f"cannot {action} delivery {delivery.id}: it is {state} ({why}; {works})", **facts)
+    if action is Action.REROUTE and delivery.text is None:
+        works = "retry it: that runs the announce again"
+        raise InvalidRequest(f"cannot reroute delivery {delivery.id}: it has no text yet ({works})", **facts)
+    return DeliveryState.DROPPED if action is Action.DROP else DeliveryState.PENDING
+
+
+def _asked_delay_ms(retry_after_s: float | None) -> int:
+    if retry_after_s is None or not retry_after_s > 0:  # what is no number is no wish either
+        return 0
+    return math.ceil(min(retry_after_s * 1000, MAX_RETRY_TIME_MS))
+
+
+def _count(attempts: int) -> str:
+    return f"{attempts} attempt{'' if attempts == 1 else 's'}"
+
+
+def _cut(reason: str) -> str:
+    return reason if len(reason) <= _ERROR_LIMIT else reason[: _ERROR_LIMIT - 1] + "…"

@@ -1,0 +1,265 @@
+"""The values of an exchange: what it is, what can happen to it, and what is to be done next.
+
+`core/exchange.py` moves them. An `Exchange` is what the body of its row holds; everything here is a plain value.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from backchannel.core.chain import Lineage
+from backchannel.core.decisions import Decision
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Provenance
+from backchannel.core.runs import Chain, RunKind, RunState
+from backchannel.core.sessions import Address
+
+
+class State(StrEnum):
+    """Where an exchange is; `core/exchange.py` tells what moves it."""
+
+    PRIMARY = "primary"
+    HANDOVER = "handover"
+    TURN = "turn"
+    ANNOUNCE = "announce"
+    DONE = "done"
+
+
+class ExchangeOutcome(StrEnum):
+    """What became of the announce, as far as the exchange knows: the outbox has the rest of an announced one."""
+
+    ANNOUNCED = "announced"
+    SKIPPED = "skipped"
+    NO_CHANNEL = "no_channel"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class Ending(StrEnum):
+    """Why an exchange takes a shorter way, because one of its sessions changed."""
+
+    LOOP_OVER = "loop_over"
+    """No further turn; the announce still runs."""
+    CANCELLED = "cancelled"
+    """No further turn and no announce."""
+
+
+class Party(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the two sessions."""
+
+    key: SessionKey
+    channel: str = "unknown"
+    shown: str | None = None
+    """The key as others may write it, where it is not the stored one."""
+
+    @property
+    def name(self) -> str:
+        return self.shown or str(self.key)
+
+
+class SendRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What `sessions_send` asks for, with everything about the two sessions that is written down at acceptance."""
+
+    exchange_id: str
+    run_id: str
+    """The primary run's; the idempotency key of a call from outside a run."""
+    requester: Party | None
+    """None when it is no session that asks: an operator, an outside client."""
+    target: Party
+    message: str
+    call_id: str | None
+    """The tool call in a run of the requester; None when a program made the call from outside."""
+    is_waiting: bool
+    address: Address | None
+    """The target's return address."""
+    origin: Lineage | None
+    """Where the calling run stands; None for a call from outside."""
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """What `sessions_send` started."""
+
+    id: str
+    requester: Party | None
+    target: Party
+    request: str
+    call_id: str | None
+    primary_run: str
+    max_turns: int
+    chain: Chain
+    path: tuple[str, ...]
+    address: Address | None
+    """Where the announce goes: written at acceptance or, if there was none then, when the announce begins."""
+    is_waiting: bool
+    """Whether the caller still waits for the primary run."""
+    run_id: str | None
+    """The run that is open; the end of any other changes nothing."""
+    state: State = State.PRIMARY
+    turn: int = 0
+    reply: str | None = None
+    """The target's reply to the request."""
+    latest: str | None = None
+    """The newest reply of either side."""
+    has_reply: bool = False
+    """Whether the requester has the reply: as the call's result, in a turn's message, or as a note."""
+    loop_end: str | None = None
+    """Why there are no more turns, or never were; None while there may be."""
+    ending: Ending | None = None
+    is_requester_gone: bool = False
+    announces: int = 0
+    """How many announce runs there were: one, unless a reset interrupted it or a person retried it."""
+    announces_again: bool = False
+    """A reset stops the announce run that is open; another follows."""
+    outcome: ExchangeOutcome | None = None
+    reason: str | None = None
+
+    @property
+    def is_same_session(self) -> bool:
+        return self.requester is not None and self.requester.key == self.target.key
+
+    @property
+    def speaker(self) -> Party:
+        """The session whose run is open, or was last: turn 1 is the requester's, turn 2 the target's, and so on."""
+        if self.state is State.TURN and self.turn % 2 == 1 and self.requester is not None:
+            return self.requester
+        return self.target
+
+    @property
+    def note_taker(self) -> Party | None:
+        """Whom a note about this exchange would tell something new."""
+        return None if self.is_requester_gone or self.is_same_session else self.requester
+
+
+_read = msgspec.json.Decoder(Exchange).decode
+
+
+def read_exchange(body: str) -> Exchange:
+    """Read an exchange as rows keep it."""
+    return _read(body)
+
+
+def write_exchange(exchange: Exchange) -> str:
+    """Write an exchange as rows keep it."""
+    return msgspec.json.encode(exchange).decode()
+
+
+# What happens
+
+
+class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """A run ended, in whatever way: done, failed, timed out, aborted, parked."""
+
+    run_id: str
+    state: RunState
+    reply: str | None = None
+    error: str | None = None
+    has_started: bool = True
+    """Whether its message entered the transcript."""
+
+
+class WaitEnd(StrEnum):
+    EXPIRED = "expired"
+    """Its time ran out."""
+    ANSWERED = "answered"
+    """The call's result was committed."""
+    BROKEN = "broken"
+    """The call ended without the reply: its run was stopped, failed or timed out."""
+
+
+class WaitEnded(msgspec.Struct, frozen=True):
+    """The caller no longer waits."""
+
+    how: WaitEnd
+
+
+class Change(StrEnum):
+    RESET = "reset"
+    STOP = "stop"
+    DELETE = "delete"
+
+
+class SessionInterrupted(msgspec.Struct, frozen=True, kw_only=True):
+    """A person reset, stopped or deleted one of the two sessions."""
+
+    key: SessionKey
+    change: Change
+    active_run: str | None = None
+    """The run that this stops."""
+
+
+class Retried(msgspec.Struct, frozen=True, kw_only=True):
+    """A person asked for a failed run once more."""
+
+    run_id: str | None = None
+    """The run, when it was itself queued again; None asks for a new announce run."""
+    address: Address | None = None
+    """Where the announce shall go instead."""
+
+
+Event = RunEnded | WaitEnded | SessionInterrupted | Retried
+
+
+# What is to be done
+
+
+class QueueRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Accept this run; its reply is never delivered by itself."""
+
+    id: str
+    kind: RunKind
+    key: SessionKey
+    texts: tuple[str, ...]
+    """The blocks of its message."""
+    provenance: Provenance
+    chain: Chain
+    has_tools: bool = True
+    deliver: bool = False
+
+
+class AbortRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Abort a run that is queued and, if `even_running`, one that is at work."""
+
+    run_id: str
+    even_running: bool
+
+
+class AddNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Put a note into a session's inbox."""
+
+    key: SessionKey
+    text: str
+    provenance: Provenance
+
+
+class Deliver(msgspec.Struct, frozen=True, kw_only=True):
+    """Hand the announce to the outbox, under the receipt's id."""
+
+    text: str
+    address: Address
+
+
+class Settle(msgspec.Struct, frozen=True, kw_only=True):
+    """Settle the receipt: nothing is sent."""
+
+    outcome: ExchangeOutcome
+    reason: str
+
+
+class Reopen(msgspec.Struct, frozen=True):
+    """Make a failed receipt pending again."""
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """Nothing more will happen by itself; always the last action."""
+
+
+Action = QueueRun | AbortRun | AddNote | Deliver | Settle | Reopen | Finish
+Stepped = tuple[Exchange, tuple[Action, ...]]
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A send that was not accepted: nothing happened."""
+
+    decision: Decision

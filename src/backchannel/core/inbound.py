@@ -1,0 +1,293 @@
+"""Inbound messages: what a channel hands in, whose session it belongs to, and what is done with it.
+
+`parse_event` reads an event as it came. `route` names the session, the agent and the address that a reply goes to.
+`admit` decides, in this order: our own messages and other bots' are ignored; a command of an authorised sender is
+carried out; a stranger is ignored; what the send policy denies, and what in a group does not mention the agent, is
+recorded as a note; everything else is answered. An event is known by its `identity` and handled once, for ever:
+that is for the store to see to, in the commit that accepts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from backchannel.core.channels import DEFAULT_ACCOUNT
+from backchannel.core.commands import Command, CommandReply, Standing, may_use, parse
+from backchannel.core.decisions import Decision, quote
+from backchannel.core.keys import ChatType, KeyScheme, SessionKey
+from backchannel.core.patterns import ANY
+from backchannel.core.send_policy import Destination
+from backchannel.core.sessions import Address
+from backchannel.errors import InvalidRequest
+
+MAX_AGE_MS = 300_000
+_EARLIEST_MS = 100_000_000_000  # smaller numbers are seconds, or nonsense
+
+_Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class InboundId(NamedTuple):
+    """What an inbound message is known by."""
+
+    channel: str
+    account_id: str
+    chat_id: str
+    message_id: str
+
+
+class InboundEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A message that somebody wrote on a platform."""
+
+    channel: _Id = ""
+    """May be left out on the wire, where the path says it; `check` fills it in."""
+    account_id: _Id = DEFAULT_ACCOUNT
+    chat_type: ChatType
+    chat_id: _Id
+    thread_id: _Id | None = None
+    chat_name: str | None = None
+    sender_id: _Id
+    sender_name: str | None = None
+    sender_is_bot: bool = False
+    message_id: _Id
+    text: str
+    mentioned: bool = False
+    ts: int | None = None
+    """When it was written, in milliseconds since 1970."""
+
+    @property
+    def identity(self) -> InboundId:
+        return InboundId(self.channel, self.account_id, self.chat_id, self.message_id)
+
+
+_decode = msgspec.json.Decoder(InboundEvent).decode
+
+
+def parse_event(body: bytes | str, *, channel: str, now_ms: int) -> InboundEvent:
+    """Read an event that was posted to a channel.
+
+    Raises:
+        InvalidRequest: it is no event, or not one for this channel now; the message names the field.
+    """
+    try:
+        event = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        names = ", ".join(InboundEvent.__struct_encode_fields__)
+        raise InvalidRequest(f"not an inbound event: {error} (its fields are {names})") from error
+    return check(event, channel=channel, now_ms=now_ms)
+
+
+def check(event: InboundEvent, *, channel: str, now_ms: int) -> InboundEvent:
+    """Check an event that came over a channel, and fill in the channel's name.
+
+    Raises:
+        InvalidRequest: it names another channel, or is too old.
+    """
+    if event.channel not in ("", channel):
+        message = f"channel: {quote(event.channel)} came over {quote(channel)} (leave it out, or write the same)"
+        raise InvalidRequest(message, param="channel")
+    if event.ts is not None and event.ts < _EARLIEST_MS:
+        message = f"ts: {event.ts} is long ago (expected milliseconds since 1970, such as {now_ms})"
+        raise InvalidRequest(message, param="ts")
+    if event.ts is not None and now_ms - event.ts > MAX_AGE_MS:
+        age_s = (now_ms - event.ts) // 1000
+        message = (
+            f"ts: the event is {age_s} s old (expected at most {MAX_AGE_MS // 1000} s; without ts age is not asked)"
+        )
+        raise InvalidRequest(message, param="ts")
+    return replace(event, channel=channel)
+
+
+class BindingMatch(Protocol):
+    """Which inbound messages a binding is for; all that is given must match."""
+
+    @property
+    def channel(self) -> str: ...
+
+    @property
+    def account_id(self) -> str | None: ...
+
+    @property
+    def chat_id(self) -> str | None: ...
+
+
+class Binding(Protocol):
+    """Which agent answers where."""
+
+    @property
+    def match(self) -> BindingMatch: ...
+
+    @property
+    def agent_id(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The settings that decide whose session a message belongs to."""
+
+    scheme: KeyScheme
+    identity_links: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """A person's name, and the ids it has, as `<channel>:<sender id>`."""
+    bindings: Sequence[Binding] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Whose session a message belongs to, and where its reply goes."""
+
+    key: SessionKey
+    address: Address
+    destination: Destination
+    """What the send policy is asked about."""
+    display_name: str | None
+    """What the session is to be called; None when the channel gave no name, or several people share the session."""
+
+    @property
+    def agent(self) -> str:
+        return self.key.agent
+
+    @property
+    def chat_type(self) -> ChatType | None:
+        return self.destination.chat_type
+
+
+def route(event: InboundEvent, routing: Routing) -> Routed:
+    """Name the session of a message, and the address that a reply to it goes to.
+
+    Raises:
+        InvalidSessionKey: the ids make no key; it would be too long.
+    """
+    agent, scheme = _choose_agent(event, routing), routing.scheme
+    if event.chat_type is ChatType.DIRECT:
+        peer = _choose_peer(event, routing.identity_links)
+        key = scheme.direct(agent, channel=event.channel, account=event.account_id, peer=peer)
+        name = None if scheme.is_main(key) else event.chat_name or event.sender_name
+    else:
+        key = SessionKey.group(agent, event.channel, event.chat_type, event.chat_id, event.thread_id)
+        name = event.chat_name
+    address = Address(channel=event.channel, to=event.chat_id, account_id=event.account_id, thread_id=event.thread_id)
+    destination = Destination.of(key, scheme, event.channel, event.chat_type)
+    return Routed(key, address, destination, (name or "").strip() or None)
+
+
+def _choose_agent(event: InboundEvent, routing: Routing) -> str:
+    """Take the agent of the first binding that matches, else the default agent."""
+    for binding in routing.bindings:
+        match = binding.match
+        asked = ((match.channel, event.channel), (match.account_id, event.account_id), (match.chat_id, event.chat_id))
+        # Without regard to case, as in keys: else one session could have two agents.
+        if all(wanted is None or wanted.lower() == came.lower() for wanted, came in asked):
+            return binding.agent_id
+    return routing.scheme.default_agent
+
+
+def _choose_peer(event: InboundEvent, links: Mapping[str, Sequence[str]]) -> str:
+    """Name who writes: the person that the id is linked to, else the id itself."""
+    full_id = f"{event.channel}:{event.sender_id}"
+    for person, ids in links.items():
+        if full_id.lower() in (id.lower() for id in ids):
+            return person
+    # Somebody whose id happens to be, or was chosen to be, the name of a linked person stays apart from them.
+    taken = {person.lower() for person in links}
+    return full_id if event.sender_id.lower() in taken else event.sender_id
+
+
+class Speakers(Protocol):
+    """Who may speak on a channel, as configured under `channels.<name>`."""
+
+    @property
+    def allow_from(self) -> Sequence[str]: ...
+
+    @property
+    def owners(self) -> Sequence[str]: ...
+
+    @property
+    def require_mention(self) -> bool: ...
+
+    @property
+    def allow_bots(self) -> bool: ...
+
+
+class Verdict(StrEnum):
+    """What is done with an inbound message."""
+
+    IGNORE = "ignore"
+    RECORD = "record"
+    """It becomes a note: no run, no reply."""
+    ANSWER = "answer"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What is done with an inbound message, and why."""
+
+    verdict: Verdict
+    reason: str
+    standing: Standing
+    rule: str | None = None
+    """The setting that decided; None when no setting had a say."""
+    command: Command | CommandReply | None = None
+
+
+def standing_of(sender_id: str, speakers: Speakers) -> Standing:
+    """Tell what a sender is to a channel. Ids are compared as they are: on some platforms case makes two people."""
+    if sender_id in speakers.owners:
+        return Standing.OWNER
+    if sender_id in speakers.allow_from or ANY in speakers.allow_from:
+        return Standing.AUTHORISED
+    return Standing.STRANGER
+
+
+def admit(event: InboundEvent, speakers: Speakers, policy: Decision, own_names: Collection[str] = ()) -> Admission:
+    """Decide what is done with a message.
+
+    `policy` is what the send policy says about its session. `own_names` are the ids and names of our own accounts,
+    where the channel knows them.
+    """
+    setting = f"channels.{event.channel}"
+    standing = standing_of(event.sender_id, speakers)
+
+    def decide(verdict: Verdict, reason: str, rule: str | None = None) -> Admission:
+        return Admission(verdict, reason, standing, rule)
+
+    if _is_own(event, own_names):
+        return decide(Verdict.IGNORE, f"sender {quote(event.sender_id)} is our own account")
+    if event.sender_is_bot and not speakers.allow_bots:
+        rule = f"{setting}.allowBots"
+        return decide(Verdict.IGNORE, f"the sender is a bot, and {rule} is false (true would let it speak)", rule)
+    if standing is Standing.STRANGER:
+        rule = f"{setting}.allowFrom"
+        reason = f"sender {quote(event.sender_id)} is neither in {rule} nor in {setting}.owners"
+        return decide(Verdict.IGNORE, f'{reason} (add the id, or "*" for everybody)', rule)
+    if not event.text.strip():
+        return decide(Verdict.IGNORE, "there is no text in it")
+    if not event.sender_is_bot and (command := parse(event.text, own_names)):
+        return _admit_command(command, standing)
+    if not policy.allowed:
+        return decide(Verdict.RECORD, policy.reason, policy.rule)
+    if event.chat_type is not ChatType.DIRECT and speakers.require_mention and not event.mentioned:
+        rule = f"{setting}.requireMention"
+        reason = f"it does not mention the agent, and {rule} is true (false would answer all)"
+        return decide(Verdict.RECORD, reason, rule)
+    return decide(Verdict.ANSWER, f"the sender is {'an owner' if standing is Standing.OWNER else 'authorised'}")
+
+
+def _is_own(event: InboundEvent, own_names: Collection[str]) -> bool:
+    own = {name.lower() for name in own_names}
+    if event.account_id != DEFAULT_ACCOUNT:
+        own.add(event.account_id.lower())
+    return event.sender_id.lower() in own
+
+
+def _admit_command(command: Command | CommandReply, standing: Standing) -> Admission:
+    """Let a command pass; one that the sender may not use is answered with why."""
+    allowed = may_use(command.spec, standing)
+    if not allowed.allowed:
+        command = CommandReply(command.name, allowed.reason)
+    return Admission(Verdict.COMMAND, allowed.reason, standing, allowed.rule, command)

@@ -1,0 +1,338 @@
+"""Deliveries: which states follow which, when a part is tried again, whose turn it is, and what a person may do."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backchannel.core.channels import ChannelBusy, ChannelError, ChannelRefused, ChannelSilent, Sent
+from backchannel.core.delivery import (
+    MAX_ATTEMPTS,
+    MAX_RETRY_TIME_MS,
+    Action,
+    Delivery,
+    DeliveryLane,
+    DeliveryState,
+    Tries,
+    act,
+    after_attempt,
+    after_crash,
+    make_parts,
+    may_become,
+    next_to_send,
+    part_key,
+    retry_at,
+    state_of,
+)
+from backchannel.errors import InvalidRequest
+
+S = DeliveryState
+NOW = 1_700_000_000_000
+
+
+def delivery(position: int = 1, state: DeliveryState = S.PENDING, **changes: object) -> Delivery:
+    values: dict[str, object] = {
+        "id": f"d{position}",
+        "session_key": "agent:main:main",
+        "exchange_id": None,
+        "run_id": None,
+        "channel": "desk",
+        "account_id": None,
+        "target": "C1",
+        "thread_id": None,
+        "text": "hello",
+        "attempts": 0,
+        "error": None,
+        "due_at": None,
+        "created_at": NOW,
+        "updated_at": NOW,
+    }
+    return Delivery(position=position, state=state, **(values | changes))  # type: ignore[arg-type]
+
+
+# States
+
+
+NEXT = {
+    S.PENDING: {S.SKIPPED, S.NO_CHANNEL, S.CANCELLED, S.SUPPRESSED, S.SENDING, S.FAILED},
+    S.SENDING: {S.SENT, S.FAILED, S.UNCERTAIN, S.PENDING},
+    S.FAILED: {S.PENDING, S.DROPPED},
+    S.UNCERTAIN: {S.PENDING, S.DROPPED, S.SENT},
+}
+SETTLED = {S.SENT, S.SKIPPED, S.NO_CHANNEL, S.SUPPRESSED, S.CANCELLED, S.DROPPED}
+
+
+@pytest.mark.parametrize(("state", "next"), list(itertools.product(S, S)))
+def test_a_receipt_moves_only_along_the_table(state: DeliveryState, next: DeliveryState) -> None:
+    assert may_become(state, next) is (next in NEXT.get(state, set()))
+
+
+@pytest.mark.parametrize("state", S)
+def test_every_state_is_settled_or_open_or_waits_for_a_person(state: DeliveryState) -> None:
+    assert [state.is_settled, state.is_open, state.needs_person].count(True) == 1
+    assert state.is_settled is (state in SETTLED)
+    assert state.is_open is (state in (S.PENDING, S.SENDING))
+
+
+@given(st.lists(st.sampled_from(S), max_size=30))
+def test_no_path_leaves_a_settled_state(wishes: list[DeliveryState]) -> None:
+    path = [S.PENDING]
+    for wish in wishes:
+        if may_become(path[-1], wish):
+            path.append(wish)
+    assert not any(state.is_settled for state in path[:-1])
+
+
+@pytest.mark.parametrize("state", S)
+def test_every_receipt_can_be_settled(state: DeliveryState) -> None:
+    reached, new = {state}, {state}
+    while new:
+        new = {after for before in new for after in S if may_become(before, after)} - reached
+        reached |= new
+    assert any(one.is_settled for one in reached)
+
+
+# Parts
+
+
+def test_each_part_has_its_own_key_counted_from_one() -> None:
+    parts = make_parts("d7", "one\ntwo\nthree", 5)
+    assert [(part.n, part.key, part.text) for part in parts] == [
+        (1, "d7/1", "one"),
+        (2, "d7/2", "two"),
+        (3, "d7/3", "three"),
+    ]
+    assert {part.state for part in parts} == {S.PENDING}
+    assert part_key("d7", 1) == "d7/1"
+
+
+def test_parts_of_a_rerouted_delivery_use_no_key_again() -> None:
+    first = make_parts("d7", "one\ntwo", 5)
+    again = make_parts("d7", "one\ntwo", 5, after=first[-1].n)
+    assert [part.key for part in again] == ["d7/3", "d7/4"]
+
+
+def test_a_blank_text_has_no_parts_and_is_skipped() -> None:
+    assert make_parts("d7", " \n ", 10) == []
+    assert state_of([]) is S.SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        ([S.PENDING, S.PENDING], S.PENDING),
+        ([S.SENDING, S.PENDING], S.SENDING),
+        ([S.SENT, S.PENDING], S.PENDING),
+        ([S.SENT, S.SENDING], S.SENDING),
+        ([S.SENT, S.SENT], S.SENT),
+        ([S.SENT, S.FAILED, S.PENDING], S.FAILED),
+        ([S.UNCERTAIN, S.PENDING], S.UNCERTAIN),
+    ],
+)
+def test_the_first_part_that_is_not_sent_decides_the_whole(parts: list[DeliveryState], whole: DeliveryState) -> None:
+    assert state_of(parts) is whole
+
+
+# Attempts
+
+
+def test_retries_come_after_a_second_doubling_to_a_minute_and_end_with_the_tenth_attempt() -> None:
+    delays = [retry_at(Tries(attempts, NOW), NOW) for attempts in range(1, 11)]
+    seconds = [None if at is None else (at - NOW) / 1000 for at in delays]
+    assert seconds == [1, 2, 4, 8, 16, 32, 60, 60, 60, None]
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "attempts", "delay_ms"),
+    [
+        (None, 1, 1000),
+        (0, 1, 1000),
+        (0.25, 1, 1000),
+        (1.5, 1, 1500),
+        (30, 1, 30_000),
+        (5, 5, 16_000),
+        (600, 9, 600_000),
+        (86_400, 1, MAX_RETRY_TIME_MS),
+        (math.inf, 1, MAX_RETRY_TIME_MS),
+        (1e308, 1, MAX_RETRY_TIME_MS),
+        (math.nan, 1, 1000),
+        (-5, 1, 1000),
+    ],
+)
+def test_a_channel_is_left_alone_as_long_as_it_asks_but_within_the_hour(
+    asked_s: float | None, attempts: int, delay_ms: int
+) -> None:
+    assert retry_at(Tries(attempts, NOW), NOW, asked_s) == NOW + delay_ms
+
+
+@given(
+    st.integers(1, 30),
+    st.integers(-10_000, 2 * MAX_RETRY_TIME_MS),
+    st.none() | st.floats(allow_nan=True, allow_infinity=True),
+)
+def test_a_retry_is_in_the_future_and_within_attempts_and_time(
+    attempts: int, passed_ms: int, asked_s: float | None
+) -> None:
+    now = NOW + passed_ms
+    at = retry_at(Tries(attempts, NOW), now, asked_s)
+    assert (at is None) is (attempts >= MAX_ATTEMPTS or passed_ms >= MAX_RETRY_TIME_MS)
+    assert at is None or now < at <= NOW + MAX_RETRY_TIME_MS
+
+
+def test_one_last_attempt_is_made_at_the_end_of_the_hour() -> None:
+    last = retry_at(Tries(2, NOW), NOW + 5000, 7200)
+    assert last == NOW + MAX_RETRY_TIME_MS
+    assert retry_at(Tries(3, NOW), last) is None
+
+
+REFUSED, BUSY, SILENT = ChannelRefused("no such chat"), ChannelBusy("slow down", 5), ChannelSilent("no answer")
+
+
+@pytest.mark.parametrize(
+    ("answer", "takes_key", "attempts", "state", "due_ms"),
+    [
+        (Sent("m1"), True, 1, S.SENT, None),
+        (Sent("m1"), False, 10, S.SENT, None),
+        (REFUSED, True, 1, S.FAILED, None),
+        (REFUSED, False, 1, S.FAILED, None),
+        (BUSY, True, 1, S.PENDING, 5000),
+        (BUSY, False, 1, S.PENDING, 5000),
+        (BUSY, False, 10, S.FAILED, None),
+        (SILENT, True, 1, S.PENDING, 1000),
+        (SILENT, True, 9, S.PENDING, 60_000),
+        (SILENT, True, 10, S.FAILED, None),
+        (SILENT, False, 1, S.UNCERTAIN, None),
+        (SILENT, False, 10, S.UNCERTAIN, None),
+    ],
+)
+def test_what_the_channel_said_decides_what_becomes_of_a_part(
+    answer: Sent | ChannelError, takes_key: bool, attempts: int, state: DeliveryState, due_ms: int | None
+) -> None:
+    attempted = after_attempt(answer, Tries(attempts, NOW), takes_key=takes_key, now_ms=NOW)
+    assert attempted.state is state
+    assert may_become(S.SENDING, state)
+    assert attempted.due_at == (None if due_ms is None else NOW + due_ms)
+    if isinstance(answer, Sent):
+        assert (attempted.message_id, attempted.error) == ("m1", None)
+    else:
+        assert attempted.error is not None and answer.reason in attempted.error
+
+
+def test_a_part_in_doubt_is_never_sent_twice_without_a_key() -> None:
+    attempted = after_attempt(SILENT, Tries(1, NOW), takes_key=False, now_ms=NOW)
+    assert attempted.error == (
+        "no answer; it is not known whether the message arrived, and sending it again could post it twice"
+    )
+
+
+def test_giving_up_in_doubt_says_so() -> None:
+    silent = after_attempt(SILENT, Tries(10, NOW), takes_key=True, now_ms=NOW)
+    assert silent.error is not None
+    assert silent.error.startswith("given up after 10 attempts: no answer; it may have arrived all the same")
+    busy = after_attempt(BUSY, Tries(1, NOW), takes_key=True, now_ms=NOW + MAX_RETRY_TIME_MS)
+    assert busy.error == "given up after 1 attempt: slow down"
+
+
+def test_a_long_reason_is_cut() -> None:
+    attempted = after_attempt(ChannelRefused("x" * 10_000), Tries(1, NOW), takes_key=True, now_ms=NOW)
+    assert attempted.error is not None and len(attempted.error) == 500
+
+
+@pytest.mark.parametrize(("state", "takes_key"), list(itertools.product(S, [True, False])))
+def test_after_a_crash_only_what_was_on_its_way_is_in_doubt(state: DeliveryState, takes_key: bool) -> None:
+    attempted = after_crash(state, takes_key=takes_key)
+    if state is not S.SENDING:
+        assert attempted is None
+        return
+    assert attempted is not None and attempted.error is not None
+    assert attempted.state is (S.PENDING if takes_key else S.UNCERTAIN)
+    assert attempted.due_at is None
+
+
+def test_a_part_that_may_kill_the_process_is_given_up() -> None:
+    attempted = after_crash(S.SENDING, MAX_ATTEMPTS, takes_key=True)
+    assert attempted is not None and attempted.state is S.FAILED
+
+
+# Order
+
+
+def ids(rows: list[Delivery], now_ms: int = NOW) -> list[str]:
+    return [row.id for row in next_to_send(rows, now_ms)]
+
+
+def test_a_lane_sends_one_at_a_time_in_order_of_commit() -> None:
+    assert ids([delivery(2), delivery(1), delivery(3)]) == ["d1"]
+    assert ids([delivery(1, S.SENDING), delivery(2)]) == []
+    assert ids([delivery(1), delivery(2, S.SENDING)]) == []
+    assert ids([delivery(1, S.SENT), delivery(2)]) == ["d2"]
+
+
+def test_a_row_that_waits_for_a_retry_holds_back_those_behind_it() -> None:
+    rows = [delivery(1, due_at=NOW + 1), delivery(2)]
+    assert ids(rows) == []
+    assert ids(rows, NOW + 1) == ["d1"]
+
+
+@pytest.mark.parametrize("state", [state for state in S if not state.is_open])
+def test_what_is_not_open_holds_nothing_back(state: DeliveryState) -> None:
+    assert ids([delivery(1, state), delivery(2)]) == ["d2"]
+
+
+@pytest.mark.parametrize("change", [{"channel": "other"}, {"account_id": "a"}, {"target": "c1"}, {"thread_id": "t"}])
+def test_other_channels_accounts_chats_and_threads_are_other_lanes(change: dict[str, str]) -> None:
+    assert ids([delivery(1, S.SENDING), delivery(2, S.PENDING, **change)]) == ["d2"]
+
+
+def test_no_account_and_the_default_account_are_one_lane() -> None:
+    assert delivery(1).lane == delivery(2, account_id="default").lane == DeliveryLane.of("desk", "C1")
+    assert ids([delivery(1), delivery(2, account_id="default")]) == ["d1"]
+
+
+@pytest.mark.parametrize("missing", ["text", "channel", "target"])
+def test_a_receipt_without_text_or_address_is_not_sent_and_holds_nothing_back(missing: str) -> None:
+    assert ids([delivery(1, S.PENDING, **{missing: None}), delivery(2)]) == ["d2"]
+
+
+ROW = st.tuples(st.sampled_from(S), st.sampled_from(["a", "b"]), st.sampled_from([None, NOW - 1, NOW, NOW + 1]))
+
+
+@given(st.lists(ROW, max_size=12))
+def test_a_row_has_its_turn_when_it_is_due_and_the_first_open_one_of_its_lane(
+    made: list[tuple[DeliveryState, str, int | None]],
+) -> None:
+    rows = [delivery(n, state, target=target, due_at=due) for n, (state, target, due) in enumerate(made)]
+    for row in rows:
+        lane = [other for other in rows if other.lane == row.lane and other.state.is_open]
+        is_head = row.state is S.PENDING and lane[0] is row and S.SENDING not in {other.state for other in lane}
+        expected = is_head and (row.due_at is None or row.due_at <= NOW)
+        assert (row in next_to_send(reversed(rows), NOW)) is expected
+
+
+# What a person may do
+
+
+@pytest.mark.parametrize(("action", "state"), list(itertools.product(Action, S)))
+def test_a_person_acts_on_failed_and_uncertain_deliveries_only(action: Action, state: DeliveryState) -> None:
+    if state in (S.FAILED, S.UNCERTAIN):
+        after = act(action, delivery(state=state))
+        assert after is (S.DROPPED if action is Action.DROP else S.PENDING)
+        assert may_become(state, after)
+        return
+    with pytest.raises(InvalidRequest) as raised:
+        act(action, delivery(state=state))
+    assert f"cannot {action} delivery d1: it is {state}" in raised.value.message
+    assert "only failed and uncertain" in raised.value.message
+    assert raised.value.details == {"deliveryId": "d1", "state": state.value}
+
+
+def test_a_receipt_whose_text_was_never_written_can_be_retried_or_dropped_but_not_rerouted() -> None:
+    failed = delivery(state=S.FAILED, text=None)
+    assert act(Action.RETRY, failed) is S.PENDING
+    assert act(Action.DROP, failed) is S.DROPPED
+    with pytest.raises(InvalidRequest, match="retry it"):
+        act(Action.REROUTE, failed)

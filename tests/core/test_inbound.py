@@ -1,0 +1,355 @@
+"""Inbound messages: what is read, whose session they belong to, and what is done with them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backchannel.config.schema_doors import Binding, BindingMatch, Channel
+from backchannel.core.commands import Command, CommandName, CommandReply, Standing
+from backchannel.core.inbound import (
+    MAX_AGE_MS,
+    InboundEvent,
+    InboundId,
+    Routing,
+    Verdict,
+    admit,
+    parse_event,
+    route,
+    standing_of,
+)
+from backchannel.core.keys import ChatType, DmScope, KeyScheme, SessionKey
+from backchannel.core.send_policy import SendDecision
+from backchannel.core.sessions import Address
+from backchannel.errors import InvalidRequest, InvalidSessionKey
+
+NOW = 1_700_000_000_000
+WIRE: dict[str, Any] = {
+    "chatType": "direct",
+    "chatId": "C1",
+    "senderId": "Bob",
+    "messageId": "m1",
+    "text": "hello",
+}
+FULL = WIRE | {
+    "channel": "telegram",
+    "accountId": "work",
+    "threadId": "7",
+    "chatName": "Friends",
+    "senderName": "Bob B.",
+    "senderIsBot": False,
+    "mentioned": True,
+    "ts": NOW,
+}
+
+
+def read(path: str = "telegram", /, **fields: Any) -> InboundEvent:
+    """Read an event that was posted to the channel `path`; a field that is `...` is left out."""
+    body = {name: value for name, value in (WIRE | fields).items() if value is not ...}
+    return parse_event(json.dumps(body), channel=path, now_ms=NOW)
+
+
+# What is read
+
+
+def test_an_event_is_read_by_its_wire_names() -> None:
+    event = parse_event(json.dumps(FULL).encode(), channel="telegram", now_ms=NOW)
+    assert event == InboundEvent(
+        channel="telegram",
+        account_id="work",
+        chat_type=ChatType.DIRECT,
+        chat_id="C1",
+        thread_id="7",
+        chat_name="Friends",
+        sender_id="Bob",
+        sender_name="Bob B.",
+        message_id="m1",
+        text="hello",
+        mentioned=True,
+        ts=NOW,
+    )
+    assert event.identity == InboundId("telegram", "work", "C1", "m1")
+
+
+def test_what_may_be_left_out_has_its_default() -> None:
+    event = read()
+    assert (event.channel, event.account_id, event.mentioned, event.ts) == ("telegram", "default", False, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        *(({name: ...}, name) for name in WIRE),
+        *(({name: 5}, name) for name in WIRE),
+        *(({name: ""}, name) for name in ("channel", "accountId", "threadId", "chatId", "senderId", "messageId")),
+        ({"chatType": "room"}, "room"),
+        ({"mentioned": "yes"}, "mentioned"),
+        ({"ts": "now"}, "ts"),
+        ({"ts": 1.5}, "ts"),
+        ({"surprise": 1}, "surprise"),
+        ({"chat_id": "C1"}, "chat_id"),
+        ({"channel": "discord"}, '"discord" came over "telegram"'),
+        ({"channel": "Telegram"}, "Telegram"),
+    ],
+)
+def test_a_bad_event_is_refused_with_the_field_named(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        read(**fields)
+    assert named in raised.value.message
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"5", b"\xff\xfe", b'"\\ud800"'])
+def test_what_is_no_event_at_all_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="its fields are channel, accountId"):
+        parse_event(body, channel="telegram", now_ms=NOW)
+
+
+def test_an_event_older_than_five_minutes_is_refused() -> None:
+    assert read(ts=NOW - MAX_AGE_MS).ts == NOW - MAX_AGE_MS
+    with pytest.raises(InvalidRequest, match="at most 300 s"):
+        read(ts=NOW - MAX_AGE_MS - 1)
+    with pytest.raises(InvalidRequest, match="milliseconds"):
+        read(ts=NOW // 1000)
+    assert read(ts=NOW + 60_000).ts == NOW + 60_000
+
+
+# Whose session: every dmScope × link × chat × thread
+
+
+LINKS = {"alice": ["telegram:Bob", "discord:99"]}
+DIRECT_KEYS = {
+    (DmScope.MAIN, False): "agent:main:main",
+    (DmScope.MAIN, True): "agent:main:main",
+    (DmScope.PER_PEER, False): "agent:main:direct:bob",
+    (DmScope.PER_PEER, True): "agent:main:direct:alice",
+    (DmScope.PER_CHANNEL_PEER, False): "agent:main:telegram:direct:bob",
+    (DmScope.PER_CHANNEL_PEER, True): "agent:main:telegram:direct:alice",
+    (DmScope.PER_ACCOUNT_CHANNEL_PEER, False): "agent:main:telegram:Work:direct:bob",
+    (DmScope.PER_ACCOUNT_CHANNEL_PEER, True): "agent:main:telegram:Work:direct:alice",
+}
+
+
+@pytest.mark.parametrize(
+    ("scope", "linked", "type", "thread"), list(itertools.product(DmScope, [False, True], ChatType, [None, "T1"]))
+)
+def test_a_message_belongs_to_the_session_that_its_chat_and_the_settings_say(
+    scope: DmScope, linked: bool, type: ChatType, thread: str | None
+) -> None:
+    routing = Routing(KeyScheme(dm_scope=scope), LINKS if linked else {})
+    event = read(chatType=type, accountId="Work", threadId=thread)
+    routed = route(event, routing)
+    if type is ChatType.DIRECT:
+        assert str(routed.key) == DIRECT_KEYS[scope, linked]
+    else:
+        assert str(routed.key) == f"agent:main:telegram:{type}:c1" + (":topic:T1" if thread else "")
+    assert routed.address == Address(channel="telegram", to="C1", account_id="Work", thread_id=thread)
+    assert (routed.agent, routed.chat_type) == ("main", type)
+    assert routed.destination.channel == "telegram"
+
+
+def test_threads_are_topics_on_telegram_only() -> None:
+    event = read("discord", chatType="channel", threadId="9")
+    assert str(route(event, Routing(KeyScheme())).key) == "agent:main:discord:channel:c1:thread:9"
+
+
+def test_one_person_on_two_channels_shares_a_session_when_linked_and_scoped_per_peer() -> None:
+    routing = Routing(KeyScheme(dm_scope=DmScope.PER_PEER), LINKS)
+    keys = {route(event, routing).key for event in (read(), read("discord", senderId="99"))}
+    assert keys == {SessionKey.parse("agent:main:direct:alice")}
+    assert str(route(read("discord"), routing).key) == "agent:main:direct:bob"
+
+
+@pytest.mark.parametrize("scope", [scope for scope in DmScope if scope is not DmScope.MAIN])
+@pytest.mark.parametrize("sender", ["alice", "Alice"])
+def test_nobody_joins_a_linked_person_by_having_their_name_as_id(scope: DmScope, sender: str) -> None:
+    routing = Routing(KeyScheme(dm_scope=scope), LINKS)
+    assert route(read(senderId=sender), routing).key != route(read(), routing).key
+
+
+def test_with_the_global_scope_direct_chats_are_one_session_and_groups_are_not() -> None:
+    routing = Routing(KeyScheme(global_scope=True, dm_scope=DmScope.PER_PEER))
+    assert str(route(read(), routing).key) == "agent:main:global"
+    assert str(route(read(chatType="group"), routing).key) == "agent:main:telegram:group:c1"
+
+
+def bind(agent: str, channel: str, account: str | None = None, chat: str | None = None) -> Binding:
+    return Binding(match=BindingMatch(channel=channel, account_id=account, chat_id=chat), agent_id=agent)
+
+
+@pytest.mark.parametrize(
+    ("bindings", "agent"),
+    [
+        ([], "main"),
+        ([bind("a", "telegram")], "a"),
+        ([bind("a", "discord")], "main"),
+        ([bind("a", "telegram", "work")], "a"),
+        ([bind("a", "telegram", "home")], "main"),
+        ([bind("a", "telegram", chat="c1")], "a"),
+        ([bind("a", "telegram", chat="C2")], "main"),
+        ([bind("a", "telegram", "work", "C1"), bind("b", "telegram")], "a"),
+        ([bind("a", "telegram", "work", "C2"), bind("b", "telegram")], "b"),
+        ([bind("a", "telegram"), bind("b", "telegram", "work", "C1")], "a"),
+    ],
+)
+def test_the_first_binding_that_matches_chooses_the_agent(bindings: list[Binding], agent: str) -> None:
+    routed = route(read(accountId="work"), Routing(KeyScheme(), bindings=bindings))
+    assert (routed.agent, routed.key) == (agent, SessionKey.of(agent, "main"))
+
+
+@pytest.mark.parametrize(
+    ("scope", "fields", "name"),
+    [
+        (DmScope.MAIN, {"chatName": "Bob", "senderName": "Bob"}, None),
+        (DmScope.PER_PEER, {"senderName": "Bob B."}, "Bob B."),
+        (DmScope.PER_PEER, {"chatName": "Bobby", "senderName": "Bob B."}, "Bobby"),
+        (DmScope.PER_PEER, {}, None),
+        (DmScope.MAIN, {"chatType": "group", "chatName": " Friends ", "senderName": "Bob"}, "Friends"),
+        (DmScope.MAIN, {"chatType": "group", "senderName": "Bob"}, None),
+        (DmScope.MAIN, {"chatType": "group", "chatName": "  "}, None),
+    ],
+)
+def test_a_session_is_called_what_the_channel_calls_the_chat(
+    scope: DmScope, fields: dict[str, str], name: str | None
+) -> None:
+    assert route(read(**fields), Routing(KeyScheme(dm_scope=scope))).display_name == name
+
+
+def test_ids_too_long_for_a_key_are_refused() -> None:
+    with pytest.raises(InvalidSessionKey):
+        route(read(chatType="group", chatId="x" * 600), Routing(KeyScheme()))
+
+
+IDS = st.text(min_size=1, max_size=20)
+
+
+@given(st.sampled_from(DmScope), st.sampled_from(ChatType), IDS, IDS, st.none() | IDS)
+def test_any_ids_make_a_key_that_reads_back_and_an_address_that_keeps_them(
+    scope: DmScope, type: ChatType, chat: str, sender: str, thread: str | None
+) -> None:
+    event = InboundEvent(
+        channel="desk", chat_type=type, chat_id=chat, thread_id=thread, sender_id=sender, message_id="1", text="x"
+    )
+    routed = route(event, Routing(KeyScheme(dm_scope=scope), LINKS))
+    assert SessionKey.parse(str(routed.key)) == routed.key
+    assert (routed.address.to, routed.address.thread_id) == (chat, thread)
+
+
+# Who may speak, and what is done with what they say
+
+
+ALLOWED = SendDecision(True, "no rule denies")
+DENIED = SendDecision(False, "rules[0] denies", "session.sendPolicy.rules[0]")
+
+
+def channel(**settings: Any) -> Channel:
+    needed = {"adapter": "bridge", "url": "http://localhost", "secret": "s" * 16}
+    return Channel(**(needed | {"allow_from": ("Bob",), "owners": ("Olga",)} | settings))
+
+
+@pytest.mark.parametrize(
+    ("sender", "allow_from", "standing"),
+    [
+        ("Olga", (), Standing.OWNER),
+        ("Olga", ("*",), Standing.OWNER),
+        ("Bob", (), Standing.STRANGER),
+        ("Bob", ("Bob",), Standing.AUTHORISED),
+        ("bob", ("Bob",), Standing.STRANGER),
+        ("Bob", ("*",), Standing.AUTHORISED),
+        ("Bob", ("B*",), Standing.STRANGER),
+    ],
+)
+def test_owners_and_those_allowed_may_speak(sender: str, allow_from: tuple[str, ...], standing: Standing) -> None:
+    assert standing_of(sender, channel(allow_from=allow_from)) is standing
+
+
+@pytest.mark.parametrize(
+    ("fields", "policy", "verdict", "rule"),
+    [
+        ({}, ALLOWED, Verdict.ANSWER, None),
+        ({"senderId": "Olga"}, ALLOWED, Verdict.ANSWER, None),
+        ({"senderId": "Eve"}, ALLOWED, Verdict.IGNORE, "channels.telegram.allowFrom"),
+        ({"senderId": "Eve"}, DENIED, Verdict.IGNORE, "channels.telegram.allowFrom"),
+        ({"senderId": "Eve", "text": "/stop"}, ALLOWED, Verdict.IGNORE, "channels.telegram.allowFrom"),
+        ({"senderId": "Eve", "chatType": "group", "mentioned": True}, ALLOWED, Verdict.IGNORE, None),
+        ({"text": " \n"}, ALLOWED, Verdict.IGNORE, None),
+        ({}, DENIED, Verdict.RECORD, "session.sendPolicy.rules[0]"),
+        ({"chatType": "group"}, ALLOWED, Verdict.RECORD, "channels.telegram.requireMention"),
+        ({"chatType": "channel"}, ALLOWED, Verdict.RECORD, "channels.telegram.requireMention"),
+        ({"chatType": "group", "mentioned": True}, ALLOWED, Verdict.ANSWER, None),
+        ({"chatType": "group", "mentioned": True}, DENIED, Verdict.RECORD, "session.sendPolicy.rules[0]"),
+        ({"text": "/stop"}, ALLOWED, Verdict.COMMAND, None),
+        ({"text": "/stop"}, DENIED, Verdict.COMMAND, None),
+        ({"text": "/stop", "chatType": "group"}, ALLOWED, Verdict.COMMAND, None),
+        ({"text": "please /stop", "chatType": "group"}, ALLOWED, Verdict.RECORD, None),
+        ({"senderIsBot": True}, ALLOWED, Verdict.IGNORE, "channels.telegram.allowBots"),
+        ({"senderId": "work", "accountId": "Work"}, ALLOWED, Verdict.IGNORE, None),
+    ],
+)
+def test_an_inbound_message_is_ignored_recorded_answered_or_a_command(
+    fields: dict[str, Any], policy: SendDecision, verdict: Verdict, rule: str | None
+) -> None:
+    admission = admit(read(**fields), channel(), policy)
+    assert admission.verdict is verdict
+    assert admission.reason
+    assert rule is None or admission.rule == rule
+    assert (admission.command is not None) is (verdict is Verdict.COMMAND)
+
+
+def test_without_require_mention_groups_are_answered() -> None:
+    assert admit(read(chatType="group"), channel(require_mention=False), ALLOWED).verdict is Verdict.ANSWER
+
+
+def test_our_own_accounts_are_never_inbound_whoever_is_allowed() -> None:
+    everybody = channel(allow_from=("*",), owners=("helper",), allow_bots=True)
+    for text in ("hello", "/stop"):
+        event = read(senderId="Helper", senderIsBot=True, text=text)
+        assert admit(event, everybody, ALLOWED, own_names=["helper"]).verdict is Verdict.IGNORE
+
+
+def test_other_bots_speak_where_allowed_but_their_commands_are_ordinary_text() -> None:
+    settings = channel(allow_bots=True)
+    assert admit(read(senderIsBot=True), settings, ALLOWED).verdict is Verdict.ANSWER
+    assert admit(read(senderIsBot=True, text="/stop"), settings, ALLOWED).verdict is Verdict.ANSWER
+    assert admit(read(senderIsBot=True, senderId="Eve"), settings, ALLOWED).verdict is Verdict.IGNORE
+
+
+def test_a_command_is_carried_out_for_those_who_may_and_answered_to_those_who_may_not() -> None:
+    owner = admit(read(senderId="Olga", text="/send off"), channel(), DENIED)
+    assert owner.command == Command(CommandName.SEND, "off")
+    assert owner.standing is Standing.OWNER
+    other = admit(read(text="/send off"), channel(), ALLOWED)
+    assert other.command == CommandReply(CommandName.SEND, "/send is for owners of the channel only")
+    assert other.rule == "channels.<name>.owners"
+    wrong = admit(read(text="/stop it"), channel(), ALLOWED)
+    assert isinstance(wrong.command, CommandReply) and "write /stop" in wrong.command.text
+
+
+def test_a_command_for_another_bot_is_ordinary_text_where_our_names_are_known() -> None:
+    event = read(text="/stop@other", chatType="group")
+    assert admit(event, channel(), ALLOWED, own_names=["helper"]).verdict is Verdict.RECORD
+    assert admit(event, channel(), ALLOWED).verdict is Verdict.COMMAND
+
+
+@given(
+    st.sampled_from(["Bob", "Olga", "Eve"]),
+    st.sampled_from(ChatType),
+    st.sampled_from(["hello", "/stop", "/send off", "/nonsense", ""]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([ALLOWED, DENIED]),
+)
+def test_only_what_policy_and_settings_allow_starts_a_run(
+    sender: str, type: ChatType, text: str, mentioned: bool, is_bot: bool, policy: SendDecision
+) -> None:
+    event = read(senderId=sender, chatType=type, text=text, mentioned=mentioned, senderIsBot=is_bot)
+    admission = admit(event, channel(), policy)
+    if admission.verdict is Verdict.ANSWER:
+        assert policy.allowed and sender != "Eve" and not is_bot
+        assert mentioned or type is ChatType.DIRECT
+    if sender == "Eve" or is_bot:
+        assert admission.verdict is Verdict.IGNORE
