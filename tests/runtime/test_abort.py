@@ -31,6 +31,7 @@ from tests.support.gateways import (
     transcript_of,
     with_defaults,
 )
+from tests.support.talks import A, config, send, talking
 
 pytestmark = pytest.mark.anyio
 SIDE = "agent:main:side"
@@ -409,3 +410,19 @@ async def test_an_abort_ends_the_run_also_when_the_clock_stands_still(tmp_path: 
         run = await ended(gateway, run_id)
         assert run.state is RunState.ABORTED
         assert run.ended_at is not None and run.started_at is not None and run.ended_at >= run.started_at
+
+
+async def test_a_run_that_is_stopped_while_it_waits_for_another_session_says_that_the_message_was_sent(
+    tmp_path: Path,
+) -> None:
+    gate = asyncio.Event()
+    says = {"a": {"person": send(timeoutSeconds=30)}, "b": {"request": Reply(text="here", gate=gate)}}
+    async with talking(tmp_path, config("a", "b"), clock=None, faults=None, **says) as talk:
+        run = await talk.gateway.submit(A, "go")
+        await talk.players["b"].model.asked()
+        await talk.gateway.runtime.abort(A, run.id)
+        await ended(talk.gateway, run.id)
+        result = next(text for text in await texts_of(talk.gateway, A) if text.startswith("The run ended"))
+        gate.set()
+
+    assert "its message was sent" in result and "not started" not in result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, defaultdict
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,6 +17,7 @@ from backchannel.core.contracts import ModelRequest
 from backchannel.core.runs import RunState
 from backchannel.errors import ShuttingDown
 from backchannel.gateway.app import Gateway
+from backchannel.runtime import lanes
 from tests.support.gateways import (
     MAIN,
     Heard,
@@ -330,3 +331,31 @@ async def test_no_message_is_accepted_once_the_gateway_has_stopped(tmp_path: Pat
         pass
     with pytest.raises(ShuttingDown):
         await gateway.submit("main", "too late")
+
+
+async def test_a_run_that_does_not_stop_holds_the_gateway_up_for_a_while_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "CLOSE_LIMIT_S", 0.02)
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(context: FunctionContext) -> str:
+        begun.set()
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await release.wait()
+        return "too late"
+
+    async with asyncio.timeout(5):
+        async with running(tmp_path, equip=lambda gateway: gateway.add_agent("main", stubborn)) as gateway:
+            await gateway.submit("main", "go", run_id="r")
+            await begun.wait()
+        async with running(tmp_path, equip=lambda gateway: gateway.add_agent("main", answer_again)) as gateway:
+            assert (await ended(gateway, "r")).reply == "again"
+            release.set()
+            await quiet(gateway)
+            assert await texts_of(gateway) == ["go", "again"]
+
+
+async def answer_again(context: FunctionContext) -> str:
+    return "again"

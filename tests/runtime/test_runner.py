@@ -329,7 +329,9 @@ async def test_a_tool_may_answer_with_blocks_an_object_or_nothing(tmp_path: Path
     assert not model.refused
 
 
-@pytest.mark.parametrize("text", ["lone \ud800 half", "\udc80\udcff", "pair \ud83d\ude00"], ids=["lone", "halves", "pair"])
+@pytest.mark.parametrize(
+    "text", ["lone \ud800 half", "\udc80\udcff", "pair \ud83d\ude00"], ids=["lone", "halves", "pair"]
+)
 async def test_text_that_is_not_unicode_does_not_end_a_run(tmp_path: Path, text: str) -> None:
     def equip(gateway: Gateway) -> None:
         @gateway.tool(effects="none")

@@ -123,6 +123,7 @@ async def test_the_last_messages_of_many_sessions_come_in_one_answer(store: Stor
     assert numbers(found[ids["b"]]) == [0]
     assert set(found) == set(ids.values())
     assert await store.last_messages([], 2, with_tools=False) == {}
+    assert await store.last_messages([*ids.values()] * 2, 2, with_tools=False) == found
 
 
 async def test_the_last_messages_of_thousands_of_sessions_are_one_query_still(store: Store) -> None:

@@ -11,15 +11,29 @@ from typing import Any
 
 import pytest
 
+from backchannel.core.delivery import DeliveryLane, DeliveryState
 from backchannel.core.facts import Fact
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunState
-from backchannel.core.sessions import Page, SessionFilter, SessionPatch
+from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
+from backchannel.core.visibility import Scope
 from backchannel.storage.migrations import prepare_sqlite
-from backchannel.storage.transactions import calls, inbox, messages, recovery, runs, sessions, timers, tokens
+from backchannel.storage.transactions import (
+    calls,
+    deliveries,
+    inbox,
+    messages,
+    recovery,
+    runs,
+    sessions,
+    timers,
+    tokens,
+)
+from backchannel.storage.transactions.deliveries import NoOutlets, Post
 from backchannel.storage.tx import Row
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
+POST = Post(session_key=str(MAIN), address=Address(channel="desk", to="C"), text="hello")
 AFTER = Page(5, "agent:main:x")
 
 
@@ -107,6 +121,17 @@ HOT: dict[str, Read] = {
     "patch": partial(
         sessions.patch, key=MAIN, scheme=SCHEME, change=SessionPatch(label="x"), expected_session_id=None, now=1
     ),
+    "delivery": partial(deliveries.find, delivery_id="d"),
+    "deliveries": partial(deliveries.page, session_key=None, state=None, limit=9, before=5),
+    "deliveries of a session": partial(deliveries.page, session_key=str(MAIN), state=None, limit=9, before=5),
+    "deliveries in a state": partial(
+        deliveries.page, session_key=None, state=DeliveryState.FAILED, limit=9, before=None
+    ),
+    "post": partial(deliveries.post, post=POST, now=1),
+    "claim": partial(deliveries.claim, lane=DeliveryLane("desk", "default", "C", None), outlets=NoOutlets(), now=1),
+    "retries that are due": partial(deliveries.lanes_due, now=5),
+    "the next retry": partial(deliveries.next_due, now=5),
+    "what was being sent": deliveries.any_sending,
     "abort": partial(runs.request_abort, key=str(MAIN), run_id=None, now=1),
     "abort all": partial(runs.abort_all, key=str(MAIN), now=1),
 }
@@ -131,7 +156,12 @@ def test_a_hot_query_walks_no_table_and_sorts_nothing(tx: ExplainingTx, read: Re
 
 def _walks_in_order(plan: str) -> bool:
     """Whether the rows are walked in the order of the list, and only until the page is full."""
-    ordered = ("SCAN sessions USING INDEX sessions_recent ", "SCAN runs [", "SCAN messages USING INDEX")
+    ordered = (
+        "SCAN sessions USING INDEX sessions_recent ",
+        "SCAN runs [",
+        "SCAN messages USING INDEX",
+        "SCAN deliveries [",
+    )
     return plan.startswith(ordered) and "LIMIT ?" in plan
 
 
@@ -168,5 +198,42 @@ def test_a_start_reads_only_the_runs_that_live(tx: ExplainingTx, read: Read) -> 
 def test_the_last_messages_of_many_sessions_are_found_by_index(tx: ExplainingTx) -> None:
     tx.plans.clear()
     messages.last_of_each(tx, ["a", "b"], 3, with_tools=False)
-    assert not [plan for plan in tx.plans if plan.startswith("SCAN m")]
-    assert [plan for plan in tx.plans if plan.startswith("SEARCH m USING INDEX") and "session_id=? AND seq=?" in plan]
+    assert not [plan for plan in tx.plans if plan.startswith("SCAN messages")]
+    searches = [plan for plan in tx.plans if plan.startswith("SEARCH messages USING INDEX")]
+    assert len(searches) == 2 and "(session_id=? AND seq>?)" in searches[0] and "(session_id=?)" in searches[1]
+
+
+TREE = Scope(key=str(MAIN), spawned_by=str(MAIN))
+AGENT = Scope(key=str(MAIN), spawned_by=str(MAIN), agent_ids=("main",))
+ALL = Scope(key=str(MAIN), spawned_by=str(MAIN), agent_ids=("main", "ops"))
+OWN, CHILDREN, OF_AGENT = "(key=?)", "sessions_children (spawned_by=?", "sessions_recent_of_agent (agent_id=?"
+
+
+@pytest.mark.parametrize("after", [None, AFTER])
+@pytest.mark.parametrize(
+    ("scope", "branches"),
+    [
+        (Scope(key=str(MAIN)), [OWN]),
+        (TREE, [OWN, CHILDREN]),
+        (AGENT, [OWN, CHILDREN, OF_AGENT]),
+        (ALL, [OWN, CHILDREN, OF_AGENT, OF_AGENT]),
+    ],
+)
+def test_a_list_of_what_a_session_sees_looks_at_nothing_else(
+    tx: ExplainingTx, scope: Scope, branches: list[str], after: Page | None
+) -> None:
+    tx.plans.clear()
+    listing(after, visible=scope)(tx)
+    assert not [plan for plan in tx.plans if plan.startswith("SCAN sessions")]
+    searches = [plan for plan in tx.plans if plan.startswith("SEARCH sessions USING INDEX")]
+    # First the rows that are shown, by their keys; then each branch that they come from.
+    assert [branch in plan for branch, plan in zip([OWN, *branches], searches, strict=True)] == [True] * len(searches)
+    if after is not None:
+        assert all("updated_at<?" in plan for plan in searches if OF_AGENT in plan)
+
+
+def test_the_agents_that_have_sessions_are_found_by_jumping(tx: ExplainingTx) -> None:
+    tx.plans.clear()
+    sessions.agents_with_sessions(tx)
+    assert not [plan for plan in tx.plans if plan.startswith("SCAN sessions")]
+    assert [plan for plan in tx.plans if "sessions_recent_of_agent (agent_id>?)" in plan]

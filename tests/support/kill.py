@@ -4,6 +4,9 @@ A `Flow` is what clients do; it must be repeatable, as clients are that lost the
 keys, the same questions. `kill_at_every_commit` runs it once undisturbed to count the commits, then once for each
 crash point: the process dies there, a new one starts on the same files, the clients repeat themselves, and all
 invariants are checked. What only this flow promises, it checks itself.
+
+`kill_at_every_send` does the same around each message that leaves the gateway: before the far end hears of it, when it
+has taken it and not yet answered, and when it has answered and nobody has written that down.
 """
 
 from __future__ import annotations
@@ -18,13 +21,18 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from backchannel.config.load import config_from
+from backchannel.core.channels import OutboundPart, Sent
+from backchannel.core.delivery import DeliveryState
 from backchannel.core.messages import Message, Role, decode_message
 from backchannel.core.runs import RunState
 from backchannel.errors import Unavailable
 from backchannel.gateway.app import Gateway
 from backchannel.storage.sqlite import ProcessKilled
+from tests.support.far_end import FarEnd, Hang
 
 When = Literal["before", "after"]
+Moment = Literal["before", "taken", "answered"]
+MOMENTS: tuple[Moment, ...] = ("before", "taken", "answered")
 PATIENCE_S = 20.0
 
 
@@ -43,6 +51,60 @@ class KillAt:
     def _maybe(self, number: int, when: When) -> None:
         if (number, when) == self._point:
             raise ProcessKilled
+
+
+class KillAtSend:
+    """Kills the process at one message that leaves it: no commit is made from then on."""
+
+    def __init__(self, number: int, moment: Moment) -> None:
+        self.point = (number, moment)
+        self.is_dead = False
+
+    def before_commit(self, number: int) -> None:
+        if self.is_dead:
+            raise ProcessKilled
+
+    def after_commit(self, number: int) -> None: ...
+
+
+class DeadlyChannel:
+    """A channel of a gateway that dies at one of its sends, or of one that only has its sends counted."""
+
+    def __init__(self, gateway: Gateway, name: str, far_end: FarEnd, death: KillAtSend | None) -> None:
+        self.sends = 0
+        self._inner = gateway.channels[name]
+        self._gateway = gateway
+        self._far_end = far_end
+        self._death = death
+        self.name, self.max_text_length = name, self._inner.max_text_length
+        self.takes_key = self._inner.takes_key
+
+    async def send(self, part: OutboundPart) -> Sent:
+        self.sends += 1
+        moment = self._death.point[1] if self._death and self._death.point[0] == self.sends else None
+        if moment == "before":
+            await self._die()
+        if moment == "taken":
+            self._far_end.then(Hang(takes=True))
+            posts = len(self._far_end.posts)
+            sending = asyncio.ensure_future(self._inner.send(part))
+            try:
+                await self._far_end.posted(posts + 1)
+                await self._die()
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+        sent = await self._inner.send(part)
+        if moment == "answered":
+            await self._die()
+        return sent
+
+    async def _die(self) -> None:
+        assert self._death is not None
+        self._death.is_dead = True
+        with suppress(asyncio.CancelledError):
+            await self._gateway.store.check_writable()
+        await asyncio.Event().wait()  # a dead process does nothing more
 
 
 class Flow(Protocol):
@@ -75,6 +137,39 @@ async def kill_at_every_commit(make: Callable[[], Flow], config: dict[str, objec
     return hit
 
 
+async def kill_at_every_send(make: Callable[[], Flow], far_end: FarEnd, channel: str, config: dict[str, object]) -> int:
+    """Interrupt the flow at each message that it sends over a channel, at three moments; returns how many were hit."""
+    counted = _Sending(make(), channel, far_end, None)
+    await _undisturbed(counted, config)
+    hit = 0
+    for number in range(1, counted.sends + 1):
+        for moment in MOMENTS:
+            with tempfile.TemporaryDirectory(prefix="kill-") as folder:
+                flow, death = make(), KillAtSend(number, moment)
+                hit += await _interrupted(_Sending(flow, channel, far_end, death), Path(folder), death, config)
+                await _complete(flow, Path(folder), config)
+                _check(flow, Path(folder), f"killed at send {number}: {moment}")
+    return hit
+
+
+class _Sending:
+    """A flow whose channel is watched, or deadly."""
+
+    def __init__(self, flow: Flow, channel: str, far_end: FarEnd, death: KillAtSend | None) -> None:
+        self._flow, self._channel, self._far_end, self._death = flow, channel, far_end, death
+        self._watched: DeadlyChannel | None = None
+        self.drive, self.check = flow.drive, flow.check
+
+    @property
+    def sends(self) -> int:
+        return 0 if self._watched is None else self._watched.sends
+
+    def equip(self, gateway: Gateway) -> None:
+        self._flow.equip(gateway)
+        self._watched = DeadlyChannel(gateway, self._channel, self._far_end, self._death)
+        gateway.add_channel(self._watched)
+
+
 async def _undisturbed(flow: Flow, config: dict[str, object] | None) -> int:
     with tempfile.TemporaryDirectory(prefix="kill-") as folder:
         commits = await _complete(flow, Path(folder), config)
@@ -82,13 +177,13 @@ async def _undisturbed(flow: Flow, config: dict[str, object] | None) -> int:
         return commits
 
 
-def _gateway(flow: Flow, folder: Path, faults: KillAt | None, config: dict[str, object] | None) -> Gateway:
+def _gateway(flow: Flow, folder: Path, faults: KillAt | KillAtSend | None, config: dict[str, object] | None) -> Gateway:
     gateway = Gateway(config_from(config or {}, state=folder), faults=faults)
     flow.equip(gateway)
     return gateway
 
 
-async def _interrupted(flow: Flow, folder: Path, faults: KillAt, config: dict[str, object] | None) -> bool:
+async def _interrupted(flow: Flow, folder: Path, faults: KillAt | KillAtSend, config: dict[str, object] | None) -> bool:
     """Run the flow until it is killed; tells whether that happened (commits may be grouped otherwise this time)."""
     gateway = _gateway(flow, folder, faults, config)
     async with asyncio.timeout(PATIENCE_S):
@@ -118,15 +213,30 @@ async def _until_killed(flow: Flow, gateway: Gateway) -> None:
 async def _complete(flow: Flow, folder: Path, config: dict[str, object] | None) -> int:
     async with asyncio.timeout(PATIENCE_S), _gateway(flow, folder, None, config) as gateway:
         await flow.drive(gateway)
-        await _settle(gateway)
+        await settle(gateway)
         return gateway.store.commits
 
 
-async def _settle(gateway: Gateway) -> None:
-    """Wait until no run is left to do."""
-    while live := await gateway.store.runs(states=(RunState.QUEUED, RunState.RUNNING), limit=100):
-        for run in live:
-            await gateway.runtime.wait(run.id, PATIENCE_S)
+async def settle(gateway: Gateway) -> None:
+    """Wait until no run is left to do, and nothing is left to send."""
+    changed = asyncio.Event()
+    unlisten = gateway.runtime.hub.listen(lambda event: changed.set())
+    try:
+        while True:
+            changed.clear()
+            if not await _is_busy(gateway):
+                return
+            await changed.wait()
+    finally:
+        unlisten()
+
+
+async def _is_busy(gateway: Gateway) -> bool:
+    if await gateway.store.runs(states=(RunState.QUEUED, RunState.RUNNING), limit=1):
+        return True
+    # One look, not one a state: a delivery of several parts goes back and forth between the two.
+    receipts = await gateway.store.receipts(limit=100)
+    return any(receipt.delivery.state in (DeliveryState.PENDING, DeliveryState.SENDING) for receipt in receipts)
 
 
 def _check(flow: Flow, folder: Path, when: str) -> None:
@@ -153,6 +263,7 @@ def check_invariants(database: sqlite3.Connection, folder: Path) -> None:
     assert not lanes, f"lanes that were not freed: {lanes}"
     assert not database.execute("SELECT 1 FROM inbox").fetchall(), "notes that never entered a transcript"
     assert not database.execute("SELECT 1 FROM tool_calls WHERE state <> 'done'").fetchall(), "open tool calls"
+    _check_deliveries(database)
     for run_id, message_id, state, session_id in database.execute(
         "SELECT id, message_id, state, session_id FROM runs"
     ).fetchall():
@@ -164,6 +275,15 @@ def check_invariants(database: sqlite3.Connection, folder: Path) -> None:
         _check_file(database, folder, session_id)
         is_live = bool(list(folder.glob(f"agents/*/sessions/{session_id}.jsonl")))
         assert not (is_live and reason == "deleted"), f"the file of {session_id} was not archived"
+
+
+def _check_deliveries(database: sqlite3.Connection) -> None:
+    waiting = "SELECT id FROM deliveries WHERE state IN ('pending', 'sending') AND text IS NOT NULL"
+    assert not database.execute(waiting).fetchall(), "deliveries that were left in line"
+    for delivery_id, state in database.execute("SELECT id, state FROM deliveries").fetchall():
+        parts = database.execute("SELECT state FROM delivery_parts WHERE delivery_id = ?", (delivery_id,)).fetchall()
+        if state == "sent":
+            assert parts and set(parts) <= {("sent",), ("dropped",)}, f"{delivery_id} is sent, its parts are {parts}"
 
 
 def _check_transcript(database: sqlite3.Connection, session_id: str) -> None:

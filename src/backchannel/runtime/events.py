@@ -43,7 +43,13 @@ class ToolEnded(msgspec.Struct, frozen=True):
     is_error: bool
 
 
-Progress = ReplyGrew | ThinkingGrew | ToolStarted | ToolEnded
+class WaitStarted(msgspec.Struct, frozen=True):
+    """A run begins to wait for another session; it does nothing itself until that has answered."""
+
+    run_id: str
+
+
+Progress = ReplyGrew | ThinkingGrew | ToolStarted | ToolEnded | WaitStarted
 Event = Fact | Progress
 Listener = Callable[[Event], None]
 

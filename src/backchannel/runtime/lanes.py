@@ -9,9 +9,11 @@ A slot is taken before the store is asked to start a run, so that accepting and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -20,9 +22,11 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Accepted, RunRequest, RunState, Started
 from backchannel.errors import Unavailable
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.runs import Check
+from backchannel.storage.transactions.inbound import Arrival, Taken
+from backchannel.storage.tx import Check
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 class Stop(StrEnum):
@@ -49,6 +53,11 @@ class Slots:
         self._free -= 1
         self._free_subagents -= is_subagent
         return True
+
+    def take_anyway(self, is_subagent: bool) -> None:
+        """Count somebody who cannot wait, even above the limit."""
+        self._free -= 1
+        self._free_subagents -= is_subagent
 
     def give_back(self, is_subagent: bool) -> None:
         self._free += 1
@@ -77,27 +86,50 @@ class Lanes:
         self._helpers: set[asyncio.Task[None]] = set()
         self._stops: dict[str, Stop] = {}
         self._at_work: set[str] = set()
+        self._returning: list[tuple[asyncio.Future[None], bool]] = []
+        """Runs that come back from a wait and need a slot, in order."""
+        self._pauses: Counter[str] = Counter()
+        """How many calls of a run wait, by its id: while any does, it has no slot."""
         self._is_open = True
 
     async def submit(self, request: RunRequest, check: Check | None = None) -> Accepted:
         """Accept a message; it is durable when this returns, and started when a slot and its lane are free."""
-        key = str(request.key)
-        takes_slot = self._is_open and key not in self._busy and self._slots.take(request.key.is_subagent)
+        return await self._with_slot(
+            request.key, lambda start: self._store.accept_run(request, start=start, check=check), lambda done: done
+        )
+
+    async def take(self, arrival: Arrival) -> Taken:
+        """Handle an inbound message; what follows is durable when this returns, a run started as by `submit`."""
+        return await self._with_slot(
+            arrival.routed.key,
+            lambda start: self._store.take_inbound(arrival, start=start),
+            lambda done: done.accepted,
+        )
+
+    async def _with_slot(
+        self,
+        session: SessionKey,
+        accept: Callable[[bool], asyncio.Future[T]],
+        accepted_of: Callable[[T], Accepted | None],
+    ) -> T:
+        """Accept something with a slot at hand, if there is one, so that its run can be started in the same commit."""
+        key = str(session)
+        takes_slot = self._is_open and key not in self._busy and self._slots.take(session.is_subagent)
         if takes_slot:
             self._busy.add(key)
-        future = self._store.accept_run(request, start=takes_slot, check=check)
+        future = accept(takes_slot)
         if takes_slot:
             # Whoever waits for the answer may be cancelled; the slot and the started run may not be forgotten.
-            future.add_done_callback(lambda done: self._accepted(key, done))
+            future.add_done_callback(lambda done: self._accepted(key, done, accepted_of))
         return await asyncio.shield(future)
 
-    def _accepted(self, key: str, done: asyncio.Future[Accepted]) -> None:
+    def _accepted(self, key: str, done: asyncio.Future[T], accepted_of: Callable[[T], Accepted | None]) -> None:
         failed = done.cancelled() or done.exception() is not None
-        started = None if failed else done.result().started
-        if started is None:
+        accepted = None if failed else accepted_of(done.result())
+        if accepted is None or accepted.started is None:
             self._free(key)
         else:
-            self._launch(started)
+            self._launch(accepted.started)
 
     def heard(self, fact: Fact) -> None:
         """React to a commit: a queued run wakes its lane, one that ended frees it, an abort stops its task."""
@@ -123,6 +155,59 @@ class Lanes:
         """Go on with a run that an earlier process held, as soon as there is a slot."""
         self._to_resume[key] = run_id
         self.wake(key)
+
+    @asynccontextmanager
+    async def paused(self, key: str, run_id: str) -> AsyncIterator[None]:
+        """Give a run's slot back while it waits for another session; it keeps its lane.
+
+        Afterwards it takes the next free slot before any queued run. Calls of one run that wait at the same time give
+        its one slot back once, and the last of them takes it again.
+        """
+        is_subagent, has_slot = SessionKey.stored(key).is_subagent, False
+        self._pauses[run_id] += 1
+        if self._pauses[run_id] == 1:
+            self._give_back(is_subagent)
+        try:
+            yield
+            if self._pauses[run_id] == 1:
+                has_slot = True  # also if it is stopped while it waits for one
+                await self._take_back(is_subagent)
+        except BaseException:
+            if self._pauses[run_id] == 1 and not has_slot:
+                has_slot = True
+                self._slots.take_anyway(is_subagent)  # it is being stopped, and must come to its end
+            raise
+        finally:
+            self._pauses[run_id] -= 1
+            if self._pauses[run_id] == 0:
+                del self._pauses[run_id]
+            elif has_slot:
+                self._give_back(is_subagent)  # another call of the run has begun to wait meanwhile
+
+    async def _take_back(self, is_subagent: bool) -> None:
+        if self._slots.take(is_subagent):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._returning.append((turn, is_subagent))
+        try:
+            await turn
+        except BaseException:
+            if not turn.done() or turn.cancelled():
+                self._slots.take_anyway(is_subagent)
+            raise
+
+    def _give_back(self, is_subagent: bool) -> None:
+        """Give a slot back: to a run that returns from a wait, else to the next that is queued."""
+        self._slots.give_back(is_subagent)
+        for entry in list(self._returning):
+            turn, needs_subagent = entry
+            if turn.done():
+                self._returning.remove(entry)
+            elif self._slots.take(needs_subagent):
+                self._returning.remove(entry)
+                turn.set_result(None)
+        # Whoever waited for the run that gives its slot back here is just waking up, and goes first.
+        asyncio.get_running_loop().call_soon(self._pump)
 
     def stop(self, run_id: str, why: Stop) -> None:
         """Cancel a run's task; one that has not begun yet is told as it begins, where it can still end its run."""
@@ -231,6 +316,5 @@ class Lanes:
         self._free(key)
 
     def _free(self, key: str) -> None:
-        self._slots.give_back(SessionKey.stored(key).is_subagent)
         self._busy.discard(key)
-        self._pump()
+        self._give_back(SessionKey.stored(key).is_subagent)

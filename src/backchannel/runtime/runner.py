@@ -8,7 +8,7 @@ commit here, unless the process is stopping, when it is left for the next start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import structlog
@@ -25,13 +25,15 @@ from backchannel.core.contracts import (
     ModelRequest,
     TextDelta,
     ThinkingDelta,
+    Tool,
     ToolSet,
     ToolSpec,
 )
+from backchannel.core.control_words import held_back
 from backchannel.core.keys import CallerKeys, SessionKey
 from backchannel.core.messages import Message, Role, Usage, text_content
 from backchannel.core.requests import build_messages, context_budget, text_tokens
-from backchannel.core.runs import Outcome, RunState, Started, Step, ToolCall
+from backchannel.core.runs import Outcome, RunKind, RunState, Started, Step, ToolCall
 from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailable
 from backchannel.runtime.calls import Calls, is_cancelled
 from backchannel.runtime.context import RunContext
@@ -90,7 +92,16 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - the edge of a lane: whatever fails is the run's outcome
             outcome = self._failed(turn, error)
         if outcome is not None:
+            await self._end(turn, outcome)
+
+    async def _end(self, turn: Turn, outcome: Outcome) -> None:
+        try:
             await self._finish(turn, outcome)
+        except asyncio.CancelledError:
+            # An abort cancels once. If that is now, while the outcome waits for space, the run has to end all the same.
+            if outcome.state is RunState.ABORTED or self.why_stopped(turn.run.id) is not Stop.ABORT:
+                raise
+            await self._finish(turn, _aborted())
 
     def _stopped(self, turn: Turn, cancelled: asyncio.CancelledError) -> Outcome:
         """Tell what a cancelled run comes to; one that is left for the next start has no outcome here."""
@@ -135,7 +146,12 @@ class Runner:
             raise LookupError(f"the session of run {turn.run.id!r} is gone")
         model = self._models.get(turn.run.model or session.model or agent.model)
         thinking = turn.run.thinking or session.thinking_level or agent.thinking
-        return Cast(session, agent, model, self._tools.of(agent.id, str(key)), thinking)
+        tools = self._tools_of(turn, agent.id)
+        return Cast(session, agent, model, tools, thinking)
+
+    def _tools_of(self, turn: Turn, agent_id: str) -> Mapping[str, Tool]:
+        """Give the tools that a run has; an announce only says something."""
+        return {} if turn.run.kind is RunKind.ANNOUNCE else self._tools.of(agent_id, turn.run.session_key)
 
     async def _run_model(self, turn: Turn, cast: Cast) -> None:
         open_calls = await self._store.open_calls(turn.run.id) if turn.run.step else []
@@ -205,9 +221,11 @@ class Runner:
         return reply
 
     def _show(self, turn: Turn, shown: str) -> str:
-        new = turn.text[len(shown) :]
-        self._hub.publish(ReplyGrew(turn.run, whole_text(turn.text), whole_text(new)))
-        return turn.text
+        """Tell what is new of a reply, unless it could still become a word that is meant for the gateway alone."""
+        text = held_back(turn.text)
+        if text != shown:
+            self._hub.publish(ReplyGrew(turn.run, whole_text(text), whole_text(text[len(shown) :])))
+        return text
 
     async def _request(self, turn: Turn, cast: Cast) -> ModelRequest:
         window = cast.model.context_window
@@ -245,7 +263,7 @@ class Runner:
 
     async def _run_function(self, turn: Turn, function: AgentFunction) -> None:
         agent_id = SessionKey.stored(turn.run.session_key).agent
-        tools = self._tools.of(agent_id, turn.run.session_key)
+        tools = self._tools_of(turn, agent_id)
         context = await RunContext.of(turn, self._store, self._calls, tools)
         text = await function(context)
         if text is not None and not isinstance(text, str):

@@ -8,12 +8,13 @@ found without blaming its neighbours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
+from backchannel.core.channels import Channel
 from backchannel.core.contracts import Clock, ToolSet
 from backchannel.core.facts import Fact, RunChanged, SessionChanged
 from backchannel.core.keys import SessionKey, normalise_agent_id
@@ -21,13 +22,16 @@ from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role,
 from backchannel.core.runs import Accepted, Run, RunKind, RunRequest
 from backchannel.core.sessions import Session
 from backchannel.errors import ShuttingDown
-from backchannel.runtime.events import Event, Hub
+from backchannel.runtime.events import Event, Hub, WaitStarted
+from backchannel.runtime.exchanges import Exchanges
 from backchannel.runtime.lanes import Lanes, Slots
+from backchannel.runtime.outbox import ChannelOutlets, Outbox
 from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.runner import Runner
 from backchannel.runtime.waits import Waits
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
+from backchannel.storage.transactions.inbound import Arrival, Taken
 from backchannel.storage.transactions.recovery import Interrupted
 
 
@@ -35,7 +39,14 @@ class Runtime:
     """Everything that happens between a door and the store."""
 
     def __init__(
-        self, config: Config, store: Store, agents: Agents, models: Models, tools: ToolSet, clock: Clock
+        self,
+        config: Config,
+        store: Store,
+        agents: Agents,
+        models: Models,
+        tools: ToolSet,
+        clock: Clock,
+        channels: Mapping[str, Channel],
     ) -> None:
         defaults = config.agents.defaults
         self.hub = Hub()
@@ -48,6 +59,10 @@ class Runtime:
         self._lanes = Lanes(store, self._runner.work, slots)
         self._runner.why_stopped = self._lanes.why_stopped
         self._waits = Waits(store)
+        self._outbox = Outbox(store, channels, clock)
+        store.outlets = ChannelOutlets(channels, self.guard)
+        limits = config.session.agent_to_agent
+        self.exchanges = Exchanges(store, self._lanes, self._waits, self.guard, limits, self.hub, clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspicion = asyncio.Lock()
         self._is_open = False
@@ -55,13 +70,15 @@ class Runtime:
 
     def _heard(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
+            self._waits.heard(fact)  # before the lanes: a run that returns from a wait comes before queued ones
             self._lanes.heard(fact)
-            self._waits.heard(fact)
+            self._outbox.heard(fact)
             self.hub.publish(fact)
 
     async def start(self) -> None:
         """Go on with everything that was accepted, for the agents that this process has."""
         self._is_open = True
+        await self._outbox.start()
         await self._recover(set(self._agents.ids()))
 
     def agent_added(self, agent_id: str) -> None:
@@ -96,18 +113,20 @@ class Runtime:
                 await self._clear(entry)
 
     async def _clear(self, suspect: Interrupted) -> None:
-        """Resume a run, and return when it has committed a step, or ended."""
+        """Resume a run, and return when it has committed a step, ended, or waits for what another run does."""
         cleared = asyncio.Event()
 
         def heard(event: Event) -> None:
             if isinstance(event, RunChanged) and event.run.id == suspect.run_id and not event.run.crashes:
                 cleared.set()
+            elif isinstance(event, WaitStarted) and event.run_id == suspect.run_id:
+                cleared.set()  # the one it waits for may be a suspect too, whose turn must come
 
         unlisten = self.hub.listen(heard)
         try:
-            # It may have been aborted while it waited for its turn.
+            # It may have been aborted while it waited for its turn, or taken up already: its agent was added again.
             run = await self._store.run(suspect.run_id)
-            if run is not None and run.crashes:
+            if run is not None and run.crashes and run.fence != self._store.number:
                 self._lanes.resume(suspect.session_key, suspect.run_id)
                 await cleared.wait()
         finally:
@@ -120,6 +139,7 @@ class Runtime:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._lanes.close()
+        await self._outbox.close()
         self._waits.close()
 
     @property
@@ -138,6 +158,16 @@ class Runtime:
             raise ShuttingDown("the gateway is stopping: send the message again when it is back")
         check = self.guard.check if request.kind is RunKind.MESSAGE else None
         return await self._lanes.submit(request, check)
+
+    async def take(self, arrival: Arrival) -> Taken:
+        """Handle an inbound message, once for ever; what follows is durable when this returns.
+
+        Raises:
+            ShuttingDown, Unavailable: nothing was taken, and it may be sent again.
+        """
+        if not self._is_open:
+            raise ShuttingDown("the gateway is stopping: send the message again when it is back")
+        return await self._lanes.take(arrival)
 
     async def wait(self, run_id: str, timeout_s: float) -> Run:
         """Wait for a run to end; returns it as it is when it has, or when the wait is over.

@@ -13,18 +13,28 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
+from backchannel.core.channels import ChannelError, Sent
+from backchannel.core.commands import Command, CommandReply, Standing
 from backchannel.core.contracts import Clock
+from backchannel.core.delivery import Delivery, DeliveryLane, DeliveryState, Part
+from backchannel.core.exchange import SendLimits
+from backchannel.core.exchange_values import Change, Refused
 from backchannel.core.facts import Fact
 from backchannel.core.keys import KeyScheme, SessionKey
-from backchannel.core.messages import Message
+from backchannel.core.messages import Message, decode_messages
 from backchannel.core.runs import Accepted, Fence, Outcome, Run, RunRequest, RunState, Started, Step, ToolCall
-from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
+from backchannel.core.sessions import Address, Page, Session, SessionFilter, SessionPatch
 from backchannel.errors import InvalidRequest, Unavailable
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.migrations import prepare_sqlite
 from backchannel.storage.sqlite import Faults, SqliteDriver
 from backchannel.storage.transactions import (
     calls,
+    commands,
+    deliveries,
+    exchanges,
+    idempotency,
+    inbound,
     inbox,
     messages,
     recovery,
@@ -34,15 +44,17 @@ from backchannel.storage.transactions import (
     timers,
     tokens,
 )
+from backchannel.storage.transactions.deliveries import Claimed, NoOutlets, Outlets, Post, Receipt
+from backchannel.storage.transactions.exchanges import Ask, Opened, Story
+from backchannel.storage.transactions.inbound import Arrival, Taken
 from backchannel.storage.transactions.messages import HistoryPage
 from backchannel.storage.transactions.recovery import Interrupted
-from backchannel.storage.transactions.runs import Check
 from backchannel.storage.transactions.sessions import SessionIdEntry
 from backchannel.storage.transactions.steps import Committed
 from backchannel.storage.transactions.timers import Timer
 from backchannel.storage.transactions.tokens import TokenRow
 from backchannel.storage.transcripts import Transcripts, archived_path
-from backchannel.storage.tx import Tx, Unit
+from backchannel.storage.tx import Check, Tx, Unit
 
 T = TypeVar("T")
 
@@ -56,6 +68,8 @@ class Store:
         self.number = 0
         """This process's start number: the fence of every run it holds."""
         self.on_facts: Callable[[Sequence[Fact]], None] = lambda facts: None
+        self.outlets: Outlets = NoOutlets()
+        """Where deliveries can go; the runtime says so before anything is accepted."""
         self._clock = clock
         self._driver: SqliteDriver
         self._transcripts: Transcripts | None = None
@@ -193,18 +207,14 @@ class Store:
     async def reset_session(self, key: SessionKey) -> Session:
         """Start a new transcript under the same key, and ask the active run to stop."""
 
-        def unit(tx: Tx) -> Session:
-            runs.request_abort(tx, str(key), None, now)
-            return sessions.reset(tx, str(key), now)
-
-        now = self._now
-        return await self._driver.write(unit)
+        return await self._driver.write(partial(commands.reset, key=str(key), now=self._now))
 
     async def delete_session(self, key: SessionKey) -> Session:
         """Archive a session; one with an active run follows when that has stopped."""
 
         def unit(tx: Tx) -> Session:
             sessions.check_deletable(tx, key, self.scheme)
+            commands.interrupt(tx, sessions.need(tx, str(key)), Change.DELETE, now)
             runs.abort_all(tx, str(key), now)
             return sessions.mark_for_deletion(tx, str(key), now)
 
@@ -258,6 +268,13 @@ class Store:
         self, session_ids: Sequence[str], per_session: int, *, with_tools: bool
     ) -> dict[str, list[Message]]:
         """Read the last messages of many sessions in one query."""
+        found = await self.last_lines(session_ids, per_session, with_tools=with_tools)
+        return {session_id: decode_messages(lines) for session_id, lines in found.items()}
+
+    async def last_lines(
+        self, session_ids: Sequence[str], per_session: int, *, with_tools: bool
+    ) -> dict[str, list[str]]:
+        """Read the same as they are stored, for those who need not read all of them."""
         return await self._read(
             partial(messages.last_of_each, session_ids=session_ids, per_session=per_session, with_tools=with_tools)
         )
@@ -293,7 +310,7 @@ class Store:
         await self._driver.write(partial(steps.start_call, fence=fence, call_id=call_id))
 
     async def commit_result(self, fence: Fence, result: Message, ran_ms: int) -> None:
-        await self._driver.write(partial(steps.commit_result, fence=fence, result=result, ran_ms=ran_ms))
+        await self._driver.write(partial(steps.commit_result, fence=fence, result=result, ran_ms=ran_ms, now=self._now))
 
     async def open_calls(self, run_id: str) -> list[ToolCall]:
         """List a run's tool calls that have no result yet."""
@@ -304,7 +321,9 @@ class Store:
         return await self._driver.write(partial(steps.open_function_call, fence=fence, call=call))
 
     async def commit_function_result(self, fence: Fence, call_id: str, result: str, ran_ms: int) -> None:
-        unit = partial(steps.commit_function_result, fence=fence, call_id=call_id, result=result, ran_ms=ran_ms)
+        unit = partial(
+            steps.commit_function_result, fence=fence, call_id=call_id, result=result, ran_ms=ran_ms, now=self._now
+        )
         await self._driver.write(unit)
 
     async def finish_run(
@@ -345,6 +364,153 @@ class Store:
 
     async def run_counts(self) -> dict[str, int]:
         return await self._read(runs.counts)
+
+    # Exchanges
+
+    async def open_exchange(self, ask: Ask, limits: SendLimits, check: Check) -> Opened | Refused:
+        """Accept a send with its primary run, its receipt and its wait; the same call again finds the first."""
+        unit = partial(exchanges.open_, ask=ask, scheme=self.scheme, limits=limits, check=check, now=self._now)
+        return await self._driver.write(unit)
+
+    async def exchange(self, exchange_id: str) -> Opened:
+        return self._driver.look(partial(exchanges.look, exchange_id=exchange_id))
+
+    async def exchange_story(self, exchange_id: str | None = None, run_id: str | None = None) -> Story:
+        """Load an exchange, by its id or by one of its runs, with all that became of it.
+
+        Raises:
+            ExchangeNotFound: there is none.
+        """
+        return self._driver.look(partial(exchanges.story, exchange_id=exchange_id, run_id=run_id))
+
+    async def expire_wait(self, exchange_id: str) -> Opened:
+        """End a caller's wait whose time ran out, unless the run has ended by now."""
+        return await self._driver.write(partial(exchanges.expire_wait, exchange_id=exchange_id, now=self._now))
+
+    # Inbound messages
+
+    def take_inbound(self, arrival: Arrival, *, start: bool) -> asyncio.Future[Taken]:
+        """Handle an inbound message, once for ever; with `start`, start its run when its lane is free."""
+        number = self.number if start else None
+        return self._driver.write(
+            partial(
+                inbound.take, arrival=arrival, scheme=self.scheme, outlets=self.outlets, number=number, now=self._now
+            )
+        )
+
+    async def carry_out(
+        self,
+        command: Command | CommandReply,
+        key: SessionKey,
+        standing: Standing,
+        agent_model: str | None,
+        *,
+        idempotency_key: str | None = None,
+        digest: str | None = None,
+    ) -> str:
+        """Do what a chat command asks of a session, once for each key; returns what is answered.
+
+        Raises:
+            IdempotencyConflict: the key stands for something else.
+        """
+
+        def unit(tx: Tx) -> str:
+            if idempotency_key is not None and (known := idempotency.find_result(tx, idempotency_key, digest)):
+                return known
+            if isinstance(command, CommandReply):
+                text = command.text
+            else:
+                text = commands.carry_out(tx, command, key, self.scheme, standing, agent_model, now)
+            if idempotency_key is not None:
+                idempotency.remember_result(tx, idempotency_key, digest, text, now)
+            return text
+
+        now = self._now
+        return await self._driver.write(unit)
+
+    # Deliveries
+
+    async def post(self, post: Post, *, idempotency_key: str | None = None, digest: str | None = None) -> Receipt:
+        """Put a text in line to be sent; the same key again answers with the first receipt.
+
+        Raises:
+            IdempotencyConflict: the key stands for something else.
+        """
+
+        def unit(tx: Tx) -> Receipt:
+            if idempotency_key is not None and (known := idempotency.find_result(tx, idempotency_key, digest)):
+                return deliveries.receipt(tx, known)
+            made = deliveries.post(tx, post, now, outlets)
+            if idempotency_key is not None:
+                idempotency.remember_result(tx, idempotency_key, digest, made.id, now)
+            return deliveries.receipt(tx, made.id)
+
+        now, outlets = self._now, self.outlets
+        return await self._driver.write(unit)
+
+    def claim_part(self, lane: DeliveryLane) -> asyncio.Future[Claimed | None]:
+        """Mark the next part of a lane as being sent, if it is time."""
+        return self._driver.write(partial(deliveries.claim, lane=lane, outlets=self.outlets, now=self._now))
+
+    def settle_part(self, part: Part, answer: Sent | ChannelError, *, takes_key: bool) -> asyncio.Future[Delivery]:
+        """Write what an attempt to send a part came to."""
+        unit = partial(deliveries.attempted, claimed=part, answer=answer, takes_key=takes_key, now=self._now)
+        return self._driver.write(unit)
+
+    async def recover_deliveries(self, takes_key: Callable[[str], bool]) -> None:
+        """Decide on every part that was being sent when its process ended."""
+        if self._driver.look(deliveries.any_sending):
+            await self._driver.write(partial(deliveries.recover, takes_key=takes_key, now=self._now))
+
+    async def lanes_in_line(self) -> list[DeliveryLane]:
+        return await self._read(deliveries.lanes_in_line)
+
+    async def lanes_due(self) -> list[DeliveryLane]:
+        """Name the lanes whose retry has come."""
+        return self._driver.look(partial(deliveries.lanes_due, now=self._now))
+
+    async def next_delivery_due(self) -> int | None:
+        """Tell when the next retry is due, after those that are."""
+        return self._driver.look(partial(deliveries.next_due, now=self._now))
+
+    async def receipt(self, delivery_id: str) -> Receipt:
+        """Load a delivery with its parts.
+
+        Raises:
+            DeliveryNotFound: there is none of this id.
+        """
+        return self._driver.look(partial(deliveries.receipt, delivery_id=delivery_id))
+
+    async def receipts(
+        self,
+        *,
+        session_key: str | None = None,
+        state: DeliveryState | None = None,
+        limit: int,
+        before: int | None = None,
+    ) -> list[Receipt]:
+        """List deliveries, newest first; `before` is the number of the last one seen."""
+        unit = partial(deliveries.page, session_key=session_key, state=state, limit=limit, before=before)
+        return await self._read(unit)
+
+    async def retry_delivery(self, delivery_id: str) -> Receipt:
+        """Put a delivery back in line; one whose announce run failed has that run again."""
+
+        def unit(tx: Tx) -> Receipt:
+            if exchanges.announce_again(tx, deliveries.need(tx, delivery_id), now):
+                return deliveries.receipt(tx, delivery_id)
+            return deliveries.retry(tx, delivery_id, outlets, now)
+
+        now, outlets = self._now, self.outlets
+        return await self._driver.write(unit)
+
+    async def reroute_delivery(self, delivery_id: str, address: Address) -> Receipt:
+        return await self._driver.write(
+            partial(deliveries.reroute, delivery_id=delivery_id, address=address, outlets=self.outlets, now=self._now)
+        )
+
+    async def drop_delivery(self, delivery_id: str) -> Receipt:
+        return await self._driver.write(partial(deliveries.drop, delivery_id=delivery_id, now=self._now))
 
     # Recovery
 

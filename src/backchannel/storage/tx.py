@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from backchannel.core.facts import Fact
+from backchannel.core.sessions import Session
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -34,6 +35,8 @@ class Tx(Protocol):
 
 
 Unit = Callable[[Tx], T]
+Check = Callable[[Session], None]
+"""Raises when a message may not be accepted for this session, as it is in the accepting unit."""
 
 # Runs that are not finished, in the words of their index: with `state = 'queued'` alone it would not be used.
 LIVE = "state IN ('queued', 'running')"

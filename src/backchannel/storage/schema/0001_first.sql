@@ -175,7 +175,8 @@ CREATE INDEX waits_waiter ON waits (waiter_key);
 CREATE INDEX waits_run ON waits (run_id);
 
 CREATE TABLE deliveries (
-  position {counter},
+  number {counter},               -- the order in which receipts were made: lists go by it
+  position BIGINT NOT NULL DEFAULT 0,  -- the place in line, taken when the text is written and by each retry
   id TEXT NOT NULL UNIQUE,
   session_key TEXT NOT NULL,
   exchange_id TEXT,
@@ -193,8 +194,12 @@ CREATE TABLE deliveries (
   updated_at BIGINT NOT NULL
 );
 CREATE INDEX deliveries_open ON deliveries (channel, account_id, target, thread_id, position)
-  WHERE state IN ('pending', 'sending');
-CREATE INDEX deliveries_session ON deliveries (session_key, position);
+  WHERE state IN ('pending', 'sending') AND text IS NOT NULL;
+CREATE INDEX deliveries_sending ON deliveries (id) WHERE state = 'sending';
+CREATE INDEX deliveries_due ON deliveries (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX deliveries_position ON deliveries (position);
+CREATE INDEX deliveries_session ON deliveries (session_key, number);
+CREATE INDEX deliveries_state ON deliveries (state, number);
 
 CREATE TABLE delivery_parts (
   delivery_id TEXT NOT NULL,
@@ -204,6 +209,7 @@ CREATE TABLE delivery_parts (
   message_id TEXT,
   attempts INTEGER NOT NULL DEFAULT 0,
   error TEXT,
+  first_attempt_at BIGINT,
   PRIMARY KEY (delivery_id, n)
 );
 
@@ -212,6 +218,7 @@ CREATE TABLE inbound_ids (        -- every inbound message is handled once, for 
   account_id TEXT NOT NULL,
   chat_id TEXT NOT NULL,
   message_id TEXT NOT NULL,
+  outcome TEXT NOT NULL,          -- what was made of it: told again when it comes again
   at BIGINT NOT NULL,
   PRIMARY KEY (channel, account_id, chat_id, message_id)
 );

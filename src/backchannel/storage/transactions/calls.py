@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
+from backchannel.core.exchange_values import WaitEnd
 from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.runs import CallState, Outcome, Run, ToolCall
 from backchannel.storage.ids import new_id
-from backchannel.storage.transactions import messages
+from backchannel.storage.transactions import exchanges, messages
 from backchannel.storage.tx import Row, Tx, columns
 
 FIELDS = columns(ToolCall.__struct_fields__)
@@ -61,11 +62,21 @@ def close_open(tx: Tx, run: Run, outcome: Outcome, now: int) -> None:
     for call in open_calls(tx, run.id):
         if call.step < 0:
             _close_function_call(tx, call)
+            exchanges.call_ended(tx, call.id, WaitEnd.BROKEN, now)
             continue
+        text = f"The run ended ({outcome.state}) before this call had a result; {_how_far(tx, call)}."
         mark_done(tx, call.id)
-        began = "its effect is unknown" if call.state is CallState.STARTED else "it was not started"
-        text = f"The run ended ({outcome.state}) before this call had a result; {began}."
+        exchanges.call_ended(tx, call.id, WaitEnd.BROKEN, now)
         messages.append(tx, run.session_key, run.session_id or "", result_message(run, call, text, now))
+
+
+def _how_far(tx: Tx, call: ToolCall) -> str:
+    """Say how far an open call came: who reads that it was not started may well repeat it."""
+    if call.state is CallState.STARTED:
+        return "its effect is unknown"
+    if tx.one("SELECT 1 FROM waits WHERE call_id = ?", call.id) is not None:
+        return "its message was sent, and what comes of it follows: do not send it again"
+    return "it was not started"
 
 
 def _close_function_call(tx: Tx, call: ToolCall) -> None:

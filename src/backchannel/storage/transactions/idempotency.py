@@ -32,6 +32,30 @@ def remember_run(tx: Tx, key: str, digest: str | None, now: int) -> None:
     )
 
 
+def find_result(tx: Tx, key: str, digest: str | None) -> str | None:
+    """Find what a request that is no run came to under this key.
+
+    Raises:
+        IdempotencyConflict: the key stands for something else. Nothing of that is told.
+    """
+    row = tx.one("SELECT digest, result FROM idempotency WHERE key = ?", key)
+    if row is None:
+        return None
+    if row[0] != (digest or "") or row[1] is None:
+        raise _conflict(key)
+    return str(row[1])
+
+
+def remember_result(tx: Tx, key: str, digest: str | None, result: str, now: int) -> None:
+    tx.run(
+        "INSERT INTO idempotency (key, digest, result, created_at) VALUES (?, ?, ?, ?)",
+        key,
+        digest or "",
+        result,
+        now,
+    )
+
+
 def _conflict(key: str) -> IdempotencyConflict:
     return IdempotencyConflict(
         f"the idempotency key {key!r} was used for another request: use a new key for a new message, "

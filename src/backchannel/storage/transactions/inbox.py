@@ -14,7 +14,11 @@ from backchannel.storage.tx import QUEUED, Tx
 
 def add_note(tx: Tx, key: SessionKey, scheme: KeyScheme, note: Message, now: int) -> None:
     """Accept a note; when the session is idle it enters the transcript in the same commit."""
-    session = sessions.ensure(tx, key, scheme, now)
+    add_to(tx, sessions.ensure(tx, key, scheme, now), note, now)
+
+
+def add_to(tx: Tx, session: Session, note: Message, now: int) -> None:
+    """Accept a note for a session that is there."""
     tx.run(
         "INSERT INTO inbox (id, session_key, body) VALUES (?, ?, ?)",
         note.id,

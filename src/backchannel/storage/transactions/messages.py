@@ -118,21 +118,22 @@ def read_from(tx: Tx, session_id: str, seq: int, limit: int) -> list[tuple[int, 
     return [(seq, body) for seq, body in rows]
 
 
-def last_of_each(tx: Tx, session_ids: Sequence[str], per_session: int, *, with_tools: bool) -> dict[str, list[Message]]:
-    """Read the last messages of many sessions in one query."""
+def last_of_each(tx: Tx, session_ids: Sequence[str], per_session: int, *, with_tools: bool) -> dict[str, list[str]]:
+    """Read the last lines of many sessions in one query: those from the n-th last on, which is found by its place."""
     if not session_ids:
         return {}
     roles = "" if with_tools else f" AND role <> '{Role.TOOL_RESULT.value}'"
-    marks = ", ".join("(?)" for _ in session_ids)
+    wanted = dict.fromkeys(session_ids)
+    marks = ", ".join("(?)" for _ in wanted)
     rows = tx.all(
         f"WITH wanted(sid) AS (VALUES {marks}) "
-        "SELECT m.session_id, m.body FROM wanted JOIN messages m ON m.session_id = wanted.sid "
-        f"WHERE m.seq IN (SELECT seq FROM messages WHERE session_id = wanted.sid{roles} ORDER BY seq DESC LIMIT ?) "
-        "ORDER BY m.session_id, m.seq",
-        *session_ids,
-        per_session,
+        "SELECT session_id, body FROM wanted JOIN messages ON session_id = sid AND seq >= coalesce("
+        f"(SELECT seq FROM messages WHERE session_id = sid{roles} ORDER BY seq DESC LIMIT 1 OFFSET ?), 0){roles} "
+        "ORDER BY session_id, seq",
+        *wanted,
+        per_session - 1,
     )
-    found: dict[str, list[Message]] = {}
+    found: dict[str, list[str]] = {}
     for session_id, body in rows:
-        found.setdefault(session_id, []).append(decode_message(body))
+        found.setdefault(session_id, []).append(body)
     return found

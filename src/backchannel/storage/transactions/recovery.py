@@ -7,7 +7,7 @@ import msgspec
 from backchannel.core.facts import SessionChanged
 from backchannel.core.runs import CRASHES_UNTIL_PARKED, Fence, Outcome, Run, RunState, Started
 from backchannel.errors import InvalidRequest
-from backchannel.storage.transactions import runs, sessions
+from backchannel.storage.transactions import exchanges, runs, sessions
 from backchannel.storage.tx import RUNNING, Tx, required
 
 
@@ -94,7 +94,7 @@ def retry(tx: Tx, run_id: str, now: int) -> Run:
     sessions.check_kept(sessions.need(tx, run.session_key))
     tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", now, run.session_key)
     tx.tell(SessionChanged(run.session_key, "run"))
-    return runs.update(
+    queued = runs.update(
         tx,
         run_id,
         state=RunState.QUEUED.value,
@@ -106,3 +106,5 @@ def retry(tx: Tx, run_id: str, now: int) -> Run:
         error_code=None,
         reply=None,
     )
+    exchanges.run_retried(tx, queued, now)
+    return queued

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,8 +14,10 @@ from backchannel.core.runs import Accepted, Fence, Outcome, Run, RunRequest, Run
 from backchannel.core.sessions import WEBCHAT, Session, write_address
 from backchannel.errors import FenceLost, RunNotFound, StopRequested
 from backchannel.storage.ids import new_id
-from backchannel.storage.transactions import calls, idempotency, inbox, messages, sessions
-from backchannel.storage.tx import LIVE, QUEUED, Row, Tx, columns, required
+
+# Ending a run takes its exchange on, and taking an exchange on may end a run: the two modules call each other.
+from backchannel.storage.transactions import calls, deliveries, exchanges, idempotency, inbox, messages, sessions
+from backchannel.storage.tx import LIVE, QUEUED, Check, Row, Tx, columns, required
 
 FIELDS = columns(Run.__struct_fields__)
 ABORTED = Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
@@ -58,10 +60,6 @@ def update(tx: Tx, run_id: str, **changed: Any) -> Run:
     return run
 
 
-Check = Callable[[Session], None]
-"""Raises when a message may not be accepted for this session, as it is in the accepting unit."""
-
-
 def accept(
     tx: Tx, request: RunRequest, scheme: KeyScheme, number: int | None, now: int, check: Check | None = None
 ) -> Accepted:
@@ -102,8 +100,8 @@ def _insert(tx: Tx, request: RunRequest, session: Session, now: int) -> Run:
     chain = request.chain
     row = tx.one(
         "INSERT INTO runs (id, session_key, kind, state, accepted_at, message, message_id, deliver, reply_to, model, "
-        "thinking, timeout_s, chain_id, hop) "
-        f"VALUES (?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {FIELDS}",
+        "thinking, timeout_s, chain_id, hop, exchange_id) "
+        f"VALUES (?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {FIELDS}",
         run_id,
         session.key,
         request.kind.value,
@@ -117,8 +115,22 @@ def _insert(tx: Tx, request: RunRequest, session: Session, now: int) -> Run:
         request.timeout_s,
         run_id if chain is None else chain.id,
         0 if chain is None else chain.hop,
+        request.exchange_id,
     )
     return _run(required(row))
+
+
+def queue_step(tx: Tx, request: RunRequest, now: int) -> None:
+    """Queue a run of a flow, once; on a session that is gone it ends at once, so that the flow goes on."""
+    if request.id is not None and find(tx, request.id) is not None:
+        return
+    session = sessions.required_session(tx, str(request.key))
+    run = _insert(tx, request, session, now)
+    tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", now, session.key)
+    tx.tell(RunChanged(run))
+    tx.tell(SessionChanged(session.key, "run"))
+    if session.archived_at is not None or session.deleting:
+        _abort_queued(tx, run, now)
 
 
 def start_next(tx: Tx, key: str, number: int, now: int) -> Started | None:
@@ -197,7 +209,10 @@ def finish(
 
 
 def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, now: int, **changed: Any) -> Run:
-    """Write how a running run ended, free the lane, and let the notes in: the session is at a boundary."""
+    """Write how a running run ended, free the lane, and let the notes in: the session is at a boundary.
+
+    A reply that is to leave the gateway gets its receipt in the same commit.
+    """
     ended = update(
         tx,
         run.id,
@@ -219,6 +234,8 @@ def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, now: int, **cha
         int(outcome.state is RunState.ABORTED),  # said of the transcript it ran in, which a reset may have replaced
     )
     inbox.flush(tx, session)
+    deliveries.post_reply(tx, ended, now)
+    exchanges.run_ended(tx, ended, now)
     if session.deleting:
         sessions.archive(tx, session, now)
     tx.tell(SessionChanged(run.session_key, "run"))
@@ -248,7 +265,7 @@ def request_abort(tx: Tx, key: str, run_id: str | None, now: int) -> list[Run]:
 def _abort_queued(tx: Tx, run: Run, now: int) -> Run:
     tx.run("UPDATE sessions SET queued = queued - 1, updated_at = ? WHERE key = ?", now, run.session_key)
     tx.tell(SessionChanged(run.session_key, "run"))
-    return update(
+    aborted = update(
         tx,
         run.id,
         state=RunState.ABORTED.value,
@@ -257,6 +274,8 @@ def _abort_queued(tx: Tx, run: Run, now: int) -> Run:
         error_code="aborted",
         error="aborted before it started",
     )
+    exchanges.run_ended(tx, aborted, now)
+    return aborted
 
 
 def abort_all(tx: Tx, key: str, now: int) -> None:
@@ -282,6 +301,13 @@ def page(tx: Tx, *, session_key: str | None, states: Sequence[RunState], limit: 
     where = " AND ".join(conditions)
     rows = tx.all(f"SELECT {FIELDS} FROM runs WHERE {where} ORDER BY position DESC LIMIT ?", *values, limit)
     return [_run(row) for row in rows]
+
+
+def of_exchange(tx: Tx, exchange_id: str) -> list[Run]:
+    """List the runs of an exchange, oldest first."""
+    return [
+        _run(row) for row in tx.all(f"SELECT {FIELDS} FROM runs WHERE exchange_id = ? ORDER BY position", exchange_id)
+    ]
 
 
 def sessions_with_queue(tx: Tx) -> list[str]:

@@ -326,7 +326,7 @@ def receipts_of(tx: Tx, key: str, since: int) -> list[tuple[str, str, int, str |
     """List a session's deliveries that are open, or were settled since a time: id, state, time, error."""
     rows = tx.all(
         "SELECT id, state, updated_at, error FROM deliveries WHERE session_key = ? "
-        "AND (state IN ('pending', 'sending', 'failed', 'uncertain') OR updated_at >= ?) ORDER BY position",
+        "AND (state IN ('pending', 'sending', 'failed', 'uncertain') OR updated_at >= ?) ORDER BY number",
         key,
         since,
     )

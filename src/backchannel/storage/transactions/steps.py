@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from backchannel.core.exchange_values import WaitEnd
 from backchannel.core.messages import Message
 from backchannel.core.runs import CallState, Fence, Outcome, Run, RunState, Step, ToolCall
-from backchannel.storage.transactions import calls, messages, runs
+from backchannel.storage.transactions import calls, exchanges, messages, runs
 from backchannel.storage.tx import Tx
 
 
@@ -85,7 +86,7 @@ def start_call(tx: Tx, fence: Fence, call_id: str) -> None:
     calls.mark_started(tx, call_id)
 
 
-def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int) -> None:
+def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int, now: int) -> None:
     """Write a tool's result; a call that has one already keeps it."""
     run = runs.unstopped(tx, fence)
     call = calls.find(tx, result.tool_call_id or "")
@@ -93,6 +94,7 @@ def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int) -> None:
         return
     messages.append(tx, run.session_key, run.session_id or "", result)
     calls.mark_done(tx, call.id)
+    exchanges.call_ended(tx, call.id, WaitEnd.ANSWERED, now)
     runs.update(tx, run.id, crashes=0, ran_ms=ran_ms)
 
 
@@ -109,8 +111,9 @@ def open_function_call(tx: Tx, fence: Fence, call: ToolCall) -> ToolCall:
     return known or call
 
 
-def commit_function_result(tx: Tx, fence: Fence, call_id: str, result: str, ran_ms: int) -> None:
+def commit_function_result(tx: Tx, fence: Fence, call_id: str, result: str, ran_ms: int, now: int) -> None:
     """Write what a function agent's call gave: as far as this, the function has got."""
     run = runs.unstopped(tx, fence)
     calls.mark_done(tx, call_id, result)
+    exchanges.call_ended(tx, call_id, WaitEnd.ANSWERED, now)
     runs.update(tx, run.id, crashes=0, ran_ms=ran_ms)

@@ -1,0 +1,198 @@
+"""The bridge: any platform, by two webhooks.
+
+Outbound, each part of a delivery is a POST to the far end's url, signed with the channel's secret:
+
+    Idempotency-Key: <deliveryId>/<n>
+    X-Backchannel-Signature: sha256=<HMAC-SHA-256 of the body, in hex>
+
+    {"deliveryId": …, "to": …, "text": …, "accountId"?: …, "threadId"?: …}
+
+answered by `{"messageId": …}`. The far end remembers the keys that it has taken, so that a part may come twice. Any
+4xx says that it never takes the part, 429 that it may later; 5xx, a broken answer and none leave it unknown. Inbound
+events come the other way, signed alike: see `channels/inbound.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from backchannel.config.schema_doors import Channel as ChannelSettings
+from backchannel.core.channels import (
+    DEFAULT_ACCOUNT,
+    ChannelBusy,
+    ChannelRefused,
+    ChannelSilent,
+    OutboundPart,
+    Sent,
+)
+from backchannel.core.contracts import Clock
+
+if TYPE_CHECKING:
+    import httpx
+
+SIGNATURE = "X-Backchannel-Signature"
+MAX_TEXT_LENGTH = 4000
+ANSWER_LIMIT_S = 30.0
+ANSWER_LIMIT_BYTES = 64 * 1024
+_TOLD = 200
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def sign(secret: str, body: bytes) -> str:
+    """Make the value of the signature's header."""
+    return f"sha256={hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()}"
+
+
+def is_signed(secret: str, body: bytes, signature: str | None) -> bool:
+    """Whether a body came with its signature; compared in constant time."""
+    return hmac.compare_digest(sign(secret, body).encode(), (signature or "").encode())
+
+
+class _Outbound(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What is posted."""
+
+    delivery_id: str
+    to: str
+    text: str
+    account_id: str | None = None
+    thread_id: str | None = None
+
+
+class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+    """What is answered; platforms name messages by text or number."""
+
+    message_id: str | int | None = None
+
+
+class Bridge:
+    """The way to one far end."""
+
+    def __init__(
+        self, name: str, settings: ChannelSettings, clock: Clock, *, answer_limit_s: float = ANSWER_LIMIT_S
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._clock = clock
+        self._answer_limit_s = answer_limit_s
+        self._client: httpx.AsyncClient | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def max_text_length(self) -> int:
+        return self._settings.max_text_length or MAX_TEXT_LENGTH
+
+    @property
+    def takes_key(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def send(self, part: OutboundPart) -> Sent:
+        """Post a part to the far end.
+
+        Raises:
+            ChannelRefused, ChannelBusy, ChannelSilent
+        """
+        import httpx
+
+        try:
+            async with asyncio.timeout(self._answer_limit_s):
+                return await self._post(part)
+        except (TimeoutError, httpx.ReadTimeout, httpx.WriteTimeout):
+            raise ChannelSilent(f"{self._where} did not answer within {self._answer_limit_s:g} s") from None
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise ChannelBusy(f"{self._where} cannot be reached: {_words(error)}") from error
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+            raise ChannelRefused(f"channels.{self._name}.url cannot be used: {_words(error)}") from error
+        except httpx.HTTPError as error:
+            raise ChannelSilent(f"{self._where} broke off: {_words(error)}") from error
+
+    async def _post(self, part: OutboundPart) -> Sent:
+        body = msgspec.json.encode(
+            _Outbound(
+                delivery_id=part.delivery_id,
+                to=part.to,
+                text=part.text,
+                account_id=None if part.account_id == DEFAULT_ACCOUNT else part.account_id,
+                thread_id=part.thread_id,
+            )
+        )
+        headers = {
+            "Content-Type": "application/json",
+            "Idempotency-Key": part.key,
+            SIGNATURE: sign(self._settings.secret, body),
+        }
+        async with self._http().stream("POST", self._settings.url, content=body, headers=headers) as answer:
+            return self._read(answer, await _start_of(answer))
+
+    def _http(self) -> httpx.AsyncClient:
+        import httpx
+
+        if self._client is None:
+            is_local = urlsplit(self._settings.url).hostname in _LOOPBACK
+            self._client = httpx.AsyncClient(timeout=self._answer_limit_s, trust_env=not is_local)
+        return self._client
+
+    def _read(self, answer: httpx.Response, body: bytes) -> Sent:
+        status = answer.status_code
+        if 200 <= status < 300:
+            return Sent(_message_id(body))
+        told = " ".join(body.decode("utf-8", "replace").split())[:_TOLD]
+        reason = f"{self._where} answered {status}{f': {told}' if told else ''}"
+        if status == 429:
+            raise ChannelBusy(reason, self._asked_wait_s(answer.headers.get("retry-after")))
+        if status >= 500:
+            raise ChannelSilent(reason)
+        raise ChannelRefused(reason)
+
+    def _asked_wait_s(self, retry_after: str | None) -> float | None:
+        """Read `Retry-After`: seconds, or a date."""
+        if retry_after is None:
+            return None
+        try:
+            return float(retry_after)
+        except ValueError:
+            pass
+        try:
+            return parsedate_to_datetime(retry_after).timestamp() - self._clock.now_ms() / 1000
+        except (ValueError, OverflowError):
+            return None
+
+    @property
+    def _where(self) -> str:
+        return f"the far end of {self._name}"
+
+
+async def _start_of(answer: httpx.Response) -> bytes:
+    """Read an answer to its end, and keep as much as one may have."""
+    kept = b""
+    async for chunk in answer.aiter_bytes():
+        kept += chunk[: ANSWER_LIMIT_BYTES - len(kept)]
+    return kept
+
+
+def _message_id(body: bytes) -> str | None:
+    """Read the far end's own id of a message that it has taken; without one it has taken it all the same."""
+    try:
+        given = msgspec.json.decode(body, type=_Answer).message_id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return None if given is None else str(given)[:_TOLD]
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,189 @@
+"""The outbox: sends what stands in line, one part at a time per chat, different chats beside each other.
+
+A part is marked as being sent in a commit of its own before its channel hears anything, and what came of it is
+committed before the next is looked at. In memory there are only tasks and wake-ups: whose turn it is, when to try
+again and how often, the rows say. Starting decides on what an earlier process was sending, and wakes every lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from backchannel.core.channels import Channel, ChannelError, ChannelSilent, OutboundPart, Sent
+from backchannel.core.contracts import Clock
+from backchannel.core.decisions import Decision
+from backchannel.core.delivery import DeliveryLane, DeliveryState
+from backchannel.core.facts import DeliveryChanged, Fact
+from backchannel.errors import Unavailable
+from backchannel.runtime.policing import SendGuard
+from backchannel.storage.store import Store
+from backchannel.storage.transactions.deliveries import Claimed
+
+log = structlog.get_logger(__name__)
+
+CLOSE_LIMIT_S = 5.0
+"""How long a part that is being sent is waited for when the gateway stops."""
+LONGEST_SLEEP_S = 60.0
+"""The clock may be set: the rows are looked at again after this long."""
+
+
+class ChannelOutlets:
+    """Where deliveries can go, from the channels of this process and the send policy."""
+
+    def __init__(self, channels: Mapping[str, Channel], guard: SendGuard) -> None:
+        self._channels = channels
+        self._guard = guard
+
+    @property
+    def names(self) -> Sequence[str]:
+        return sorted(self._channels)
+
+    def limit(self, channel: str) -> int | None:
+        found = self._channels.get(channel)
+        return None if found is None else found.max_text_length
+
+    def decide(self, key: str, override: str | None, channel: str) -> Decision:
+        return self._guard.decide_delivery(key, override, channel)
+
+
+class Outbox:
+    """Sends deliveries through their channels."""
+
+    def __init__(self, store: Store, channels: Mapping[str, Channel], clock: Clock) -> None:
+        self._store = store
+        self._channels = channels
+        self._clock = clock
+        self._workers: dict[DeliveryLane, asyncio.Task[None]] = {}
+        self._again: set[DeliveryLane] = set()
+        """Lanes that were woken while their worker may already have looked for the last time."""
+        self._timer: asyncio.Task[None] | None = None
+        self._sooner = asyncio.Event()
+        self._is_open = False
+
+    async def start(self) -> None:
+        """Go on with what is in line."""
+        await self._store.recover_deliveries(self._takes_key)
+        self._is_open = True
+        self._timer = asyncio.create_task(self._keep_time(), name="outbox timer")
+        for lane in await self._store.lanes_in_line():
+            self._wake(lane)
+
+    def heard(self, fact: Fact) -> None:
+        """React to a commit: something new is in line, or is to be tried again later."""
+        if not isinstance(fact, DeliveryChanged) or fact.delivery.state is not DeliveryState.PENDING:
+            return
+        lane = fact.delivery.lane
+        if lane is None:
+            return
+        if fact.delivery.due_at is None:
+            self._wake(lane)
+        else:
+            self._sooner.set()
+
+    async def close(self) -> None:
+        """Stop sending; a part on its way is waited for, what is left goes on at the next start."""
+        self._is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+        left: set[asyncio.Task[None]] = set(self._workers.values())
+        if left and not self._store.is_closed:
+            _, left = await asyncio.wait(left, timeout=CLOSE_LIMIT_S)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def _wake(self, lane: DeliveryLane) -> None:
+        if not self._is_open:
+            return
+        if lane in self._workers:
+            self._again.add(lane)
+            return
+        worker = self._workers[lane] = asyncio.create_task(self._work(lane), name=f"outbox {lane.channel}")
+        worker.add_done_callback(lambda done: self._ended(lane, done))
+
+    def _ended(self, lane: DeliveryLane, done: asyncio.Task[None]) -> None:
+        del self._workers[lane]
+        if not done.cancelled() and (error := done.exception()) is not None:
+            log.error("the outbox failed", channel=lane.channel, exc_info=error)
+        elif lane in self._again:
+            self._again.discard(lane)
+            self._wake(lane)
+
+    async def _work(self, lane: DeliveryLane) -> None:
+        """Send what a lane has, until its next part has to wait."""
+        while self._is_open:
+            self._again.discard(lane)
+            try:
+                claimed = await self._store.claim_part(lane)
+            except Unavailable as refused:
+                if self._store.is_closed:
+                    return
+                log.warning("waiting to send", channel=lane.channel, error=refused.message)
+                await self._clock.sleep(1)
+                continue
+            if claimed is None:
+                return
+            await self._settle(claimed, await self._send(claimed))
+
+    async def _send(self, claimed: Claimed) -> Sent | ChannelError:
+        delivery, part = claimed.delivery, claimed.part
+        outbound = OutboundPart(
+            delivery_id=delivery.id,
+            key=part.key,
+            to=delivery.target or "",
+            text=part.text,
+            account_id=delivery.account_id,
+            thread_id=delivery.thread_id,
+        )
+        try:
+            return await self._channels[delivery.channel or ""].send(outbound)
+        except ChannelError as error:
+            log.info("a part was not sent", delivery=delivery.id, key=part.key, error=error.reason)
+            return error
+        except Exception as error:  # the edge of a channel: whatever fails there, nobody knows what arrived
+            log.exception("a channel failed", channel=delivery.channel, key=part.key)
+            return ChannelSilent(f"the channel failed: {type(error).__name__}")
+
+    async def _settle(self, claimed: Claimed, answer: Sent | ChannelError) -> None:
+        """Commit what came of an attempt, waiting while the disk is full: it must not be forgotten."""
+        takes_key = self._takes_key(claimed.delivery.channel or "")
+        while True:
+            try:
+                await self._store.settle_part(claimed.part, answer, takes_key=takes_key)
+                return
+            except Unavailable as refused:
+                if self._store.is_closed:
+                    return  # the next start finds the part as being sent
+                log.warning("waiting to commit a receipt", key=claimed.part.key, error=refused.message)
+                await self._clock.sleep(1)
+
+    def _takes_key(self, channel: str) -> bool:
+        found = self._channels.get(channel)
+        return found is not None and found.takes_key
+
+    async def _keep_time(self) -> None:
+        """Wake lanes when their retries are due."""
+        while True:
+            self._sooner.clear()
+            for lane in await self._store.lanes_due():
+                self._wake(lane)
+            due_at = await self._store.next_delivery_due()
+            if due_at is None:
+                await self._sooner.wait()
+                continue
+            wait_s = min(max(0, due_at - self._clock.now_ms()) / 1000, LONGEST_SLEEP_S)
+            await self._first_of_both(wait_s)
+
+    async def _first_of_both(self, wait_s: float) -> None:
+        sleeping = asyncio.create_task(self._clock.sleep(wait_s))
+        called = asyncio.create_task(self._sooner.wait())
+        try:
+            await asyncio.wait((sleeping, called), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sleeping, called):
+                task.cancel()
+            await asyncio.gather(sleeping, called, return_exceptions=True)

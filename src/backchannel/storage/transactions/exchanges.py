@@ -1,0 +1,398 @@
+"""Exchanges: what `sessions_send` started, each step in the commit of what caused it.
+
+`core/exchange.py` decides; this executes. Whatever ends a run, a wait or a session calls in here from its own unit, so
+"the primary run ended" and "turn 1 waits in the requester's inbox" are one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from backchannel.core.chain import Lineage, path_at
+from backchannel.core.delivery import Delivery, DeliveryState
+from backchannel.core.exchange import SendLimits, open_exchange, step
+from backchannel.core.exchange_values import (
+    AbortRun,
+    Action,
+    AddNote,
+    Change,
+    Deliver,
+    Event,
+    Exchange,
+    Finish,
+    Party,
+    QueueRun,
+    Refused,
+    Reopen,
+    Retried,
+    RunEnded,
+    SendRequest,
+    SessionInterrupted,
+    Settle,
+    WaitEnd,
+    WaitEnded,
+    read_exchange,
+    write_exchange,
+)
+from backchannel.core.keys import CallerKeys, KeyScheme, Kind, SessionKey, row_channel
+from backchannel.core.messages import Message, Role, TextBlock
+from backchannel.core.runs import Chain, Run, RunRequest
+from backchannel.core.sessions import Session
+from backchannel.core.waits import Wait, may_wait
+from backchannel.errors import ExchangeNotFound, SessionNotFound
+from backchannel.storage.ids import new_id
+from backchannel.storage.transactions import deliveries, idempotency, inbox, receipts, runs, sessions
+from backchannel.storage.transactions.deliveries import Receipt
+from backchannel.storage.tx import LIVE, Check, Tx, required
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A send, as a tool asks for it; what it stands on is read in the unit that accepts it."""
+
+    exchange_id: str
+    run_id: str
+    requester: SessionKey | None
+    target: SessionKey
+    message: str
+    wait_ms: int
+    call_id: str | None = None
+    """The tool call in a run of the requester."""
+    calling_run: str | None = None
+    digest: str | None = None
+    """What the idempotency key of a call from outside stands for."""
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """An exchange, as it is now, and until when its caller waits (None: no longer, or never did)."""
+
+    exchange: Exchange
+    run: Run
+    delivery_id: str
+    delivery_state: str
+    wait_until: int | None
+
+
+def open_(tx: Tx, ask: Ask, scheme: KeyScheme, limits: SendLimits, check: Check, now: int) -> Opened | Refused:
+    """Accept a send with its primary run, its receipt and its wait; the same call again finds the first."""
+    if ask.digest is not None:
+        idempotency.find_run(tx, ask.run_id, ask.digest)  # refuses a key that stands for something else
+    if find(tx, ask.exchange_id) is not None:
+        return look(tx, ask.exchange_id)
+    target = _target(tx, ask.target, scheme)
+    show = _shown(scheme)
+    if ask.wait_ms > 0 and ask.requester == ask.target:
+        # Also where a program calls in the name of a session that is not there yet.
+        return Refused(may_wait((), str(ask.target), str(ask.target), show))
+    request = SendRequest(
+        exchange_id=ask.exchange_id,
+        run_id=ask.run_id,
+        requester=None if ask.requester is None else _party(tx, ask.requester, show),
+        target=_as_party(ask.target, target, show),
+        message=ask.message,
+        call_id=ask.call_id,
+        is_waiting=ask.wait_ms > 0,
+        address=target.address if target else None,
+        origin=_lineage(tx, ask.calling_run, show),
+    )
+    opened = open_exchange(request, _waits(tx, now), limits, show)
+    if isinstance(opened, Refused):
+        return opened
+    # Made only now: a send that is refused leaves nothing behind.
+    check(sessions.ensure(tx, ask.target, scheme, now))
+    exchange, actions = opened
+    _insert(tx, exchange, ask, now)
+    if ask.digest is not None:
+        idempotency.remember_run(tx, ask.run_id, ask.digest, now)
+    _perform(tx, exchange, actions, now)
+    return look(tx, exchange.id)
+
+
+def _insert(tx: Tx, exchange: Exchange, ask: Ask, now: int) -> None:
+    delivery_id = new_id()
+    requester = None if ask.requester is None else str(ask.requester)
+    tx.run(
+        "INSERT INTO exchanges (id, requester_key, target_key, state, turn, body, delivery_id, created_at, updated_at) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        exchange.id,
+        requester,
+        str(ask.target),
+        exchange.state.value,
+        exchange.turn,
+        write_exchange(exchange),
+        delivery_id,
+        now,
+        now,
+    )
+    receipts.open_(tx, delivery_id, str(ask.target), exchange.id, now)
+    if ask.wait_ms > 0 and ask.call_id is not None:
+        tx.run(
+            "INSERT INTO waits (call_id, waiter_key, target_key, run_id, until_at) VALUES (?, ?, ?, ?, ?)",
+            ask.call_id,
+            requester,
+            str(ask.target),
+            exchange.primary_run,
+            now + ask.wait_ms,
+        )
+
+
+def _target(tx: Tx, key: SessionKey, scheme: KeyScheme) -> Session | None:
+    """Load the session to send to; None is the main session of an agent before its first message.
+
+    Raises:
+        SessionNotFound: it is not there any more.
+    """
+    session = sessions.find(tx, str(key))
+    is_there = session is not None and session.archived_at is None and not session.deleting
+    if not is_there and not scheme.is_main(key):
+        raise SessionNotFound(f"there is no session {str(key)!r} any more: it was deleted", sessionKey=str(key))
+    return session
+
+
+def _shown(scheme: KeyScheme) -> Callable[[str], str]:
+    """Tell how keys are written in texts and paths."""
+    keys = CallerKeys(scheme, None)
+    return lambda key: keys.show(SessionKey.stored(key))
+
+
+def _party(tx: Tx, key: SessionKey, show: Callable[[str], str]) -> Party | None:
+    """Tell who asks; a session that does not exist cannot be answered, and a call does not make it."""
+    session = sessions.find(tx, str(key))
+    return None if session is None or session.archived_at is not None else _as_party(key, session, show)
+
+
+def _as_party(key: SessionKey, session: Session | None, show: Callable[[str], str]) -> Party:
+    name = show(str(key))
+    channel = "unknown" if session is None else _channel(session, key)
+    return Party(key=key, channel=channel, shown=None if name == str(key) else name)
+
+
+def _channel(session: Session, key: SessionKey) -> str:
+    address = session.address
+    return row_channel(key, Kind(session.kind), session.channel, address.channel if address else None)
+
+
+def _lineage(tx: Tx, run_id: str | None, show: Callable[[str], str]) -> Lineage | None:
+    """Tell where the calling run stands in its chain; a call from outside a run starts a new one."""
+    if run_id is None:
+        return None
+    run = runs.need(tx, run_id)
+    path: tuple[str, ...] = ()
+    if run.exchange_id is not None and (exchange := find(tx, run.exchange_id)) is not None:
+        path = exchange.path
+    path = path_at(path, show(run.session_key))
+    return Lineage(chain=Chain(run.chain_id, run.hop), path=path, runs=_chain_runs(tx, run.chain_id))
+
+
+def _chain_runs(tx: Tx, chain_id: str) -> int:
+    """Count the runs of a chain: the one that began it is one, or, where a send from outside did, a whole exchange."""
+    (further,) = required(tx.one("SELECT count(*) FROM runs WHERE chain_id = ? AND hop > 0", chain_id))
+    (first,) = required(
+        tx.one(
+            "SELECT count(*) FROM runs WHERE exchange_id = (SELECT exchange_id FROM runs WHERE id = ?) "
+            "AND chain_id = ? AND hop = 0",
+            chain_id,
+            chain_id,
+        )
+    )
+    return int(further) + max(1, int(first))
+
+
+def _waits(tx: Tx, now: int) -> list[Wait]:
+    """List who waits for whom; whoever has its answer by now, and only needs a slot to go on, waits for nobody."""
+    rows = tx.all(
+        "SELECT w.waiter_key, w.target_key FROM waits w JOIN runs r ON r.id = w.run_id "
+        f"WHERE w.until_at > ? AND r.{LIVE}",
+        now,
+    )
+    return [Wait(*row) for row in rows]
+
+
+def find(tx: Tx, exchange_id: str) -> Exchange | None:
+    row = tx.one("SELECT body FROM exchanges WHERE id = ?", exchange_id)
+    return None if row is None else read_exchange(row[0])
+
+
+def look(tx: Tx, exchange_id: str) -> Opened:
+    """Load an exchange with its primary run, its receipt and its wait."""
+    body, delivery_id = required(tx.one("SELECT body, delivery_id FROM exchanges WHERE id = ?", exchange_id))
+    exchange = read_exchange(body)
+    (state,) = required(tx.one("SELECT state FROM deliveries WHERE id = ?", delivery_id))
+    wait = tx.one("SELECT until_at FROM waits WHERE call_id = ?", exchange.call_id) if exchange.call_id else None
+    return Opened(exchange, runs.need(tx, exchange.primary_run), delivery_id, state, None if wait is None else wait[0])
+
+
+class Story(msgspec.Struct, frozen=True):
+    """An exchange with all that became of it."""
+
+    exchange: Exchange
+    runs: list[Run]
+    receipt: Receipt
+    created_at: int
+    updated_at: int
+
+
+def story(tx: Tx, exchange_id: str | None, run_id: str | None) -> Story:
+    """Load an exchange, by its id or by one of its runs, with its runs and its receipt.
+
+    Raises:
+        ExchangeNotFound: there is none.
+    """
+    row = tx.one(
+        "SELECT body, delivery_id, created_at, updated_at FROM exchanges "
+        "WHERE id = coalesce(?, (SELECT exchange_id FROM runs WHERE id = ?))",
+        exchange_id,
+        run_id,
+    )
+    if row is None:
+        named = (
+            f"no exchange {exchange_id[:80]!r}" if exchange_id else f"no exchange has the run {(run_id or '')[:80]!r}"
+        )
+        raise ExchangeNotFound(f"{named}: pass the runId that sessions_send returned")
+    body, delivery_id, created_at, updated_at = row
+    exchange = read_exchange(body)
+    runs_of_it = runs.of_exchange(tx, exchange.id)
+    return Story(exchange, runs_of_it, deliveries.receipt(tx, delivery_id), created_at, updated_at)
+
+
+# What happens to an exchange
+
+
+def run_ended(tx: Tx, run: Run, now: int) -> None:
+    """Take an exchange on, now that one of its runs has ended."""
+    if run.exchange_id is not None:
+        ended = RunEnded(
+            run_id=run.id,
+            state=run.state,
+            reply=run.reply,
+            error=run.error,
+            has_started=run.session_id is not None,
+        )
+        _advance(tx, run.exchange_id, ended, now)
+
+
+def run_retried(tx: Tx, run: Run, now: int) -> None:
+    """Take an exchange up again whose failed run a person retries."""
+    if run.exchange_id is not None:
+        _advance(tx, run.exchange_id, Retried(run_id=run.id), now)
+
+
+def announce_again(tx: Tx, delivery: Delivery, now: int) -> bool:
+    """Ask for an announce once more whose run failed; False when the receipt has its text, or is not one of these."""
+    if delivery.exchange_id is None or delivery.text is not None or delivery.state is not DeliveryState.FAILED:
+        return False
+    _advance(tx, delivery.exchange_id, Retried(), now)
+    return True
+
+
+def expire_wait(tx: Tx, exchange_id: str, now: int) -> Opened:
+    """End a wait whose time ran out, unless the run has ended by now: then its outcome counts."""
+    opened = look(tx, exchange_id)
+    if opened.run.is_finished:
+        return opened
+    if opened.exchange.call_id is not None:
+        tx.run("DELETE FROM waits WHERE call_id = ?", opened.exchange.call_id)
+    _advance(tx, exchange_id, WaitEnded(WaitEnd.EXPIRED), now)
+    return look(tx, exchange_id)
+
+
+def call_ended(tx: Tx, call_id: str, how: WaitEnd, now: int) -> None:
+    """A tool call that may have been waiting has its result, or will never have it."""
+    row = tx.one("SELECT r.exchange_id FROM waits w JOIN runs r ON r.id = w.run_id WHERE w.call_id = ?", call_id)
+    if row is not None:
+        tx.run("DELETE FROM waits WHERE call_id = ?", call_id)
+        _advance(tx, row[0], WaitEnded(how), now)
+
+
+def session_interrupted(tx: Tx, key: SessionKey, change: Change, active_run: str | None, now: int) -> None:
+    """Shorten the open exchanges of a session that was reset, stopped or deleted."""
+    event = SessionInterrupted(key=key, change=change, active_run=active_run)
+    rows = tx.all(
+        "SELECT id FROM exchanges WHERE requester_key = ? AND state <> 'done' "
+        "UNION SELECT id FROM exchanges WHERE target_key = ? AND state <> 'done'",
+        str(key),
+        str(key),
+    )
+    for (exchange_id,) in rows:
+        _advance(tx, exchange_id, event, now)
+
+
+def _advance(tx: Tx, exchange_id: str, event: Event, now: int) -> None:
+    row = tx.one("SELECT body FROM exchanges WHERE id = ?", exchange_id)
+    if row is None:
+        return
+    before = read_exchange(row[0])
+    target = sessions.find(tx, str(before.target.key))
+    exchange, actions = step(before, event, target.address if target else None)
+    if exchange != before:
+        _write(tx, exchange, now)
+    _perform(tx, exchange, actions, now)
+
+
+def _write(tx: Tx, exchange: Exchange, now: int) -> None:
+    tx.run(
+        "UPDATE exchanges SET state = ?, turn = ?, body = ?, updated_at = ? WHERE id = ?",
+        exchange.state.value,
+        exchange.turn,
+        write_exchange(exchange),
+        now,
+        exchange.id,
+    )
+
+
+def _perform(tx: Tx, exchange: Exchange, actions: tuple[Action, ...], now: int) -> None:
+    for action in actions:
+        match action:
+            case QueueRun():
+                runs.queue_step(tx, _request(exchange, action), now)
+            case AbortRun():
+                _abort(tx, action, now)
+            case AddNote():
+                _add_note(tx, action, now)
+            case Deliver():
+                receipts.hand_over(tx, _receipt(tx, exchange), action.text, action.address, now)
+            case Settle():
+                receipts.settle(tx, _receipt(tx, exchange), action.outcome.value, action.reason, now)
+            case Reopen():
+                receipts.reopen(tx, _receipt(tx, exchange), now)
+            case Finish():
+                pass  # its state says so, and was written above
+
+
+def _request(exchange: Exchange, action: QueueRun) -> RunRequest:
+    return RunRequest(
+        key=action.key,
+        content=tuple(TextBlock(text=text) for text in action.texts),
+        provenance=action.provenance,
+        kind=action.kind,
+        id=action.id,
+        deliver=action.deliver,
+        chain=action.chain,
+        exchange_id=exchange.id,
+    )
+
+
+def _receipt(tx: Tx, exchange: Exchange) -> str:
+    (delivery_id,) = required(tx.one("SELECT delivery_id FROM exchanges WHERE id = ?", exchange.id))
+    return str(delivery_id)
+
+
+def _abort(tx: Tx, action: AbortRun, now: int) -> None:
+    run = runs.need(tx, action.run_id)
+    if not run.is_finished and (action.even_running or run.session_id is None):
+        runs.request_abort(tx, run.session_key, run.id, now)
+
+
+def _add_note(tx: Tx, action: AddNote, now: int) -> None:
+    session = sessions.find(tx, str(action.key))
+    if session is None or session.archived_at is not None or session.deleting:
+        return  # nobody is left to read it
+    note = Message(
+        id=new_id(),
+        role=Role.USER,
+        content=(TextBlock(text=action.text),),
+        timestamp=now,
+        provenance=action.provenance,
+    )
+    inbox.add_to(tx, session, note, now)

@@ -1,0 +1,145 @@
+"""Inbound messages: known by their id, handled once for ever, with all that follows in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from backchannel.core.commands import CommandReply
+from backchannel.core.inbound import Admission, InboundEvent, InboundId, Routed, Verdict
+from backchannel.core.keys import ChatType, KeyScheme
+from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
+from backchannel.core.runs import Accepted, RunRequest
+from backchannel.core.sessions import Session, write_address
+from backchannel.storage.ids import new_id
+from backchannel.storage.transactions import commands, deliveries, inbox, runs, sessions
+from backchannel.storage.transactions.deliveries import Outlets, Post
+from backchannel.storage.tx import Tx
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that came in, and how it is judged."""
+
+    event: InboundEvent
+    routed: Routed
+    admit: Callable[[Session | None], Admission]
+    """Decides what is done with it, from its session as it is in the unit."""
+    agent_model: str | None = None
+    """The model of the session's agent, for `/status`."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was made of an inbound message, as its row keeps it."""
+
+    verdict: Verdict
+    reason: str
+    session_key: str
+    run_id: str | None = None
+    command: str | None = None
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What became of an inbound message, now or when it came first; `accepted` is its run, if it has one."""
+
+    outcome: Outcome
+    accepted: Accepted | None = None
+    is_repeat: bool = False
+
+
+def take(tx: Tx, arrival: Arrival, scheme: KeyScheme, outlets: Outlets, number: int | None, now: int) -> Taken:
+    """Handle a message once: ignore it, record it, answer it with a run, or carry out its command.
+
+    With a process `number` its run is started at once when the lane is free.
+    """
+    known = _known(tx, arrival.event.identity)
+    if known is not None:
+        return Taken(known, is_repeat=True)
+    admission = arrival.admit(sessions.find(tx, str(arrival.routed.key)))
+    accepted: Accepted | None = None
+    match admission.verdict:
+        case Verdict.RECORD:
+            _arrive(tx, arrival, scheme, now)
+            inbox.add_note(tx, arrival.routed.key, scheme, _note(arrival.event, now), now)
+        case Verdict.ANSWER:
+            _arrive(tx, arrival, scheme, now)
+            accepted = runs.accept(tx, _request(arrival), scheme, number, now)
+        case Verdict.COMMAND:
+            _command(tx, arrival, admission, scheme, outlets, now)
+    outcome = Outcome(
+        verdict=admission.verdict,
+        reason=admission.reason,
+        session_key=str(arrival.routed.key),
+        run_id=accepted.run.id if accepted else None,
+        command=admission.command.name.value if admission.command else None,
+    )
+    _remember(tx, arrival.event.identity, outcome, now)
+    return Taken(outcome, accepted)
+
+
+def _known(tx: Tx, id: InboundId) -> Outcome | None:
+    row = tx.one(
+        "SELECT outcome FROM inbound_ids WHERE channel = ? AND account_id = ? AND chat_id = ? AND message_id = ?", *id
+    )
+    return None if row is None else msgspec.json.decode(row[0], type=Outcome)
+
+
+def _remember(tx: Tx, id: InboundId, outcome: Outcome, now: int) -> None:
+    tx.run(
+        "INSERT INTO inbound_ids (channel, account_id, chat_id, message_id, outcome, at) VALUES (?, ?, ?, ?, ?, ?)",
+        *id,
+        msgspec.json.encode(outcome).decode(),
+        now,
+    )
+
+
+def _arrive(tx: Tx, arrival: Arrival, scheme: KeyScheme, now: int) -> None:
+    """Write down where the session was last spoken to from, and what its chat is called."""
+    routed = arrival.routed
+    session = sessions.ensure(tx, routed.key, scheme, now)
+    sessions.update(
+        tx,
+        session.key,
+        "delivery_context = ?, display_name = coalesce(?, display_name), channel = coalesce(?, channel)",
+        write_address(routed.address),
+        routed.display_name,
+        None if arrival.event.chat_type is ChatType.DIRECT else arrival.event.channel,
+    )
+
+
+def _request(arrival: Arrival) -> RunRequest:
+    event = arrival.event
+    return RunRequest(
+        key=arrival.routed.key,
+        content=text_content(event.text),
+        provenance=_provenance(event),
+        deliver=True,
+        reply_to=arrival.routed.address,  # the place it came from, whoever speaks to the session meanwhile
+    )
+
+
+def _note(event: InboundEvent, now: int) -> Message:
+    return Message(
+        id=new_id(),
+        role=Role.SYSTEM,
+        content=text_content(event.text),
+        timestamp=now,
+        provenance=_provenance(event),
+        label=event.sender_name or event.sender_id,
+    )
+
+
+def _provenance(event: InboundEvent) -> Provenance:
+    return Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_channel=event.channel)
+
+
+def _command(tx: Tx, arrival: Arrival, admission: Admission, scheme: KeyScheme, outlets: Outlets, now: int) -> None:
+    command, routed = admission.command, arrival.routed
+    if command is None:
+        raise ValueError("a message that is admitted as a command names it")
+    if isinstance(command, CommandReply):
+        text = command.text
+    else:
+        text = commands.carry_out(tx, command, routed.key, scheme, admission.standing, arrival.agent_model, now)
+    reply = Post(session_key=str(routed.key), address=routed.address, text=text, always=True)
+    deliveries.post(tx, reply, now, outlets)

@@ -1,0 +1,106 @@
+"""The bridge as a channel: what it posts, and what it makes of each kind of answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from backchannel.channels.bridge import Bridge
+from backchannel.config.schema_doors import Channel
+from backchannel.core.channels import ChannelBusy, ChannelRefused, ChannelSilent, OutboundPart
+from backchannel.runtime.clock import SystemClock
+from tests.support.far_end import SECRET, Break, FarEnd, Fault, Hang, Told
+
+pytestmark = pytest.mark.anyio
+PART = OutboundPart(delivery_id="d", key="d/1", to="Chat-1", text="hello", account_id="default")
+
+
+@asynccontextmanager
+async def bridge_to(url: str, secret: str = SECRET, limit_s: float = 5) -> AsyncIterator[Bridge]:
+    settings = Channel(adapter="bridge", url=url, secret=secret)
+    bridge = Bridge("desk", settings, SystemClock(), answer_limit_s=limit_s)
+    try:
+        yield bridge
+    finally:
+        await bridge.close()
+
+
+async def test_a_part_is_posted_signed_with_its_key_and_the_far_ends_id_comes_back() -> None:
+    async with FarEnd() as far_end, bridge_to(far_end.url) as bridge:
+        sent = await bridge.send(PART)
+        whole = OutboundPart(delivery_id="e", key="e/2", to="C", text="ü", account_id="work", thread_id="T")
+        await bridge.send(whole)
+    assert sent.message_id == "m1"
+    first, second = far_end.messages
+    assert (first.key, first.to, first.text, first.account_id, first.thread_id) == (
+        "d/1",
+        "Chat-1",
+        "hello",
+        None,
+        None,
+    )
+    assert (second.key, second.text, second.account_id, second.thread_id) == ("e/2", "ü", "work", "T")
+
+
+async def test_a_part_that_comes_again_is_taken_once() -> None:
+    async with FarEnd() as far_end, bridge_to(far_end.url) as bridge:
+        assert bridge.takes_key
+        assert await bridge.send(PART) == await bridge.send(PART)
+    assert far_end.posts == ["d/1", "d/1"] and far_end.counts == {"d/1": 1}
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 410, 302])
+async def test_a_4xx_or_a_redirect_is_a_refusal(status: int) -> None:
+    async with FarEnd() as far_end, bridge_to(far_end.url) as bridge:
+        far_end.then(Fault(status, body="no such chat"))
+        with pytest.raises(ChannelRefused, match=f"{status}: no such chat"):
+            await bridge.send(PART)
+
+
+@pytest.mark.parametrize("told", ["7", "in 7 seconds", None])
+async def test_a_429_is_busy_for_as_long_as_it_says(told: str | None) -> None:
+    later = datetime.now(UTC) + timedelta(seconds=7)
+    value = format_datetime(later, usegmt=True) if told == "in 7 seconds" else told
+    async with FarEnd() as far_end, bridge_to(far_end.url) as bridge:
+        far_end.then(Fault(429, headers={} if value is None else {"Retry-After": value}))
+        with pytest.raises(ChannelBusy) as busy:
+            await bridge.send(PART)
+    if told is None:
+        assert busy.value.retry_after_s is None
+    else:
+        assert 4 < (busy.value.retry_after_s or 0) <= 7
+
+
+@pytest.mark.parametrize("told", [Fault(500), Fault(503), Break(), Hang()], ids=str)
+async def test_a_5xx_a_broken_answer_and_none_leave_it_unknown(told: Told) -> None:
+    async with FarEnd() as far_end, bridge_to(far_end.url, limit_s=0.3) as bridge:
+        far_end.then(told)
+        with pytest.raises(ChannelSilent):
+            await bridge.send(PART)
+
+
+async def test_a_far_end_that_is_not_there_has_surely_not_taken_it() -> None:
+    async with FarEnd() as far_end:
+        url = far_end.url
+    async with bridge_to(url) as bridge:
+        with pytest.raises(ChannelBusy, match="cannot be reached"):
+            await bridge.send(PART)
+
+
+async def test_a_message_without_an_id_of_its_own_was_taken_all_the_same() -> None:
+    async with FarEnd() as far_end, bridge_to(far_end.url) as bridge:
+        far_end.then(Fault(200, body="thanks", takes=True), Fault(204, body="", takes=True))
+        assert (await bridge.send(PART)).message_id is None
+        assert (await bridge.send(PART)).message_id is None
+
+
+async def test_neither_the_secret_nor_the_text_is_in_what_goes_wrong() -> None:
+    async with FarEnd() as far_end, bridge_to(far_end.url, secret="another secret, of 16 and more") as bridge:
+        with pytest.raises(ChannelRefused) as refused:
+            await bridge.send(PART)
+    assert far_end.messages == []
+    assert "another secret" not in refused.value.reason and "hello" not in refused.value.reason

@@ -1,0 +1,198 @@
+"""The far end of a bridge: a real HTTP server that takes each key once, and can be told to misbehave.
+
+    async with FarEnd() as far_end:
+        far_end.then(Fault(500), Hang(), Break())
+        … a gateway whose channel has the url `far_end.url` …
+        await far_end.took(3)
+
+A key that comes again is answered as the first time and not taken again, as the bridge asks of its far ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from backchannel.channels.bridge import SIGNATURE, is_signed, sign
+
+SECRET = "a secret of the tests, long enough"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An answer with this status, by a far end that has not taken the message, unless it says so."""
+
+    status: int = 500
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: str = '{"error": "not now"}'
+    takes: bool = False
+
+
+@dataclass(frozen=True)
+class Hang:
+    """No answer, for as long as the other side waits; the message was taken, or not."""
+
+    takes: bool = False
+
+
+@dataclass(frozen=True)
+class Break:
+    """The connection is closed in the middle of the answer; the message was taken."""
+
+    takes: bool = True
+
+
+Told = Fault | Hang | Break
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that the far end took."""
+
+    key: str
+    to: str
+    text: str
+    account_id: str | None
+    thread_id: str | None
+    message_id: str
+
+
+class FarEnd:
+    """The stand-in for a platform and its bridge."""
+
+    def __init__(self, secret: str = SECRET) -> None:
+        self.secret = secret
+        self.url = ""
+        self.posts: list[str] = []
+        """The keys of everything that was posted, in order, repetitions included."""
+        self.messages: list[Message] = []
+        self._taken: dict[str, Message] = {}
+        self._told: deque[Told] = deque()
+        self._came = asyncio.Condition()
+        self._handlers: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/out"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for handler in self._handlers:
+            handler.cancel()
+        await asyncio.gather(*self._handlers, return_exceptions=True)
+        await self._server.wait_closed()
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        """Make the settings of a channel that leads here."""
+        return {"adapter": "bridge", "url": self.url, "secret": self.secret, "allowFrom": ["*"], **more}
+
+    def then(self, *told: Told) -> None:
+        """Say what becomes of the next posts; all others are taken and answered."""
+        self._told.extend(told)
+
+    async def took(self, count: int) -> list[Message]:
+        """Wait until so many messages were taken in all."""
+        async with asyncio.timeout(10), self._came:
+            await self._came.wait_for(lambda: len(self.messages) >= count)
+        return self.messages
+
+    async def posted(self, count: int) -> None:
+        """Wait until so much was posted in all, taken or not."""
+        async with asyncio.timeout(10), self._came:
+            await self._came.wait_for(lambda: len(self.posts) >= count)
+
+    @property
+    def texts(self) -> list[str]:
+        return [message.text for message in self.messages]
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often each key was taken: once, or somebody reads it twice."""
+        return Counter(message.key for message in self.messages)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._handlers.add(task)
+        task.add_done_callback(self._handlers.discard)
+        try:
+            while await self._one(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+        body = await reader.readexactly(int(headers["content-length"]))
+        if not is_signed(self.secret, body, headers.get(SIGNATURE.lower())):
+            await _answer(writer, 401, {}, '{"error": "bad signature"}')
+            return True
+        key, told = headers["idempotency-key"], self._told.popleft() if self._told else None
+        if told is None or told.takes:
+            self._take(key, json.loads(body))
+        self.posts.append(key)
+        async with self._came:
+            self._came.notify_all()
+        match told:
+            case Fault(status, extra, text):
+                await _answer(writer, status, extra, text)
+            case Hang():
+                await reader.read()  # until the other side goes away
+                return False
+            case Break():
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+                await writer.drain()
+                return False
+            case None:
+                await _answer(writer, 200, {}, json.dumps({"messageId": self._taken[key].message_id}))
+        return True
+
+    def _take(self, key: str, body: dict[str, Any]) -> None:
+        if key in self._taken:
+            return
+        message = Message(
+            key=key,
+            to=body["to"],
+            text=body["text"],
+            account_id=body.get("accountId"),
+            thread_id=body.get("threadId"),
+            message_id=f"m{len(self.messages) + 1}",
+        )
+        assert body["deliveryId"] == key.rpartition("/")[0]
+        self.messages.append(message)
+        self._taken[key] = message
+
+
+async def _answer(writer: asyncio.StreamWriter, status: int, headers: Mapping[str, str], body: str) -> None:
+    lines = [f"HTTP/1.1 {status} told", f"Content-Length: {len(body.encode())}", "Content-Type: application/json"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    writer.write(("\r\n".join(lines) + "\r\n\r\n" + body).encode())
+    await writer.drain()
+
+
+def event(**changed: Any) -> dict[str, Any]:
+    """Make an inbound event: somebody writes directly."""
+    return {
+        "chatType": "direct",
+        "chatId": "Chat-1",
+        "senderId": "ann",
+        "messageId": "in-1",
+        "text": "hello",
+        **changed,
+    }
+
+
+def signed(posted: dict[str, Any], secret: str = SECRET) -> tuple[bytes, dict[str, str]]:
+    """Make the body and headers of a post of the far end."""
+    body = json.dumps(posted).encode()
+    return body, {SIGNATURE: sign(secret, body), "Content-Type": "application/json"}
