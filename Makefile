@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STATE  ?= .state
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check format bench clean
+.PHONY: help up test soak check format bench clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ up: $(VENV)/.ready ## Start the gateway in a state folder of its own
 
 test: $(VENV)/.ready ## Run the tests
 	$(BIN)/pytest -n 2
+
+soak: $(VENV)/.ready ## Kill it for a minute while sessions exchange; FOR=600 takes longer, SEED=1 repeats one
+	@$(BIN)/python -m tests.soak.soak $(if $(FOR),--seconds $(FOR)) $(if $(SEED),--seed $(SEED))
 
 check: $(VENV)/.ready ## Format, lint and types
 	$(BIN)/ruff format --check .

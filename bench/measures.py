@@ -119,6 +119,12 @@ class Timings:
         return {"p95": self.at(95), "p99": self.at(99)}
 
 
+def growth(few: Timings, many: Timings) -> float:
+    """Tell how many times as long it takes with many, round by round."""
+    pairs = zip(few.rounds, many.rounds, strict=True)
+    return statistics.median(statistics.median(many) / statistics.median(few) for few, many in pairs)
+
+
 def time_calls(call: Callable[[], object], count: int) -> list[float]:
     """Time a call so many times, in milliseconds."""
     took = []

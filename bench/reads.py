@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import statistics
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
@@ -17,7 +16,7 @@ from backchannel.storage.sqlite import connect
 from backchannel.storage.store import Store
 from bench.client import Client, Failed, connected, echoing
 from bench.floors import list_sessions, read_messages
-from bench.measures import Curve, Figure, Findings, Goal, Timings, time_awaits, time_calls
+from bench.measures import Curve, Figure, Findings, Goal, Timings, growth, time_awaits, time_calls
 from bench.states import State
 from bench.world import World
 
@@ -75,7 +74,7 @@ async def session_lists(world: World) -> Findings:
     few, many = sizes.sessions[0], sizes.sessions[-1]
     yield Figure(
         name=f"sessions.list, {many:,} against {few:,}",
-        value=_growth(listed[few].lists, listed[many].lists),
+        value=growth(listed[few].lists, listed[many].lists),
         unit="×",
         goal=Goal(at_most=FLAT),
     )
@@ -100,12 +99,6 @@ def check_count(answer: bytes, field: str, count: int) -> None:
     found = len(msgspec.json.decode(answer)[field])
     if found != count:
         raise Failed(f"{found} {field} came instead of {count}")
-
-
-def _growth(few: Timings, many: Timings) -> float:
-    """Tell how many times as long it takes with many, round by round."""
-    pairs = zip(few.rounds, many.rounds, strict=True)
-    return statistics.median(statistics.median(many) / statistics.median(few) for few, many in pairs)
 
 
 async def transcript_ends(world: World) -> Findings:
@@ -146,7 +139,7 @@ async def transcript_ends(world: World) -> Findings:
     few, many = sizes.messages[0], sizes.messages[-1]
     yield Figure(
         name=f"the same, {many:,} against {few:,}",
-        value=_growth(stored[few], stored[many]),
+        value=growth(stored[few], stored[many]),
         unit="×",
         goal=Goal(at_most=FLAT),
     )

@@ -7,15 +7,21 @@ from collections.abc import Callable
 from bench.measures import Findings
 from bench.reads import session_lists, transcript_ends
 from bench.runs import many_runs, one_run, waiting_runs
+from bench.sends import many_sends, one_send
 from bench.starts import idle_memory, starts
+from bench.tools import lists_with_messages, restricted_lists
 from bench.world import World
 
 ROWS: dict[str, Callable[[World], Findings]] = {
     "run": one_run,
     "rate": many_runs,
     "list": session_lists,
+    "list-messages": lists_with_messages,
+    "list-as": restricted_lists,
     "history": transcript_ends,
     "waiting": waiting_runs,
+    "send": one_send,
+    "send-many": many_sends,
     "start": starts,
     "memory": idle_memory,
 }

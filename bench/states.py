@@ -32,17 +32,24 @@ class State:
     long: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     @property
+    def first(self) -> str:
+        """The key of its first session."""
+        return str(_session(0)[0])
+
+    @property
     def database(self) -> Path:
         return self.path / "backchannel.db"
 
 
-def make_state(path: Path, *, sessions: int = 0, messages: tuple[int, ...] = ()) -> State:
-    """Fill a new state folder."""
+def make_state(path: Path, *, sessions: int = 0, said: int = 0, messages: tuple[int, ...] = ()) -> State:
+    """Fill a new state folder: so many sessions with `said` messages each, and one for each number of `messages`."""
     state = State(path)
     prepare_sqlite(state.database)
     connection = connect(state.database)
     connection.execute("BEGIN")
     rows = [_session(n) for n in range(sessions)]
+    for row in rows:
+        connection.executemany(_MESSAGE, _messages(row[1], said))
     for n, count in enumerate(messages, start=sessions):
         row = _session(n)
         rows.append(row)
@@ -50,7 +57,7 @@ def make_state(path: Path, *, sessions: int = 0, messages: tuple[int, ...] = ())
         connection.executemany(_MESSAGE, _messages(row[1], count))
     counts = {session_id: count for count, (_, session_id) in state.long.items()}
     connection.executemany(_SESSION, rows)
-    connection.executemany(_SESSION_ID, ((row[1], row[0], counts.get(row[1], 0), row[2]) for row in rows))
+    connection.executemany(_SESSION_ID, ((row[1], row[0], counts.get(row[1], said), row[2]) for row in rows))
     connection.execute("COMMIT")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()

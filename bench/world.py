@@ -54,7 +54,7 @@ class World:
         self.sizes = sizes
         self.folder = folder
         self._made = 0
-        self._states: dict[tuple[int, tuple[int, ...]], State] = {}
+        self._states: dict[tuple[int, int, tuple[int, ...]], State] = {}
 
     def new_folder(self) -> Path:
         self._made += 1
@@ -62,23 +62,37 @@ class World:
         path.mkdir()
         return path
 
-    def state(self, *, sessions: int = 0, messages: tuple[int, ...] = ()) -> State:
-        """Make a state folder with so many sessions, and one with so many messages for each number; once for all."""
-        wanted = (sessions, messages)
+    def state(self, *, sessions: int = 0, said: int = 0, messages: tuple[int, ...] = ()) -> State:
+        """Make a state folder with so many sessions of `said` messages each, and one with so many messages for each
+        number; once for all."""
+        wanted = (sessions, said, messages)
         if wanted not in self._states:
-            self._states[wanted] = make_state(self.new_folder(), sessions=sessions, messages=messages)
+            self._states[wanted] = make_state(self.new_folder(), sessions=sessions, said=said, messages=messages)
         return self._states[wanted]
 
     @asynccontextmanager
-    async def gateway(self, state: Path | None = None, *, max_concurrent: int = 64) -> AsyncIterator[Server]:
-        """Start a gateway whose agent `main` has the model that costs nothing."""
+    async def gateway(
+        self,
+        state: Path | None = None,
+        *,
+        max_concurrent: int = 64,
+        visibility: str = "tree",
+        model: str = FREE.ref,
+        turns: int = 5,
+    ) -> AsyncIterator[Server]:
+        """Start a gateway whose agent `main` has the model that costs nothing, or another, and sees so much."""
         agents = {
             "defaults": {"maxConcurrent": max_concurrent},
-            "list": [{"id": "main", "model": FREE.ref}],
+            "list": [{"id": "main", "model": model}],
         }
         given = {
             "state": str(state or self.new_folder()),
-            "config": {"agents": agents, "gateway": {"port": 0, "limits": {"connections": 5000}}},
+            "config": {
+                "agents": agents,
+                "tools": {"sessions": {"visibility": visibility}},
+                "session": {"agentToAgent": {"maxPingPongTurns": turns}},
+                "gateway": {"port": 0, "limits": {"connections": 5000}},
+            },
         }
         async with self._server("served", given) as server:
             yield server

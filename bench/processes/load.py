@@ -15,7 +15,7 @@ import uvloop
 
 from bench.client import Client, Echo, Failed, connected, echoing
 from bench.measures import percentile
-from bench.processes.models import QUESTION
+from bench.processes.models import QUESTION, please_ask
 
 TURNS = 10
 """Runs in a session before a new one takes its place, so that transcripts stay short."""
@@ -24,8 +24,9 @@ TURNS = 10
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What to do."""
 
-    kind: Literal["runs", "wave", "echo"]
-    """Runs one after the other in each session, one run in each session, or echoes of the bare server."""
+    kind: Literal["runs", "wave", "asks", "echo"]
+    """Runs one after the other in each session, one run in each session, one in every other session that asks its
+    neighbour, or echoes of the bare server."""
     url: str
     token: str
     connections: int
@@ -89,6 +90,21 @@ def speaker(client: Client, name: str, **more: str) -> Callable[[], Awaitable[ob
     return speak
 
 
+async def _meet(client: Client, session: str) -> None:
+    """Make a session, so that it can be asked."""
+    await client.ask("sessions.patch", {"key": session, "displayName": "one to be asked"})
+
+
+def asker(client: Client, n: int) -> Callable[[], Awaitable[object]]:
+    """Let a session ask another, and wait until it has gone on with the reply."""
+
+    async def ask() -> None:
+        _, ended = client.agent(f"agent:main:hook:asker-{n}", please_ask(f"agent:main:hook:asked-{n}"))
+        check_ok(await ended)
+
+    return ask
+
+
 class _Ended(msgspec.Struct):
     status: str
 
@@ -114,6 +130,12 @@ async def work(load: Load) -> Done:
             calls = [echoer(echoes[n % len(echoes)]) for n in range(load.sessions)]
             return await Loop(load.seconds).run(calls)
         clients = await exits.enter_async_context(_clients(load))
+        if load.kind == "asks":
+            pairs = load.sessions // 2
+            await asyncio.gather(
+                *(_meet(clients[n % len(clients)], f"agent:main:hook:asked-{n}") for n in range(pairs))
+            )
+            return await Loop(0).run([asker(clients[n % len(clients)], n) for n in range(pairs)])
         more = {"model": "bench/second"} if load.kind == "wave" else {}
         mark = time.time_ns()
         calls = [speaker(clients[n % len(clients)], f"{mark}-{n}", **more) for n in range(load.sessions)]

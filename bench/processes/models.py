@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
-from backchannel.core.messages import TextBlock, Usage
+from backchannel.core.control_words import ANNOUNCE_SKIP
+from backchannel.core.exchange_prompts import ANNOUNCE_LINE
+from backchannel.core.messages import Role, TextBlock, ToolCallBlock, Usage
 
 REPLY = "All quiet: the three ships that were due have come in, and nobody has asked for the pilot since noon."
+_ASK = "ask "
 QUESTION = "What is the state of the harbour, and has anyone asked for the pilot?"
 
 
@@ -29,4 +32,33 @@ class TimedModel:
         yield ModelReply(content=(TextBlock(text=REPLY),), usage=Usage(input=20, output=25), model=self.ref)
 
 
+class AskingModel(TimedModel):
+    """Asks the session that a message names, stays silent when it may announce, and else says the same every time."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        last = request.messages[-1]
+        text = last.text if last.role is Role.USER else ""
+        asks, announces = text.startswith(_ASK), ANNOUNCE_LINE in text
+        if not asks and not announces:
+            async for event in super().stream(request):
+                yield event
+            return
+        if self._takes_s:
+            await asyncio.sleep(self._takes_s)
+        if announces:
+            yield self._end(TextBlock(text=ANNOUNCE_SKIP))
+        else:
+            arguments = {"sessionKey": text.removeprefix(_ASK), "message": QUESTION, "timeoutSeconds": 60}
+            yield self._end(ToolCallBlock(id="ask", name="sessions_send", arguments=arguments))
+
+    def _end(self, block: TextBlock | ToolCallBlock) -> ModelReply:
+        return ModelReply(content=(block,), usage=Usage(input=20, output=25), model=self.ref)
+
+
+def please_ask(target: str) -> str:
+    """Make the message to an `AskingModel` that makes it ask a session."""
+    return f"{_ASK}{target}"
+
+
 FREE, SECOND = TimedModel("bench/free", 0), TimedModel("bench/second", 1.0)
+ASKS, ASKS_SECOND = AskingModel("bench/asks", 0), AskingModel("bench/asks-second", 1.0)

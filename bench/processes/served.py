@@ -14,15 +14,15 @@ from backchannel.gateway.auth import OperatorToken
 from backchannel.gateway.logs import configure_logs
 from backchannel.gateway.serve import serve
 from backchannel.gateway.server import Listening
-from bench.processes.models import FREE, SECOND
+from bench.processes.models import ASKS, ASKS_SECOND, FREE, SECOND
 
 
 def main() -> None:
     given = msgspec.json.decode(sys.argv[1])
     configure_logs("info", sys.stderr, as_json=True)
     gateway = Gateway.open(given["config"], state=Path(given["state"]))
-    gateway.add_model(FREE)
-    gateway.add_model(SECOND)
+    for model in (FREE, SECOND, ASKS, ASKS_SECOND):
+        gateway.add_model(model)
 
     def ready(place: Listening, token: OperatorToken) -> None:
         print(msgspec.json.encode({"url": place.websocket_url, "token": token.token}).decode(), flush=True)

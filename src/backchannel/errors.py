@@ -137,6 +137,18 @@ class RunNotFound(NotFound):
     code = "run_not_found"
 
 
+class ExchangeNotFound(NotFound):
+    """No exchange has this id, or this run."""
+
+    code = "exchange_not_found"
+
+
+class DeliveryNotFound(NotFound):
+    """No delivery has this id."""
+
+    code = "delivery_not_found"
+
+
 class TokenNotFound(NotFound):
     """No token has this id."""
 
@@ -167,6 +179,14 @@ class Unauthorized(GatewayError):
     """No valid token came."""
 
     code = "AUTH_TOKEN_MISMATCH"
+    wire_code = "FORBIDDEN"
+    http_status = 401
+
+
+class BadSignature(GatewayError):
+    """What was posted to a channel is not signed with its secret."""
+
+    code = "bad_signature"
     wire_code = "FORBIDDEN"
     http_status = 401
 

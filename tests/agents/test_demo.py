@@ -30,6 +30,10 @@ def test_help_tells_what_it_is_and_every_request_it_understands() -> None:
     assert all(skill.example in text for skill in SKILLS)
 
 
+def test_what_up_suggests_to_ask_is_understood() -> None:
+    assert said(asked("What can you do?")) == said(asked("help"))
+
+
 def test_help_marks_what_this_session_has_no_tool_for() -> None:
     text = said(asked("help", tools=("sessions_list",)))
     assert "`list sessions`\n" in text

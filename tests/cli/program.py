@@ -63,6 +63,10 @@ class Program:
     def json(self, *words: str) -> Any:
         return json.loads(self.answer(*words, "--json"))
 
+    def call(self, *words: str) -> Any:
+        """Run a command whose output is always JSON."""
+        return json.loads(self.answer(*words))
+
     def write_config(self, text: str) -> None:
         self.state.mkdir(exist_ok=True)
         self.config.write_text(text, encoding="utf-8")

@@ -6,7 +6,7 @@ import pytest
 
 from backchannel.cli.client import Place, _websocket_url
 from backchannel.cli.messages import text_of
-from backchannel.cli.output import age, clean
+from backchannel.cli.output import age, build_table, clean, console
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,26 @@ def test_a_message_shows_its_calls_of_tools_only_when_asked() -> None:
 
     assert text_of(message) == "I look."
     assert text_of(message, with_tools=True) == 'I look.\n→ look {"at":"it"}'
+
+
+@pytest.mark.parametrize("width", [20, 30, 60, 80, 200])
+def test_a_table_fits_the_terminal_and_loses_nothing_of_its_first_column(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    key = "   └─ agent:main:subagent:0b0b6b0e-1111-4111-8111-000000000003"
+    console().print(build_table(["session", "status", "name", "cost"], [[key, "idle", "", "$0.25"]]))
+    lines = capsys.readouterr().out.splitlines()
+    first = min(len(key), max(16, width - len("  status") - len("  $0.25")))
+
+    assert max(map(len, lines)) <= width
+    assert "name" not in lines[0], "a column in which nothing stands is left out"
+    assert "".join(line[:first].rstrip() for line in lines).endswith(key)
+
+
+def test_spare_columns_give_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = ["agent:main:main", "idle", "builtin/demo"]
+    for width, left in ((80, ["key", "status", "model"]), (30, ["key", "status"])):
+        monkeypatch.setenv("COLUMNS", str(width))
+        table = build_table(["key", "status", "model"], [row], spare=["model"])
+        assert [column.header for column in table.columns] == left

@@ -93,7 +93,7 @@ async def test_an_agents_token_needs_a_session_that_exists_or_a_main_one(client:
 
 
 class TestAgentTokens:
-    async def test_it_may_wait_for_runs_of_its_own_session_and_do_nothing_else(
+    async def test_it_may_use_the_tools_and_wait_for_runs_of_its_own_session_and_do_nothing_else(
         self, client: Client, world: World
     ) -> None:
         own = await client.run(message="hi", agentId="echo")
@@ -105,7 +105,9 @@ class TestAgentTokens:
             refused = [await agent.refused("agent.wait", {"runId": id}) for id in (other["runId"], "nothing")]
             assert [error["details"]["code"] for error in refused] == ["forbidden", "forbidden"]
             assert refused[0]["message"] == refused[1]["message"]
-            for name in METHODS.keys() - {"agent.wait"}:
+            status = await agent.ask("tools.invoke", tool="session_status")
+            assert status["result"]["agentId"] == "echo"
+            for name in METHODS.keys() - {"agent.wait", "tools.invoke"}:
                 error = await agent.refused(name, {})
                 assert (error["code"], error["details"]["code"]) == ("FORBIDDEN", "forbidden"), name
 

@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from backchannel.agents.demo_exchanges import Part, answer_request, newest_part, play_part, said_by_user
 from backchannel.agents.demo_results import tell_result
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
-from backchannel.core.messages import Block, Message, Role, ToolCallBlock, Usage, text_content
+from backchannel.core.messages import Block, Role, ToolCallBlock, Usage, text_content
 from backchannel.core.requests import estimate_tokens, text_tokens
 
 REF = "builtin/demo"
@@ -71,10 +72,14 @@ def decide(request: ModelRequest) -> tuple[Block, ...]:
     last = request.messages[-1]
     if last.role is Role.TOOL_RESULT:
         return text_content(tell_result(last.tool_name or "", last.text))
-    for skill in SKILLS:
-        if match := skill.pattern.fullmatch(last.text.strip()):
+    part = newest_part(request)
+    if (played := play_part(part)) is not None:
+        return text_content(played)
+    # What another session asks for is looked up with the real tool too; a greeting from it is no call for help.
+    for skill in SKILLS if part.is_users else [skill for skill in SKILLS if skill.tool]:
+        if match := skill.pattern.fullmatch(part.text):
             return _use(skill, match, request)
-    return text_content(_say_back(last, request))
+    return text_content(_say_back(part, request) if part.is_users else answer_request(part))
 
 
 def _use(skill: Skill, match: re.Match[str], request: ModelRequest) -> tuple[Block, ...]:
@@ -85,14 +90,10 @@ def _use(skill: Skill, match: re.Match[str], request: ModelRequest) -> tuple[Blo
     return text_content(f"For that I would call the tool {skill.tool}, which this session does not have.")
 
 
-def _say_back(last: Message, request: ModelRequest) -> str:
-    count = len(_said(request))
+def _say_back(part: Part, request: ModelRequest) -> str:
+    count = len(said_by_user(request))
     nth = "the first thing you said here" if count == 1 else f"number {count} of what you said here"
-    return f"You said: {last.text.strip()}\n\nI keep it in mind as {nth}. Say `help` to see what I understand."
-
-
-def _said(request: ModelRequest) -> list[str]:
-    return [message.text.strip() for message in request.messages if message.role is Role.USER]
+    return f"You said: {part.text}\n\nI keep it in mind as {nth}. Say `help` to see what I understand."
 
 
 def _help(match: re.Match[str], request: ModelRequest) -> str:
@@ -105,10 +106,19 @@ def _help(match: re.Match[str], request: ModelRequest) -> str:
 
 
 def _remember(match: re.Match[str], request: ModelRequest) -> str:
-    earlier = _said(request)[:-1]
+    earlier = said_by_user(request)[:-1]
     if not earlier:
         return "Nothing yet: this is the first thing you said here."
     return "You said, in order:\n" + "\n".join(f"{number}. {text}" for number, text in enumerate(earlier, 1))
+
+
+def _address(word: str) -> str:
+    """Read the session that a person means; a plain name, such as `researcher`, is that agent's main session."""
+    return f"agent:{word}:main" if _AGENT_NAME.fullmatch(word) else word
+
+
+# Not what means something else already: `main`, `current`, `node-…`, and the ids of sessions.
+_AGENT_NAME = re.compile(r"(?!(?:main|current|node-.*|[0-9a-f-]{32,})$)[a-z0-9][a-z0-9_-]*", re.IGNORECASE)
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -127,14 +137,14 @@ SKILLS = (
         "read <session>",
         _pattern(r"read (?P<session>\S+?)"),
         tool="sessions_history",
-        arguments=lambda match: {"sessionKey": match["session"], "limit": 10},
+        arguments=lambda match: {"sessionKey": _address(match["session"]), "limit": 10},
     ),
     Skill("who can I spawn?", _pattern(r"(?:who can i spawn|list agents)"), tool="agents_list"),
     Skill(
         "ask <session> <question>",
         re.compile(r"ask (?P<session>\S+?)[:,]?\s+(?P<message>.+)", re.IGNORECASE | re.DOTALL),
         tool="sessions_send",
-        arguments=lambda match: {"sessionKey": match["session"], "message": match["message"]},
+        arguments=lambda match: {"sessionKey": _address(match["session"]), "message": match["message"]},
     ),
     Skill(
         "spawn <task>",

@@ -56,6 +56,21 @@ def _line(message: dict[str, Any]) -> str:
     return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"
 
 
+def _reply(result: dict[str, Any]) -> str:
+    who = f"`{result['sessionKey']}`"
+    match result["status"]:
+        case "ok":
+            reply = result["reply"].strip()
+            return f"{who} answered:\n\n{_quoted(reply)}" if reply else f"{who} had nothing to say."
+        case "timeout":
+            return f"{who} has not answered yet: {result['error']}"
+    return f"{who} has the message; I did not wait for the answer."
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}".rstrip() for line in text.splitlines())
+
+
 def _agents(result: dict[str, Any]) -> str:
     names = ", ".join(f"`{agent['id']}`" for agent in result["agents"])
     return f"I may spawn under: {names}."
@@ -65,4 +80,5 @@ _TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "sessions_list": _sessions,
     "sessions_history": _history,
     "agents_list": _agents,
+    "sessions_send": _reply,
 }

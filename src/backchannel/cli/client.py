@@ -80,7 +80,7 @@ def find_gateway(options: Options) -> Place:
         settings = config.gateway
         url = url or _load(config.state_dir / "address") or f"http://{settings.host}:{settings.port}"
         token = settings.auth.token or _load(config.state_dir / "token")
-    return Place(_websocket_url(url), token, options.command("up"))
+    return Place(_websocket_url(url), token, Options(options.state, options.config).command("up"))
 
 
 def _load(file: Path) -> str | None:

@@ -6,13 +6,32 @@ needs is imported when it runs, so that `--help` and completion are quick.
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from backchannel.cli import chat, config, history, init, runs, sessions, status, tokens, transcripts, up
+from backchannel.cli import (
+    chat,
+    config,
+    deliveries,
+    history,
+    init,
+    mcp,
+    policy,
+    runs,
+    send,
+    sessions,
+    status,
+    tokens,
+    tools,
+    transcripts,
+    tree,
+    up,
+)
 from backchannel.cli.errors import exit_code_of, next_step
 from backchannel.cli.options import Options, options_of
 from backchannel.cli.output import say, say_styled
@@ -46,10 +65,16 @@ app = typer.Typer(
 app.command()(up.up)
 app.command()(init.init)
 app.command()(chat.chat)
+app.command()(send.send)
 app.command()(sessions.sessions)
 app.command()(history.history)
+app.command()(tree.tree)
 app.add_typer(runs.app, name="runs")
+app.add_typer(deliveries.app, name="deliveries")
 app.command()(status.status)
+app.add_typer(tools.app, name="tools")
+app.add_typer(policy.app, name="policy")
+app.command()(mcp.mcp)
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(transcripts.app, name="transcripts")
 app.add_typer(config.app, name="config")
@@ -85,4 +110,7 @@ def _options(
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal's encoding lacks is shown as `?`
+            stream.reconfigure(errors="replace")
     app()

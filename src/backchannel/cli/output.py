@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PATIENCE_S = 1.0
 """How long a command may be silent before it says what it waits for."""
 
+NARROWEST = 16
+"""The least room for the first column of a table, however narrow the terminal."""
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _STYLES = {
     "ok": "green",
@@ -71,13 +74,13 @@ def show_json(value: Any, *, lines: bool = False) -> None:
 Rows: TypeAlias = Sequence[Sequence[object]]
 
 
-def show_table(columns: Sequence[str], rows: Rows, *, empty: str) -> None:
+def show_table(columns: Sequence[str], rows: Rows, *, empty: str, spare: Sequence[str] = ()) -> None:
     """Print rows under their columns; without any, say what their absence means."""
     if not rows:
         say(empty)
         return
     if is_terminal(sys.stdout):
-        console().print(build_table(columns, rows))
+        console().print(build_table(columns, rows, spare))
         return
     cells = _cells(rows)
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
@@ -85,16 +88,33 @@ def show_table(columns: Sequence[str], rows: Rows, *, empty: str) -> None:
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def build_table(columns: Sequence[str], rows: Rows) -> Table:
-    """Build a table for terminals."""
+def build_table(columns: Sequence[str], rows: Rows, spare: Sequence[str] = ()) -> Table:
+    """Build a table as wide as the terminal: empty columns are left out, and the `spare` ones if there is no room.
+
+    The first column names the row. If it does not fit either, it is folded like a long word.
+    """
+    from rich.cells import cell_len, chop_cells
     from rich.table import Table
     from rich.text import Text
 
+    cells = _cells(rows)
+    widths = {
+        column: max(cell_len(text) for text in (column, *texts))
+        for column, *texts in zip(columns, *cells, strict=True)
+        if any(texts)
+    }
+    room = console().width
+    for column in spare:
+        if sum(widths.values()) + 2 * len(widths) - 2 > room:
+            widths.pop(column, None)
+    others = sum(width + 2 for column, width in widths.items() if column != columns[0])
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in _cells(rows):
-        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    for column in widths:
+        table.add_column(column, overflow="fold", no_wrap=column == columns[0])  # that one is folded here
+    for row in cells:
+        row[0] = "\n".join(chop_cells(row[0], min(room, max(NARROWEST, room - others))))
+        shown = [text for column, text in zip(columns, row, strict=True) if column in widths]
+        table.add_row(*(Text(text, style=_STYLES.get(text, "")) for text in shown))
     return table
 
 

@@ -11,6 +11,9 @@ from backchannel.cli.output import say, show_facts, show_json, show_table
 
 app = typer.Typer(help="Explain what the rules decide.", no_args_is_help=True, rich_markup_mode=None)
 
+NO_RULE = "(none)"
+EMPTY = "No rule says anything about it."
+
 
 @app.callback()
 def _group() -> None:
@@ -46,11 +49,10 @@ def explain(
 
 
 def _show(decisions: list[dict[str, Any]]) -> None:
-    show_table(
-        ["what", "verdict", "rule", "reason"],
-        [
-            [entry["what"], "allowed" if entry["allowed"] else "denied", entry.get("rule"), entry["reason"]]
-            for entry in decisions
-        ],
-        empty="No rule says anything about it.",
-    )
+    verdicts = [
+        [entry["what"], "allowed" if entry["allowed"] else "denied", entry.get("rule", NO_RULE)] for entry in decisions
+    ]
+    show_table(["what", "verdict", "rule"], verdicts, empty=EMPTY)
+    say()
+    reasons = dict.fromkeys((entry.get("rule", NO_RULE), entry["reason"]) for entry in decisions)  # most are the same
+    show_table(["rule", "reason"], [*reasons], empty=EMPTY)

@@ -13,6 +13,7 @@ from backchannel.cli.output import Rows, age, say, show_json, show_table
 if TYPE_CHECKING:
     from backchannel.cli.client import Client, Payload
 
+SPARE = ("model", "kind")
 COLUMNS = ("key", "kind", "status", "name", "model", "tokens", "active")
 EMPTY = "There are no sessions."
 PAGE = 1000
@@ -71,6 +72,7 @@ class SessionsView:
     limit: int
     wanted: dict[str, Any]
     columns: tuple[str, ...] = COLUMNS
+    spare: tuple[str, ...] = SPARE
     empty: str = EMPTY
 
     def list(self, client: Client) -> Payload:
@@ -111,7 +113,7 @@ class SessionsPicture:
 
 def show_sessions(rows: list[dict[str, Any]], now_ms: int) -> None:
     """Print sessions as a table."""
-    show_table(COLUMNS, SessionsPicture(now_ms, rows).rows(now_ms), empty=EMPTY)
+    show_table(COLUMNS, SessionsPicture(now_ms, rows).rows(now_ms), empty=EMPTY, spare=SPARE)
 
 
 def status_of(row: dict[str, Any]) -> str:

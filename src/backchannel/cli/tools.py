@@ -2,41 +2,73 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from backchannel.cli.errors import FAILED
 from backchannel.cli.options import AsJson, options_of
-from backchannel.cli.output import patience, show_json, show_table
+from backchannel.cli.output import patience, say, show_json, show_table
 
-app = typer.Typer(help="List the session tools, and call one.", no_args_is_help=True, rich_markup_mode=None)
+if TYPE_CHECKING:
+    from backchannel.tools.base import SessionTool
+
+app = typer.Typer(help="List, show and call the session tools.", no_args_is_help=True, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The tool, as `tools list` shows it.")]
 
 
 @app.command("list")
 def list_tools(as_json: AsJson = False) -> None:
-    """List the session tools; what stands in brackets may be left out. With --json, arguments as JSON Schema."""
+    """List the session tools; with --json also what each takes, as JSON Schema."""
     from backchannel.tools.registry import SESSION_TOOLS
 
     if as_json:
-        shown = [
-            {"name": tool.name, "description": tool.description, "parameters": tool.schema()} for tool in SESSION_TOOLS
-        ]
-        show_json({"tools": shown})
+        show_json({"tools": [_described(tool) for tool in SESSION_TOOLS]})
         return
-    rows = [[tool.name, _arguments(tool.schema()), tool.description] for tool in SESSION_TOOLS]
-    show_table(["name", "arguments", "description"], rows, empty="There are no tools.")
+    rows = [[tool.name, tool.description] for tool in SESSION_TOOLS]
+    show_table(["name", "description"], rows, empty="There are no tools.")
 
 
-def _arguments(schema: dict[str, Any]) -> str:
-    needed = schema.get("required", ())
-    return " ".join(name if name in needed else f"[{name}]" for name in schema.get("properties", ()))
+@app.command()
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Show what a session tool does and takes."""
+    from backchannel.tools.registry import find_tool
+
+    tool = find_tool(name)
+    if as_json:
+        show_json(_described(tool))
+        return
+    show_table(["name", "description"], [[tool.name, tool.description]], empty="")
+    say()
+    schema = tool.schema()
+    rows = [
+        [
+            argument,
+            " or ".join(sorted(_types(described) - {"null"})),
+            "needed" if argument in schema["required"] else _default(described),
+            described.get("description"),
+        ]
+        for argument, described in schema["properties"].items()
+    ]
+    show_table(["argument", "type", "default", "meaning"], rows, empty="It takes no arguments.")
+
+
+def _default(described: dict[str, Any]) -> str | None:
+    import json
+
+    value = described.get("default")
+    return None if value is None else json.dumps(value)
+
+
+def _described(tool: type[SessionTool]) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, "parameters": tool.schema()}
 
 
 @app.command()
 def call(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="The tool, as `tools list` shows it.")],
+    name: Name,
     pairs: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its arguments. A list may be written a,b,c.")
     ] = None,
@@ -76,16 +108,20 @@ def _read_pair(tool: str, pair: str) -> tuple[str, Any]:
     key, found, value = pair.partition("=")
     if not (found and key):
         raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, such as limit=5", param_hint="KEY=VALUE")
-    return key, read_value(value, _types(tool, key))
+    return key, read_value(value, _known_types(tool, key))
 
 
-def _types(tool: str, key: str) -> set[str]:
+def _known_types(tool: str, key: str) -> set[str]:
     """Which JSON types an argument may have; of a tool unknown here none is known, and the gateway decides."""
     from backchannel.tools.registry import SESSION_TOOLS
 
     schema = next((known.schema() for known in SESSION_TOOLS if known.name == tool), {})
-    described = schema.get("properties", {}).get(key, {})
-    return {str(choice.get("type")) for choice in described.get("anyOf", [described])}
+    return _types(schema.get("properties", {}).get(key, {}))
+
+
+def _types(described: dict[str, Any]) -> set[str]:
+    choices = described.get("anyOf", [described])
+    return {str(choice.get("type", "string" if "enum" in choice else "any")) for choice in choices}
 
 
 def read_value(text: str, types: set[str]) -> Any:

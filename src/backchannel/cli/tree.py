@@ -96,6 +96,7 @@ class TreeView:
     agent: str | None
     limit: int
     columns: tuple[str, ...] = COLUMNS
+    spare: tuple[str, ...] = ()
     empty: str = EMPTY
     _used: dict[str, tuple[int, Payload]] = field(default_factory=dict)
 
@@ -131,8 +132,8 @@ class TreeView:
         self._used = {row["key"]: (row["updatedAt"], row["usage"]) for row in sessions}
 
     def _is_known(self, row: Payload) -> bool:
-        at, _ = self._used.get(row["key"], (None, None))
-        return at == row["updatedAt"] and row["status"] == "idle"
+        known = self._used.get(row["key"])
+        return known is not None and known[0] == row["updatedAt"] and row["status"] == "idle"
 
 
 def _descendants(client: Client, keys: list[str]) -> tuple[list[Payload], bool]:
@@ -197,7 +198,9 @@ class TreePicture:
         groups: dict[str, list[Node]] = defaultdict(list)
         for node in sorted(self.trees, key=lambda node: (node.session["kind"] != "main", -node.session["updatedAt"])):
             groups[node.session["agentId"]].append(node)
-        return {agent: groups[agent] for agent in sorted(groups, key=lambda agent: (agent != self.default_agent, agent))}
+        return {
+            agent: groups[agent] for agent in sorted(groups, key=lambda agent: (agent != self.default_agent, agent))
+        }
 
 
 def add_usage(nodes: Iterable[Node]) -> Payload:

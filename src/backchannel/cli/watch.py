@@ -7,6 +7,8 @@ On a terminal the table is drawn anew in place; elsewhere each session that chan
 
 from __future__ import annotations
 
+import errno
+import select
 import sys
 import time
 from collections.abc import Sequence
@@ -52,6 +54,11 @@ class View(Protocol):
 
     @property
     def columns(self) -> Sequence[str]: ...
+
+    @property
+    def spare(self) -> Sequence[str]:
+        """The columns that are left out first where there is little room."""
+        ...
 
     @property
     def empty(self) -> str:
@@ -180,7 +187,7 @@ class Screen:
         from rich.text import Text
 
         rows = picture.rows(picture.ts + int((time.monotonic() - self._loaded) * 1000))
-        return build_table(self._view.columns, rows) if rows else Text(self._view.empty)
+        return build_table(self._view.columns, rows, self._view.spare) if rows else Text(self._view.empty)
 
 
 class Lines:
@@ -208,7 +215,11 @@ class Lines:
         self._known = now
 
     def tick(self) -> None:
-        pass
+        """End when whoever read the lines has gone; otherwise only the next line would find out."""
+        poll = select.poll()
+        poll.register(sys.stdout, 0)
+        if any(events & select.POLLERR for _, events in poll.poll(0)):
+            raise BrokenPipeError(errno.EPIPE, "nobody reads what is written")
 
     def note(self, text: str) -> None:
         say_dim(text, err=True)

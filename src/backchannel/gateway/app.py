@@ -27,9 +27,12 @@ from backchannel.agents.functions import AgentFunction
 from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
 from backchannel.agents.toolset import ToolFunction, Tools, tool_from
+from backchannel.channels.bridge import Bridge
+from backchannel.channels.inbound import Inbound
 from backchannel.config.defaults import default_model, needs_default_model, with_default_model
 from backchannel.config.load import config_from
 from backchannel.config.schema import Config
+from backchannel.core.channels import Channel
 from backchannel.core.contracts import Clock, Effects, Model
 from backchannel.core.keys import CallerKeys, SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
@@ -65,6 +68,7 @@ class Gateway:
     store: Store
     runtime: Runtime
     parts: Parts
+    inbound: Inbound
 
     def __init__(self, config: Config, *, clock: Clock | None = None, faults: Faults | None = None) -> None:
         if needs_default_model(config):
@@ -76,6 +80,8 @@ class Gateway:
         self.models = Models(config.models.providers)
         self.models.register(DemoModel())
         self.toolset = Tools(self.agents, self.scheme, config.tools.subagents.tools)
+        self._bridges = [Bridge(name, settings, self.clock) for name, settings in config.channels.items()]
+        self.channels: dict[str, Channel] = {bridge.name: bridge for bridge in self._bridges}
         self.failed: asyncio.Future[BaseException] | None = None
         """Done when the database can no longer be trusted: the process must end."""
         self._faults = faults
@@ -115,10 +121,22 @@ class Gateway:
             )
             exits.push_async_callback(self._close_store)
             exits.push_async_callback(self.models.close)
-            self.parts = Parts(self.config, self.store, self.agents, self.models, self.scheme, self.clock)
-            self._add_session_tools()
-            self.runtime = Runtime(self.config, self.store, self.agents, self.models, self.toolset, self.clock)
+            exits.push_async_callback(self._close_channels)
+            self.runtime = Runtime(
+                self.config, self.store, self.agents, self.models, self.toolset, self.clock, self.channels
+            )
             exits.push_async_callback(self.runtime.close)
+            self.parts = Parts(
+                self.config,
+                self.store,
+                self.agents,
+                self.models,
+                self.scheme,
+                self.clock,
+                self.runtime.exchanges,
+            )
+            self.inbound = Inbound(self.parts, self.runtime)
+            self._add_session_tools()
             await self.runtime.start()
             self._exits = exits.pop_all()
         return self
@@ -142,6 +160,10 @@ class Gateway:
             await self.store.abandon()
         else:
             await self.store.close()
+
+    async def _close_channels(self) -> None:
+        for bridge in self._bridges:
+            await bridge.close()
 
     def agent(self, name: str) -> Callable[[F], F]:
         """Make an `async def` an agent: it gets the run's context and returns its reply."""
@@ -176,6 +198,10 @@ class Gateway:
         """Register a model of your own under its ref."""
         self.models.register(model)
 
+    def add_channel(self, channel: Channel) -> None:
+        """Register a channel of your own under its name; what goes there is sent through it."""
+        self.channels[channel.name] = channel
+
     def tools(self, caller: str | None = None) -> SessionTools:
         """Give the session tools as plain async methods, called on behalf of a session, or of the operator.
 
@@ -202,12 +228,13 @@ class Gateway:
         self._check_entered()
         if not text:
             raise InvalidRequest("the message is empty: pass some text")
+        key = self.key(session)
         request = RunRequest(
-            key=self.key(session),
+            key=key,
             content=text_content(text),
             provenance=Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_channel="python"),
             id=run_id,
-            digest=f"python {session} {text}",
+            digest=f"python {key} {text}",
         )
         return (await self.runtime.submit(request)).run
 

@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from backchannel.core.keys import SessionKey
-from backchannel.errors import Forbidden, GatewayError, ScopeMissing
-from backchannel.gateway.addressing import resolve
+from backchannel.errors import (
+    Forbidden,
+    GatewayError,
+    InvalidRequest,
+    NotFound,
+    ScopeMissing,
+    SessionNotFound,
+    UnknownAgent,
+)
+from backchannel.gateway.addressing import check_agent, resolve
 from backchannel.gateway.auth import Caller as TokenHolder
+from backchannel.gateway.messages import IdempotencyKey
 from backchannel.gateway.protocol import Scope
 from backchannel.tools.inputs import Params
 from backchannel.tools.parts import Caller
@@ -31,7 +40,7 @@ class InvokeParams(Params, frozen=True, kw_only=True):
     tool: str
     args: dict[str, Any] = msgspec.field(default_factory=dict)
     session_key: str | None = None
-    idempotency_key: str | None = None
+    idempotency_key: IdempotencyKey | None = None
 
 
 async def invoke_as(gateway: Gateway, holder: TokenHolder, params: InvokeParams) -> Any:
@@ -46,7 +55,16 @@ async def invoke_as(gateway: Gateway, holder: TokenHolder, params: InvokeParams)
     if not holder.is_agent and needed not in holder.scopes:
         raise ScopeMissing(f"{tool.name} needs the scope {needed.value}", scope=needed.value)
     caller = await caller_of(gateway, holder, params.session_key)
-    return await invoke(gateway.parts, Caller(caller.key, params.idempotency_key), tool.name, params.args)
+    if not has_tool(gateway, caller, tool.name):
+        raise Forbidden(f"{tool.name} is not among the tools of {caller.key} (tools.allow and tools.deny decide)")
+    calling = Caller(caller.key, params.idempotency_key, token_id=holder.token_id)
+    return await invoke(gateway.parts, calling, tool.name, params.args)
+
+
+def has_tool(gateway: Gateway, caller: Caller, name: str) -> bool:
+    """Whether a tool is the caller's: a session has those of its agent, the operator has all."""
+    key = caller.key
+    return key is None or name in gateway.toolset.of(key.agent, str(key))
 
 
 async def caller_of(gateway: Gateway, holder: TokenHolder, session: str | None) -> Caller:
@@ -56,21 +74,33 @@ async def caller_of(gateway: Gateway, holder: TokenHolder, session: str | None) 
         Forbidden: it is bound to another session, or the session named cannot be a caller.
     """
     if holder.session_key is not None:
-        bound = SessionKey.parse(holder.session_key)
+        bound = gateway.scheme.in_force(SessionKey.parse(holder.session_key))
         if session is not None and not await _means(gateway, session, bound):
             raise Forbidden("this token is bound to one session, and may not call as another")
-        return Caller(bound)
+        return await _calling_as(gateway, bound)
     if session is None:
         return Caller()
     try:
         key = (await resolve(gateway, session)).key
-        gateway.agents.get(key.agent)
-    except GatewayError as error:
-        raise Forbidden(f"sessionKey: nobody can call as this session: {error.message}", param="sessionKey") from error
-    found = await gateway.store.session(str(key))
-    if not gateway.scheme.is_main(key) and (found is None or found.archived_at is not None):
-        raise Forbidden(f"sessionKey: there is no session {session[:80]!r} to call as", param="sessionKey")
+    except (InvalidRequest, NotFound) as error:
+        raise _nobody(error) from error
+    return await _calling_as(gateway, key)
+
+
+async def _calling_as(gateway: Gateway, key: SessionKey) -> Caller:
+    """Make a session the caller if it exists; the main session of a configured agent always does."""
+    try:
+        check_agent(gateway, key.agent)
+        found = await gateway.store.session(str(key))
+        if not gateway.scheme.is_main(key) and (found is None or found.archived_at is not None):
+            raise SessionNotFound(f"there is no session {str(key)!r}")
+    except (UnknownAgent, SessionNotFound) as error:
+        raise _nobody(error) from error
     return Caller(key)
+
+
+def _nobody(error: GatewayError) -> Forbidden:
+    return Forbidden(f"sessionKey: nobody can call as this session: {error.message}", param="sessionKey")
 
 
 async def _means(gateway: Gateway, text: str, bound: SessionKey) -> bool:

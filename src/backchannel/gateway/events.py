@@ -5,7 +5,8 @@ subscribers that asked for them. Who gets what:
 
 - `chat` and `agent`: whoever started the run, watches its session, or subscribed to all sessions;
 - `sessions.changed`: whoever subscribed to all sessions;
-- `session.message`: whoever subscribed to the messages of that session.
+- `session.message`: whoever subscribed to the messages of that session;
+- `delivery`: whoever watches the session of a delivery, or subscribed to all sessions.
 
 Runs that belong to a flow of the gateway send `agent` events marked `internal`, and no `chat` events. Events are
 hints: each connection numbers its own, and one that sees a gap reads the rows again. An event nobody wants costs a
@@ -20,12 +21,15 @@ from typing import Any, Protocol
 from msgspec import Raw
 
 from backchannel.core.contracts import Clock
-from backchannel.core.facts import MessageAppended, RunChanged, SessionChanged
+from backchannel.core.control_words import is_control_word
+from backchannel.core.delivery import Delivery
+from backchannel.core.facts import DeliveryChanged, MessageAppended, RunChanged, SessionChanged
 from backchannel.core.messages import Block, Role, text_content
 from backchannel.core.runs import Run, RunState
 from backchannel.gateway.protocol import show_event_head
 from backchannel.runtime.events import Event, Hub, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
 from backchannel.tools.inputs import Answer
+from backchannel.tools.receipts import show_delivery
 
 MAX_WATCHED = 4096
 """Sessions that one connection watches at most; the one it has watched longest gives way."""
@@ -150,6 +154,12 @@ class Desk:
             stream.is_started = True
             subscriber.send_event(self._lifecycle(run, stream), droppable=False)
 
+    def answer(self, subscriber: Subscriber, id: str, key: str, text: str) -> None:
+        """Send it the answer to a chat command, which no run has given."""
+        message = ShownMessage(role=Role.ASSISTANT, content=text_content(text), timestamp=self._clock.now_ms())
+        payload = ChatEvent(run_id=id, session_key=self.show_key(key), seq=1, state="final", message=message)
+        subscriber.send_event(show_event_head("chat", payload), droppable=False)
+
     def leave(self, subscriber: Subscriber) -> None:
         """Forget a connection."""
         self.unsubscribe(subscriber)
@@ -165,6 +175,8 @@ class Desk:
                 self._tell_message(event)
             case SessionChanged():
                 self._tell_session(event)
+            case DeliveryChanged():
+                self._tell_delivery(event.delivery)
             case ReplyGrew():
                 self._tell_reply(event)
             case ThinkingGrew(run, delta):
@@ -236,6 +248,11 @@ class Desk:
         )
         self._hand_out(audience, show_event_head("session.message", payload))
 
+    def _tell_delivery(self, delivery: Delivery) -> None:
+        audience = self._everything.keys() | self._by_session.of(delivery.session_key)
+        if audience:
+            self._hand_out(audience, show_event_head("delivery", show_delivery(delivery, self.show_key)))
+
     def _tell_session(self, event: SessionChanged) -> None:
         if self._everything:
             key = self.show_key(event.key)
@@ -264,7 +281,8 @@ class Desk:
     def _chat_end(self, run: Run, stream: _Stream) -> str:
         message = None
         if run.reply or run.state is RunState.OK:
-            content = text_content(run.reply or "")
+            reply = run.reply or ""
+            content = text_content("" if is_control_word(reply) else reply)  # meant for the gateway, not for a person
             message = ShownMessage(role=Role.ASSISTANT, content=content, timestamp=run.ended_at or 0)
         match run.state:
             case RunState.OK:

@@ -21,7 +21,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from backchannel.channels.bridge import SIGNATURE
 from backchannel.errors import (
+    BadSignature,
     GatewayError,
     InvalidRequest,
     NotFound,
@@ -34,6 +36,7 @@ from backchannel.gateway import protocol
 from backchannel.gateway.auth import Access, Doorkeeper, read_bearer
 from backchannel.gateway.callers import InvokeParams, invoke_as
 from backchannel.gateway.events import Desk
+from backchannel.gateway.mcp_door import McpDoor
 from backchannel.gateway.metrics import CONTENT_TYPE, Metrics
 from backchannel.gateway.openai_api import OpenAiDoor
 from backchannel.gateway.websocket import Door, Limits
@@ -128,6 +131,8 @@ class Web:
             Route("/readyz", self._readyz),
             Route("/metrics", self._metrics),
             Route("/tools/invoke", self._invoke, methods=["POST"]),
+            Route("/channels/{name}/inbound", self._inbound, methods=["POST"]),
+            *McpDoor(self._gateway, self.access).routes(),
             *(OpenAiDoor(self._gateway, self.access).routes() if is_open else ()),
         ]
 
@@ -157,11 +162,17 @@ class Web:
         try:
             params = msgspec.json.decode(await request.body(), type=InvokeParams)
         except msgspec.ValidationError as error:
-            raise bad_params("/tools/invoke", error, InvokeParams.__struct_encode_fields__) from None
-        except (msgspec.DecodeError, RecursionError) as error:
+            raise bad_params("/tools/invoke", error, InvokeParams) from None
+        except (ValueError, RecursionError) as error:  # what is not UTF-8 is no error of the decoder's own
             raise InvalidRequest(f"/tools/invoke: the body is not JSON: {error}") from None
         result = await invoke_as(self._gateway, holder, params)
         return Response(msgspec.json.encode({"ok": True, "result": result}), media_type="application/json")
+
+    async def _inbound(self, request: Request) -> Response:
+        """Take an event of a channel; its signature says who posts it, so it needs no token."""
+        signature = request.headers.get(SIGNATURE)
+        answer = await self._gateway.inbound.post(request.path_params["name"], await request.body(), signature)
+        return Response(msgspec.json.encode(answer), media_type="application/json")
 
     async def check_reader(self, request: Request) -> None:
         """Refuse a request without a token that may read.
@@ -187,7 +198,7 @@ class Web:
 def show_error(error: GatewayError) -> Response:
     """Show an error as an HTTP answer."""
     headers = {}
-    if error.http_status == 401:
+    if error.http_status == 401 and not isinstance(error, BadSignature):
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, SlowDown):
         headers["Retry-After"] = str(-(-int(error.details.get("retryAfterMs", 1000)) // 1000))

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from string import printable
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
@@ -25,7 +27,7 @@ from backchannel.errors import Forbidden, GatewayError, InvalidRequest, ScopeMis
 from backchannel.gateway.addressing import address_for_message
 from backchannel.gateway.auth import Access, Caller, read_bearer
 from backchannel.gateway.events import error_of
-from backchannel.gateway.messages import hash_request
+from backchannel.gateway.messages import IdempotencyKey, hash_request
 from backchannel.gateway.protocol import Scope
 from backchannel.runtime.events import Event, ReplyGrew
 
@@ -110,7 +112,7 @@ class OpenAiDoor:
         agent_id = self._agent(asked.model)
         name = request.headers.get(SESSION_HEADER) or asked.user
         key = await self._key(agent_id, name)
-        run_id = request.headers.get("idempotency-key")
+        run_id = _read_idempotency_key(request)
         run = await self._submit(caller, key, asked, run_id, is_new=name is None)
         if asked.stream:
             return StreamingResponse(self._stream(run, agent_id), media_type="text/event-stream")
@@ -161,7 +163,7 @@ class OpenAiDoor:
             "choices": [{"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}],
             "usage": _usage(run),
         }
-        return JSONResponse(body, headers={SESSION_HEADER: run.session_key})
+        return JSONResponse(body, headers={SESSION_HEADER: quote(run.session_key, safe=printable)})
 
     async def _stream(self, run: Run, agent_id: str) -> AsyncIterator[bytes]:
         """Send the reply as it grows, then what is committed; the row is the truth, events are hints."""
@@ -209,8 +211,16 @@ class OpenAiDoor:
 def _read(body: bytes) -> ChatRequest:
     try:
         return msgspec.json.decode(body, type=ChatRequest)
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the body is not a chat completion request: {error}") from error
+
+
+def _read_idempotency_key(request: Request) -> str | None:
+    given = request.headers.get("idempotency-key")
+    try:
+        return msgspec.convert(given, IdempotencyKey | None)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"Idempotency-Key: {error}", param="Idempotency-Key") from None
 
 
 def _new_part(messages: list[ChatMessage]) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from backchannel.gateway.call import Call
 
 PROTOCOL_VERSION = 4
-EVENTS = ("connect.challenge", "agent", "chat", "sessions.changed", "session.message", "tick", "shutdown")
+EVENTS = ("connect.challenge", "agent", "chat", "sessions.changed", "session.message", "delivery", "tick", "shutdown")
 MAX_REQUEST_ID_LENGTH = 256
 
 WITHOUT_EFFECT: Mapping[str, frozenset[str]] = {
@@ -75,6 +75,7 @@ WITHOUT_EFFECT: Mapping[str, frozenset[str]] = {
     "sessions.messages.subscribe": frozenset(["includeApprovals"]),
     "agents.list": frozenset(["scope"]),
     "models.list": frozenset(["view", "scope", "includeArgs"]),
+    "commands.list": frozenset(["agentId", "provider", "scope", "includeArgs"]),
 }
 """Per method, the fields that are accepted and change nothing: not provenance, not the parent, not the prompt."""
 
@@ -142,7 +143,7 @@ class Method(Generic[P]):
             raise self._bad_params(error) from None
 
     def _bad_params(self, error: msgspec.ValidationError) -> InvalidRequest:
-        return bad_params(self.name, error, self.params.__struct_encode_fields__)
+        return bad_params(self.name, error, self.params)
 
 
 def _without_meaningless(method: str, body: bytes) -> dict[str, Any] | None:

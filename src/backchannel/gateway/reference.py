@@ -19,6 +19,7 @@ from backchannel.gateway.events import AgentEvent, ChatEvent, SessionMessage, Se
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.protocol import EVENTS, PROTOCOL_VERSION, WITHOUT_EFFECT, Connect, Method
 from backchannel.tools.inputs import Params
+from backchannel.tools.receipts import DeliveryRow
 
 _INTRO = f"""# Methods of the WebSocket protocol
 
@@ -53,6 +54,7 @@ leaves a gap, and is then closed.
 | `chat` | `{runId, sessionKey, seq, state: delta \\| final \\| aborted \\| error, deltaText?, message? {role, content, timestamp}, errorMessage?, stopReason?}`; a delta carries the whole text so far | the same; not for internal runs |
 | `sessions.changed` | `{sessionKey, reason, ts}` | after `sessions.subscribe` |
 | `session.message` | `{sessionKey, sessionId, messageId, messageSeq, message}` | after `sessions.messages.subscribe` |
+| `delivery` | `{id, state, sessionKey, exchangeId?, runId?, channel?, accountId?, to?, threadId?, attempts, error?, dueAt?, createdAt, updatedAt}`; `deliveries.get` shows text and parts | whoever watches the session, or subscribed to all |
 | `tick` | `{ts}` | everyone, every `policy.tickIntervalMs` |
 | `shutdown` | `{reason}` | everyone, before the connection is closed with 1012 |
 
@@ -135,7 +137,7 @@ def _range(kind: inspect.IntType | inspect.FloatType) -> str:
 def render_protocol() -> str:
     """Render the table for programs, with JSON Schemas."""
     params = [method.params for method in METHODS.values()]
-    payloads = (AgentEvent, ChatEvent, SessionMessage, SessionsChanged)
+    payloads = (AgentEvent, ChatEvent, SessionMessage, SessionsChanged, DeliveryRow)
     schemas, definitions = msgspec.json.schema_components(
         [Connect, *params, *payloads], ref_template="#/definitions/{name}"
     )
@@ -156,10 +158,11 @@ def render_protocol() -> str:
         "methods": methods,
         "events": {
             "names": EVENTS,
-            "agent": schemas[-4],
-            "chat": schemas[-3],
-            "session.message": schemas[-2],
-            "sessions.changed": schemas[-1],
+            "agent": schemas[-5],
+            "chat": schemas[-4],
+            "session.message": schemas[-3],
+            "sessions.changed": schemas[-2],
+            "delivery": schemas[-1],
         },
         "definitions": definitions,
     }

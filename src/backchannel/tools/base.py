@@ -7,6 +7,7 @@ agents, WebSocket, HTTP, MCP, the command line and Python programs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -24,6 +25,10 @@ class SessionTool(ABC):
     params: ClassVar[type[Params]]
     scope: ClassVar[Literal["read", "write"]]
     """What an operator's token needs to call it."""
+    outcomes: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """When it answers what: for the reference page."""
+    examples: ClassVar[tuple[tuple[str, Mapping[str, Any]], ...]] = ()
+    """What can be asked for, and the arguments that do: for the reference page."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -45,9 +50,12 @@ class SessionTool(ABC):
         if not isinstance(arguments, dict):
             raise InvalidRequest(f"{cls.name}: the arguments must be an object, such as {{}}")
         try:
-            return msgspec.convert(arguments, cls.params)
+            # By way of JSON, so that a Python program can pass nothing that no other door would let in.
+            return msgspec.json.decode(msgspec.json.encode(arguments), type=cls.params)
         except msgspec.ValidationError as error:
-            raise bad_params(cls.name, error, cls.params.__struct_encode_fields__) from None
+            raise bad_params(cls.name, error, cls.params) from None
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidRequest(f"{cls.name}: the arguments are not JSON: {error}") from None
 
     @classmethod
     def schema(cls) -> dict[str, Any]:

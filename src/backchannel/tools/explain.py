@@ -10,7 +10,8 @@ from backchannel.errors import InvalidRequest
 from backchannel.tools.inputs import Answer
 from backchannel.tools.parts import Caller, Parts
 
-LOOKING_TOOLS = ("sessions_list", "sessions_history", "session_status", "sessions_send")
+LOOKING_TOOLS = ("sessions_list", "sessions_history", "session_status")
+SENDING_TOOL = "sessions_send"
 
 
 class Explained(Answer, frozen=True, kw_only=True):
@@ -45,7 +46,10 @@ async def explain(parts: Parts, caller: Caller, target: str, channel: str | None
     return Explanation(
         caller="operator" if caller.key is None else _full(parts, caller.key),
         target=_full(parts, key),
-        tools=[_explained(name, view) for name in LOOKING_TOOLS],
+        tools=[
+            *(_explained(name, view) for name in LOOKING_TOOLS),
+            _explained(SENDING_TOOL, policy if view.allowed else view),
+        ],
         send=_explained("send", policy),
     )
 

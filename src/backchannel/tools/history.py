@@ -14,11 +14,11 @@ from backchannel.errors import InvalidRequest, NotFound
 from backchannel.tools.base import SessionTool
 from backchannel.tools.inputs import Answer, Params
 from backchannel.tools.parts import Caller
-from backchannel.tools.targets import Refused, Target, find_target
+from backchannel.tools.targets import REFUSALS, Refused, Target, find_target
 
 MOST_MESSAGES = 1000
 MOST_BYTES = 80 * 1024
-_FRAME_BYTES = 2048
+_FRAME_BYTES = 4096
 """What an answer has besides its messages, rather too much than too little."""
 _CHUNK = 100
 
@@ -59,6 +59,21 @@ class SessionsHistory(SessionTool):
     )
     params = HistoryParams
     scope = "read"
+    outcomes = (
+        (
+            "found",
+            "`{sessionKey, sessionId, messages: [message], hasMore, truncated?, redacted?}`, oldest first; `truncated` "
+            "is `true` when older messages were dropped to keep the answer under 80 KiB",
+        ),
+        ("with `messageId`", "the same, with a piece of that one message as text; `nextOffset` is where to read on"),
+        *REFUSALS,
+        ("`before` or `messageId` is not in the current transcript", '`{status: "error", error, sessionKey}`'),
+    )
+    examples = (
+        ("the last ten messages of a job", {"sessionKey": "cron:nightly", "limit": 10}),
+        ("those before a message", {"sessionKey": "main", "before": "01a1de768219ccf8"}),
+        ("more of a long message", {"sessionKey": "main", "messageId": "01a1de768219ccf8", "offset": 4000}),
+    )
 
     async def run(self, caller: Caller, params: HistoryParams) -> History | Refused:
         if params.offset is not None and params.message_id is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, inspect
 
 from backchannel.config.findings import nearest
 from backchannel.errors import InvalidRequest
@@ -19,9 +20,20 @@ class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="came
     """The base of every answer and event payload: what is not known is absent."""
 
 
-def bad_params(method: str, error: msgspec.ValidationError, known: Iterable[str]) -> InvalidRequest:
+def plain(answer: Answer) -> dict[str, Any]:
+    """Turn an answer into plain values, the same that every door writes as JSON."""
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(answer))
+    return values
+
+
+def told(description: str) -> msgspec.Meta:
+    """Say what a field means, for the reference page."""
+    return msgspec.Meta(description=description)
+
+
+def bad_params(method: str, error: msgspec.ValidationError, params: type[Params]) -> InvalidRequest:
     """Turn what the decoder said into an error that names the parameter and what would work."""
-    text = str(error)
+    text, known = str(error), params.__struct_encode_fields__
     if text.startswith("Object contains unknown field") and " - at" not in text:
         name = text.split("`")[1]
         close = nearest(name, known)
@@ -34,4 +46,28 @@ def bad_params(method: str, error: msgspec.ValidationError, known: Iterable[str]
     name = place.strip("`").lstrip(".")
     if not name:
         return InvalidRequest(f"{method}: params: {said}")
+    if said.startswith("Invalid enum value") and (words := _words_of(params, re.split(r"[.\[]", name)[0])):
+        said += f" (expected {', '.join(words)})"
     return InvalidRequest(f"{method}: {name}: {said}", param=name)
+
+
+def _words_of(params: type[Params], name: str) -> list[str]:
+    described = inspect.type_info(params)
+    assert isinstance(described, inspect.StructType)
+    return [word for field in described.fields if field.encode_name == name for word in _words(field.type)]
+
+
+def _words(kind: inspect.Type) -> list[str]:
+    """List the words that a parameter takes, where it takes only some."""
+    match kind:
+        case inspect.LiteralType():
+            return [str(value) for value in kind.values]
+        case inspect.EnumType():
+            return [str(member.value) for member in kind.cls]
+        case inspect.Metadata():
+            return _words(kind.type)
+        case inspect.UnionType():
+            return [word for each in kind.types for word in _words(each)]
+        case inspect.ListType() | inspect.VarTupleType():
+            return _words(kind.item_type)
+    return []

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from backchannel.core.cutting import present
-from backchannel.core.messages import Message
+from backchannel.core.cutting import present_line
+from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey
 from backchannel.core.sessions import Page, Session, SessionFilter
 from backchannel.core.visibility import scope
 from backchannel.tools.base import SessionTool
@@ -34,9 +34,10 @@ class ListParams(Params, frozen=True, kw_only=True):
         int, Meta(ge=0, description=f"Also return the last so many messages of each session (up to {MOST_MESSAGES}).")
     ] = 0
     label: Annotated[str | None, Meta(description="Only the sessions with exactly this label.")] = None
-    search: Annotated[str | None, Meta(description="Only sessions with this text in key, label or display name.")] = (
-        None
-    )
+    search: Annotated[
+        Annotated[str, Meta(max_length=MAX_KEY_LENGTH)] | None,
+        Meta(description="Only sessions with this text in key, label or display name."),
+    ] = None
     cursor: Annotated[str | None, Meta(description="`nextCursor` of the answer before, to read on.")] = None
 
 
@@ -66,14 +67,26 @@ class SessionsList(SessionTool):
     )
     params = ListParams
     scope = "read"
+    outcomes = (
+        (
+            "always",
+            "`{count, sessions: [row], visibility {mode, restricted}, nextCursor?, redacted?}`; `nextCursor` is there "
+            "when there are more rows, `redacted` is `true` when something in a message was hidden",
+        ),
+    )
+    examples = (
+        ("what happened in groups during the last hour", {"kinds": ["group"], "activeMinutes": 60, "messageLimit": 3}),
+        ("the session with a label", {"label": "release notes"}),
+    )
 
     async def run(self, caller: Caller, params: ListParams) -> Listed:
         viewer = self._parts.viewer(caller)
         limit = min(params.limit, MOST_ROWS)
-        query = [str(caller.key), params.kinds, params.active_minutes, params.label, params.search]
+        kinds = tuple(sorted(set(params.kinds or ())))
+        query = [str(caller.key), kinds, params.active_minutes, params.label, params.search]
         after = None if params.cursor is None else read_cursor(params.cursor, query, Page)
         wanted = SessionFilter(
-            kinds=tuple(params.kinds or ()),
+            kinds=kinds,
             label=params.label,
             search=params.search,
             updated_since=self._since(params.active_minutes),
@@ -81,7 +94,8 @@ class SessionsList(SessionTool):
         )
         found = await self._parts.store.sessions(wanted, after=after, limit=limit + 1)
         page = found[:limit]
-        rows, redacted = await self._rows(caller, page, min(params.message_limit, MOST_MESSAGES))
+        listed = [session for session in page if self._parts.scheme.is_listed(SessionKey.stored(session.key))]
+        rows, redacted = await self._rows(caller, listed, min(params.message_limit, MOST_MESSAGES))
         return Listed(
             count=len(rows),
             sessions=rows,
@@ -93,7 +107,7 @@ class SessionsList(SessionTool):
         )
 
     def _since(self, active_minutes: int | None) -> int | None:
-        return None if active_minutes is None else self._parts.clock.now_ms() - active_minutes * 60_000
+        return None if active_minutes is None else max(0, self._parts.clock.now_ms() - active_minutes * 60_000)
 
     async def _agents(self) -> set[str]:
         return {*self._parts.agents.ids(), *await self._parts.store.agents_with_sessions()}
@@ -103,11 +117,11 @@ class SessionsList(SessionTool):
         if not message_limit:
             return [rows.row(session) for session in sessions], False
         ids = [session.session_id for session in sessions]
-        last = await self._parts.store.last_messages(ids, message_limit, with_tools=False)
-        shown = {session_id: [present(message) for message in messages] for session_id, messages in last.items()}
-        redacted = any(hidden for messages in shown.values() for _, hidden in messages)
-        return [rows.row(session, messages=_texts(shown.get(session.session_id, []))) for session in sessions], redacted
+        last = await self._parts.store.last_lines(ids, message_limit, with_tools=False)
+        shown = {session_id: [present_line(line) for line in lines] for session_id, lines in last.items()}
+        listed = [rows.row(session, messages=_messages(shown.get(session.session_id, []))) for session in sessions]
+        return listed, any(hidden for messages in shown.values() for _, hidden in messages)
 
 
-def _texts(shown: list[tuple[Message, bool]]) -> list[Message]:
+def _messages(shown: list[tuple[msgspec.Raw, bool]]) -> list[msgspec.Raw]:
     return [message for message, _ in shown]

@@ -10,6 +10,7 @@ from backchannel.config.schema import Config
 from backchannel.core.contracts import Clock
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.visibility import OPERATOR, Viewer
+from backchannel.runtime.exchanges import Exchanges
 from backchannel.storage.store import Store
 
 
@@ -20,6 +21,10 @@ class Caller:
     key: SessionKey | None = None
     call_id: str | None = None
     """What makes a repeated call the same call."""
+    run_id: str | None = None
+    """The run in which the session calls; None for a call from outside a run."""
+    token_id: str | None = None
+    """Whose token it came by, from outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,7 @@ class Parts:
     models: Models
     scheme: KeyScheme
     clock: Clock
+    exchanges: Exchanges
 
     def viewer(self, caller: Caller) -> Viewer:
         """Join a caller with the settings that decide what it sees."""

@@ -14,12 +14,19 @@ from backchannel.errors import NotFound
 from backchannel.tools.agents import AgentsList
 from backchannel.tools.base import SessionTool
 from backchannel.tools.history import SessionsHistory
-from backchannel.tools.inputs import Answer
+from backchannel.tools.inputs import Answer, plain
 from backchannel.tools.listing import SessionsList
 from backchannel.tools.parts import Caller, Parts
+from backchannel.tools.send import SessionsSend
 from backchannel.tools.status import SessionStatus
 
-SESSION_TOOLS: tuple[type[SessionTool], ...] = (SessionsList, SessionsHistory, AgentsList, SessionStatus)
+SESSION_TOOLS: tuple[type[SessionTool], ...] = (
+    SessionsList,
+    SessionsHistory,
+    SessionsSend,
+    AgentsList,
+    SessionStatus,
+)
 
 
 class UnknownTool(NotFound):
@@ -59,7 +66,7 @@ def agent_tools(parts: Parts) -> list[Tool]:
 
 def _agent_tool(tool: SessionTool) -> Tool:
     async def call(context: ToolContext, arguments: dict[str, Any]) -> ToolOutput:
-        caller = Caller(SessionKey.stored(context.session_key), context.call_id)
+        caller = Caller(SessionKey.stored(context.session_key), context.call_id, run_id=context.run_id)
         answer = await tool.invoke(caller, arguments)
         return ToolOutput(text_content(msgspec.json.encode(answer).decode()))
 
@@ -81,9 +88,7 @@ class SessionTools:
 
     async def call(self, name: str, **arguments: Any) -> dict[str, Any]:
         """Call a tool with arguments named as in its description; returns its result as a plain dict."""
-        answer = await invoke(self._parts, self._caller, name, arguments)
-        result: dict[str, Any] = msgspec.to_builtins(answer)
-        return result
+        return plain(await invoke(self._parts, self._caller, name, arguments))
 
     async def sessions_list(self, **arguments: Any) -> dict[str, Any]:
         """List the sessions that the caller may see."""
@@ -92,6 +97,10 @@ class SessionTools:
     async def sessions_history(self, sessionKey: str, **arguments: Any) -> dict[str, Any]:  # noqa: N803 - the wire's name
         """Read what was said in a session."""
         return await self.call(SessionsHistory.name, sessionKey=sessionKey, **arguments)
+
+    async def sessions_send(self, **arguments: Any) -> dict[str, Any]:
+        """Send a message to a session and, by default, wait for its reply."""
+        return await self.call(SessionsSend.name, **arguments)
 
     async def agents_list(self) -> dict[str, Any]:
         """List the agents under which the caller may spawn."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from backchannel.core.keys import CallerKeys, Kind, SessionKey, row_channel
 from backchannel.core.messages import Message, Usage
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Address, Session
 from backchannel.errors import UnknownAgent, UnknownModel
-from backchannel.tools.inputs import Answer
+from backchannel.tools.inputs import Answer, told
 from backchannel.tools.parts import Parts
 
 PREVIEW_CHARS = 240
@@ -19,34 +21,36 @@ PREVIEW_CHARS = 240
 class Row(Answer, frozen=True, kw_only=True):
     """A session, as lists show it."""
 
-    key: str
-    kind: str
-    channel: str
-    updated_at: int
-    session_id: str
-    agent_id: str
-    system_sent: bool
-    aborted_last_run: bool
-    status: str
-    label: str | None = None
-    display_name: str | None = None
-    model: str | None = None
-    model_provider: str | None = None
-    context_tokens: int | None = None
-    total_tokens: int | None = None
-    thinking_level: str | None = None
-    verbose_level: str | None = None
-    send_policy: str | None = None
-    last_channel: str | None = None
-    last_to: str | None = None
-    last_account_id: str | None = None
-    delivery_context: Address | None = None
-    transcript_path: str | None = None
-    spawned_by: str | None = None
-    archived_at: int | None = None
-    last_message_preview: str | None = None
-    derived_title: str | None = None
-    messages: list[Message] | None = None
+    key: Annotated[str, told("What other tools take to name it, as short as the caller can write it.")]
+    kind: Annotated[str, told("`main`, `group`, `cron`, `hook`, `node` or `other`.")]
+    channel: Annotated[str, told("Where it takes place, such as `telegram`; `internal` for cron, hooks and nodes.")]
+    updated_at: Annotated[int, told("When it last changed, in milliseconds since 1970.")]
+    session_id: Annotated[str, told("The transcript that it writes now; a reset starts another.")]
+    agent_id: Annotated[str, told("Its agent.")]
+    system_sent: Annotated[bool, told("Whether a run of this transcript has had its system prompt.")]
+    aborted_last_run: Annotated[bool, told("Whether its last run was stopped.")]
+    status: Annotated[str, told("`idle`, `queued` or `running`.")]
+    label: Annotated[str | None, told("The name that it was given.")] = None
+    display_name: Annotated[str | None, told("The name of the chat, where the channel gave one.")] = None
+    model: Annotated[str | None, told("What the next run will use, as `provider/model`.")] = None
+    model_provider: Annotated[str | None, told("The first part of it.")] = None
+    context_tokens: Annotated[int | None, told("How much that model takes.")] = None
+    total_tokens: Annotated[int | None, told("How much of it the last model call used, its reply included.")] = None
+    thinking_level: Annotated[str | None, told("Set for this session by `sessions.patch`.")] = None
+    verbose_level: Annotated[str | None, told("The same; `on` also tells the chat of each tool call.")] = None
+    send_policy: Annotated[str | None, told("The session's own `allow` or `deny`.")] = None
+    last_channel: Annotated[str | None, told("`deliveryContext.channel`.")] = None
+    last_to: Annotated[str | None, told("`deliveryContext.to`.")] = None
+    last_account_id: Annotated[str | None, told("`deliveryContext.accountId`.")] = None
+    delivery_context: Annotated[
+        Address | None, told("Its return address: `{channel, to?, accountId?, threadId?}`.")
+    ] = None
+    transcript_path: Annotated[str | None, told("The JSONL file of the transcript.")] = None
+    spawned_by: Annotated[str | None, told("Of a sub-agent: the session that started it.")] = None
+    archived_at: Annotated[int | None, told("When it was archived; no list of the tools shows such a session.")] = None
+    last_message_preview: Annotated[str | None, told("Only in `sessions.list`, when asked for.")] = None
+    derived_title: Annotated[str | None, told("Only in `sessions.list`, when asked for.")] = None
+    messages: Annotated[list[msgspec.Raw] | None, told("The last messages, with `messageLimit`.")] = None
 
 
 class RunRow(Answer, frozen=True, kw_only=True):

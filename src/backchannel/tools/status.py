@@ -7,14 +7,16 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Session
+from backchannel.core.visibility import sees
 from backchannel.tools.base import SessionTool
 from backchannel.tools.inputs import Answer, Params
 from backchannel.tools.parts import Caller
 from backchannel.tools.rows import Row, Rows, RunRow
-from backchannel.tools.targets import Refused, Target, find_target
+from backchannel.tools.targets import REFUSALS, Refused, Target, find_target
 
 RECEIPTS_FOR_MS = 24 * 3600 * 1000
 
@@ -66,6 +68,16 @@ class SessionStatus(SessionTool):
     )
     params = StatusParams
     scope = "read"
+    outcomes = (
+        (
+            "found",
+            "the session's row, and `{queueLength, children: [{key, status, usage, label?, archivedAt?}], "
+            "exchanges: [{id, state, updatedAt}], receipts: [{id, state, updatedAt, error?}], usage, treeUsage, "
+            "activeRun?}`; usage is `{input?, output?, cost?}`, in tokens and dollars",
+        ),
+        *REFUSALS,
+    )
+    examples = (("your own", {}), ("that of a sub-agent", {"sessionKey": "agent:main:subagent:6f0d"}))
 
     async def run(self, caller: Caller, params: StatusParams) -> Status | Refused:
         own = "main" if caller.key is None else "current"
@@ -76,6 +88,8 @@ class SessionStatus(SessionTool):
         store, rows = self._parts.store, Rows(self._parts, caller.key)
         session = target.session
         children = await store.children(session.key)
+        viewer = self._parts.viewer(caller)
+        seen = [child for child in children if sees(viewer, SessionKey.stored(child.key), child.spawned_by).allowed]
         since = self._parts.clock.now_ms() - RECEIPTS_FOR_MS
         run = await store.run(session.running_run) if session.running_run else None
         usage = _usage(session)
@@ -86,7 +100,7 @@ class SessionStatus(SessionTool):
             **msgspec.structs.asdict(rows.row(session)),
             queue_length=session.queued,
             active_run=_own(rows, run),
-            children=[_child(rows, child) for child in children],
+            children=[_child(rows, child) for child in seen],
             exchanges=[
                 Flow(id=id_, state=state, updated_at=at) for id_, state, at in await store.exchanges_of(session.key)
             ],

@@ -25,6 +25,17 @@ class Refused(Answer, frozen=True, kw_only=True):
     session_key: str | None = None
 
 
+REFUSALS = (
+    ("there is no such session", '`{status: "error", error}`'),
+    (
+        "the caller may not see it",
+        '`{status: "forbidden", error}`, which names the setting that decided and the value that would allow it; to a '
+        "sandboxed caller a session that does not exist looks the same",
+    ),
+)
+"""How every tool that names a session refuses: for the reference page."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A session that the caller may see."""
@@ -37,6 +48,26 @@ class Target:
 
 async def find_target(parts: Parts, caller: Caller, text: str) -> Target | Refused:
     """Find the session that a text means, if the caller may see it."""
+    found = await _find(parts, caller, text)
+    if isinstance(found, Refused):
+        return found
+    key, session = found
+    shown = CallerKeys(parts.scheme, caller.key).show(key)
+    return _missing(parts, caller, shown) if session is None else Target(session, key, shown)
+
+
+async def find_address(parts: Parts, caller: Caller, text: str) -> SessionKey | Refused:
+    """Find where a message may be sent: to a session that is there, or to the main session of a configured agent."""
+    found = await _find(parts, caller, text)
+    if isinstance(found, Refused):
+        return found
+    key, session = found
+    if session is None and not (parts.scheme.is_main(key) and key.agent in parts.agents.ids()):
+        return _missing(parts, caller, CallerKeys(parts.scheme, caller.key).show(key))
+    return key
+
+
+async def _find(parts: Parts, caller: Caller, text: str) -> tuple[SessionKey, Session | None] | Refused:
     keys, viewer = CallerKeys(parts.scheme, caller.key), parts.viewer(caller)
     try:
         written = keys.read(text)
@@ -50,16 +81,18 @@ async def find_target(parts: Parts, caller: Caller, text: str) -> Target | Refus
     decision = sees(viewer, key, session.spawned_by if session else None)
     if not decision.allowed:
         return forbidden(decision)
-    if session is None or session.archived_at is not None:
-        return _not_found(viewer, f"there is no session {keys.show(key)!r} (sessions_list shows those you can see)")
-    return Target(session, key, keys.show(key))
+    return key, None if session is None or session.archived_at is not None else session
+
+
+def _missing(parts: Parts, caller: Caller, shown: str) -> Refused:
+    return _not_found(parts.viewer(caller), f"there is no session {shown!r} (sessions_list shows those you can see)")
 
 
 async def _look_up(parts: Parts, viewer: Viewer, written: Written) -> Found | Refused:
     if await parts.store.session(str(written.key)) is not None or written.session_id is None:
         return Found(key_exists=True)
     entry = await parts.store.session_by_id(written.session_id)
-    if entry is None:
+    if entry is None or entry.end_reason == "deleted":
         return Found()
     # Which key an id belongs to, or belonged to before a reset, is told only to those who may see that session.
     session = await parts.store.session(entry.key)

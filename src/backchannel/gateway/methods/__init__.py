@@ -5,11 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from backchannel.gateway.methods import catalog, chat, health, runs, sessions, subscriptions, tokens, tools, transcripts
+from backchannel.gateway.methods import (
+    catalog,
+    chat,
+    deliveries,
+    exchanges,
+    health,
+    runs,
+    sessions,
+    subscriptions,
+    tokens,
+    tools,
+    transcripts,
+)
 from backchannel.gateway.protocol import Method
 
 METHODS: Mapping[str, Method[Any]] = {
     method.name: method
-    for group in (health, runs, chat, sessions, subscriptions, catalog, tokens, transcripts, tools)
+    for group in (
+        health,
+        runs,
+        chat,
+        sessions,
+        subscriptions,
+        catalog,
+        exchanges,
+        deliveries,
+        tokens,
+        transcripts,
+        tools,
+    )
     for method in group.METHODS
 }

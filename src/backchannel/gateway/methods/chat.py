@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw
 
+from backchannel.core.commands import Command, CommandReply, Standing, parse
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Provenance, ProvenanceKind
 from backchannel.core.runs import Accepted, RunRequest, RunState
@@ -17,6 +18,7 @@ from backchannel.gateway.call import Call
 from backchannel.gateway.messages import IdempotencyKey, Label, digest_of, read_content, read_thinking
 from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.protocol import Method, Scope
+from backchannel.storage.ids import new_id
 from backchannel.tools.inputs import Answer, Params
 
 _LISTED, _MOST_LISTED = 200, 1000
@@ -83,6 +85,8 @@ async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
     """Sends a message to a session, which it makes if it is new; `chat` events tell how it is answered."""
     gateway = call.gateway
     key = await address_for_message(gateway, params.session_key, params.agent_id)
+    if command := parse(params.message):
+        return await _carry_out(call, key, params, command)
     request = RunRequest(
         key=key,
         content=read_content(params.message),
@@ -97,6 +101,22 @@ async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
     call.door.desk.watch(call.subscriber, str(key))  # before it is accepted, so that no event is missed
     accepted = await gateway.runtime.submit(request)
     return ChatStarted(run_id=accepted.run.id, status=_shown_state(accepted))
+
+
+async def _carry_out(
+    call: Call, key: SessionKey, params: ChatSendParams, command: Command | CommandReply
+) -> ChatStarted:
+    """Carry out a chat command: it starts no run, and its answer is a `chat` event for whoever wrote it."""
+    text = await call.gateway.inbound.carry_out(
+        command,
+        key,
+        Standing.of_operator(is_admin=Scope.ADMIN in call.caller.scopes),
+        idempotency_key=params.idempotency_key,
+        digest=digest_of(call.caller, "chat.send", key, params),
+    )
+    command_id = params.idempotency_key or new_id()
+    call.door.desk.answer(call.subscriber, command_id, str(key), text)
+    return ChatStarted(run_id=command_id, status=RunState.OK.value)
 
 
 def _shown_state(accepted: Accepted) -> str:
@@ -186,7 +206,8 @@ METHODS: tuple[Method[Any], ...] = (
         ChatSendParams,
         Scope.WRITE,
         chat_send,
-        "`{runId, status: started | queued}`; a repeated request hears the state of the first",
+        "`{runId, status: started | queued}`; a repeated request hears the state of the first; a chat command is `ok` "
+        "at once, and its answer is a `chat` event",
     ),
     Method(
         "chat.history",

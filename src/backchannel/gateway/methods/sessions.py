@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from backchannel.core.keys import Kind, SessionKey, normalise_agent_id
+from backchannel.core.keys import MAX_KEY_LENGTH, Kind, SessionKey, normalise_agent_id
 from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
 from backchannel.errors import InvalidRequest, MainSessionKept, SessionNotFound
 from backchannel.gateway.addressing import (
@@ -34,7 +34,7 @@ class SessionsListParams(Params, frozen=True, kw_only=True):
     cursor: str | None = None
     offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     active_minutes: Annotated[int, Meta(ge=1, le=100_000_000)] | None = None
-    search: str | None = None
+    search: Annotated[str, Meta(max_length=MAX_KEY_LENGTH)] | None = None
     label: str | None = None
     agent_id: str | None = None
     spawned_by: str | None = None

@@ -1,0 +1,150 @@
+"""`backchannel deliveries`: what was sent to chats, what did not arrive, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from backchannel.cli.options import AsJson, Limit, Options, options_of
+from backchannel.cli.output import age, clock_time, say, show_facts, show_json, show_table
+
+app = typer.Typer(help="List, show, retry, re-route and drop what is sent to chats.", rich_markup_mode=None)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The delivery's id, as `deliveries` shows it.")]
+Session = Annotated[str | None, typer.Option("--session", help="Only deliveries of this session.")]
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        help="Only those that are: pending, sending, sent, failed, uncertain, dropped, suppressed, no_channel, "
+        "skipped or cancelled.",
+    ),
+]
+
+
+@app.callback(invoke_without_command=True)
+def _default(
+    ctx: typer.Context, session: Session = None, state: State = None, limit: Limit = 20, as_json: AsJson = False
+) -> None:
+    if ctx.invoked_subcommand is None:
+        _list(options_of(ctx), session, state, limit, as_json)
+
+
+@app.command("list")
+def list_deliveries(
+    ctx: typer.Context, session: Session = None, state: State = None, limit: Limit = 20, as_json: AsJson = False
+) -> None:
+    """List deliveries, the newest first; `deliveries` alone does the same."""
+    _list(options_of(ctx), session, state, limit, as_json)
+
+
+def _list(options: Options, session: str | None, state: str | None, limit: int, as_json: bool) -> None:
+    from backchannel.cli.client import connected
+
+    with connected(options) as client:
+        listed = client.call("deliveries.list", sessionKey=session, state=state, limit=limit)
+    if as_json:
+        show_json(listed)
+        return
+    rows = [
+        [
+            delivery["id"],
+            delivery["state"],
+            age(delivery["createdAt"]),
+            _place(delivery),
+            _progress(delivery),
+            _line(delivery.get("error") or delivery.get("text") or ""),
+        ]
+        for delivery in listed["deliveries"]
+    ]
+    show_table(["id", "state", "age", "to", "parts", "error or text"], rows, empty="There are no deliveries.")
+    if listed["hasMore"]:
+        say(f"There are more: --limit {limit * 2} shows them.", err=True)
+
+
+def _place(delivery: dict[str, Any]) -> str:
+    place = " ".join(delivery[name] for name in ("channel", "accountId", "to") if name in delivery)
+    return f"{place} thread {delivery['threadId']}" if "threadId" in delivery else place
+
+
+def _progress(delivery: dict[str, Any]) -> str:
+    parts = [part for part in delivery["parts"] if part["state"] != "dropped"]
+    sent = sum(part["state"] == "sent" for part in parts)
+    return f"{sent}/{len(parts)}" if parts else ""
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else line[:59] + "…"
+
+
+@app.command()
+def show(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
+    """Show one delivery: its text, its parts, and what became of each."""
+    _call(options_of(ctx), as_json, "deliveries.get", id=delivery_id)
+
+
+@app.command()
+def retry(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
+    """Send a delivery once more that failed or is uncertain; parts that arrived are not repeated."""
+    _call(options_of(ctx), as_json, "deliveries.retry", id=delivery_id)
+
+
+@app.command()
+def reroute(
+    ctx: typer.Context,
+    delivery_id: Id,
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel that it shall go over.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="The chat, as the channel writes it.")],
+    account: Annotated[str | None, typer.Option("--account", help="The account on that channel.")] = None,
+    thread: Annotated[str | None, typer.Option("--thread", help="The thread in that chat.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send the whole text of a delivery that failed or is uncertain to another chat."""
+    options = options_of(ctx)
+    place = {"channel": channel, "to": to, "accountId": account, "threadId": thread}
+    _call(options, as_json, "deliveries.reroute", id=delivery_id, **place)
+
+
+@app.command()
+def drop(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
+    """Give up a delivery that failed or is uncertain."""
+    _call(options_of(ctx), as_json, "deliveries.drop", id=delivery_id)
+
+
+def _call(options: Options, as_json: bool, method: str, **params: Any) -> None:
+    from backchannel.cli.client import connected
+
+    with connected(options) as client:
+        shown = client.call(method, **params)
+    if as_json:
+        show_json(shown)
+    else:
+        _show(shown)
+
+
+def _show(delivery: dict[str, Any]) -> None:
+    show_facts(
+        {
+            "delivery": delivery["id"],
+            "state": delivery["state"],
+            "session": delivery["sessionKey"],
+            "run": delivery.get("runId"),
+            "to": _place(delivery),
+            "made": clock_time(delivery["createdAt"]),
+            "changed": clock_time(delivery["updatedAt"]),
+            "next try": clock_time(delivery["dueAt"]) if "dueAt" in delivery else None,
+            "attempts": delivery["attempts"],
+            "error": delivery.get("error"),
+            "parts": "\n".join(_part(part) for part in delivery["parts"]),
+            "text": delivery.get("text"),
+        }
+    )
+
+
+def _part(part: dict[str, Any]) -> str:
+    told = f"{part['n']} {part['state']}"
+    if "messageId" in part:
+        told += f" as {part['messageId']}"
+    return f"{told}: {part['error']}" if "error" in part else told

@@ -1,0 +1,182 @@
+"""One exchange, from the message to the receipt, whatever happens to the gateway in between.
+
+The message has a key of its own under which the gateway takes it once, so after a lost connection it is simply sent
+again. What follows the reply is read as `exchanges.get` tells it: events say when to look.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from backchannel.cli.client import CallFailed, Client, NoGateway, Payload
+from backchannel.cli.conversation import new_run_id
+from backchannel.cli.link import Link
+from backchannel.cli.output import Waiting, is_terminal, patience, say, say_dim, say_styled
+from backchannel.core.control_words import is_control_word
+
+LOOK_AGAIN_S = 1.0
+"""How often the receipt is looked at though nothing was told."""
+
+_WAITS_FOR = "waiting for what follows"
+_OPEN = ("pending", "sending")
+
+
+class Sending:
+    """A message on its way to a session, and what comes of it."""
+
+    def __init__(self, link: Link, session: str, text: str, *, wait_s: float, caller: str | None) -> None:
+        self._link = link
+        self._caller = caller
+        self._key = new_run_id()
+        self._args: Payload = {"sessionKey": session, "message": text, "timeoutSeconds": wait_s}
+        self._shown: set[str] = set()
+
+    def send(self) -> Payload:
+        """Send the message, and give what `sessions_send` returned.
+
+        Raises:
+            CallFailed: the gateway refused the call.
+            NoGateway: there was none from the start.
+        """
+        while True:
+            try:
+                client = self._link.client()
+                with patience(f"waiting for {self._args['sessionKey']}"):
+                    return _invoke(client, "sessions_send", self._args, self._caller, self._key)
+            except (NoGateway, CallFailed) as error:
+                self._lose(error)
+
+    def follow(self, result: Payload) -> None:
+        """Show the turns, the announce and the receipt, until the receipt is settled or has to wait for a retry."""
+        while True:
+            try:
+                receipt = _View(self._link.client(), result, self._caller, self._shown).run()
+            except (NoGateway, CallFailed) as error:
+                self._lose(error)
+            else:
+                show_receipt(receipt)
+                return
+
+    def _lose(self, error: NoGateway | CallFailed) -> None:
+        """Give the connection up, unless the gateway is there and means what it says."""
+        if isinstance(error, CallFailed) and not error.is_retryable:
+            raise error
+        self._link.lose()
+
+
+class _View:
+    """The exchange as one connection sees it; `shown`, the runs that were shown, outlives the connection."""
+
+    def __init__(self, client: Client, result: Payload, caller: str | None, shown: set[str]) -> None:
+        self._client = client
+        self._result = result
+        self._caller = caller
+        self._shown = shown
+        self._waiting = Waiting(_WAITS_FOR)
+
+    def run(self) -> Payload:
+        """Show what there is and what comes, and give the receipt in the end."""
+        try:
+            return self._follow()
+        except CallFailed as refused:
+            if refused.is_retryable:
+                raise
+            return self._follow_receipt()  # a token that may not see the exchange sees the receipt at most
+        finally:
+            self._waiting.end()
+
+    def _follow(self) -> Payload:
+        exchange = self._load()
+        for party in (exchange["target"], exchange.get("requester")):
+            if party is not None:
+                self._client.call("sessions.messages.subscribe", key=party["sessionKey"])
+        while True:  # it is read once more after subscribing, so that nothing is missed in between
+            exchange = self._load()
+            self._show_runs(exchange["runs"])
+            if not _is_open(exchange["receipt"]):
+                return dict(exchange["receipt"])
+            self._wait_for_news()
+
+    def _load(self) -> Payload:
+        found: Payload = self._client.call("exchanges.get", runId=self._result["runId"])["exchange"]
+        return found
+
+    def _show_runs(self, runs: Sequence[Payload]) -> None:
+        """Show the turns and announces that have ended; the reply of the first run is shown already."""
+        turns = 0
+        for run in runs:
+            turns += run["kind"] == "turn"
+            if run["kind"] == "primary" or "endedAt" not in run or run["runId"] in self._shown:
+                continue
+            self._shown.add(run["runId"])
+            self._waiting.end()
+            said = run.get("reply") or f"({run.get('error') or 'no text'})"
+            is_remark = "reply" not in run or is_control_word(said)
+            name = f"turn {turns}" if run["kind"] == "turn" else run["kind"]
+            show_said(name, run["sessionKey"], said, is_remark=is_remark)
+            self._waiting = Waiting(_WAITS_FOR)
+
+    def _follow_receipt(self) -> Payload:
+        delivery = self._result["delivery"]
+        receipt: Payload = {"id": delivery["id"], "state": delivery["status"]}
+        while _is_open(receipt):
+            args = {"sessionKey": self._result["sessionKey"]}
+            try:
+                status = _invoke(self._client, "session_status", args, self._caller)
+            except CallFailed as refused:
+                if refused.is_retryable:
+                    raise
+                break
+            mine = [known for known in status.get("receipts", ()) if known["id"] == receipt["id"]]
+            if not mine:
+                break
+            receipt = mine[0]
+            if _is_open(receipt):
+                self._wait_for_news()
+        return receipt
+
+    def _wait_for_news(self) -> None:
+        """Return when a step has ended, or after a while."""
+        deadline = time.monotonic() + LOOK_AGAIN_S
+        while (left_s := deadline - time.monotonic()) > 0:
+            if any(_ends_step(event) for event in self._client.events(left_s)):
+                return
+
+
+def _is_open(receipt: Payload) -> bool:
+    """Whether more is to be seen soon; a delivery that waits for its next attempt may take an hour."""
+    return receipt["state"] in _OPEN and not receipt.get("error")
+
+
+def _ends_step(event: Payload) -> bool:
+    payload = event["payload"]
+    match event["event"]:
+        case "agent":
+            return payload["stream"] == "lifecycle" and bool(payload["data"]["phase"] != "start")
+        case "delivery":
+            return True
+    return False
+
+
+def _invoke(client: Client, tool: str, args: Payload, caller: str | None, key: str | None = None) -> Payload:
+    request = client.ask("tools.invoke", tool=tool, args=args, sessionKey=caller, idempotencyKey=key)
+    result: Payload = client.wait(request)["result"]  # for as long as the tool was told to wait
+    return result
+
+
+def show_said(step: str, session: str, text: str, *, is_remark: bool = False) -> None:
+    """Print what a session said in a step of an exchange."""
+    if not is_terminal(sys.stdout):
+        say(f"{step} {session}: {text}")
+        return
+    say_styled(session, end=" ", fg="cyan", bold=True)
+    say_dim(step)
+    (say_dim if is_remark else say)(text + "\n")
+
+
+def show_receipt(receipt: Payload) -> None:
+    """Print what became of the announce."""
+    reason = f": {receipt['error']}" if receipt.get("error") else ""
+    say(f"receipt {receipt['id']}: {receipt['state']}{reason}")

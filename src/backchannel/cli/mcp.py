@@ -1,0 +1,21 @@
+"""`backchannel mcp`: the session tools over standard input and output, for MCP clients that start a program."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from backchannel.cli.options import options_of
+
+
+def mcp(
+    ctx: typer.Context,
+    as_session: Annotated[
+        str | None, typer.Option("--as", metavar="KEY", help="Call as this session. [default: the operator]")
+    ] = None,
+) -> None:
+    """Serve the session tools to the MCP client that started this, until it closes standard input."""
+    from backchannel.cli.mcp_bridge import serve
+
+    serve(options_of(ctx), as_session)

@@ -1,0 +1,190 @@
+"""The bridge between an MCP client on standard input and output and the running gateway.
+
+Every question is put to the gateway's own MCP door, so that the token, `--as` and the rules of a session decide here as
+they do there. A gateway that went away is waited for: the question is put again, under the same key, so that a call
+which had been taken before is not made twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+import uuid
+from string import punctuation
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+import msgspec
+from mcp.server.stdio import stdio_server
+from mcp_types.version import LATEST_HANDSHAKE_VERSION
+
+from backchannel.cli.client import OPEN_S, CallFailed, NoGateway, Payload, Place, find_gateway
+from backchannel.cli.errors import INTERRUPTED
+from backchannel.cli.link import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from backchannel.cli.options import Options
+from backchannel.cli.output import say
+from backchannel.errors import GatewayError
+from backchannel.gateway.mcp_server import IDEMPOTENCY_KEY, build_server
+
+PATIENCE_S = 30.0
+"""How long a call waits for a gateway that went away, before its client is told."""
+SILENCE_S = 60.0
+"""How long an answer may be silent; the gateway gives a sign of life every 15 s."""
+
+_THIS_MACHINE = ("all://localhost", "all://127.0.0.1", "all://[::1]")
+
+
+def serve(options: Options, session: str | None) -> None:
+    """Speak MCP until standard input is closed.
+
+    Raises:
+        NoGateway: none answers at the start.
+        CallFailed: it does not let this client in, or not as this session.
+    """
+    asyncio.run(_serve(options, session))
+
+
+async def _serve(options: Options, session: str | None) -> None:
+    # The SDK reads in a thread that nothing but the end of the input wakes, and there is nothing to put in order.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, os._exit, INTERRUPTED)
+    async with http_client() as http:
+        toolbox = GatewayTools(options, session, http)
+        await toolbox.check()
+        server = build_server(toolbox)
+        async with stdio_server() as (incoming, outgoing):
+            await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+def http_client() -> httpx2.AsyncClient:
+    """Make a client that reaches a gateway on this machine directly, whatever proxy the environment names."""
+    directly = dict.fromkeys(_THIS_MACHINE)
+    return httpx2.AsyncClient(timeout=httpx2.Timeout(OPEN_S, read=SILENCE_S), mounts=directly)
+
+
+class Refusal(CallFailed):
+    """What the gateway answered instead of a result, passed on as it came."""
+
+    def __init__(self, error: Payload) -> None:
+        super().__init__(error)
+        self._error = error
+
+    def wire(self) -> dict[str, Any]:
+        return self._error
+
+
+class Lost(Exception):
+    """The gateway cannot be reached, or went away before it had answered."""
+
+
+class GatewayTools:
+    """The tools that a running gateway offers to the operator, or to one session."""
+
+    def __init__(
+        self, options: Options, session: str | None, http: httpx2.AsyncClient, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._options = options
+        self._session = session
+        self._http = http
+        self._patience_s = patience_s
+
+    async def check(self) -> None:
+        """Find out whether there is a gateway that lets this client in.
+
+        Raises:
+            NoGateway, CallFailed
+        """
+        place = find_gateway(self._options)
+        try:
+            await self._post(place, "tools/list", {})
+        except Lost:
+            raise place.missing from None
+
+    async def tools(self) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = (await self._ask("tools/list", {}))["tools"]
+        return listed
+
+    async def call(self, name: str, arguments: dict[str, Any], call_id: str | None) -> dict[str, Any]:
+        meta = {IDEMPOTENCY_KEY: call_id or uuid.uuid4().hex}
+        answer = await self._ask("tools/call", {"name": name, "arguments": arguments, "_meta": meta})
+        result: dict[str, Any] = answer["structuredContent"]
+        if answer.get("isError"):
+            raise Refusal(result["error"])
+        return result
+
+    async def _ask(self, method: str, params: Payload) -> Payload:
+        """Put a question to the gateway, again and again while there is none.
+
+        Raises:
+            NoGateway: there was none for too long.
+            CallFailed: it refused.
+        """
+        deadline, pause_s, was_lost = time.monotonic() + self._patience_s, FIRST_PAUSE_S, False
+        while True:
+            place = find_gateway(self._options)  # it may come back at another address
+            try:
+                answer = await self._post(place, method, params)
+            except Lost:
+                if time.monotonic() > deadline:
+                    raise place.missing from None
+                if not was_lost:
+                    say("The gateway went away. Waiting for it to come back ...", err=True)
+                was_lost = True
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+                continue
+            if was_lost:
+                say("It is back.", err=True)
+            return answer
+
+    async def _post(self, place: Place, method: str, params: Payload) -> Payload:
+        """Put a question to the gateway.
+
+        Raises:
+            Lost: no answer came.
+            NoGateway: what answers is something else.
+            CallFailed: it refused.
+        """
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        sending = self._http.stream("POST", _door_of(place), json=body, headers=self._headers(place))
+        try:
+            async with sending as response:
+                if response.status_code != 200:
+                    raise _refused(place, response.status_code, await response.aread())
+                async for event in httpx2.EventSource(response, max_event_size=None):
+                    if "id" in (message := msgspec.json.decode(event.data)):
+                        return _result(message)
+        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
+            raise NoGateway(f"{place.url!r} is not an address (expected ws://host:port or http://host:port)") from None
+        except httpx2.TransportError as error:
+            raise Lost from error
+        raise Lost
+
+    def _headers(self, place: Place) -> dict[str, str]:
+        headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": LATEST_HANDSHAKE_VERSION}
+        if place.token is not None:
+            headers["authorization"] = f"Bearer {place.token}"
+        if self._session is not None:
+            headers["x-backchannel-session"] = quote(self._session, safe=punctuation + " ")  # keys may be escaped so
+        return headers
+
+
+def _door_of(place: Place) -> str:
+    return place.url.replace("ws", "http", 1).removesuffix("/ws") + "/mcp"
+
+
+def _refused(place: Place, status: int, body: bytes) -> GatewayError:
+    try:
+        return Refusal(msgspec.json.decode(body)["error"]["data"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return NoGateway(f"What answers at {place.url} is no gateway, or is of another version (HTTP {status}).")
+
+
+def _result(message: Payload) -> Payload:
+    if "error" in message:
+        told = message["error"].get("data")
+        raise Refusal(told if isinstance(told, dict) and "message" in told else message["error"])
+    result: Payload = message["result"]
+    return result

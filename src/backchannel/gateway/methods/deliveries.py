@@ -1,0 +1,179 @@
+"""Deliveries: every outbound message and what became of it, and what a person can do about one that did not arrive."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from backchannel.core.commands import COMMANDS
+from backchannel.core.delivery import DeliveryState
+from backchannel.core.sessions import WEBCHAT, Address
+from backchannel.errors import UnknownChannel
+from backchannel.gateway.addressing import address_for_message, resolve
+from backchannel.gateway.call import Call
+from backchannel.gateway.messages import IdempotencyKey, hash_request, read_content
+from backchannel.gateway.protocol import Method, NoParams, Scope
+from backchannel.storage.transactions.deliveries import Post
+from backchannel.tools.cursors import read_cursor, write_cursor
+from backchannel.tools.inputs import Answer, Params
+from backchannel.tools.receipts import ReceiptRow, show_receipt
+
+_LISTED, _MOST_LISTED = 50, 500
+
+
+class SendParams(Params, frozen=True, kw_only=True):
+    channel: str
+    to: Annotated[str, Meta(min_length=1)]
+    message: str
+    account_id: str | None = None
+    thread_id: str | None = None
+    session_key: str | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class DeliveriesListParams(Params, frozen=True, kw_only=True):
+    state: DeliveryState | None = None
+    session_key: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _LISTED
+    cursor: str | None = None
+
+
+class DeliveryParams(Params, frozen=True, kw_only=True):
+    id: str
+
+
+class RerouteParams(Params, frozen=True, kw_only=True):
+    id: str
+    channel: str
+    to: Annotated[str, Meta(min_length=1)]
+    account_id: str | None = None
+    thread_id: str | None = None
+
+
+class DeliveriesListed(Answer, frozen=True, kw_only=True):
+    count: int
+    has_more: bool
+    deliveries: list[ReceiptRow]
+    next_cursor: str | None = None
+
+
+class CommandShown(Answer, frozen=True, kw_only=True):
+    name: str
+    usage: str
+    description: str
+    needs: str
+
+
+class CommandsListed(Answer, frozen=True, kw_only=True):
+    commands: list[CommandShown]
+
+
+async def send(call: Call, params: SendParams) -> ReceiptRow:
+    """Sends a text to a chat, past any agent, and answers with its receipt; `delivery` events tell what follows."""
+    gateway = call.gateway
+    key = await address_for_message(gateway, params.session_key or "main", None)
+    read_content(params.message)
+    address = _outside(call, params.channel, params.to, params.account_id, params.thread_id)
+    post = Post(session_key=str(key), address=address, text=params.message)
+    digest = None
+    if params.idempotency_key is not None:
+        digest = hash_request(call.caller, "send", str(key), address, params.message)
+    receipt = await gateway.store.post(post, idempotency_key=params.idempotency_key, digest=digest)
+    return show_receipt(receipt, call.door.rows.key)
+
+
+def _outside(call: Call, channel: str, to: str, account_id: str | None, thread_id: str | None) -> Address:
+    """Read an address outside.
+
+    Raises:
+        UnknownChannel: nothing can be sent over this channel.
+    """
+    known = sorted(call.gateway.channels)
+    if channel not in known:
+        hint = "chat.inject writes to webchat; " if channel == WEBCHAT.channel else ""
+        message = f"no channel {channel[:64]!r} is configured ({hint}there are: {', '.join(known) or 'none'})"
+        raise UnknownChannel(message, channel=channel[:64])
+    return Address(channel=channel, to=to, account_id=account_id, thread_id=thread_id)
+
+
+async def deliveries_list(call: Call, params: DeliveriesListParams) -> DeliveriesListed:
+    """Lists receipts, newest first, of one session or of all, in the state given or in any."""
+    key = None
+    if params.session_key is not None:
+        key = str((await resolve(call.gateway, params.session_key)).key)
+    query: list[Any] = ["deliveries.list", key, params.state]
+    before = None if params.cursor is None else read_cursor(params.cursor, query, int)
+    limit = min(params.limit, _MOST_LISTED)
+    found = await call.gateway.store.receipts(session_key=key, state=params.state, limit=limit + 1, before=before)
+    page, has_more = found[:limit], len(found) > limit
+    return DeliveriesListed(
+        count=len(page),
+        has_more=has_more,
+        next_cursor=write_cursor(query, page[-1].delivery.number) if has_more else None,
+        deliveries=[show_receipt(receipt, call.door.rows.key) for receipt in page],
+    )
+
+
+async def deliveries_get(call: Call, params: DeliveryParams) -> ReceiptRow:
+    """Shows one receipt."""
+    return show_receipt(await call.gateway.store.receipt(params.id), call.door.rows.key)
+
+
+async def deliveries_retry(call: Call, params: DeliveryParams) -> ReceiptRow:
+    """Sends a delivery once more that failed, or of which nobody knows; parts that arrived are not repeated."""
+    receipt = await call.gateway.store.retry_delivery(params.id)
+    return show_receipt(receipt, call.door.rows.key)
+
+
+async def deliveries_reroute(call: Call, params: RerouteParams) -> ReceiptRow:
+    """Sends the whole text of a delivery that failed, or of which nobody knows, to another chat."""
+    address = _outside(call, params.channel, params.to, params.account_id, params.thread_id)
+    receipt = await call.gateway.store.reroute_delivery(params.id, address)
+    return show_receipt(receipt, call.door.rows.key)
+
+
+async def deliveries_drop(call: Call, params: DeliveryParams) -> ReceiptRow:
+    """Gives a delivery up that failed, or of which nobody knows."""
+    receipt = await call.gateway.store.drop_delivery(params.id)
+    return show_receipt(receipt, call.door.rows.key)
+
+
+async def commands_list(call: Call, params: NoParams) -> CommandsListed:
+    """Lists the chat commands, and who may use each."""
+    return CommandsListed(
+        commands=[
+            CommandShown(
+                name=spec.name.value, usage=spec.usage, description=spec.summary, needs=spec.needs.name.lower()
+            )
+            for spec in COMMANDS
+        ]
+    )
+
+
+_RECEIPT = (
+    "{id, state, sessionKey, exchangeId?, runId?, channel?, accountId?, to?, threadId?, text?, "
+    "parts: [{n, state, messageId?, attempts?, error?}], attempts, error?, dueAt?, createdAt, updatedAt}"
+)
+
+METHODS: tuple[Method[Any], ...] = (
+    Method("send", SendParams, Scope.WRITE, send, f"`{_RECEIPT}`, the receipt"),
+    Method(
+        "deliveries.list",
+        DeliveriesListParams,
+        Scope.READ,
+        deliveries_list,
+        "`{count, hasMore, nextCursor?, deliveries}`, receipts as `deliveries.get` shows them",
+    ),
+    Method("deliveries.get", DeliveryParams, Scope.READ, deliveries_get, f"`{_RECEIPT}`"),
+    Method("deliveries.retry", DeliveryParams, Scope.WRITE, deliveries_retry, f"`{_RECEIPT}`"),
+    Method("deliveries.reroute", RerouteParams, Scope.WRITE, deliveries_reroute, f"`{_RECEIPT}`"),
+    Method("deliveries.drop", DeliveryParams, Scope.WRITE, deliveries_drop, f"`{_RECEIPT}`"),
+    Method(
+        "commands.list",
+        NoParams,
+        Scope.READ,
+        commands_list,
+        "`{commands: [{name, usage, description, needs: authorised | owner}]}`",
+    ),
+)

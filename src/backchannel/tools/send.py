@@ -1,0 +1,179 @@
+"""`sessions_send`: a message into another session, and what comes back of it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from backchannel.core.exchange_values import Refused as NotOpened
+from backchannel.core.keys import CallerKeys, SessionKey, normalise_agent_id
+from backchannel.core.runs import Run, RunState
+from backchannel.core.visibility import sees
+from backchannel.errors import AmbiguousLabel, InvalidRequest, PolicyDenied, SessionNotFound, UnknownAgent
+from backchannel.storage.ids import new_id
+from backchannel.storage.transactions.exchanges import Ask, Opened
+from backchannel.tools.base import SessionTool
+from backchannel.tools.inputs import Answer, Params
+from backchannel.tools.parts import Caller
+from backchannel.tools.targets import Refused, find_address
+
+MOST_WAIT_S = 3600
+
+
+class SendParams(Params, frozen=True, kw_only=True):
+    message: Annotated[str, Meta(min_length=1, description="What to say. The other session sees who asks.")]
+    session_key: Annotated[
+        str | None, Meta(description="Which session: a `key` or `sessionId` from sessions_list, or `main`.")
+    ] = None
+    label: Annotated[str | None, Meta(description="Instead of sessionKey: the label of a session that you see.")] = None
+    agent_id: Annotated[str | None, Meta(description="With label: only sessions of this agent.")] = None
+    timeout_seconds: Annotated[
+        float,
+        Meta(ge=0, le=MOST_WAIT_S, description="How long to wait for the reply. 0 does not wait."),
+    ] = 30
+
+
+class SendResult(Answer, frozen=True, kw_only=True, omit_defaults=False):
+    run_id: str
+    status: str
+    session_key: str
+
+
+class Accepted(SendResult, frozen=True, kw_only=True):
+    delivery: dict[str, str]
+
+
+class Replied(Accepted, frozen=True, kw_only=True):
+    reply: str
+
+
+class NotYet(Accepted, frozen=True, kw_only=True):
+    error: str
+
+
+class RunFailed(SendResult, frozen=True, kw_only=True):
+    error: str
+
+
+class SessionsSend(SessionTool):
+    """Sends a message to a session."""
+
+    name = "sessions_send"
+    description = (
+        "Send a message to another session and wait for its reply. `ok` has the reply; `timeout` means that the run "
+        "still goes on: do not send again, read sessions_history later. Afterwards the two of you may go back and "
+        "forth for a few turns, and the other session may tell its own chat; `delivery` is the receipt of that. "
+        "With `timeoutSeconds` 0 it does not wait."
+    )
+    params = SendParams
+    scope = "write"
+    outcomes = (
+        ("not waiting", '`{runId, status: "accepted", sessionKey, delivery}`'),
+        ("finished in time", '`{runId, status: "ok", reply, sessionKey, delivery}`'),
+        (
+            "the wait ended first",
+            '`{runId, status: "timeout", error, sessionKey, delivery}`: the run is queued or running, and goes on',
+        ),
+        ("the run failed, timed out or was stopped", '`{runId, status: "error", error, sessionKey}`'),
+        ("bad target, send policy, circle, chain limit", '`{status: "error", error, sessionKey?}`; nothing happened'),
+        ("not allowed, or not visible", '`{status: "forbidden", error, sessionKey?}`; nothing happened'),
+    )
+    examples = (
+        ("ask and wait", {"sessionKey": "agent:research:main", "message": "What did we learn today?"}),
+        ("tell, and go on", {"label": "release notes", "message": "The build is green.", "timeoutSeconds": 0}),
+    )
+
+    async def run(self, caller: Caller, params: SendParams) -> SendResult | Refused:
+        if not params.message.strip():
+            raise InvalidRequest(f"{self.name}: message: it is empty", param="message")
+        found = await self._target(caller, params)
+        if isinstance(found, Refused):
+            return found
+        shown = CallerKeys(self._parts.scheme, caller.key).show(found)
+        if found.agent not in self._parts.agents.ids():
+            error = f"the agent {found.agent!r} is not configured: nobody would answer in session {shown!r}"
+            return Refused(status="error", error=error, session_key=shown)
+        ask = self._ask(caller, found, params)
+        try:
+            opened = await self._parts.exchanges.open(ask)
+        except (PolicyDenied, SessionNotFound) as error:
+            return Refused(status="error", error=error.message, session_key=shown)
+        if isinstance(opened, NotOpened):
+            return Refused(status="error", error=opened.decision.reason, session_key=shown)
+        if ask.wait_ms == 0:
+            return Accepted(run_id=opened.run.id, status="accepted", session_key=shown, delivery=_receipt(opened))
+        return _outcome(await self._parts.exchanges.wait(opened, ask), shown)
+
+    async def _target(self, caller: Caller, params: SendParams) -> SessionKey | Refused:
+        if (params.session_key is None) == (params.label is None):
+            raise InvalidRequest(f"{self.name}: give exactly one of sessionKey and label", param="sessionKey")
+        if params.agent_id is not None and params.label is None:
+            raise InvalidRequest(f"{self.name}: agentId: it goes with label", param="agentId")
+        if params.session_key is not None:
+            return await find_address(self._parts, caller, params.session_key)
+        return await self._labelled(caller, params.label or "", params.agent_id)
+
+    async def _labelled(self, caller: Caller, label: str, agent_id: str | None) -> SessionKey | Refused:
+        viewer = self._parts.viewer(caller)
+        try:
+            agent = None if agent_id is None else normalise_agent_id(agent_id)
+        except UnknownAgent as error:
+            return Refused(status="error", error=error.message)
+        sessions = await self._parts.store.sessions_labelled(label, agent)
+        keys = [
+            SessionKey.stored(session.key)
+            for session in sessions
+            if sees(viewer, SessionKey.stored(session.key), session.spawned_by).allowed
+        ]
+        try:
+            return CallerKeys(self._parts.scheme, caller.key).choose_label(label, keys)
+        except (AmbiguousLabel, SessionNotFound) as error:
+            return Refused(status="error", error=error.message)
+
+    def _ask(self, caller: Caller, target: SessionKey, params: SendParams) -> Ask:
+        """Name the exchange after the call, so that the same call finds it again."""
+        key = caller.call_id or new_id()
+        exchange_id = hashlib.sha256(f"{caller.key} {key}".encode()).hexdigest()[:32]
+        in_run = caller.run_id is not None
+        from_outside = caller.call_id is not None and not in_run
+        digest = _digest(caller, target, params) if from_outside else None
+        return Ask(
+            exchange_id=exchange_id,
+            run_id=key if from_outside else f"{exchange_id}/primary",
+            requester=caller.key,
+            target=target,
+            message=params.message,
+            wait_ms=int(params.timeout_seconds * 1000),
+            call_id=caller.call_id if in_run else None,
+            calling_run=caller.run_id,
+            digest=digest,
+        )
+
+
+def _digest(caller: Caller, target: SessionKey, params: SendParams) -> str:
+    parts: list[Any] = [caller.token_id, "sessions_send", str(caller.key), str(target), params.message]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _receipt(opened: Opened) -> dict[str, str]:
+    return {"id": opened.delivery_id, "status": opened.delivery_state, "mode": "announce"}
+
+
+def _outcome(opened: Opened, shown: str) -> SendResult:
+    run = opened.run
+    if run.state is RunState.OK:
+        delivery = _receipt(opened)
+        return Replied(run_id=run.id, status="ok", reply=run.reply or "", session_key=shown, delivery=delivery)
+    if run.is_finished:
+        return RunFailed(run_id=run.id, status="error", error=_failure(run), session_key=shown)
+    error = (
+        f"the run is still {run.state} and goes on; do not send the message again, "
+        f"and call sessions_history with sessionKey {shown!r} later"
+    )
+    return NotYet(run_id=run.id, status="timeout", error=error, session_key=shown, delivery=_receipt(opened))
+
+
+def _failure(run: Run) -> str:
+    return f"the run ended as {run.state}: {run.error or 'no reason given'}"

@@ -1,0 +1,96 @@
+"""The gateway in a program: what those who embed it meet first."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backchannel import FunctionContext, Gateway, RunFailed, ScriptedModel
+from backchannel.errors import ConfigError, Unavailable
+
+pytestmark = pytest.mark.anyio
+DEMO: dict[str, Any] = {"agents": {"list": [{"id": "main", "model": "builtin/demo"}]}}
+
+
+async def test_a_gateway_that_was_not_entered_says_so() -> None:
+    gateway = Gateway.open(DEMO)
+
+    with pytest.raises(Unavailable, match="async with"):
+        await gateway.ask("main", "hello")
+    with pytest.raises(Unavailable, match="async with"):
+        gateway.tools()
+
+
+async def test_a_temporary_state_folder_goes_with_its_gateway() -> None:
+    gateway = Gateway.open(DEMO)
+    folder = gateway.config.state_dir
+    async with gateway:
+        await gateway.ask("main", "hello")
+    assert folder.exists()
+
+    del gateway
+    gc.collect()
+
+    assert not folder.exists()
+
+
+async def test_a_state_folder_of_ones_own_stays(tmp_path: Path) -> None:
+    gateway = Gateway.open(DEMO, state=tmp_path)
+    async with gateway:
+        await gateway.ask("main", "hello")
+
+    del gateway
+    gc.collect()
+
+    assert (tmp_path / "backchannel.db").exists()
+
+
+async def test_a_wait_that_ends_before_its_run_says_that_the_run_goes_on() -> None:
+    gateway = Gateway.open(DEMO)
+    finish = []
+
+    @gateway.agent("slow")
+    async def slow(run: FunctionContext) -> str:
+        finish.append(run.run_id)
+        return "done"
+
+    async with gateway:
+        with pytest.raises(RunFailed, match=r"still (queued|running): the wait ended first") as failed:
+            await gateway.ask("agent:slow:main", "hello", timeout_s=0, run_id="r")
+        assert not failed.value.run.is_finished
+        assert await gateway.ask("agent:slow:main", "hello", run_id="r") == "done"
+    assert finish == ["r"]
+
+
+async def test_an_error_in_the_settings_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean `model`"):
+        Gateway.open({"agents": {"list": [{"id": "main", "modle": "builtin/demo"}]}})
+
+
+@pytest.mark.parametrize(
+    ("tools", "expected"),
+    [
+        ({}, {"weather_now", "weather_later", "post"}),
+        ({"allow": ["weather_*"]}, {"weather_now", "weather_later"}),
+        ({"allow": ["*"], "deny": ["*_now"]}, {"weather_later", "post"}),
+        ({"deny": ["*"]}, set()),
+        ({"allow": ["post"]}, {"post"}),
+    ],
+)
+async def test_tools_are_allowed_and_denied_by_patterns(tools: dict[str, Any], expected: set[str]) -> None:
+    model = ScriptedModel(replies=["ok"])
+    gateway = Gateway.open({"agents": {"list": [{"id": "main", "model": "scripted/test", "tools": tools}]}})
+    gateway.add_model(model)
+
+    async def nothing() -> None: ...
+
+    for name in ("weather_now", "weather_later", "post"):
+        gateway.tool(name=name)(nothing)
+    async with gateway:
+        await gateway.ask("main", "hello")
+
+    own = {tool.name for tool in model.requests[0].tools if not tool.name.startswith(("session", "agents"))}
+    assert own == expected

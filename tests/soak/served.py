@@ -1,0 +1,149 @@
+"""The gateway of the soak, in a process of its own: `python -m tests.soak.served <state> <far end's url> <sessions>`.
+
+It waits for a line before it opens anything, so that a next one is at hand when this one is killed. Then it says in a
+line of JSON where it is. Its model is a function of what it is asked, so that a step that is done again after a crash
+says the same: who asks whom, who has enough after which turn, and what a chat is told all follow from the name that
+each message carries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from backchannel.agents.scripted import Scripted, ScriptedModel, call
+from backchannel.config.load import config_from
+from backchannel.core.contracts import ModelFailed, ModelRequest
+from backchannel.core.control_words import ANNOUNCE_SKIP, REPLY_SKIP
+from backchannel.core.messages import Role, ToolCallBlock
+from backchannel.gateway.app import Gateway
+from backchannel.gateway.auth import OperatorToken
+from backchannel.gateway.logs import configure_logs
+from backchannel.gateway.serve import serve
+from backchannel.gateway.server import Listening
+from tests.support.far_end import SECRET
+from tests.support.talks import step_of, turn_of
+
+AGENTS = ("ada", "bo", "cy", "di")
+CHANNEL = "far"
+TOKEN = "a token of the soak, long enough"
+PACE_S = 0.005
+PART = 40
+"""As long as a message may be on this platform: each line of the news is one."""
+DEEPEST = 2
+"""How often a question may lead to another."""
+MODEL_FAILS = "the model of the soak fails here"
+NAME = re.compile(r"\b[pq]-\d+-\d+(?:\.\d+)*\b")
+ASKS = re.compile(r"Please ask (\S+) and wait (\S+) s")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a gateway says it is."""
+
+    url: str
+
+
+def chat(n: int) -> str:
+    return f"G{n:02}"
+
+
+def key(n: int) -> str:
+    """Name the session of a chat."""
+    return f"agent:{AGENTS[n % len(AGENTS)]}:{CHANNEL}:group:{chat(n).lower()}"
+
+
+def settings(url: str, sessions: int) -> dict[str, Any]:
+    """Make the configuration: each chat belongs to an agent, and all may ask all."""
+    chats = [(chat(n), AGENTS[n % len(AGENTS)]) for n in range(sessions)]
+    return {
+        "agents": {"list": [{"id": name, "model": "scripted/test"} for name in AGENTS]},
+        "tools": {"sessions": {"visibility": "all"}, "agentToAgent": {"enabled": True}},
+        "channels": {
+            CHANNEL: {"adapter": "bridge", "url": url, "secret": SECRET, "allowFrom": ["*"], "maxTextLength": PART}
+        },
+        "bindings": [{"match": {"channel": CHANNEL, "chatId": id}, "agentId": agent} for id, agent in chats],
+        "gateway": {"port": 0, "auth": {"token": TOKEN}},
+    }
+
+
+def drawn(name: str, what: str) -> float:
+    """Draw a number from 0 to 1, the same for the same name."""
+    return zlib.crc32(f"{what} {name}".encode()) / 2**32
+
+
+def please_ask(name: str, targets: list[str], wait_s: float) -> str:
+    """Make what a person writes."""
+    return f"{name}: " + (", then ".join(f"Please ask {target} and wait {wait_s:g} s" for target in targets) or "hello")
+
+
+def news(name: str) -> list[str]:
+    """List what a chat is told of an exchange, a line a message; nothing when it is told nothing."""
+    lines = int(drawn(name, "news") * 4)
+    return [f"news {n} of {name} ".ljust(PART - 4, ".") for n in range(1, lines + 1)]
+
+
+class Script:
+    """What the model says."""
+
+    def __init__(self, sessions: int) -> None:
+        self._sessions = sessions
+
+    async def __call__(self, request: ModelRequest) -> Scripted:
+        await asyncio.sleep(PACE_S)
+        asked = next(message.text for message in reversed(request.messages) if message.role is Role.USER)
+        name = NAME.findall(asked)[-1]
+        step, said = step_of(request), asked[asked.rindex(name) + len(name) :]
+        if step != "result" and said.startswith(": "):  # what was said before may have had no reply, and stand above it
+            asks = ASKS.findall(said)
+            calls = [_send(target, f"{name}.{n}", float(wait)) for n, (target, wait) in enumerate(asks)]
+            return calls or f"reply {name}"
+        match step:
+            case "result":
+                return f"reply {name}"
+            case "request":
+                return self._answer(name)
+            case "turn":
+                turn = turn_of(asked[asked.rindex("reply-back turn") :])
+                has_enough = drawn(name, f"turn {turn}") < 0.3
+                return REPLY_SKIP if has_enough else f"turn {turn} of {name}"
+        return "\n".join(news(name)) or ANNOUNCE_SKIP
+
+    def _answer(self, name: str) -> Scripted:
+        if drawn(name, "fails") < 0.03:
+            return ModelFailed(MODEL_FAILS, retryable=False)
+        if name.count(".") <= DEEPEST and drawn(name, "onward") < 0.2:
+            other = key(int(drawn(name, "whom") * self._sessions))  # perhaps itself, or one that waits for it
+            return [_send(other, f"{name}.0", 1.0 if drawn(name, "wait") < 0.5 else 0)]
+        return f"reply {name}"
+
+
+def _send(target: str, name: str, wait_s: float) -> ToolCallBlock:
+    return call("sessions_send", sessionKey=target, message=f"question {name}", timeoutSeconds=wait_s)
+
+
+def open_gateway(state: Path, url: str, sessions: int) -> Gateway:
+    gateway = Gateway(config_from(settings(url, sessions), {}, state=state))
+    gateway.add_model(ScriptedModel(replies=Script(sessions)))
+    return gateway
+
+
+def main() -> None:
+    state, url, sessions = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    configure_logs("warning", sys.stderr, as_json=False)
+    if not sys.stdin.readline():
+        return  # not needed
+
+    def ready(place: Listening, token: OperatorToken) -> None:
+        print(msgspec.json.encode(Place(place.url)).decode(), flush=True)
+
+    asyncio.run(serve(open_gateway(state, url, sessions), ready))
+
+
+if __name__ == "__main__":
+    main()

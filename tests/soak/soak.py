@@ -1,0 +1,153 @@
+"""The soak: `python -m tests.soak.soak --seconds 60 --sessions 20 --seed 1`, or `make soak`.
+
+Sessions of several agents ask each other without end, through the real doors of a gateway in a real process, which is
+killed with -9 at random moments and started again. Clients send again what was not acknowledged. A platform, which
+now and then misbehaves, remembers every key that it took. In the end everything is let finish, and all is counted. Runs
+that were killed three times in one step are parked; whoever waits for one is told so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shutil
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from backchannel.core.delivery import DeliveryState
+from backchannel.core.runs import RunState
+from backchannel.gateway.app import Gateway
+from tests.soak.checks import Counts, Ended
+from tests.soak.clients import Clients, Platform, http_client
+from tests.soak.lives import Lives
+from tests.soak.served import open_gateway
+from tests.support.far_end import Break, Fault, Told
+
+FINISH_LIMIT_S = 120.0
+FAULTS: tuple[Told, ...] = (Break(), Fault(503), Fault(500, takes=True), Fault(429, {"Retry-After": "1"}))
+ALL = 1_000_000
+
+
+class Soak:
+    """One soak."""
+
+    def __init__(self, state: Path, *, seconds: float, sessions: int, seed: int) -> None:
+        self._state = state
+        self._seconds = seconds
+        self._sessions = sessions
+        self._chance = random.Random(seed)
+        self._seed = seed
+        self.kills = 0
+        self.repeats = 0
+
+    async def run(self) -> Counts:
+        """Do all of it.
+
+        Raises:
+            AssertionError: something was lost, doubled, or went astray.
+        """
+        async with Platform() as platform:
+            acknowledged = await self._exchange(platform)
+            await self._finish(platform)
+        with closing(sqlite3.connect(self._state / "backchannel.db")) as database:
+            return Ended(database, platform).check(self._state, acknowledged)
+
+    async def _exchange(self, platform: Platform) -> dict[str, str]:
+        lives = Lives(self._state, platform.url, self._sessions, self._chance)
+        clients = Clients(lives, platform, self._sessions, self._seed)
+        try:
+            async with http_client() as http, asyncio.TaskGroup() as group:
+                talk = group.create_task(clients.talk(http))
+                async for _ in lives.killed_until(asyncio.get_running_loop().time() + self._seconds):
+                    platform.then(*self._chance.sample(FAULTS, self._chance.randint(0, 2)))
+                clients.no_more()
+                async with lives.last(), asyncio.timeout(FINISH_LIMIT_S):
+                    await talk
+        finally:
+            await lives.close()
+        self.kills, self.repeats = lives.kills, clients.repeats
+        return clients.acknowledged
+
+    async def _finish(self, platform: Platform) -> None:
+        """Let a last process do what is left."""
+        async with asyncio.timeout(FINISH_LIMIT_S), open_gateway(self._state, platform.url, self._sessions) as gateway:
+            await at_rest(gateway)
+
+    def told(self, counts: Counts) -> str:
+        """Tell what there was, a line a kind."""
+        lines = {
+            "seed": self._seed,
+            "kills": self.kills,
+            "messages": f"{counts.messages} acknowledged, {self.repeats} requests repeated",
+            "runs": f"{_sum(counts.runs)}; parked: {_sum(counts.parked)}",
+            "exchanges": _sum(counts.exchanges),
+            "replies": _sum(counts.replies),
+            "receipts": _sum(counts.receipts),
+            "far end": f"{counts.taken} keys taken, each once, in {counts.posted} posts",
+        }
+        return "\n".join(f"{name:<10} {line}" for name, line in lines.items())
+
+
+async def at_rest(gateway: Gateway) -> None:
+    """Wait until no run is left to do, and nothing is left to send."""
+    changed = asyncio.Event()
+    unlisten = gateway.runtime.hub.listen(lambda event: changed.set())
+    try:
+        while True:
+            changed.clear()
+            if not await _is_busy(gateway):
+                return
+            await changed.wait()
+    finally:
+        unlisten()
+
+
+async def _is_busy(gateway: Gateway) -> bool:
+    if await gateway.store.runs(states=(RunState.QUEUED, RunState.RUNNING), limit=1):
+        return True
+    for state in (DeliveryState.PENDING, DeliveryState.SENDING):
+        if await gateway.store.receipts(state=state, limit=1):
+            return True
+    # One look in the end, not one a state: a delivery of several parts goes back and forth between the two.
+    receipts = await gateway.store.receipts(limit=ALL)
+    return any(receipt.delivery.state.is_open for receipt in receipts)
+
+
+def _sum(counts: Counter[str]) -> str:
+    kinds = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    return f"{counts.total()} ({kinds})" if kinds else "0"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="soak", description="Kills a gateway under exchanges, and counts.")
+    parser.add_argument("--seconds", type=float, default=60, help="how long to exchange and kill")
+    parser.add_argument("--sessions", type=int, default=20)
+    parser.add_argument(
+        "--seed", type=int, default=None, help="of the moments and the messages; else another each time"
+    )
+    given = parser.parse_args(words)
+    seed = given.seed if given.seed is not None else random.randrange(1 << 32)
+    print(f"{given.sessions} sessions exchange for {given.seconds:g} s, with seed {seed} ...", flush=True)
+    began = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="soak-"))
+    soak = Soak(folder, seconds=given.seconds, sessions=given.sessions, seed=seed)
+    try:
+        counts = asyncio.run(soak.run())
+    except BaseException:
+        print(f"what it left is in {folder}")
+        raise
+    shutil.rmtree(folder)
+    print(soak.told(counts))
+    print(f"nothing lost, nothing twice, nothing astray; {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
