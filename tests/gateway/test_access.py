@@ -27,7 +27,17 @@ ADMIN = {
     "tokens.revoke",
     "transcripts.rebuild",
 }
-WRITE = {"agent", "chat.send", "chat.abort", "chat.inject", "runs.retry"}
+WRITE = {
+    "agent",
+    "chat.send",
+    "chat.abort",
+    "chat.inject",
+    "deliveries.drop",
+    "deliveries.reroute",
+    "deliveries.retry",
+    "runs.retry",
+    "send",
+}
 
 
 def test_every_method_has_the_scope_it_should() -> None:
