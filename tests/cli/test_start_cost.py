@@ -21,7 +21,7 @@ def test_importing_the_command_line_imports_nothing_heavy() -> None:
 
 def test_help_is_there_in_a_third_of_a_second() -> None:
     took = []
-    for _ in range(3):  # the machine may be busy: the quickest of three counts
+    for _ in range(10):  # the machine may be busy: the quickest of ten counts
         began = time.monotonic()
         subprocess.run([*PROGRAM, "--help"], check=True, capture_output=True)
         took.append(time.monotonic() - began)

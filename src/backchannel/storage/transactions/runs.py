@@ -68,11 +68,11 @@ def accept(
         return Accepted(need(tx, known), None, is_repeat=True)
     session = sessions.ensure(tx, request.key, scheme, now)
     sessions.check_current(session, request.expected_session_id)
-    if check is not None:
-        check(session)
     if request.provenance.source_channel == WEBCHAT.channel and session.delivery_context is None:
         # Only for want of any other: outside channels change the return address, webchat never does.
         session = sessions.update(tx, session.key, "delivery_context = ?", write_address(WEBCHAT))
+    if check is not None:
+        check(session)
     run = _insert(tx, request, session, now)
     if request.id is not None:
         idempotency.remember_run(tx, request.id, request.digest, now)
