@@ -1,8 +1,20 @@
 """What all tests share."""
 
+import signal
+import threading
+
 import pytest
 
 CRASH_POINTS = "crash points"
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs that tests start, also when the tests themselves run in the background.
+
+    A shell starts background jobs with the signal ignored, and what they start inherits that.
+    """
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
