@@ -19,6 +19,7 @@ from backchannel.core.delivery import DeliveryLane, DeliveryState
 from backchannel.core.facts import DeliveryChanged, Fact
 from backchannel.errors import Unavailable
 from backchannel.runtime.policing import SendGuard
+from backchannel.runtime.timers import LONGEST_SLEEP_S, sleep_or_event
 from backchannel.storage.store import Store
 from backchannel.storage.transactions.deliveries import Claimed
 
@@ -26,8 +27,6 @@ log = structlog.get_logger(__name__)
 
 CLOSE_LIMIT_S = 5.0
 """How long a part that is being sent is waited for when the gateway stops."""
-LONGEST_SLEEP_S = 60.0
-"""The clock may be set: the rows are looked at again after this long."""
 
 
 class ChannelOutlets:
@@ -176,14 +175,4 @@ class Outbox:
                 await self._sooner.wait()
                 continue
             wait_s = min(max(0, due_at - self._clock.now_ms()) / 1000, LONGEST_SLEEP_S)
-            await self._first_of_both(wait_s)
-
-    async def _first_of_both(self, wait_s: float) -> None:
-        sleeping = asyncio.create_task(self._clock.sleep(wait_s))
-        called = asyncio.create_task(self._sooner.wait())
-        try:
-            await asyncio.wait((sleeping, called), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (sleeping, called):
-                task.cancel()
-            await asyncio.gather(sleeping, called, return_exceptions=True)
+            await sleep_or_event(self._clock, wait_s, self._sooner)

@@ -28,6 +28,7 @@ from backchannel.runtime.lanes import Lanes, Slots
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
 from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.runner import Runner
+from backchannel.runtime.timers import Timers
 from backchannel.runtime.waits import Waits
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
@@ -60,6 +61,7 @@ class Runtime:
         self._runner.why_stopped = self._lanes.why_stopped
         self._waits = Waits(store)
         self._outbox = Outbox(store, channels, clock)
+        self._timers = Timers(store, clock)
         store.outlets = ChannelOutlets(channels, self.guard)
         limits = config.session.agent_to_agent
         self.exchanges = Exchanges(store, self._lanes, self._waits, self.guard, limits, self.hub, clock)
@@ -73,6 +75,7 @@ class Runtime:
             self._waits.heard(fact)  # before the lanes: a run that returns from a wait comes before queued ones
             self._lanes.heard(fact)
             self._outbox.heard(fact)
+            self._timers.heard(fact)
             self.hub.publish(fact)
 
     async def start(self) -> None:
@@ -80,6 +83,7 @@ class Runtime:
         self._is_open = True
         await self._outbox.start()
         await self._recover(set(self._agents.ids()))
+        self._timers.start()
 
     def agent_added(self, agent_id: str) -> None:
         """Go on with what was accepted for an agent that was registered after the start."""
@@ -138,6 +142,7 @@ class Runtime:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._timers.close()
         await self._lanes.close()
         await self._outbox.close()
         self._waits.close()

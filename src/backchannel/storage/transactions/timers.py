@@ -32,6 +32,13 @@ def clear_timer(tx: Tx, kind: str, ref: str) -> None:
     tx.run("DELETE FROM timers WHERE kind = ? AND ref = ?", kind, ref)
 
 
+def take(tx: Tx, timer: Timer) -> bool:
+    """Clear a timer whose time has come; False when it was moved or cleared meanwhile."""
+    return (
+        tx.run("DELETE FROM timers WHERE kind = ? AND ref = ? AND due_at = ?", timer.kind, timer.ref, timer.due_at) > 0
+    )
+
+
 def due(tx: Tx, now: int, limit: int) -> list[Timer]:
     """List what is due, oldest first. The unit that does the work clears or moves the timer."""
     rows = tx.all("SELECT kind, ref, due_at FROM timers WHERE due_at <= ? ORDER BY due_at LIMIT ?", now, limit)

@@ -1,0 +1,90 @@
+"""Timers: carries out, when its time has come, whatever a row says must happen later.
+
+Each timer is one unit that does the work and clears or moves the row (`storage/transactions/due.py`), so a crash at any
+point leaves it to be done, once. In memory there is only the sleep until the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from backchannel.core.contracts import Clock
+from backchannel.core.facts import Fact, TimerSet
+from backchannel.errors import Unavailable
+from backchannel.storage.store import Store
+from backchannel.storage.transactions.timers import Timer
+
+log = structlog.get_logger(__name__)
+
+LONGEST_SLEEP_S = 60.0
+"""The clock may be set: the rows are looked at again after this long."""
+BATCH = 100
+POSTPONED_MS = 60_000
+"""When a timer is tried again whose work failed."""
+
+
+class Timers:
+    """Keeps the time of the gateway's rows."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._sooner = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Do what is due, what fell due while no gateway ran included, and go on with the rest in time."""
+        self._task = asyncio.create_task(self._keep_time(), name="timers")
+
+    def heard(self, fact: Fact) -> None:
+        """React to a commit: something is to be done that may be sooner than what is slept for."""
+        if isinstance(fact, TimerSet):
+            self._sooner.set()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep_time(self) -> None:
+        while not self._store.is_closed:
+            try:
+                await self._do_what_is_due()
+            except Unavailable as refused:  # a full disk: the rows stay, and are done when there is room
+                log.warning("timers wait", error=refused.message)
+                await self._clock.sleep(1)
+
+    async def _do_what_is_due(self) -> None:
+        self._sooner.clear()
+        while due := await self._store.due_timers(BATCH):
+            for timer in due:
+                await self._carry_out(timer)
+        due_at = await self._store.next_due()
+        if due_at is None:
+            await self._sooner.wait()
+            return
+        wait_s = min(max(0, due_at - self._clock.now_ms()) / 1000, LONGEST_SLEEP_S)
+        await sleep_or_event(self._clock, wait_s, self._sooner)
+
+    async def _carry_out(self, timer: Timer) -> None:
+        try:
+            await self._store.carry_out_timer(timer)
+        except Unavailable:
+            raise
+        except Exception:  # the edge that keeps the other timers going: this one is tried again later
+            log.exception("a timer failed", kind=timer.kind, ref=timer.ref)
+            await self._store.postpone_timer(timer, POSTPONED_MS)
+
+
+async def sleep_or_event(clock: Clock, wait_s: float, event: asyncio.Event) -> None:
+    """Sleep, unless the event is set first."""
+    sleeping = asyncio.create_task(clock.sleep(wait_s))
+    called = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait((sleeping, called), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sleeping, called):
+            task.cancel()
+        await asyncio.gather(sleeping, called, return_exceptions=True)

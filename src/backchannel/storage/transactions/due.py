@@ -1,0 +1,25 @@
+"""What a timer means: each kind is one unit, which does what is due and clears or moves its row.
+
+A new kind is one entry of `HANDLERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from backchannel.core.keys import KeyScheme
+from backchannel.storage.transactions import timers
+from backchannel.storage.transactions.timers import Timer
+from backchannel.storage.tx import Tx
+
+Handler = Callable[[Tx, str, KeyScheme, int], None]
+"""Gets what the timer is about, and the time it is now. The row is gone: what shall happen again sets it again."""
+
+HANDLERS: Mapping[str, Handler] = {}
+
+
+def carry_out(tx: Tx, timer: Timer, scheme: KeyScheme, now: int) -> None:
+    """Do what a timer is for; one that was moved or cleared since it was seen changes nothing."""
+    if not timers.take(tx, timer):
+        return
+    HANDLERS[timer.kind](tx, timer.ref, scheme, now)

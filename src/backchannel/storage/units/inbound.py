@@ -1,0 +1,56 @@
+"""Units about what comes from people: inbound messages and chat commands."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from backchannel.core.commands import Command, CommandReply, Standing
+from backchannel.core.keys import SessionKey
+from backchannel.storage.transactions import commands, idempotency, inbound
+from backchannel.storage.transactions.inbound import Arrival, Taken
+from backchannel.storage.tx import Tx
+from backchannel.storage.units.base import Units
+
+
+class InboundUnits(Units):
+    """Messages from chats."""
+
+    def take_inbound(self, arrival: Arrival, *, start: bool) -> asyncio.Future[Taken]:
+        """Handle an inbound message, once for ever; with `start`, start its run when its lane is free."""
+        number = self.number if start else None
+        return self._driver.write(
+            partial(
+                inbound.take, arrival=arrival, scheme=self.scheme, outlets=self.outlets, number=number, now=self._now
+            )
+        )
+
+    async def carry_out(
+        self,
+        command: Command | CommandReply,
+        key: SessionKey,
+        standing: Standing,
+        agent_model: str | None,
+        *,
+        idempotency_key: str | None = None,
+        digest: str | None = None,
+    ) -> str:
+        """Do what a chat command asks of a session, once for each key; returns what is answered.
+
+        Raises:
+            IdempotencyConflict: the key stands for something else.
+        """
+
+        def unit(tx: Tx) -> str:
+            if idempotency_key is not None and (known := idempotency.find_result(tx, idempotency_key, digest)):
+                return known
+            if isinstance(command, CommandReply):
+                text = command.text
+            else:
+                text = commands.carry_out(tx, command, key, self.scheme, standing, agent_model, now)
+            if idempotency_key is not None:
+                idempotency.remember_result(tx, idempotency_key, digest, text, now)
+            return text
+
+        now = self._now
+        return await self._driver.write(unit)

@@ -1,0 +1,41 @@
+"""Units about what belongs to no session: timers and tokens."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from backchannel.storage.transactions import due, timers, tokens
+from backchannel.storage.transactions.timers import Timer
+from backchannel.storage.transactions.tokens import TokenRow
+from backchannel.storage.units.base import Units
+
+
+class UpkeepUnits(Units):
+    """Timers and tokens."""
+
+    async def due_timers(self, limit: int) -> list[Timer]:
+        return await self._read(partial(timers.due, now=self._now, limit=limit))
+
+    async def carry_out_timer(self, timer: Timer) -> None:
+        """Do what is due, and clear or move its row, in one commit."""
+        await self._driver.write(partial(due.carry_out, timer=timer, scheme=self.scheme, now=self._now))
+
+    async def postpone_timer(self, timer: Timer, by_ms: int) -> None:
+        """Try again later what could not be done."""
+        unit = partial(timers.set_timer, kind=timer.kind, ref=timer.ref, due_at=self._now + by_ms)
+        await self._driver.write(unit)
+
+    async def next_due(self) -> int | None:
+        return await self._read(timers.next_due)
+
+    async def create_token(self, token: TokenRow) -> None:
+        await self._driver.write(partial(tokens.create, token=token))
+
+    async def tokens(self) -> list[TokenRow]:
+        return await self._read(tokens.all_tokens)
+
+    async def token_by_digest(self, digest: str) -> TokenRow | None:
+        return self._driver.look(partial(tokens.by_digest, digest=digest))
+
+    async def revoke_token(self, token_id: str) -> bool:
+        return await self._driver.write(partial(tokens.revoke, token_id=token_id, now=self._now))
