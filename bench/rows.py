@@ -8,6 +8,7 @@ from bench.measures import Findings
 from bench.reads import session_lists, transcript_ends
 from bench.runs import many_runs, one_run, waiting_runs
 from bench.sends import many_sends, one_send
+from bench.spawns import many_spawns, one_spawn
 from bench.starts import idle_memory, starts
 from bench.tools import lists_with_messages, restricted_lists
 from bench.world import World
@@ -22,6 +23,8 @@ ROWS: dict[str, Callable[[World], Findings]] = {
     "waiting": waiting_runs,
     "send": one_send,
     "send-many": many_sends,
+    "spawn": one_spawn,
+    "spawn-many": many_spawns,
     "start": starts,
     "memory": idle_memory,
 }

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -79,10 +79,11 @@ class World:
         visibility: str = "tree",
         model: str = FREE.ref,
         turns: int = 5,
+        subagents: Mapping[str, int] | None = None,
     ) -> AsyncIterator[Server]:
         """Start a gateway whose agent `main` has the model that costs nothing, or another, and sees so much."""
         agents = {
-            "defaults": {"maxConcurrent": max_concurrent},
+            "defaults": {"maxConcurrent": max_concurrent, "subagents": dict(subagents or {})},
             "list": [{"id": "main", "model": model}],
         }
         given = {

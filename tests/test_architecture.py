@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,3 +61,18 @@ def test_the_core_has_no_clock_no_files_and_no_async(path: Path) -> None:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef)]
     allowed = path.name == "contracts.py"  # it names what others do, and does none of it
     assert allowed or not functions, f"core/{path.name} has async functions"
+
+
+def test_each_transaction_module_can_be_the_first_that_is_imported() -> None:
+    """They call each other, so whether an import works must not hang on what was imported before."""
+    folder = SOURCE / "storage" / "transactions"
+    names = sorted(f"backchannel.storage.transactions.{path.stem}" for path in folder.glob("[a-z]*.py"))
+    program = (
+        "import importlib, sys\n"
+        f"for name in {names!r}:\n"
+        "    for known in [known for known in sys.modules if known.startswith('backchannel')]:\n"
+        "        del sys.modules[known]\n"
+        "    importlib.import_module(name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -85,6 +85,32 @@ class UnknownChannel(InvalidRequest):
     code = "unknown_channel"
 
 
+class InvalidSchedule(InvalidRequest):
+    """The text is no schedule, or none that ever comes, or its time zone is not known."""
+
+    code = "invalid_schedule"
+
+
+class JobExists(InvalidRequest):
+    """Another cron job has this id."""
+
+    code = "job_exists"
+    http_status = 409
+
+
+class JobConfigured(InvalidRequest):
+    """The cron job stands in the configuration, and can be changed only there."""
+
+    code = "job_configured"
+
+
+class JobRunning(InvalidRequest):
+    """The last run of the cron job has not ended."""
+
+    code = "job_running"
+    http_status = 409
+
+
 class MainSessionKept(InvalidRequest):
     """The main session can only be reset."""
 
@@ -147,6 +173,12 @@ class DeliveryNotFound(NotFound):
     """No delivery has this id."""
 
     code = "delivery_not_found"
+
+
+class JobNotFound(NotFound):
+    """No cron job has this id."""
+
+    code = "job_not_found"
 
 
 class TokenNotFound(NotFound):

@@ -57,6 +57,7 @@ def test_it_remembers_what_was_said_in_order() -> None:
             {"sessionKey": "agent:writer:main", "message": "how are you?"},
         ),
         ("spawn count to ten", "sessions_spawn", {"task": "count to ten"}),
+        ("spawn 1 more", "sessions_spawn", {"task": "1 more"}),
         ("who can I spawn?", "agents_list", {}),
     ],
 )
@@ -64,6 +65,12 @@ def test_a_plain_request_calls_the_real_tool(text: str, tool: str, arguments: di
     (block,) = decide(asked(text, tools=(tool,)))
     assert isinstance(block, ToolCallBlock)
     assert (block.name, block.arguments) == (tool, arguments)
+
+
+def test_several_sub_agents_are_spawned_at_once() -> None:
+    blocks = decide(asked("Spawn 3 count to ten", tools=("sessions_spawn",)))
+    calls = [(block.name, block.arguments) for block in blocks if isinstance(block, ToolCallBlock)]
+    assert calls == [("sessions_spawn", {"task": "count to ten"})] * 3
 
 
 def test_a_request_whose_tool_is_missing_is_answered_honestly() -> None:

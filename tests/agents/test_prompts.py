@@ -44,7 +44,7 @@ def test_the_prompt_names_every_header_that_a_message_can_carry() -> None:
             said = Message(id="m", role=role, content=(), timestamp=1, provenance=Provenance(kind=kind))
             header = header_of(said, MARK)
             assert header is None or f"`{header[:-1]}" in text
-    assert f"`[{MARK} user message]`" in text
+    assert f"`[{MARK} user message]`" in text and f"`[{MARK} user message | …]`" in text
 
 
 def test_a_key_with_a_foreign_name_cannot_forge_a_header() -> None:
@@ -59,12 +59,22 @@ def test_only_a_sub_agent_is_told_that_its_last_message_is_the_result() -> None:
 
 
 def test_session_tools_are_explained_only_to_those_who_have_them() -> None:
-    assert "`sessionKey`" in prompt(tools=["sessions_send", "weather"])
-    assert "`sessionKey`" not in prompt(tools=["weather"])
+    assert "`sessionKey`" in prompt(
+        tools=(
+            "sessions_send",
+            "weather",
+        )
+    )
+    assert "`sessionKey`" not in prompt(tools=("weather",))
 
 
 def test_the_order_of_the_tools_does_not_change_the_prompt() -> None:
-    assert prompt(tools=["a", "sessions_list"]) == prompt(tools=["sessions_list", "a"])
+    assert prompt(
+        tools=(
+            "a",
+            "sessions_list",
+        )
+    ) == prompt(tools=("sessions_list", "a"))
 
 
 def test_braces_in_instructions_are_kept() -> None:

@@ -175,6 +175,33 @@ def test_the_prompt_has_commands_of_its_own(program: Program, provider: Provider
         assert "hello" not in talk.expect("> ").replace("/history", "")
 
 
+def test_chat_commands_are_answered_at_once_and_kept_in_no_history(program: Program, provider: Provider) -> None:
+    program.write_config(provider.config)
+    held = provider.hold("It begins, ", "and ends.")
+    with program.up():
+        assert program.answer("chat", "/status").startswith("Status: idle\nModel: ")
+        assert program.answer("chat", text=" /Send: maybe \n").startswith("/send does not know 'maybe'")
+        with program.terminal("chat", "think") as talk:
+            talk.expect("It begins, ")
+            assert program.answer("chat", "/status").startswith("Status: running for ")
+            assert program.answer("chat", "/stop") == "Stopped 1 run.\n"
+            assert talk.wait() == 130
+        held.release()
+        with program.terminal("chat") as talk:
+            talk.expect("> ")
+            talk.type("/help\n")
+            talk.expect("/quit")
+            talk.expect("/subagents list|info <child>|log <child>|stop <child>: ")
+            talk.expect("> ")
+            talk.type("/STATUS\n")
+            talk.expect("Status: idle")
+            talk.expect("> ")
+        kept = program.json("history")["messages"]
+
+    assert [message["role"] for message in kept] == ["user", "assistant"]
+    assert "/" not in kept[0]["content"][0]["text"]
+
+
 def test_what_a_reply_says_cannot_control_the_terminal(program: Program, provider: Provider) -> None:
     program.write_config(provider.config)
     provider.then("a\x1b]0;title\x07b")

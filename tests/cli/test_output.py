@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from backchannel.cli.client import Place, _websocket_url
-from backchannel.cli.messages import text_of
-from backchannel.cli.output import age, build_table, clean, console
+from backchannel.cli.messages import show_message, text_of
+from backchannel.cli.output import Long, age, build_table, clean, console
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,29 @@ def test_a_message_shows_its_calls_of_tools_only_when_asked() -> None:
     assert text_of(message, with_tools=True) == 'I look.\n→ look {"at":"it"}'
 
 
+@pytest.mark.parametrize(
+    ("message", "writer"),
+    [
+        ({"role": "user"}, "user"),
+        ({"role": "user", "provenance": {"kind": "external_user", "sourceChannel": "webchat"}}, "user"),
+        ({"role": "assistant"}, "assistant"),
+        (
+            {"role": "user", "provenance": {"kind": "inter_session", "sourceSessionKey": "agent:ops:main"}},
+            "agent:ops:main",
+        ),
+        ({"role": "user", "provenance": {"kind": "inter_session"}}, "user"),
+        ({"role": "user", "provenance": {"kind": "internal_system"}}, "system"),
+        ({"role": "toolResult", "toolName": "look", "isError": True}, "look failed"),
+    ],
+)
+def test_a_message_is_shown_with_who_wrote_it(
+    message: dict[str, Any], writer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_message(message | {"timestamp": 0, "content": [{"type": "text", "text": "Hello."}]})
+
+    assert capsys.readouterr().out.endswith(f"] {writer}: Hello.\n")
+
+
 @pytest.mark.parametrize("width", [20, 30, 60, 80, 200])
 def test_a_table_fits_the_terminal_and_loses_nothing_of_its_first_column(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -74,3 +99,18 @@ def test_spare_columns_give_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", str(width))
         table = build_table(["key", "status", "model"], [row], spare=["model"])
         assert [column.header for column in table.columns] == left
+
+
+def test_long_texts_take_their_short_form_before_a_column_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = [Long("agent:main:subagent:1", "subagent:1"), "idle", Long("count to a hundred", "count…")]
+    for width, line in (
+        (80, "agent:main:subagent:1  idle    count to a hundred"),
+        (40, "agent:main:subagent:1  idle    count…"),
+        (30, "subagent:1  idle    count…"),
+        (20, "subagent:1  idle"),
+    ):
+        monkeypatch.setenv("COLUMNS", str(width))
+        console().print(build_table(["key", "status", "name"], [row], spare=["name"]))
+        assert capsys.readouterr().out.splitlines()[1].rstrip() == line

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 
-from backchannel.cli.tree import build_trees
+from backchannel.cli.client import Client, Place
+from backchannel.cli.tree import TreeView, build_trees
 from tests.tools.shelf import START_MS, Shelf
 
+from .conftest import Provider
 from .program import Program
 
 MAIN = "agent:main:main"
@@ -28,7 +33,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     shelf.session("agent:main:subagent:c", at=START_MS + 3, spawned_by="agent:main:subagent:a")
     shelf.session("agent:writer:main", at=START_MS)
     shelf.session("agent:writer:hook:gone", archived_at=START_MS, at=START_MS)
-    shelf.session("agent:writer:subagent:d", at=START_MS, spawned_by="agent:writer:hook:gone")
+    shelf.session("agent:writer:subagent:d", at=START_MS, spawned_by="agent:writer:hook:gone", tokens_in=7)
     shelf.session("agent:zoe:main", at=START_MS)
     with program.up():
         yield program
@@ -57,14 +62,15 @@ def test_sessions_stand_under_those_that_spawned_them_by_agent(running: Program)
     ]
 
 
-def test_a_tree_tells_state_tokens_and_cost_alone_and_of_the_agent(running: Program) -> None:
+def test_tokens_and_cost_are_those_of_a_session_and_all_below_it(running: Program) -> None:
     lines = running.answer("tree").splitlines()
 
     assert lines[3].split() == ["main", "1111", "$0.7500"]
+    assert lines[4].split()[2:5] == ["idle", "1111", "$0.7500"]
     (dug,) = [line.split()[3:] for line in lines if "subagent:a" in line]
-    assert [dug[0], dug[1], *dug[3:]] == ["idle", "dig", "100", "$0.2500"]
-    (gone,) = [line for line in lines if "hook:gone" in line]
-    assert "archived" in gone
+    assert [*dug[:3], dug[4]] == ["idle", "100", "$0.2500", "dig"]
+    (gone,) = [line.split() for line in lines if "hook:gone" in line]
+    assert gone[2:4] == ["archived", "7"]
 
 
 def test_one_session_can_be_shown_with_what_it_spawned(running: Program) -> None:
@@ -106,9 +112,11 @@ def test_a_tree_as_json_has_children_in_their_parents(running: Program) -> None:
     assert [group["agentId"] for group in (zoe, main, writer)] == ["zoe", "main", "writer"]
     assert main["usage"] == {"input": 1110, "output": 1, "cost": 0.75}
     assert main["sessions"][0]["usage"] == {"input": 10, "output": 1}
+    assert main["sessions"][0]["treeUsage"] == {"input": 1110, "output": 1, "cost": 0.75}
     dig, write = main["sessions"][0]["children"]
     assert (dig["label"], write["key"]) == ("dig", "agent:writer:subagent:b")
     assert [child["key"] for child in dig["children"]] == ["agent:main:subagent:c"]
+    assert writer["usage"] == {"input": 7, "output": 0}
     assert told["count"] == 9
 
 
@@ -118,7 +126,132 @@ def test_a_tree_is_drawn_on_a_terminal_of_any_width(running: Program) -> None:
             assert shown.wait() == 0
         lines = [line.rstrip() for line in shown.shown.splitlines()]
         assert max(map(len, lines)) <= columns
-        assert any(line.startswith("   └─ agent:main:sub") for line in lines)
+        (child,) = [line for line in lines if line.startswith("   └─ ")]
+        assert child.split()[1] == ("agent:main:subagent:c" if columns == 200 else "subagent:c")
+
+
+# Sub-agents
+
+
+@pytest.fixture(scope="module")
+def spawning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """A gateway of the demo model, to whose main session somebody has talked."""
+    program = Program(tmp_path_factory.mktemp("spawning"))
+    program.write_config("{}")
+    with program.up():
+        program.answer("chat", "hello")
+        yield program
+
+
+def _branch(program: Program) -> Any:
+    return program.json("tree", "main")["agents"][0]["sessions"][0]
+
+
+def _cells(program: Program, key: str) -> list[str]:
+    """What stands beside a session in the tree."""
+    (line,) = [line for line in program.answer("tree", "main").splitlines() if key in line]
+    return line.partition(key)[2].split()
+
+
+def test_a_sub_agent_shows_how_it_ended_how_long_it_took_and_its_receipt(spawning: Program) -> None:
+    spawning.answer("spawn", "count to ten", "--follow", "--as", "main", "--label", "ten")
+    top = _branch(spawning)
+    (child,) = [child for child in top["children"] if child.get("label") == "ten"]
+
+    assert child["spawn"]["state"] == "done" and child["spawn"]["runStatus"] == "ok"
+    assert child["spawn"]["receipt"]["state"] == "sent"
+    status, runtime, receipt, tokens, _, name = _cells(spawning, child["key"])
+    assert (status, receipt, name) == ("ok", "sent", "ten")
+    assert re.fullmatch(r"\d+s", runtime)
+    assert int(tokens) == child["usage"]["input"] + child["usage"]["output"]
+    assert top["treeUsage"]["input"] >= top["usage"]["input"] + child["usage"]["input"]
+
+
+def test_a_sub_agent_without_a_name_shows_its_task(spawning: Program) -> None:
+    key = spawning.answer("spawn", "count to three million", "--follow").split()[1]
+
+    assert " ".join(_cells(spawning, key)[-4:]) == "count to three million"
+
+
+def test_those_that_are_archived_share_a_line_and_still_count(spawning: Program) -> None:
+    before = _branch(spawning)
+    spawning.answer("spawn", "quietly count to 3", "--follow", "--cleanup", "delete")
+    after = _branch(spawning)
+    (gone,) = after["archivedChildren"]
+
+    assert gone["spawn"]["task"] == "quietly count to 3"
+    assert after["treeUsage"]["input"] == before["treeUsage"]["input"] + gone["usage"]["input"]
+    last = spawning.answer("tree", "main").splitlines()[-1]
+    assert last.strip().split() == ["└─", "1", "archived", str(sum(gone["usage"].values()))]
+
+
+def test_a_narrow_terminal_shows_what_matters_on_one_line_each(spawning: Program) -> None:
+    key = spawning.answer("spawn", "count to four and then tell me about it", "--follow").split()[1]
+    for columns in (80, 60):
+        with spawning.terminal("tree", "main", COLUMNS=str(columns)) as shown:
+            assert shown.wait() == 0
+        lines = [line.rstrip() for line in shown.shown.splitlines()]
+        (line,) = [line for line in lines if key[20:28] in line]
+
+        assert max(map(len, lines)) <= columns
+        assert line.split()[1] == f"subagent:{key[20:28]}…"
+        assert line.split()[2] == "ok"
+        assert ("count to four and then…" in line) is (columns == 80)
+
+
+def test_a_sub_agent_is_watched_from_its_start_to_its_receipt(program: Program, provider: Provider) -> None:
+    program.write_config(provider.config)
+    provider.then("hello")
+    held = provider.hold("The first half, ", "and the second.")
+    announce = provider.hold("It is ", "done.")
+    with program.up():
+        program.answer("chat", "hello")
+        with program.terminal("tree", "--watch") as watched:
+            watched.expect("Ctrl-C ends")
+            program.answer("spawn", "do it")
+            for shown in ("running", "1s", "2s"):
+                watched.expect(shown)
+            held.release()
+            watched.expect("announcing")
+            announce.release()
+            watched.expect("ok")
+            watched.expect("sent")
+            watched.type("\x03")
+            assert watched.wait() == 130
+
+
+def test_a_piped_watch_has_a_line_for_each_state_of_a_sub_agent(program: Program, provider: Provider) -> None:
+    program.write_config(provider.config)
+    provider.then("hello", "The work.", "It is done.")
+    with program.up():
+        program.answer("chat", "hello")
+        watcher = subprocess.Popen(program.command("tree", "--watch"), env=program.env, stdout=PIPE, text=True)
+        try:
+            assert watcher.stdout is not None
+            assert "agent:main:main  idle" in watcher.stdout.readline()
+            program.answer("spawn", "do it")
+            lines = iter(watcher.stdout.readline, "")
+            last = next(line for line in lines if "receipt sent" in line)
+        finally:
+            watcher.kill()
+            watcher.communicate()
+
+    assert re.search(r'  agent:main:subagent:\S+  ok  receipt sent  "do it"$', last.rstrip())
+
+
+def test_what_cannot_change_any_more_is_not_asked_again(spawning: Program) -> None:
+    spawning.answer("spawn", "count to 2", "--follow")
+    view = TreeView(None, None, 200)
+    place = Place((spawning.state / "address").read_text().replace("http", "ws"), spawning.token)
+    with Client.connect(place) as client:
+        first = view.load(client)
+        asked = client.ask("status")
+        client.wait(asked)
+        second = view.load(client)
+        again = client.ask("status")
+
+    assert second.as_json()["agents"] == first.as_json()["agents"]
+    assert int(again) - int(asked) == 2, "one question for the list, and none about a session in it"
 
 
 def test_rows_that_spawned_each_other_are_shown_once() -> None:

@@ -54,7 +54,7 @@ def test_only_one_agent_can_be_the_default() -> None:
     agents = [{"id": "a", "default": True}, {"id": "b"}, {"id": "c", "default": True}]
 
     assert errors({"agents": {"list": agents}}) == [
-        "agents.list[2].default: only one agent can be the default; agents.list[0] is too"
+        "agents.list[2].default: agents.list[0] is the default too, and only one agent can be"
     ]
 
 
@@ -152,6 +152,21 @@ def test_hooks_need_a_token_of_their_own() -> None:
     assert errors({"hooks": {"enabled": True, "token": SECRET}}) == []
 
 
+def test_a_hook_token_that_is_short_or_a_channels_secret_is_told() -> None:
+    assert warnings({"hooks": {"enabled": True, "token": "short"}}) == [
+        "hooks.token: is short; 16 characters or more are hard to guess"
+    ]
+    shared = {"hooks": {"enabled": True, "token": SECRET}, "channels": {"a": bridge(owners=["1"])}}
+    assert errors(shared) == ["channels.a.secret: must differ from `hooks.token`"]
+
+
+def test_a_channel_that_hooks_may_use_should_be_there() -> None:
+    hooks = {"enabled": True, "token": SECRET + "x", "allowDeliver": ["a", "webchat", "b"]}
+    assert warnings({"hooks": hooks, "channels": {"a": bridge(owners=["1"])}}) == [
+        "hooks.allowDeliver[2]: got 'b', no such channel is configured, so no reply can go there"
+    ]
+
+
 @pytest.mark.parametrize("schedule", ["0 9 * * *", "*/5 8-18 * * MON-FRI", "every 10m", "every 1s", "2030-01-01T09:00"])
 def test_good_schedules_pass(schedule: str) -> None:
     assert findings(job(schedule=schedule, tz="Europe/Berlin")) == []
@@ -175,6 +190,30 @@ def test_two_jobs_cannot_share_an_id() -> None:
     one = job()["cron"]["jobs"][0]
 
     assert errors({"cron": {"jobs": [one, one]}}) == ["cron.jobs[1].id: got 'j', cron.jobs[0] has this id too"]
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", "-a", "../a", "x" * 129, "j\n", "é"])
+def test_a_job_has_a_plain_name(name: str) -> None:
+    [error] = errors(job(id=name))
+
+    assert error.startswith("cron.jobs[0].id: ")
+    assert "expected letters, digits, `_`, `.` and `-`, at most 128, such as `nightly-report`" in error
+
+
+def test_a_day_that_never_comes_is_no_schedule() -> None:
+    assert errors(job(schedule="0 0 30 2 *")) == ["cron.jobs[0].schedule: got '0 0 30 2 *', no such day ever comes"]
+
+
+def test_a_job_delivers_over_a_channel_that_is_configured() -> None:
+    channels = {"channels": {"desk": bridge(owners=["1"])}}
+
+    assert errors({**job(deliver={"channel": "desk", "to": "C"}), **channels}) == []
+    assert errors({**job(deliver={"channel": "dsk", "to": "C"}), **channels}) == [
+        "cron.jobs[0].deliver.channel: got 'dsk', no channel has this name; did you mean 'desk'?"
+    ]
+    assert errors(job(deliver={"channel": "desk", "to": "C"})) == [
+        "cron.jobs[0].deliver.channel: got 'desk', no channel has this name; configured: none"
+    ]
 
 
 def test_one_id_cannot_belong_to_two_people() -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from backchannel.config import check_config, config_from, load_config, locate
-from backchannel.config.legacy import modernise
+from backchannel.config import config_from, load_config, locate
 from backchannel.config.schema_agents import Agent
 from backchannel.core.keys import DmScope
 from backchannel.errors import ConfigError
@@ -207,14 +205,6 @@ def test_a_loaded_configuration_cannot_be_changed(tmp_path: Path) -> None:
 
     with pytest.raises(AttributeError):
         config.gateway.port = 1  # type: ignore[misc]  # that is what is tested
-
-
-def test_older_generations_are_not_read_yet(write: Write) -> None:
-    raw: dict[str, Any] = {"routing": {"agents": {}}}
-
-    assert modernise(raw) == (raw, [])
-    [finding] = check_config(write("{ routing: { agents: {} } }"), {})
-    assert finding.message.startswith("unknown setting")
 
 
 def test_importing_the_configuration_loads_nothing_heavy() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backchannel.core.command_texts import help_text
 from backchannel.core.commands import (
     COMMANDS,
     Command,
@@ -15,7 +16,6 @@ from backchannel.core.commands import (
     CommandReply,
     CommandSpec,
     Standing,
-    help_text,
     may_use,
     parse,
 )
@@ -43,6 +43,7 @@ PLAIN = [N.NEW, N.RESET, N.STOP, N.STATUS, N.HELP]
         ("/subagents info 2", Command(N.SUBAGENTS, "info", "2")),
         ("/subagents log Scout", Command(N.SUBAGENTS, "log", "Scout")),
         ("/subagents stop all", Command(N.SUBAGENTS, "stop", "all")),
+        ("/subagents stop  the   Scout", Command(N.SUBAGENTS, "stop", "the Scout")),
         ("  /STOP \n", Command(N.STOP)),
         ("/Send: OFF", Command(N.SEND, "off")),
         ("/send:off", Command(N.SEND, "off")),
@@ -69,6 +70,11 @@ def test_a_message_that_is_only_a_command_is_read_as_one(text: str, command: Com
         "please /stop",
         "/stop\nand tell me why",
         "/new\n/stop",
+        "/stop\rnow",
+        "/stop\u2028now",
+        "/send\x85off",
+        "/model a/\x00b",
+        "/subagents stop \x1b[2J",
         "> /stop",
         "`/stop`",
         "//stop",
@@ -89,6 +95,8 @@ def test_everything_else_is_ordinary_text(text: str) -> None:
 
 def test_a_command_for_another_bot_is_ordinary_text_where_our_names_are_known() -> None:
     assert parse("/stop@other_bot", ["our_bot"]) is None
+    assert parse("/stop@other_bot", []) is None
+    assert parse("/stop", []) == Command(N.STOP)
     assert parse("/stop@other_bot") == Command(N.STOP)
 
 
@@ -104,6 +112,7 @@ def test_a_command_for_another_bot_is_ordinary_text_where_our_names_are_known() 
         "/subagents kill",
         "/subagents info",
         "/subagents list all",
+        f"/model a/{'b' * 600}",
         *(f"/{name} now" for name in PLAIN),
     ],
 )
@@ -111,7 +120,7 @@ def test_an_unknown_argument_is_answered_with_how_to_write_it(text: str) -> None
     reply = parse(text)
     assert isinstance(reply, CommandReply)
     assert reply.spec.usage in reply.text
-    assert " ".join(text.split()[1:]) in reply.text
+    assert " ".join(text.split()[1:])[:60] in reply.text
 
 
 def test_a_usage_reply_repeats_only_the_beginning_of_what_came() -> None:

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from backchannel.config.schema import ExchangeLimits
 from backchannel.core.chain import Lineage
-from backchannel.core.exchange import open_exchange, step
+from backchannel.core.exchange import open_exchange, step, why_not_retried
 from backchannel.core.exchange_values import (
     AddNote,
     Change,
     Deliver,
     Event,
     Exchange,
+    ExchangeOutcome,
     Party,
     QueueRun,
     Refused,
@@ -50,6 +51,7 @@ def change(party: Party, what: Change, active_run: str | None = None) -> Session
 WAITING = opened(is_waiting=True)
 ALONE = opened()
 HANDOVER = after(WAITING, "Full.")
+FAILED_HANDOVER = after(WAITING, ended(WAITING, None, RunState.ERROR))
 LATE = after(ALONE, "Full.")
 GIVEN = after(HANDOVER, ANSWERED)
 SECOND = after(LATE, "Which?")
@@ -66,6 +68,8 @@ STATES: dict[str, Exchange] = {
     "handover": HANDOVER,
     "handover, loop over": after(HANDOVER, change(B, Change.STOP)),
     "handover, cancelled": after(HANDOVER, change(B, Change.DELETE)),
+    "handover, failed": FAILED_HANDOVER,
+    "handover, failed, requester gone": after(FAILED_HANDOVER, change(A, Change.DELETE)),
     "turn 1, late": LATE,
     "turn 1, given": GIVEN,
     "turn 1, loop over": after(LATE, change(B, Change.RESET)),
@@ -132,8 +136,7 @@ OPEN_TURN_1 = ((A_CHANGES, "turn: abort"), (B_CHANGES, "turn: abort-if-queued"))
 
 TABLE: dict[str, dict[str, str]] = {
     "primary, a call waits": cells(
-        (("ok", *SILENT), "handover:"),
-        (FAILURES, CANCEL),
+        (("ok", *SILENT, *FAILURES), "handover:"),
         ((*WAITS, *A_CHANGES), "primary:"),
         (B_CHANGES, "primary: abort"),
     ),
@@ -187,6 +190,15 @@ TABLE: dict[str, dict[str, str]] = {
         ("answered", CANCEL),
         ("broken", CANCEL_TELLING),
         ("A delete", "handover:"),
+    ),
+    "handover, failed": cells(
+        ("answered", CANCEL),
+        ("broken", CANCEL_TELLING),
+        ((*A_CHANGES, *B_CHANGES), "handover:"),
+    ),
+    "handover, failed, requester gone": cells(
+        (("answered", "broken"), CANCEL),
+        ("B delete", "handover:"),
     ),
     "turn 1, late": cells(
         (("ok", "other word"), "turn: turn@B"),
@@ -413,7 +425,7 @@ def test_the_announce_has_no_tools_and_goes_where_the_send_froze_it() -> None:
     assert (run.id, run.kind, run.has_tools) == ("x1/announce/1", RunKind.ANNOUNCE, False)
     assert run.provenance.kind is ProvenanceKind.INTERNAL_SYSTEM
     _, actions = step(exchange, ended(exchange, "Clean up."), Address(channel="signal", to="elsewhere"))
-    assert actions[0] == Deliver(text="Clean up.", address=ADDRESS)
+    assert actions[0] == Deliver(run_id="x1/announce/1", text="Clean up.", address=ADDRESS)
 
 
 @pytest.mark.parametrize("at_first", [None, Address(channel="internal"), Address(channel="unknown")])
@@ -421,7 +433,7 @@ def test_a_target_without_an_address_is_announced_to_the_one_it_has_now(at_first
     exchange = opened(max_turns=0, address=at_first)
     exchange, _ = step(exchange, ended(exchange), WEBCHAT)
     _, actions = step(exchange, ended(exchange, "Clean up."), ADDRESS)
-    assert actions[0] == Deliver(text="Clean up.", address=WEBCHAT)
+    assert actions[0] == Deliver(run_id="x1/announce/1", text="Clean up.", address=WEBCHAT)
 
 
 @pytest.mark.parametrize(
@@ -448,7 +460,7 @@ def test_a_failed_announce_tells_why_and_can_be_retried_elsewhere(state: RunStat
     assert isinstance(run, QueueRun)
     assert (run.id, again.run_id, again.outcome) == ("x1/announce/2", "x1/announce/2", None)
     _, actions = step(again, ended(again, "Clean up."))
-    assert actions[0] == Deliver(text="Clean up.", address=WEBCHAT)
+    assert actions[0] == Deliver(run_id="x1/announce/2", text="Clean up.", address=WEBCHAT)
 
 
 # When a session changes under an open flow, as requester and as target
@@ -459,6 +471,8 @@ def outcome_of(exchange: Exchange, event: SessionInterrupted) -> tuple[State, li
     exchange, actions = step(exchange, event)
     is_stopped = any(word in shown(actions) for word in ("abort", "abort-if-queued"))
     exchange, actions = step(exchange, ended(exchange, "Half.", RunState.ABORTED if is_stopped else RunState.OK))
+    if exchange.state is State.HANDOVER:
+        exchange, actions = step(exchange, ANSWERED)
     return exchange.state, shown(actions)
 
 
@@ -496,7 +510,51 @@ def test_a_target_that_changes_later_ends_the_loop(
 
 def test_an_aborted_turn_is_a_failed_turn_and_an_aborted_primary_a_failed_run() -> None:
     assert shown(step(LATE, ended(LATE, "half", RunState.ABORTED))[1]) == ["announce@B"]
-    assert shown(step(WAITING, ended(WAITING, "half", RunState.ABORTED))[1]) == ["settle:cancelled", "finish"]
+    aborted = after(WAITING, ended(WAITING, "half", RunState.ABORTED))
+    assert shown(step(aborted, ANSWERED)[1]) == ["settle:cancelled", "finish"]
+
+
+def test_a_failure_is_told_once_as_the_calls_result_or_as_a_note() -> None:
+    _, (settle, _) = step(FAILED_HANDOVER, ANSWERED)
+    assert settle == Settle(outcome=ExchangeOutcome.CANCELLED, reason="the primary run ended as error")
+    _, (note, *_) = step(FAILED_HANDOVER, BROKEN)
+    assert isinstance(note, AddNote)
+    assert "the primary run ended as error" in note.text
+
+
+@pytest.mark.parametrize(
+    ("exchange", "is_left"),
+    [
+        (WAITING, False),
+        (HANDOVER, False),
+        (FAILED_HANDOVER, False),
+        (after(WAITING, EXPIRED), True),
+        (after(WAITING, EXPIRED, "Full."), True),
+        (after(WAITING, EXPIRED, ended(WAITING, None, RunState.ERROR)), True),
+        (GIVEN, True),
+        (ALONE, True),
+        (opened(is_waiting=False, call_id=None, origin=None), False),
+    ],
+)
+def test_a_call_that_stopped_waiting_is_left_whatever_comes_after(exchange: Exchange, is_left: bool) -> None:
+    assert exchange.is_left is is_left
+
+
+@pytest.mark.parametrize(
+    ("state", "run_id", "told"),
+    [
+        ("done, failed", "x1/announce/1", None),
+        ("done, primary failed", "p1", None),
+        ("done, announced", "x1/announce/1", "over (announced"),
+        ("done, failed", "x1/turn/1", "over (failed"),
+        ("announce", "x1/turn/1", "gone on without it, to announce"),
+        ("handover, failed", "p1", "about to be told"),
+        ("turn 1, late", "p1", "gone on without it, to turn"),
+    ],
+)
+def test_a_run_is_retried_only_if_its_exchange_takes_it_up(state: str, run_id: str, told: str | None) -> None:
+    why = why_not_retried(STATES[state], run_id)
+    assert (why is None) if told is None else (told in (why or ""))
 
 
 def test_a_session_that_is_both_sides_cancels_as_the_target() -> None:

@@ -211,3 +211,86 @@ def test_a_retry_ends_too_and_settles_nothing_twice(
         assert outcome is ExchangeOutcome.FAILED
         assert settled in (1, 2)
     assert sum(isinstance(action, Deliver) for action in world.actions) <= 1
+
+
+class Call:
+    """The call in a run that sent, as a process repeats it that dies again and again before its result is written."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.written: str | None = None
+        """What its result says, once it is written."""
+        self._promised: str | None = None
+
+    def answers(self) -> str | None:
+        """Tell what it would answer now; None means that it waits on."""
+        exchange = self._world.exchange
+        if exchange.is_left:
+            return "timeout"
+        if exchange.state is State.HANDOVER:
+            return "ok" if exchange.failure is None else "error"
+        return None
+
+    def look(self) -> None:
+        """Answer, and die before that is written."""
+        answer = self.answers()
+        assert self._promised in (None, answer), "a call that is repeated answers the same"
+        self._promised = answer
+
+    def expire(self) -> None:
+        if self._world.exchange.state is State.PRIMARY:  # else the run has ended, and its outcome counts
+            self._world.feed(WaitEnded(WaitEnd.EXPIRED))
+        self.look()
+
+    def write(self) -> None:
+        self.look()
+        if self.written is None and self._promised is not None:
+            self._close(self._promised, WaitEnd.ANSWERED)
+
+    def break_off(self) -> None:
+        if self.written is None:
+            self._close("broken off", WaitEnd.BROKEN)
+
+    def _close(self, written: str, how: WaitEnd) -> None:
+        if not self._world.exchange.is_left:
+            self._world.feed(WaitEnded(how))
+        self.written = written
+
+
+CALLS = st.lists(st.sampled_from(["expire", "look", "write", "break off", "run", "run", "fail"]), max_size=8)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.booleans(), st.integers(0, 2), CALLS, LAST)
+def test_what_the_call_answers_and_what_is_said_afterwards_agree(
+    waits: bool, max_turns: int, steps: list[str], last: Ends
+) -> None:
+    world = World(opened(max_turns, is_waiting=waits))
+    call = Call(world)
+    for what in (*steps, "run", "write"):
+        if call.written is not None and what not in ("run", "fail"):
+            continue
+        match what:
+            case "run" if world.exchange.state is State.PRIMARY:
+                world.feed(ended(world.exchange, "One."))
+            case "fail" if world.exchange.state is State.PRIMARY:
+                world.feed(ended(world.exchange, None, RunState.ERROR))
+            case "expire":
+                call.expire()
+            case "look":
+                call.look()
+            case "write":
+                call.write()
+            case "break off":
+                call.break_off()
+    world.drain(last)
+    notes = [action.text for action in world.actions if isinstance(action, AddNote)]
+    said = [turn.texts[0] for turn in world.turns[:1]] + notes
+    has_it = [text for text in said if "you already have this reply" in text]
+    too_late = [text for text in said if "no longer waiting" in text]
+    if call.written == "ok":
+        assert not too_late and len(has_it) == (max_turns > 0)
+    elif call.written == "error":
+        assert not said
+    else:
+        assert len(too_late) == 1 and not has_it

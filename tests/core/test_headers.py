@@ -103,6 +103,11 @@ def test_what_the_user_says_has_no_header() -> None:
     assert header_of(message(kind=ProvenanceKind.EXTERNAL_USER, source_channel="hook"), MARK) is None
 
 
+def test_a_user_that_gives_a_name_is_shown_with_it() -> None:
+    posted = message(kind=ProvenanceKind.EXTERNAL_USER, source_channel="hook", label="CI")
+    assert header_of(posted, MARK) == f'[{MARK} user message | channel "hook" | label "CI"]'
+
+
 def test_a_message_of_another_session_says_from_where_it_comes() -> None:
     sent = message(
         kind=ProvenanceKind.INTER_SESSION,

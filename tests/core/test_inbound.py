@@ -323,7 +323,7 @@ def test_a_command_is_carried_out_for_those_who_may_and_answered_to_those_who_ma
     assert owner.command == Command(CommandName.SEND, "off")
     assert owner.standing is Standing.OWNER
     other = admit(read(text="/send off"), channel(), ALLOWED)
-    assert other.command == CommandReply(CommandName.SEND, "/send is for owners of the channel only")
+    assert isinstance(other.command, CommandReply) and "/send is for owners only" in other.command.text
     assert other.rule == "channels.<name>.owners"
     wrong = admit(read(text="/stop it"), channel(), ALLOWED)
     assert isinstance(wrong.command, CommandReply) and "write /stop" in wrong.command.text
@@ -332,7 +332,16 @@ def test_a_command_is_carried_out_for_those_who_may_and_answered_to_those_who_ma
 def test_a_command_for_another_bot_is_ordinary_text_where_our_names_are_known() -> None:
     event = read(text="/stop@other", chatType="group")
     assert admit(event, channel(), ALLOWED, own_names=["helper"]).verdict is Verdict.RECORD
-    assert admit(event, channel(), ALLOWED).verdict is Verdict.COMMAND
+    ours = read(text="/stop@Helper", chatType="group")
+    assert admit(ours, channel(), ALLOWED, own_names=["helper"]).verdict is Verdict.COMMAND
+
+
+def test_a_command_for_somebody_is_ours_in_a_direct_chat_or_where_we_are_mentioned() -> None:
+    named = {"text": "/stop@somebody"}
+    assert admit(read(**named), channel(), ALLOWED).verdict is Verdict.COMMAND
+    assert admit(read(**named, chatType="group"), channel(), ALLOWED).verdict is Verdict.RECORD
+    assert admit(read(**named, chatType="group", mentioned=True), channel(), ALLOWED).verdict is Verdict.COMMAND
+    assert admit(read(text="/stop", chatType="group"), channel(), ALLOWED).verdict is Verdict.COMMAND
 
 
 @given(

@@ -368,6 +368,35 @@ def test_a_session_may_write_words_full_keys_and_bare_keys_of_its_agent(written:
 
 
 @pytest.mark.parametrize(
+    ("written", "key", "kind", "channel"),
+    [
+        # Older generations wrote groups and rooms without the agent.
+        ("main", "agent:ops:main", Kind.MAIN, None),
+        ("WhatsApp:group:120363@G.us", "agent:ops:whatsapp:group:120363@g.us", Kind.GROUP, "whatsapp"),
+        ("telegram:group:-100:topic:7", "agent:ops:telegram:group:-100:topic:7", Kind.GROUP, "telegram"),
+        ("discord:channel:99", "agent:ops:discord:channel:99", Kind.GROUP, "discord"),
+        ("surface:group:1", "agent:ops:surface:group:1", Kind.GROUP, "surface"),
+        (f"cron:{SESSION_ID}", f"agent:ops:cron:{SESSION_ID}", Kind.CRON, None),
+        (f"hook:{SESSION_ID}", f"agent:ops:hook:{SESSION_ID}", Kind.HOOK, None),
+        ("hook:github", "agent:ops:hook:github", Kind.HOOK, None),
+        ("node-Living Room", "agent:ops:node-Living%20Room", Kind.NODE, None),
+        # Newer ones write the whole key.
+        ("agent:main:discord:group:123", "agent:main:discord:group:123", Kind.GROUP, "discord"),
+        ("agent:main:slack:channel:C1", "agent:main:slack:channel:c1", Kind.GROUP, "slack"),
+        (f"agent:ops:subagent:{SESSION_ID}", f"agent:ops:subagent:{SESSION_ID}", Kind.OTHER, None),
+        # Without a channel it is a key like any other that somebody chose.
+        ("group:123", "agent:ops:group:123", Kind.OTHER, None),
+    ],
+)
+def test_the_keys_of_every_generation_are_read(written: str, key: str, kind: Kind, channel: str | None) -> None:
+    read = as_session("agent:ops:main").read(written)
+
+    assert str(read.key) == key
+    assert (KeyScheme().kind(read.key), read.key.channel) == (kind, channel)
+    assert read.is_explicit
+
+
+@pytest.mark.parametrize(
     ("written", "key"),
     [("main", "agent:ops:main"), ("cron:a", "agent:ops:cron:a"), ("agent:x:y", "agent:x:y")],
 )

@@ -20,6 +20,7 @@ CONFIG = """{
   agents: { list: [{ id: "main", default: true }, { id: "researcher" }, { id: "writer" }] },
   tools: { sessions: { visibility: "all" }, agentToAgent: { enabled: true } },
   gateway: { http: { chatCompletions: true } },
+  hooks: { enabled: true, token: "change-me-to-a-secret-of-the-hooks" },
 }
 """
 DOCUMENTED_URL = "http://127.0.0.1:18790"

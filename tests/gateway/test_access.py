@@ -19,6 +19,8 @@ from .conftest import MakeWorld, World
 pytestmark = pytest.mark.anyio
 
 ADMIN = {
+    "cron.add",
+    "cron.remove",
     "sessions.patch",
     "sessions.reset",
     "sessions.delete",
@@ -32,9 +34,11 @@ WRITE = {
     "chat.send",
     "chat.abort",
     "chat.inject",
+    "cron.run",
     "deliveries.drop",
     "deliveries.reroute",
     "deliveries.retry",
+    "node.message",
     "runs.retry",
     "send",
 }
@@ -53,7 +57,8 @@ async def test_each_method_needs_its_scope(world: World, asked: str) -> None:
         for name, method in METHODS.items():
             error = await client.refused(name, ["not an object"])
             is_open = list(Scope).index(method.scope) <= granted
-            assert error["details"]["code"] == ("bad_params" if is_open else "scope_missing"), name
+            refusal = "forbidden" if method.for_nodes else "scope_missing"
+            assert error["details"]["code"] == ("bad_params" if is_open and not method.for_nodes else refusal), name
 
 
 async def test_a_stored_token_gets_no_more_than_it_has(client: Client, world: World) -> None:
@@ -120,6 +125,46 @@ class TestAgentTokens:
             for name in METHODS.keys() - {"agent.wait", "tools.invoke"}:
                 error = await agent.refused(name, {})
                 assert (error["code"], error["details"]["code"]) == ("FORBIDDEN", "forbidden"), name
+
+    async def test_it_may_wait_for_the_run_that_its_send_started_and_for_no_other_of_the_exchange(
+        self, make_world: MakeWorld
+    ) -> None:
+        seeing = {"tools": {"sessions": {"visibility": "all"}, "agentToAgent": {"enabled": True}}}
+        async with make_world(seeing) as world, world.client() as client:
+            tokens = {
+                agent: (await client.ask("tokens.create", sessionKey=f"agent:{agent}:main"))["token"]
+                for agent in ("echo", "main")
+            }
+            await client.run(message="hi", agentId="echo")
+            run = await client.ask("chat.send", sessionKey="agent:held:main", message="hi")
+            async with world.client(tokens["echo"]) as echo, world.client(tokens["main"]) as other:
+                args = {"sessionKey": "agent:held:main", "message": "hello", "timeoutSeconds": 0}
+                sent = (await echo.ask("tools.invoke", tool="sessions_send", args=args))["result"]
+                assert (await echo.ask("agent.wait", runId=sent["runId"], timeoutMs=0))["queued"] is True
+                refused = [
+                    await asking.refused("agent.wait", {"runId": id, "timeoutMs": 0})
+                    for asking, id in ((other, sent["runId"]), (echo, run["runId"]), (other, "nothing"))
+                ]
+                assert len({error["message"] for error in refused}) == 1
+                assert {error["details"]["code"] for error in refused} == {"forbidden"}
+                world.release.set()
+                assert (await echo.ask("agent.wait", runId=sent["runId"]))["reply"].startswith("released hello")
+                await client.event("delivery", state="sent")
+                story = (await client.ask("exchanges.get", runId=sent["runId"]))["exchange"]
+                theirs = [shown for shown in story["runs"] if shown["sessionKey"] == "agent:held:main"]
+                assert {shown["kind"] for shown in theirs} == {"primary", "turn", "announce"}
+                for shown in theirs[1:]:
+                    await echo.refused("agent.wait", {"runId": shown["runId"], "timeoutMs": 0})
+
+    async def test_it_may_wait_for_the_run_that_its_spawn_started(self, client: Client, world: World) -> None:
+        await client.run(message="hi", agentId="echo")
+        tokens = [
+            (await client.ask("tokens.create", sessionKey=f"agent:{agent}:main"))["token"] for agent in ("echo", "main")
+        ]
+        async with world.client(tokens[0]) as echo, world.client(tokens[1]) as other:
+            spawned = (await echo.ask("tools.invoke", tool="sessions_spawn", args={"task": "say it"}))["result"]
+            assert (await echo.ask("agent.wait", runId=spawned["runId"]))["status"] == "ok"
+            await other.refused("agent.wait", {"runId": spawned["runId"]})
 
     async def test_asking_for_scopes_gives_it_none(self, client: Client, world: World) -> None:
         made = await client.ask("tokens.create", sessionKey="main")

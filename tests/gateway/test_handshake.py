@@ -31,7 +31,7 @@ async def test_connecting_gives_a_complete_hello(world: World, path: str) -> Non
     assert hello["type"] == "hello-ok"
     assert hello["protocol"] == 4
     assert set(hello["server"]) == {"version", "connId"}
-    assert hello["features"]["methods"] == sorted(METHODS)
+    assert hello["features"]["methods"] == sorted(name for name, method in METHODS.items() if not method.for_nodes)
     assert "chat" in hello["features"]["events"]
     snapshot = hello["snapshot"]
     assert snapshot["presence"] == [] and snapshot["health"] == {}

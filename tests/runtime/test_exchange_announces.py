@@ -13,6 +13,7 @@ from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.messages import ProvenanceKind
 from backchannel.core.sessions import Address, write_address
+from backchannel.errors import InvalidRequest
 from backchannel.runtime.events import ReplyGrew
 from tests.support.gateways import Heard, settled
 from tests.support.talks import A, B, Player, config, send, talking
@@ -80,6 +81,28 @@ async def test_a_failed_announce_is_a_failed_receipt_and_its_retry_sends_it(shel
         assert talk.receipts() == [("pending", None)]
         await settled(talk.gateway)
         assert talk.rows("SELECT state, text, error FROM deliveries") == [("sent", "at last", None)]
+
+
+async def test_a_run_that_its_exchange_would_not_hear_of_is_not_retried(shelf: Shelf) -> None:
+    failing = ModelFailed("no ink", retryable=False)
+    a = {"person": send(), "turn": failing}
+    async with talking(shelf.state, AB, a=a, b={"request": "fine", "announce": [failing, "at last"]}) as talk:
+        await talk.gateway.ask(A, "ask b", timeout_s=20)
+        await settled(talk.gateway)
+        first = await talk.run_of("announce")
+        ((delivery_id,),) = talk.rows("SELECT id FROM deliveries")
+        await talk.gateway.store.retry_delivery(delivery_id)
+        await settled(talk.gateway)
+        for run in (first, await talk.run_of("turn")):
+            with pytest.raises(InvalidRequest, match="its exchange is over"):
+                await talk.gateway.runtime.retry(run.id)
+        assert [(kind, state) for _, kind, state in talk.runs()] == [
+            ("message", "ok"),
+            ("primary", "ok"),
+            ("turn", "error"),
+            ("announce", "error"),
+            ("announce", "ok"),
+        ]
 
 
 async def test_a_failed_primary_run_announces_nothing(shelf: Shelf) -> None:
@@ -165,7 +188,9 @@ async def test_no_chat_event_shows_a_control_word(tmp_path: Path, word: str) -> 
         assert not [event for event in chat if word.strip() in str(event)]
 
 
-async def test_runs_of_an_exchange_send_internal_agent_events_and_no_chat_events(shelf: Shelf) -> None:
+async def test_runs_of_an_exchange_send_internal_agent_events_and_only_the_announce_is_a_chat_event(
+    shelf: Shelf,
+) -> None:
     a, b = Player("a", person=send()), Player("b", request="fine", announce="hear")
     async with doors(shelf, AB, a.model, b.model) as open_doors:
         await open_doors.client.ask("sessions.subscribe")
@@ -173,7 +198,8 @@ async def test_runs_of_an_exchange_send_internal_agent_events_and_no_chat_events
         await open_doors.client.ask("agent.wait", runId=sent["runId"])
         await settled(open_doors.gateway)
         await open_doors.client.ask("health")
-        assert {event["runId"] for event in open_doors.client.seen("chat")} == {sent["runId"]}
+        chat = [event for event in open_doors.client.seen("chat") if event["runId"] != sent["runId"]]
+        assert [(event["state"], event["message"]["content"][0]["text"]) for event in chat] == [("final", "hear")]
         internal = {event["runId"] for event in open_doors.client.seen("agent") if event.get("internal")}
         others = {event["runId"] for event in open_doors.client.seen("agent") if not event.get("internal")}
         assert others == {sent["runId"]}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +200,18 @@ async def test_a_late_failure_is_told_as_a_note(tmp_path: Path) -> None:
         assert talk.runs() == [(A, "message", "ok"), (B, "primary", "error")]
         note = (await talk.said_to(A))[-1].text
         assert note.startswith(f'[No reply from session "{B}"') and "no luck" in note
+
+
+@pytest.mark.parametrize("step", ["primary", "turn/1", "turn/2", "announce/1"])
+async def test_no_client_keeps_a_step_from_happening_by_calling_a_run_so(tmp_path: Path, step: str) -> None:
+    exchange_id = hashlib.sha256(f"{A} go/0/0".encode()).hexdigest()[:32]
+    settings = config("a", "b", agentToAgent={"maxPingPongTurns": 2})
+    a = {"person": send(timeoutSeconds=20), "turn": numbered("a")}
+    async with talking(tmp_path, settings, a=a, b={"request": "fine", "turn": numbered("b")}) as talk:
+        await talk.gateway.ask("agent:b:other", "hello", run_id=f"{exchange_id}/{step}")
+        await talk.gateway.ask(A, "go", run_id="go")
+        await settled(talk.gateway)
+        assert talk.exchange()["id"] == exchange_id
+        assert talk.exchange()["state"] == "done"
+        kinds = Counter(kind for _, kind, state in talk.runs() if state == "ok")
+        assert (kinds["primary"], kinds["turn"]) == (1, 2)

@@ -205,7 +205,7 @@ async def test_a_limit_during_a_tool_call_closes_the_call_with_an_error_result(
         assert run.state is RunState.TIMEOUT
         results = [message for message in await transcript_of(gateway) if message.role is Role.TOOL_RESULT]
         assert [message.tool_call_id for message in results] == [f"{run.id}/0/{n}" for n in range(count)]
-        began = "its effect is unknown" if effects == "outside" else "it was not started"
+        began = "its effect is unknown" if effects == "outside" else "it was not carried out"
         assert all(message.is_error and began in message.text for message in results)
         assert await gateway.store.open_calls(run.id) == []
         assert await gateway.ask("main", "go on") == "next"

@@ -13,6 +13,9 @@ from backchannel.core.control_words import is_silent
 from backchannel.core.delivery import DeliveryState, part_key
 from backchannel.core.exchange_values import Exchange, ExchangeOutcome, State, read_exchange
 from backchannel.core.messages import Message, Role, decode_message
+from backchannel.core.runs import RunState
+from backchannel.core.spawn_values import SpawnOutcome, read_spawn
+from backchannel.core.spawn_values import State as SpawnState
 from tests.soak.served import MODEL_FAILS, NAME, chat, news
 from tests.support.far_end import FarEnd
 from tests.support.kill import check_invariants
@@ -27,6 +30,7 @@ class Counts:
     parked: Counter[str] = field(default_factory=Counter)
     exchanges: Counter[str] = field(default_factory=Counter)
     replies: Counter[str] = field(default_factory=Counter)
+    spawns: Counter[str] = field(default_factory=Counter)
     receipts: Counter[str] = field(default_factory=Counter)
     taken: int = 0
     posted: int = 0
@@ -62,6 +66,7 @@ class Ended:
         self._check_runs(acknowledged)
         for exchange in self._exchanges:
             self._check_exchange(exchange)
+        self._check_spawns(acknowledged)
         self._check_receipts()
         self._check_far_end()
         return self.counts
@@ -76,7 +81,7 @@ class Ended:
         said = Counter(
             message.text.partition(": ")[0]
             for _, message in self._messages
-            if message.role is Role.USER and message.provenance and message.provenance.exchange_id is None
+            if message.role is Role.USER and message.provenance and message.provenance.source_tool is None
         )
         once = Counter(name for name in acknowledged if name.startswith("p"))
         assert said == once, f"missing {once - said}, too many {said - once}"
@@ -103,6 +108,32 @@ class Ended:
         assert exchange.announces <= 1, f"exchange {exchange.id} announced {exchange.announces} times"
         self.counts.exchanges[exchange.outcome or "none"] += 1
         self.counts.replies[self._way_of_reply(exchange)] += 1
+
+    def _check_spawns(self, acknowledged: Mapping[str, str]) -> None:
+        """Each child was announced once: to the chat of its requester, and in its requester's transcript."""
+        rows = self._database.execute(
+            "SELECT s.body, d.state, d.target, d.text FROM spawns s JOIN deliveries d ON d.id = s.delivery_id"
+        ).fetchall()
+        assert len(rows) == sum(name.startswith("s") for name in acknowledged), "not one spawn a call"
+        for body, state, target, text in rows:
+            spawn = read_spawn(body)
+            assert spawn.state is SpawnState.DONE, f"spawn {spawn.id} is left in {spawn.state}"
+            (name,) = NAME.findall(spawn.task)
+            notes = [
+                message.text
+                for key, message in self._messages
+                if key == str(spawn.requester)
+                and message.text.startswith("Status: ")
+                and str(spawn.child) in message.text
+            ]
+            self.counts.spawns[f"{spawn.outcome} {spawn.status}"] += 1
+            if spawn.outcome is SpawnOutcome.POSTED:
+                assert (state, target) == ("sent", chat(int(name.split("-")[1]))), f"{spawn.id}: {state} to {target}"
+                assert notes == [text], f"{spawn.id} was told {len(notes)} times"
+                wanted = "\n".join(news(name)).strip()
+                assert spawn.status is not RunState.OK or f"Result: {wanted}" in text or "Notes:" in text, text
+            else:
+                assert (state, notes) == ("skipped", []), f"{spawn.id}: {state}, told {len(notes)} times"
 
     def _way_of_reply(self, exchange: Exchange) -> str:
         """Tell how the requester had the reply; once, and as it was told."""
@@ -150,10 +181,10 @@ class Ended:
             self.counts.receipts[state] += 1
             if at is not DeliveryState.SENT:
                 continue
-            if exchange_id is None:
+            if exchange_id is None and not text.startswith("Status: "):
                 (name,) = NAME.findall(text)
                 assert (text, target) == (f"reply {name}", chat(int(name.split("-")[1]))), f"{id} went astray"
-            else:
+            elif exchange_id is not None:
                 self._check_announced(exchanges[exchange_id], text, target)
 
     def _check_announced(self, exchange: Exchange, text: str, target: str) -> None:
@@ -173,7 +204,10 @@ class Ended:
         taken = {message.key: (message.text, message.to) for message in self._far_end.messages}
         twice = [key for key, count in self._far_end.counts.items() if count > 1]
         assert not twice, f"keys that were taken twice: {twice}"
-        doubled = [text for text, count in Counter(self._far_end.texts).items() if count > 1]
+        # The posts of two sub-agents have lines in common, such as their status: what they tell is checked above.
+        posts = {id for (id,) in self._database.execute("SELECT delivery_id FROM spawns")}
+        texts = [message.text for message in self._far_end.messages if message.key.split("/")[0] not in posts]
+        doubled = [text for text, count in Counter(texts).items() if count > 1]
         assert not doubled, f"texts that came under several keys: {doubled}"
         sent = {key: (text, target) for key, (state, text, target) in parts.items() if state == "sent"}
         assert not sent.keys() - taken.keys(), f"called sent and never taken: {sent.keys() - taken.keys()}"

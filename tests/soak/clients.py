@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from tests.soak.lives import Lives
-from tests.soak.served import CHANNEL, TOKEN, chat, key, please_ask
+from tests.soak.served import CHANNEL, TOKEN, chat, key, please_ask, task
 from tests.support.far_end import FarEnd, event, signed
 
 PATIENCE_S = 3.0
@@ -67,6 +67,7 @@ class Clients:
                 group.create_task(self._person(http, n))
             for n in range(self._sessions // 4):
                 group.create_task(self._program(http, n))
+                group.create_task(self._spawner(http, n))
 
     async def _person(self, http: httpx.AsyncClient, n: int) -> None:
         chance = random.Random(f"{self._seed} person {n}")
@@ -105,6 +106,28 @@ class Clients:
             else:
                 assert "circle" in result["error"] or "wait" in result["error"], result
             await self._platform.told(f"news of {name}", chance.random())
+
+    async def _spawner(self, http: httpx.AsyncClient, n: int) -> None:
+        """Hand work to sub-agents in the name of a session."""
+        chance = random.Random(f"{self._seed} spawner {n}")
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        for count in itertools.count(1):
+            if self._is_over:
+                return
+            name = f"s-{n}-{count}"
+            asked = {
+                "tool": "sessions_spawn",
+                "args": {"task": task(name), "cleanup": chance.choice(("keep", "delete"))},
+                "sessionKey": key(n),
+                "idempotencyKey": name,
+            }
+            result = (await self._post(http, "/tools/invoke", json=asked, headers=headers))["result"]
+            if result["status"] == "accepted":
+                assert result["runId"] == name
+                self.acknowledged[name] = name
+            else:
+                assert "maxChildren" in result["error"], result
+            await self._platform.told(f"result of {name}", chance.random())
 
     async def _post(self, http: httpx.AsyncClient, path: str, **more: Any) -> Any:
         """Post it to whichever gateway is there, until one has answered."""

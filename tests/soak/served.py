@@ -22,6 +22,7 @@ from backchannel.config.load import config_from
 from backchannel.core.contracts import ModelFailed, ModelRequest
 from backchannel.core.control_words import ANNOUNCE_SKIP, REPLY_SKIP
 from backchannel.core.messages import Role, ToolCallBlock
+from backchannel.core.spawn_texts import ANNOUNCE_LINE
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken
 from backchannel.gateway.logs import configure_logs
@@ -39,7 +40,7 @@ PART = 40
 DEEPEST = 2
 """How often a question may lead to another."""
 MODEL_FAILS = "the model of the soak fails here"
-NAME = re.compile(r"\b[pq]-\d+-\d+(?:\.\d+)*\b")
+NAME = re.compile(r"\b[pqs]-\d+-\d+(?:\.\d+)*\b")
 ASKS = re.compile(r"Please ask (\S+) and wait (\S+) s")
 
 
@@ -82,6 +83,11 @@ def please_ask(name: str, targets: list[str], wait_s: float) -> str:
     return f"{name}: " + (", then ".join(f"Please ask {target} and wait {wait_s:g} s" for target in targets) or "hello")
 
 
+def task(name: str) -> str:
+    """Make what a sub-agent is to do."""
+    return f"task {name}"
+
+
 def news(name: str) -> list[str]:
     """List what a chat is told of an exchange, a line a message; nothing when it is told nothing."""
     lines = int(drawn(name, "news") * 4)
@@ -98,6 +104,8 @@ class Script:
         await asyncio.sleep(PACE_S)
         asked = next(message.text for message in reversed(request.messages) if message.role is Role.USER)
         name = NAME.findall(asked)[-1]
+        if name.startswith("s"):
+            return self._work(name, asked)
         step, said = step_of(request), asked[asked.rindex(name) + len(name) :]
         if step != "result" and said.startswith(": "):  # what was said before may have had no reply, and stand above it
             asks = ASKS.findall(said)
@@ -113,6 +121,12 @@ class Script:
                 has_enough = drawn(name, f"turn {turn}") < 0.3
                 return REPLY_SKIP if has_enough else f"turn {turn} of {name}"
         return "\n".join(news(name)) or ANNOUNCE_SKIP
+
+    def _work(self, name: str, asked: str) -> Scripted:
+        """What a sub-agent says."""
+        if ANNOUNCE_LINE in asked:
+            return "\n".join(news(name)) or ANNOUNCE_SKIP
+        return ModelFailed(MODEL_FAILS, retryable=False) if drawn(name, "fails") < 0.03 else f"reply {name}"
 
     def _answer(self, name: str) -> Scripted:
         if drawn(name, "fails") < 0.03:

@@ -1,9 +1,9 @@
 """The soak: `python -m tests.soak.soak --seconds 60 --sessions 20 --seed 1`, or `make soak`.
 
-Sessions of several agents ask each other without end, through the real doors of a gateway in a real process, which is
-killed with -9 at random moments and started again. Clients send again what was not acknowledged. A platform, which
-now and then misbehaves, remembers every key that it took. In the end everything is let finish, and all is counted. Runs
-that were killed three times in one step are parked; whoever waits for one is told so.
+Sessions of several agents ask each other and hand work to sub-agents without end, through the real doors of a gateway
+in a real process, which is killed with -9 at random moments and started again. Clients send again what was not
+acknowledged. A platform, which now and then misbehaves, remembers every key that it took. In the end everything is let
+finish, and all is counted. Runs that were killed three times in one step are parked; whoever waits for one is told so.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class Soak:
             "runs": f"{_sum(counts.runs)}; parked: {_sum(counts.parked)}",
             "exchanges": _sum(counts.exchanges),
             "replies": _sum(counts.replies),
+            "spawns": _sum(counts.spawns),
             "receipts": _sum(counts.receipts),
             "far end": f"{counts.taken} keys taken, each once, in {counts.posted} posts",
         }

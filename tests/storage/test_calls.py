@@ -131,7 +131,7 @@ async def test_a_run_that_ends_first_answers_every_open_call_with_an_error(store
     assert [message.tool_call_id for message in results] == [done.id, begun.id, planned.id]
     assert [bool(message.is_error) for message in results] == [False, True, True]
     assert "effect is unknown" in results[1].text
-    assert "not started" in results[2].text
+    assert "not carried out" in results[2].text
     assert await store.open_calls(started.run.id) == []
 
 

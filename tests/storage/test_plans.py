@@ -11,30 +11,47 @@ from typing import Any
 
 import pytest
 
+from backchannel.config.schema_doors import CronJob
 from backchannel.core.delivery import DeliveryLane, DeliveryState
 from backchannel.core.facts import Fact
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
+from backchannel.core.spawn_values import SpawnRules
 from backchannel.core.visibility import Scope
 from backchannel.storage.migrations import prepare_sqlite
 from backchannel.storage.transactions import (
     calls,
+    cron,
     deliveries,
+    exchanges,
     inbox,
     messages,
     recovery,
+    requesters,
     runs,
     sessions,
+    spawns,
     timers,
     tokens,
 )
 from backchannel.storage.transactions.deliveries import NoOutlets, Post
+from backchannel.storage.transactions.spawns import SpawnAsk, SpawnCall
 from backchannel.storage.tx import Row
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
 POST = Post(session_key=str(MAIN), address=Address(channel="desk", to="C"), text="hello")
 AFTER = Page(5, "agent:main:x")
+SPAWN = SpawnAsk(
+    call=SpawnCall(spawn_id="s", run_id="k", digest="d"),
+    requester=MAIN,
+    child=SessionKey.subagent("main", "s"),
+    task="dig",
+    rules=SpawnRules(wakes=True),
+    max_children=9,
+    model="builtin/demo",
+    label="digger",
+)
 
 
 class ExplainingTx:
@@ -73,6 +90,7 @@ def tx(tmp_path: Path) -> Iterator[ExplainingTx]:
             runs.accept(tx, request(key=key), SCHEME, 1, 1)
         sessions.patch(tx, SessionKey.of("main", "old"), SCHEME, SessionPatch(label="old"), None, 1)
         sessions.mark_for_deletion(tx, "agent:main:old", 1)
+        cron.add(tx, CronJob(id="j", schedule="every 1m", message="x"), 1)
         yield tx
 
 
@@ -110,8 +128,15 @@ HOT: dict[str, Read] = {
     "runs of a session": partial(runs.page, session_key=str(MAIN), states=(RunState.OK,), limit=9, before=5),
     "open calls": partial(calls.open_calls, run_id="r"),
     "call": partial(calls.find, call_id="c"),
+    "what a call has sent": partial(exchanges.repeat, call_id="c"),
+    "what a call has started": partial(spawns.tell_of_call, call_id="c"),
+    "spawn": partial(
+        spawns.open_, ask=SPAWN, scheme=SCHEME, limits=SPAWN.rules, transcript=lambda agent_id, id_: None, now=1
+    ),
+    "whose run": partial(requesters.is_own, run_id="r", key=str(MAIN)),
     "timers": partial(timers.due, now=5, limit=9),
     "next timer": timers.next_due,
+    "firing": partial(cron.fire, job_id="j", scheme=SCHEME, now=60_000),
     "token": partial(tokens.by_digest, digest="d"),
     "accept": partial(runs.accept, request=request(id="k", digest="d"), scheme=SCHEME, number=1, now=1),
     "accept and start": partial(

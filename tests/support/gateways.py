@@ -10,16 +10,18 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from backchannel.config.load import config_from
 from backchannel.core.contracts import Clock, Model
-from backchannel.core.facts import RunChanged
+from backchannel.core.delivery import DeliveryState
+from backchannel.core.facts import DeliveryChanged, RunChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
-from backchannel.core.sessions import Session
+from backchannel.core.sessions import WEBCHAT, Session
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.events import Event
 from backchannel.storage.sqlite import Faults, ProcessKilled
@@ -143,10 +145,14 @@ async def live_runs(gateway: Gateway) -> list[Run]:
 
 
 async def settled(gateway: Gateway) -> None:
-    """Wait until no run is left to do."""
+    """Wait until no run is left to do, and nothing to show on webchat."""
+    heard = Heard(gateway)
     while live := await live_runs(gateway):
         for run in live:
             await ended(gateway, run.id, 20)
+    for receipt in await gateway.store.receipts(state=DeliveryState.PENDING, limit=10_000):
+        if receipt.delivery.channel == WEBCHAT.channel:
+            await heard.until(partial(heard.is_settled, receipt.delivery.id))
 
 
 def request(key: str, text: str, **more: Any) -> RunRequest:
@@ -179,6 +185,11 @@ class Heard:
         """List the states that a run was told to be in, each once."""
         told = [event.run.state for event in self.of(RunChanged) if event.run.id == run_id]
         return list(dict.fromkeys(told))
+
+    def is_settled(self, delivery_id: str) -> bool:
+        """Whether a receipt was told to be settled."""
+        told = [fact.delivery for fact in self.of(DeliveryChanged)]
+        return any(delivery.id == delivery_id and delivery.state.is_settled for delivery in told)
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):

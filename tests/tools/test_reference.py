@@ -51,8 +51,12 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("sessions_history", {"sessionKey": "main"}),
     ("sessions_history", {"sessionKey": "main", "before": "nothing"}),
     ("sessions_history", {"sessionKey": "agent:ops:main"}),
+    ("sessions_spawn", {"task": "count to ten", "model": "builtin/demo"}),
+    ("sessions_spawn", {"task": "count to ten", "agentId": "ops"}),
+    ("sessions_spawn", {"task": "count to ten", "agentId": "nobody"}),
     ("agents_list", {}),
     ("session_status", {}),
+    ("session_status", {"sessionKey": "agent:main:subagent:u"}),
     ("session_status", {"sessionKey": "agent:ops:main"}),
 ]
 

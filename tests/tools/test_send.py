@@ -70,6 +70,15 @@ async def test_not_waiting_is_accepted_at_once(tmp_path: Path) -> None:
         assert talk.runs()[-1] == (A, "turn", "ok")
 
 
+async def test_a_wait_of_less_than_a_millisecond_is_none(tmp_path: Path) -> None:
+    async with talking(tmp_path, AB, a={"person": send(timeoutSeconds=0.0001)}, b={"request": "fine"}) as talk:
+        await talk.gateway.ask(A, "ask b", timeout_s=20)
+        assert [result["status"] for result in await talk.results()] == ["accepted"]
+        result = await talk.gateway.tools().sessions_send(sessionKey=B, message="hello", timeoutSeconds=0.0001)
+        assert result["status"] == "accepted"
+        await settled(talk.gateway)
+
+
 @pytest.mark.parametrize("state", ["queued", "running"])
 async def test_a_wait_that_ends_first_says_where_the_run_is_and_that_it_goes_on(tmp_path: Path, state: str) -> None:
     gate = asyncio.Event()

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.anyio
 SESSION = {tool.name for tool in SESSION_TOOLS}
 OWN = {"look", "write"}
 EVERYTHING = SESSION | OWN
+FOR_CHILDREN = EVERYTHING - {"sessions_spawn"}
+"""What a sub-agent can have at most."""
 MAIN, CRON, CHILD = "agent:main:main", "agent:main:cron:x", "agent:main:subagent:u1"
 
 
@@ -87,13 +89,18 @@ async def test_what_one_agent_is_denied_another_has(shelf: Shelf) -> None:
     [
         ({}, {}, OWN),
         ({"allow": ["sessions_list"]}, {}, OWN | {"sessions_list"}),
-        ({"allow": ["group:sessions"]}, {}, EVERYTHING),
-        ({"allow": ["*"]}, {}, EVERYTHING),
+        ({"allow": ["group:sessions"]}, {}, FOR_CHILDREN),
+        ({"allow": ["*"]}, {}, FOR_CHILDREN),
         ({"deny": ["write"]}, {}, {"look"}),
-        ({"allow": ["group:sessions"], "deny": ["sessions_history"]}, {}, EVERYTHING - {"sessions_history"}),
+        ({"allow": ["group:sessions"], "deny": ["sessions_history"]}, {}, FOR_CHILDREN - {"sessions_history"}),
         ({"allow": ["sessions_list"], "deny": ["group:sessions"]}, {}, OWN),
-        ({"allow": ["group:sessions"]}, {"deny": ["sessions_list"]}, EVERYTHING - {"sessions_list"}),
+        ({"allow": ["group:sessions"]}, {"deny": ["sessions_list"]}, FOR_CHILDREN - {"sessions_list"}),
         ({"deny": ["*"]}, {}, set()),
+        # It may give what the agent itself does not have, and takes away what it has.
+        ({"allow": ["write"]}, {"allow": ["look"]}, {"look", "write"}),
+        ({"allow": ["sessions_list"]}, {"allow": ["look"]}, {"look", "sessions_list"}),
+        ({"allow": ["write"], "deny": ["*"]}, {"allow": ["look"]}, set()),
+        ({"allow": ["write"]}, {"deny": ["write"]}, {"look"}),
     ],
 )
 async def test_a_sub_agent_has_its_agents_tools_without_the_session_tools_unless_given_back(
@@ -105,16 +112,9 @@ async def test_a_sub_agent_has_its_agents_tools_without_the_session_tools_unless
     assert await names(shelf, settings) == await names(shelf, config(tools))
 
 
-@pytest.mark.parametrize("effects", ["session", "outside", "none"])
 @pytest.mark.parametrize("allow", [["sessions_spawn"], ["group:sessions"], ["*"], ["sessions_*"]])
-async def test_a_sub_agent_never_spawns(shelf: Shelf, effects: str, allow: list[str]) -> None:
+async def test_a_sub_agent_never_spawns(shelf: Shelf, allow: list[str]) -> None:
     async with shelf.opened(config({"subagents": {"tools": {"allow": allow}}})) as gateway:
-        if "sessions_spawn" not in {tool.name for tool in gateway.toolset.all()}:
-
-            @gateway.tool(effects=effects)
-            async def sessions_spawn() -> str:
-                return "spawned"
-
         assert "sessions_spawn" in gateway.toolset.of("main", MAIN)
         assert "sessions_spawn" not in gateway.toolset.of("main", CHILD)
 

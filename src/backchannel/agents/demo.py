@@ -10,10 +10,13 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
-from backchannel.agents.demo_exchanges import Part, answer_request, newest_part, play_part, said_by_user
-from backchannel.agents.demo_results import tell_result
+from backchannel.agents.demo_exchanges import answer_request, play_part
+from backchannel.agents.demo_parts import Part, newest_part, said_by_user
+from backchannel.agents.demo_results import tell_results
+from backchannel.agents.demo_spawns import do_task, is_task, play_step
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
 from backchannel.core.messages import Block, Role, ToolCallBlock, Usage, text_content
 from backchannel.core.requests import estimate_tokens, text_tokens
@@ -38,6 +41,8 @@ class Skill:
     """What it says at once; a skill without it uses a tool."""
     tool: str = ""
     arguments: Callable[[re.Match[str]], dict[str, Any]] = lambda match: {}
+    times: Callable[[re.Match[str]], int] = lambda match: 1
+    """How often it calls the tool, all at once."""
 
 
 class DemoModel:
@@ -69,24 +74,27 @@ class DemoModel:
 
 def decide(request: ModelRequest) -> tuple[Block, ...]:
     """Choose the reply: pure, the same request always gives the same."""
-    last = request.messages[-1]
-    if last.role is Role.TOOL_RESULT:
-        return text_content(tell_result(last.tool_name or "", last.text))
+    results = list(takewhile(lambda message: message.role is Role.TOOL_RESULT, reversed(request.messages)))
+    if results:
+        return text_content(tell_results([(result.tool_name or "", result.text) for result in reversed(results)]))
     part = newest_part(request)
-    if (played := play_part(part)) is not None:
+    if (played := play_part(part) or play_step(part, request)) is not None:
         return text_content(played)
     # What another session asks for is looked up with the real tool too; a greeting from it is no call for help.
     for skill in SKILLS if part.is_users else [skill for skill in SKILLS if skill.tool]:
         if match := skill.pattern.fullmatch(part.text):
             return _use(skill, match, request)
-    return text_content(_say_back(part, request) if part.is_users else answer_request(part))
+    if part.is_users:
+        return text_content(_say_back(part, request))
+    return text_content(do_task(part) if is_task(part) else answer_request(part))
 
 
 def _use(skill: Skill, match: re.Match[str], request: ModelRequest) -> tuple[Block, ...]:
     if skill.answer is not None:
         return text_content(skill.answer(match, request))
     if any(tool.name == skill.tool for tool in request.tools):
-        return (ToolCallBlock(id="", name=skill.tool, arguments=skill.arguments(match)),)
+        call = ToolCallBlock(id="", name=skill.tool, arguments=skill.arguments(match))
+        return (call,) * skill.times(match)
     return text_content(f"For that I would call the tool {skill.tool}, which this session does not have.")
 
 
@@ -145,6 +153,13 @@ SKILLS = (
         re.compile(r"ask (?P<session>\S+?)[:,]?\s+(?P<message>.+)", re.IGNORECASE | re.DOTALL),
         tool="sessions_send",
         arguments=lambda match: {"sessionKey": _address(match["session"]), "message": match["message"]},
+    ),
+    Skill(
+        "spawn 3 <task>",
+        re.compile(r"spawn (?P<times>[2-9])\s+(?P<task>.+)", re.IGNORECASE | re.DOTALL),
+        tool="sessions_spawn",
+        arguments=lambda match: {"task": match["task"]},
+        times=lambda match: int(match["times"]),
     ),
     Skill(
         "spawn <task>",

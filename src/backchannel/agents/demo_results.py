@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 MAX_LINE = 200
+STARTED = "Started "
+
+
+def tell_results(results: Sequence[tuple[str, str]]) -> str:
+    """Tell what the tools gave that were called together, each as its name and its result."""
+    told = [tell_result(tool, text) for tool, text in results]
+    started = sum(text.startswith(STARTED) for text in told)
+    if not started:
+        return "\n\n".join(told)
+    whose = "What comes of it" if started == 1 else "What comes of them"
+    return "\n".join(told) + f"\n\n{whose} is told here. `backchannel tree --watch` shows who is at work."
 
 
 def tell_result(tool: str, text: str) -> str:
@@ -76,9 +87,14 @@ def _agents(result: dict[str, Any]) -> str:
     return f"I may spawn under: {names}."
 
 
+def _spawned(result: dict[str, Any]) -> str:
+    return f"{STARTED}`{result['childSessionKey']}`."
+
+
 _TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "sessions_list": _sessions,
     "sessions_history": _history,
     "agents_list": _agents,
     "sessions_send": _reply,
+    "sessions_spawn": _spawned,
 }

@@ -44,13 +44,14 @@ class Tools:
     def of(self, agent_id: str, session_key: str) -> Mapping[str, Tool]:
         """Name the tools that this agent has in this session: allowed, not denied, and safe if it is sandboxed."""
         settings, key = self._agents.get(agent_id), SessionKey.stored(session_key)
+        allowed = set(self._tools) if settings.allow_tools is None else self._names(settings.allow_tools)
         denied = self._names(settings.deny_tools)
         if key.is_subagent:
+            allowed |= self._names(self._for_subagents.allow)
             denied |= self._denied_to_subagents()
         # No sandbox backend runs tools yet, so a session that should be sandboxed has none that reach outside.
         if is_sandboxed(key, self._scheme, settings.sandbox_mode):
             denied |= {name for name, tool in self._tools.items() if tool.effects is Effects.OUTSIDE}
-        allowed = set(self._tools) if settings.allow_tools is None else self._names(settings.allow_tools)
         return {name: tool for name, tool in self._tools.items() if name in allowed - denied}
 
     def _denied_to_subagents(self) -> set[str]:

@@ -11,10 +11,11 @@ from dataclasses import replace
 from backchannel.channels.bridge import is_signed
 from backchannel.config.schema_doors import Channel as ChannelSettings
 from backchannel.core.commands import Command, CommandName, CommandReply, Standing, may_use
-from backchannel.core.inbound import Admission, InboundEvent, Routing, admit, parse_event, route
+from backchannel.core.inbound import Admission, InboundEvent, Routing, Verdict, admit, parse_event, route
 from backchannel.core.keys import SessionKey
+from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
-from backchannel.errors import BadSignature, GatewayError, NotFound, UnknownAgent
+from backchannel.errors import BadSignature, NotFound, UnknownAgent, UnknownModel
 from backchannel.runtime.supervisor import Runtime
 from backchannel.storage.transactions.inbound import Arrival, Taken
 from backchannel.tools.inputs import Answer
@@ -62,13 +63,22 @@ class Inbound:
         """Handle an event, once for ever."""
         settings, routed = self._settings(event.channel), route(event, self._routing)
 
-        def judge(session: Session | None) -> Admission:
-            override = session.send_policy if session else None
-            admission = admit(event, settings, self._runtime.guard.decide_on(routed.destination, override))
-            return self._checked(admission)
+        guard = self._runtime.guard
+
+        def judge(session: Session | None) -> SendDecision:
+            return guard.decide_on(routed.destination, session.send_policy if session else None)
+
+        def decide(session: Session | None) -> Admission:
+            policy = judge(session)
+            admission = admit(event, settings, policy)
+            if admission.verdict in (Verdict.ANSWER, Verdict.RECORD):  # the others the policy has no say in
+                guard.note(policy, str(routed.key))
+            return self._checked(admission, routed.agent)
 
         model = self._agent_model(routed.agent)
-        return await self._runtime.take(Arrival(event=event, routed=routed, admit=judge, agent_model=model))
+        return await self._runtime.take(
+            Arrival(event=event, routed=routed, admit=decide, agent_model=model, judge=judge)
+        )
 
     def _settings(self, channel: str) -> ChannelSettings:
         settings = self._parts.config.channels.get(channel)
@@ -76,20 +86,23 @@ class Inbound:
             raise NotFound(f"no channel {channel[:64]!r} is configured")
         return settings
 
-    def _checked(self, admission: Admission) -> Admission:
+    def _checked(self, admission: Admission, agent: str) -> Admission:
         """Answer a command that names a model which cannot be used with why."""
         command = admission.command
         if isinstance(command, Command):
-            return replace(admission, command=self._with_model(command))
+            return replace(admission, command=self._with_model(command, agent))
         return admission
 
-    def _with_model(self, command: Command) -> Command | CommandReply:
+    def _with_model(self, command: Command, agent: str) -> Command | CommandReply:
         """Check the model that a command names, if it does."""
-        if command.name is CommandName.MODEL and command.argument is not None:
-            try:
-                self._parts.models.check(command.argument)
-            except GatewayError as error:
-                return CommandReply(command.name, error.message)
+        if command.name is not CommandName.MODEL or command.argument is None:
+            return command
+        if self._parts.agents.function(agent) is not None:
+            return CommandReply(command.name, f"The agent {agent!r} is a function and asks no model.")
+        try:
+            self._parts.models.check(command.argument)
+        except UnknownModel as error:
+            return CommandReply(command.name, error.message)
         return command
 
     async def carry_out(
@@ -98,18 +111,29 @@ class Inbound:
         key: SessionKey,
         standing: Standing,
         *,
+        expected_session_id: str | None = None,
         idempotency_key: str | None = None,
         digest: str | None = None,
     ) -> str:
-        """Carry out a command that an operator wrote; returns what is answered."""
+        """Carry out a command that an operator wrote, once for each key; returns what is answered.
+
+        Raises:
+            IdempotencyConflict, SessionIdReplaced, Unavailable: nothing was done.
+        """
         allowed = may_use(written.spec, standing)
         if not allowed.allowed:
             written = CommandReply(written.name, allowed.reason)
         elif isinstance(written, Command):
-            written = self._with_model(written)
-        model = self._agent_model(key.agent)
+            written = self._with_model(written, key.agent)
         return await self._parts.store.carry_out(
-            written, key, standing, model, idempotency_key=idempotency_key, digest=digest
+            written,
+            key,
+            standing,
+            self._agent_model(key.agent),
+            judge=self._runtime.guard.decide,
+            expected_session_id=expected_session_id,
+            idempotency_key=idempotency_key,
+            digest=digest,
         )
 
     def _agent_model(self, agent: str) -> str | None:

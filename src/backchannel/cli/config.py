@@ -1,20 +1,32 @@
-"""`backchannel config`: looks at the configuration, without a gateway."""
+"""`backchannel config`: looks at the configuration and brings it up to date, without a gateway."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from backchannel.cli.errors import FAILED
-from backchannel.cli.options import AsJson, options_of
-from backchannel.cli.output import say, show_json, show_table
+from backchannel.cli.errors import FAILED, CommandFailed
+from backchannel.cli.options import AsJson, Options, options_of
+from backchannel.cli.output import say, say_styled, show_json, show_table
 
 if TYPE_CHECKING:
-    from backchannel.config import Finding
+    from pathlib import Path
 
-app = typer.Typer(help="Check and show the configuration.", no_args_is_help=True, rich_markup_mode=None)
+    from backchannel.config import Finding
+    from backchannel.config.migrating import Migration
+
+_FATES = {
+    "moved": "moved",
+    "renamed": "renamed",
+    "ignored": "left out: it is given under a newer name",
+    "needless": "left out: the agent stands under its id",
+    "empty": "left out: there is nothing in it",
+}
+_DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+app = typer.Typer(help="Check, show and migrate the configuration.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command()
@@ -81,3 +93,85 @@ def _shown(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_shown(inner) for inner in value]
     return value
+
+
+@app.command()
+def migrate(
+    ctx: typer.Context,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rewrite the configuration file from older names to today's; the old file is kept beside it."""
+    from backchannel.config.migrating import plan_migration
+
+    options = options_of(ctx)
+    where = options.where
+    migration = plan_migration(where.config_file) if where.has_file else None
+    is_due = migration is not None and bool(migration.moves)
+    backup = _store(migration) if migration and is_due and not dry_run else None
+    if as_json:
+        show_json(_migration_json(migration, backup))
+    elif migration is None:
+        say("There is no configuration file: the defaults hold.")
+    elif not is_due:
+        say(f"{migration.file} is already up to date.")
+    else:
+        _show_migration(migration)
+        _show_outcome(options, migration, backup)
+
+
+def _store(migration: Migration) -> Path:
+    from backchannel.config.migrating import store_migration
+
+    try:
+        return store_migration(migration)
+    except OSError as error:
+        raise CommandFailed(f"cannot write {migration.file}, which is as it was: {error.strerror}") from error
+
+
+def _migration_json(migration: Migration | None, backup: Path | None) -> dict[str, Any]:
+    if migration is None:
+        return {"file": None, "changes": [], "lostComments": [], "diff": "", "backup": None}
+    return {
+        "file": str(migration.file),
+        "changes": [dict(zip(("line", "before", "today", "what"), row, strict=True)) for row in _changes(migration)],
+        "lostComments": [{"line": line, "text": text} for line, text in _lost(migration)],
+        "diff": "\n".join(migration.diff),
+        "backup": str(backup) if backup else None,
+    }
+
+
+def _changes(migration: Migration) -> list[tuple[int | None, str, str | None, str]]:
+    from backchannel.config.findings import show_path
+
+    line = migration.source.line
+    moves = sorted(migration.moves, key=lambda move: line(move.old) or 0)
+    return [(line(move.old), show_path(move.old), show_path(move.new) or None, _FATES[move.fate]) for move in moves]
+
+
+def _lost(migration: Migration) -> list[tuple[int | None, str]]:
+    from backchannel.config.source import without_secrets
+
+    return [(migration.source.line(lost.path), without_secrets(lost.text)) for lost in migration.lost]
+
+
+def _show_migration(migration: Migration) -> None:
+    show_table(["line", "before", "today", "what"], _changes(migration), empty="")
+    say()
+    for line in migration.diff:
+        say_styled(line, fg=_DIFF_COLOURS.get(line[:1]))
+    if migration.lost:
+        say("\nThese comments stood at settings that are left out, and are not kept:")
+        show_table(["line", "comment"], _lost(migration), empty="")
+    say()
+
+
+def _show_outcome(options: Options, migration: Migration, backup: Path | None) -> None:
+    from backchannel.config import check_config
+
+    if backup is None:
+        say("Nothing was written.")
+        return
+    say(f"Wrote {migration.file}. The file as it was: {backup}")
+    if any(finding.level == "error" for finding in check_config(options.config, os.environ, state=options.state)):
+        say(f"It had errors before, and has them still; see them with: {options.command('config', 'check')}")

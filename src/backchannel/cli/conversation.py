@@ -38,9 +38,16 @@ class ReplyView:
             return
         if event["event"] == "chat" and payload["state"] == "delta":
             self._grow("".join(block.get("text", "") for block in payload["message"]["content"]))
-        elif event["event"] == "agent" and payload["stream"] == "tool" and payload["data"]["phase"] == "start":
-            self.remark(f"[{payload['data']['name']}]")
+        elif event["event"] == "agent":
+            self._hear_agent(payload)
+
+    def _hear_agent(self, payload: Payload) -> None:
+        data = payload["data"]
+        if payload["stream"] == "tool" and data["phase"] == "start":
+            self.remark(f"[{data['name']}]")
             self._shown = ""
+        elif payload["stream"] == "assistant" and payload.get("internal"):  # such a run has no `chat` events
+            self._grow(data["text"])
 
     def _grow(self, text: str) -> None:
         self._waiting.end()
@@ -79,6 +86,8 @@ class ReplyView:
 def ask(link: Link, session: str, text: str, view: ReplyView, run_id: str) -> Payload:
     """Send a message and show its reply; returns how the run ended. Ctrl-C aborts the run, and then stops waiting.
 
+    A chat command has no run: it is answered at once.
+
     Raises:
         StoppedWaiting: Ctrl-C came twice, or while no gateway was there.
         CallFailed: the gateway refused the message.
@@ -88,6 +97,8 @@ def ask(link: Link, session: str, text: str, view: ReplyView, run_id: str) -> Pa
         try:
             client = link.client()
             sent = client.call("chat.send", sessionKey=session, message=text, idempotencyKey=run_id)
+            if "reply" in sent:
+                return sent
             if wants_abort:
                 client.call("chat.abort", sessionKey=session, runId=run_id)
             elif sent["status"] == "queued":

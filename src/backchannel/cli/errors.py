@@ -60,6 +60,8 @@ def next_step(error: GatewayError, options: Options) -> str | None:
             return f"See the runs with: {options.command('runs')}"
         case "token_not_found":
             return f"See the tokens with: {options.command('tokens', 'list')}"
+        case "job_not_found":
+            return f"See the jobs with: {options.command('cron')}"
         case "unknown_agent":
             return f"See the agents with: {options.command('status')}"
         case "unknown_method" | "PROTOCOL_MISMATCH":

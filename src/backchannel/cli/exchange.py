@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from backchannel.cli.client import CallFailed, Client, NoGateway, Payload
+from backchannel.cli.client import CallFailed, Client, Payload
 from backchannel.cli.conversation import new_run_id
 from backchannel.cli.link import Link
 from backchannel.cli.output import Waiting, is_terminal, patience, say, say_dim, say_styled
@@ -40,30 +40,15 @@ class Sending:
             CallFailed: the gateway refused the call.
             NoGateway: there was none from the start.
         """
-        while True:
-            try:
-                client = self._link.client()
-                with patience(f"waiting for {self._args['sessionKey']}"):
-                    return _invoke(client, "sessions_send", self._args, self._caller, self._key)
-            except (NoGateway, CallFailed) as error:
-                self._lose(error)
+        return self._link.ask(self._put)
+
+    def _put(self, client: Client) -> Payload:
+        with patience(f"waiting for {self._args['sessionKey']}"):
+            return invoke(client, "sessions_send", self._args, self._caller, self._key)
 
     def follow(self, result: Payload) -> None:
         """Show the turns, the announce and the receipt, until the receipt is settled or has to wait for a retry."""
-        while True:
-            try:
-                receipt = _View(self._link.client(), result, self._caller, self._shown).run()
-            except (NoGateway, CallFailed) as error:
-                self._lose(error)
-            else:
-                show_receipt(receipt)
-                return
-
-    def _lose(self, error: NoGateway | CallFailed) -> None:
-        """Give the connection up, unless the gateway is there and means what it says."""
-        if isinstance(error, CallFailed) and not error.is_retryable:
-            raise error
-        self._link.lose()
+        show_receipt(self._link.ask(lambda client: _View(client, result, self._caller, self._shown).run()))
 
 
 class _View:
@@ -95,7 +80,7 @@ class _View:
         while True:  # it is read once more after subscribing, so that nothing is missed in between
             exchange = self._load()
             self._show_runs(exchange["runs"])
-            if not _is_open(exchange["receipt"]):
+            if not is_on_its_way(exchange["receipt"]):
                 return dict(exchange["receipt"])
             self._wait_for_news()
 
@@ -121,10 +106,10 @@ class _View:
     def _follow_receipt(self) -> Payload:
         delivery = self._result["delivery"]
         receipt: Payload = {"id": delivery["id"], "state": delivery["status"]}
-        while _is_open(receipt):
+        while is_on_its_way(receipt):
             args = {"sessionKey": self._result["sessionKey"]}
             try:
-                status = _invoke(self._client, "session_status", args, self._caller)
+                status = invoke(self._client, "session_status", args, self._caller)
             except CallFailed as refused:
                 if refused.is_retryable:
                     raise
@@ -133,7 +118,7 @@ class _View:
             if not mine:
                 break
             receipt = mine[0]
-            if _is_open(receipt):
+            if is_on_its_way(receipt):
                 self._wait_for_news()
         return receipt
 
@@ -141,16 +126,17 @@ class _View:
         """Return when a step has ended, or after a while."""
         deadline = time.monotonic() + LOOK_AGAIN_S
         while (left_s := deadline - time.monotonic()) > 0:
-            if any(_ends_step(event) for event in self._client.events(left_s)):
+            if any(ends_step(event) for event in self._client.events(left_s)):
                 return
 
 
-def _is_open(receipt: Payload) -> bool:
+def is_on_its_way(receipt: Payload) -> bool:
     """Whether more is to be seen soon; a delivery that waits for its next attempt may take an hour."""
     return receipt["state"] in _OPEN and not receipt.get("error")
 
 
-def _ends_step(event: Payload) -> bool:
+def ends_step(event: Payload) -> bool:
+    """Whether an event says that a run has ended or a receipt has changed."""
     payload = event["payload"]
     match event["event"]:
         case "agent":
@@ -160,7 +146,8 @@ def _ends_step(event: Payload) -> bool:
     return False
 
 
-def _invoke(client: Client, tool: str, args: Payload, caller: str | None, key: str | None = None) -> Payload:
+def invoke(client: Client, tool: str, args: Payload, caller: str | None, key: str | None = None) -> Payload:
+    """Call a session tool as a session, or as the operator, and give its result."""
     request = client.ask("tools.invoke", tool=tool, args=args, sessionKey=caller, idempotencyKey=key)
     result: Payload = client.wait(request)["result"]  # for as long as the tool was told to wait
     return result
@@ -171,12 +158,17 @@ def show_said(step: str, session: str, text: str, *, is_remark: bool = False) ->
     if not is_terminal(sys.stdout):
         say(f"{step} {session}: {text}")
         return
-    say_styled(session, end=" ", fg="cyan", bold=True)
-    say_dim(step)
+    show_heading(step, session)
     (say_dim if is_remark else say)(text + "\n")
 
 
+def show_heading(step: str, session: str) -> None:
+    """Print, on a terminal, who speaks and in which step."""
+    say_styled(session, end=" ", fg="cyan", bold=True)
+    say_dim(step)
+
+
 def show_receipt(receipt: Payload) -> None:
-    """Print what became of the announce."""
+    """Print what became of the text that a chat is told."""
     reason = f": {receipt['error']}" if receipt.get("error") else ""
     say(f"receipt {receipt['id']}: {receipt['state']}{reason}")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from backchannel.cli.client import CallFailed, Client, NoGateway, find_gateway
 from backchannel.cli.options import Options
+
+T = TypeVar("T")
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 3.0
@@ -25,6 +28,7 @@ class Link:
         self._on_change = on_change
         self._client: Client | None = None
         self._is_known = False
+        self._next_try = 0.0
 
     def __enter__(self) -> Self:
         self.client()
@@ -48,6 +52,31 @@ class Link:
         if self._client is None:
             self._client = self._reconnect() if self._is_known else Client.connect(find_gateway(self._options))
             self._is_known = True
+        return self._client
+
+    def ask(self, question: Callable[[Client], T]) -> T:
+        """Put a question, and put it again each time that the gateway went away before it had answered.
+
+        Raises:
+            CallFailed: the gateway is there and refuses.
+        """
+        while True:
+            client = self.client()
+            try:
+                return question(client)
+            except NoGateway:
+                self.lose()
+            except CallFailed as refused:
+                if not refused.is_retryable:
+                    raise
+                self.lose()  # coming back takes a moment, and that is what it needs
+
+    def at_hand(self) -> Client | None:
+        """Give the connection, without a word and without waiting; None while the gateway is away."""
+        if self._client is None and time.monotonic() >= self._next_try:
+            self._next_try = time.monotonic() + LONGEST_PAUSE_S
+            with suppress(NoGateway, CallFailed):  # whoever has something to say to the gateway is told why not
+                self._client = Client.connect(find_gateway(self._options))
         return self._client
 
     def lose(self) -> None:

@@ -1,7 +1,7 @@
 """The command line: `backchannel`.
 
-`up`, `init` and `config` work on this machine; every other command is a client of the running gateway. What a command
-needs is imported when it runs, so that `--help` and completion are quick.
+`up`, `init`, `config`, `import` and `export` work on this machine; every other command is a client of the running
+gateway. What a command needs is imported when it runs, so that `--help` and completion are quick.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from typer.core import TyperGroup
 from backchannel.cli import (
     chat,
     config,
+    cron,
     deliveries,
+    export,
     history,
+    import_,
     init,
     mcp,
     policy,
     runs,
     send,
     sessions,
+    spawn,
     status,
     tokens,
     tools,
@@ -66,11 +70,13 @@ app.command()(up.up)
 app.command()(init.init)
 app.command()(chat.chat)
 app.command()(send.send)
+app.command()(spawn.spawn)
 app.command()(sessions.sessions)
 app.command()(history.history)
 app.command()(tree.tree)
 app.add_typer(runs.app, name="runs")
 app.add_typer(deliveries.app, name="deliveries")
+app.add_typer(cron.app, name="cron")
 app.command()(status.status)
 app.add_typer(tools.app, name="tools")
 app.add_typer(policy.app, name="policy")
@@ -78,6 +84,8 @@ app.command()(mcp.mcp)
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(transcripts.app, name="transcripts")
 app.add_typer(config.app, name="config")
+app.command(name="import")(import_.import_)
+app.command()(export.export)
 
 
 def _show_version(wanted: bool) -> None:

@@ -50,11 +50,22 @@ def _block(block: dict[str, Any], with_tools: bool) -> str:
     return ""
 
 
+def _writer(message: Payload) -> str:
+    """Tell who wrote a message: not everything that stands for a user's message was written by one."""
+    role: str = message["role"]
+    if role == "toolResult":
+        return f"{message.get('toolName', 'tool')}{' failed' if message.get('isError') else ''}"
+    match message.get("provenance"):
+        case {"kind": "inter_session", "sourceSessionKey": str(key)}:
+            return key
+        case {"kind": "internal_system"}:
+            return "system"
+    return role
+
+
 def show_message(message: Payload, *, with_tools: bool = False, is_pending: bool = False) -> None:
     """Print a message: who, when and what."""
-    who = message["role"]
-    if who == "toolResult":
-        who = f"{message.get('toolName', 'tool')}{' failed' if message.get('isError') else ''}"
+    who = _writer(message)
     when = "not read yet" if is_pending else clock_time(message["timestamp"])
     if is_terminal(sys.stdout):
         say_styled(who, end=" ", fg=_COLOURS.get(message["role"]), bold=True)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 import typer
@@ -31,12 +32,20 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u
 _STYLES = {
     "ok": "green",
     "allowed": "green",
+    "sent": "green",
     "running": "cyan",
+    "announcing": "cyan",
+    "sending": "cyan",
     "queued": "yellow",
+    "pending": "yellow",
     "warning": "yellow",
+    "aborted": "yellow",
+    "suppressed": "yellow",
     "error": "red",
     "timeout": "red",
     "denied": "red",
+    "failed": "red",
+    "uncertain": "red",
 }
 
 
@@ -74,6 +83,17 @@ def show_json(value: Any, *, lines: bool = False) -> None:
 Rows: TypeAlias = Sequence[Sequence[object]]
 
 
+@dataclass(frozen=True, slots=True)
+class Long:
+    """A text of a table that has a short form, for terminals without room for the whole of it."""
+
+    text: str
+    short: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def show_table(columns: Sequence[str], rows: Rows, *, empty: str, spare: Sequence[str] = ()) -> None:
     """Print rows under their columns; without any, say what their absence means."""
     if not rows:
@@ -89,37 +109,50 @@ def show_table(columns: Sequence[str], rows: Rows, *, empty: str, spare: Sequenc
 
 
 def build_table(columns: Sequence[str], rows: Rows, spare: Sequence[str] = ()) -> Table:
-    """Build a table as wide as the terminal: empty columns are left out, and the `spare` ones if there is no room.
+    """Build a table as wide as the terminal. Empty columns are left out.
 
-    The first column names the row. If it does not fit either, it is folded like a long word.
+    Where there is no room, texts that have a short form take it, the last column first; then the `spare` columns are
+    left out. The first column names the row: if it does not fit either, it is folded like a long word.
     """
-    from rich.cells import cell_len, chop_cells
+    from rich.cells import chop_cells
     from rich.table import Table
     from rich.text import Text
 
-    cells = _cells(rows)
-    widths = {
-        column: max(cell_len(text) for text in (column, *texts))
-        for column, *texts in zip(columns, *cells, strict=True)
-        if any(texts)
-    }
+    whole = dict(zip(columns, zip(*_cells(rows), strict=True), strict=True))
+    short = dict(zip(columns, zip(*_cells(rows, is_short=True), strict=True), strict=True))
+    shown = {column: texts for column, texts in whole.items() if any(texts)}
     room = console().width
+    for column in reversed(columns):
+        if column in shown and _width(shown) > room:
+            shown[column] = short[column]
     for column in spare:
-        if sum(widths.values()) + 2 * len(widths) - 2 > room:
-            widths.pop(column, None)
-    others = sum(width + 2 for column, width in widths.items() if column != columns[0])
+        if _width(shown) > room:
+            shown.pop(column, None)
+    others = _width(shown) - _width({columns[0]: shown[columns[0]]})
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in widths:
+    for column in shown:
         table.add_column(column, overflow="fold", no_wrap=column == columns[0])  # that one is folded here
-    for row in cells:
-        row[0] = "\n".join(chop_cells(row[0], min(room, max(NARROWEST, room - others))))
-        shown = [text for column, text in zip(columns, row, strict=True) if column in widths]
-        table.add_row(*(Text(text, style=_STYLES.get(text, "")) for text in shown))
+    for first, *rest in zip(*shown.values(), strict=True):
+        folded = "\n".join(chop_cells(first, min(room, max(NARROWEST, room - others))))
+        table.add_row(*(Text(text, style=_STYLES.get(text, "")) for text in (folded, *rest)))
     return table
 
 
-def _cells(rows: Rows) -> list[list[str]]:
-    return [[clean("" if cell is None else str(cell)).replace("\n", " ") for cell in row] for row in rows]
+def _width(shown: Mapping[str, Sequence[str]]) -> int:
+    """How wide a table of these columns is."""
+    from rich.cells import cell_len
+
+    widths = [max(cell_len(text) for text in (column, *texts)) for column, texts in shown.items()]
+    return sum(widths) + 2 * len(widths) - 2
+
+
+def _cells(rows: Rows, *, is_short: bool = False) -> list[list[str]]:
+    return [[_cell(cell, is_short) for cell in row] for row in rows]
+
+
+def _cell(cell: object, is_short: bool) -> str:
+    text = cell.short if is_short and isinstance(cell, Long) else "" if cell is None else str(cell)
+    return clean(text).replace("\n", " ")
 
 
 def show_facts(facts: Mapping[str, object]) -> None:

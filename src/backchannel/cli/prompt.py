@@ -1,9 +1,16 @@
-"""The prompt of `backchannel chat`: reads lines, knows a few commands, and sends the rest to the session."""
+"""The prompt of `backchannel chat`: reads lines, knows a few commands, and sends the rest to the session.
+
+What is posted to the chat meanwhile, such as the result of a sub-agent, is shown while the line is empty. A line that
+somebody has begun to type is left alone; what came in between is shown above the next one.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import readline
+import select
+import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,19 +20,24 @@ from backchannel.cli.conversation import ReplyView, StoppedWaiting, ask, new_run
 from backchannel.cli.link import Link
 from backchannel.cli.messages import load_last, show_message
 from backchannel.cli.options import Options
-from backchannel.cli.output import say, say_dim
+from backchannel.cli.output import is_terminal, say, say_dim
+from backchannel.cli.posts import Posts, show_post
 from backchannel.cli.sessions import show_sessions
 from backchannel.errors import GatewayError
 
 PROMPT = "> "
+BLANK = f"\r{' ' * len(PROMPT)}\r"
+LOOK_S = 0.2
+"""How often is looked for posts while nobody types."""
 SHOWN_AT_START = 6
 REMEMBERED_LINES = 1000
 HELP = """\
-/history [N]  show the last messages
-/sessions     list the sessions
-/new          start the conversation over; the old transcript is kept
-/quit         end this program, as Ctrl-D does
-Everything else is sent as it is. Ctrl-C aborts the reply, or ends the program when the line is empty."""
+/history [N]: show the last messages
+/sessions: list the sessions
+/quit: end this program, as Ctrl-D does
+Everything else is sent as it is. Ctrl-C aborts the reply, or ends the program when the line is empty.
+
+The session itself knows:"""
 
 
 class Prompt:
@@ -34,17 +46,54 @@ class Prompt:
     def __init__(self, options: Options, link: Link, session: str) -> None:
         self._link = link
         self._session = session
+        self._posts = Posts(link, session)
         self._lines = options.where.state_dir / "chat_lines"
 
     def run(self) -> None:
         """Read lines until the person has had enough."""
         self._greet()
         with _remembered(self._lines):
-            while (line := _read_line()) is not None:
+            while (line := self._read_line()) is not None:
                 if line.strip() in ("/quit", "/exit"):
                     return
                 if line.strip():
                     self._take(line)
+
+    def _read_line(self) -> str | None:
+        """Read a line; None means that the person is done."""
+        while True:
+            try:
+                if is_terminal(sys.stdout):
+                    self._wait_for_key()
+            except KeyboardInterrupt:
+                say()
+                return None
+            try:
+                return input(PROMPT)
+            except EOFError:
+                say()
+                return None
+            except KeyboardInterrupt:
+                say()
+                if not readline.get_line_buffer().strip():
+                    return None
+
+    def _wait_for_key(self) -> None:
+        """Show what is posted until somebody types; the prompt stands below it."""
+        self._show_posts(self._posts.load())
+        with _key_by_key():
+            say(PROMPT, end="")
+            while not _is_key_pressed():
+                if posted := self._posts.load_if_told():
+                    say(BLANK, end="")
+                    self._show_posts(posted)
+                    say(PROMPT, end="")
+        say("\r", end="")  # whoever reads the line writes the prompt again
+
+    @staticmethod
+    def _show_posts(posted: list[Payload]) -> None:
+        for post in posted:
+            show_post(post)
 
     def _greet(self) -> None:
         loaded = self._history(SHOWN_AT_START)
@@ -56,6 +105,7 @@ class Prompt:
             match line.split():
                 case ["/help"]:
                     say(HELP)
+                    self._say(line)
                 case ["/history"]:
                     self._show(self._history(20))
                 case ["/history", count] if count.isdecimal() and int(count):
@@ -63,8 +113,6 @@ class Prompt:
                 case ["/sessions"]:
                     listed = self._link.client().call("sessions.list", limit=20)
                     show_sessions(listed["sessions"], listed["ts"])
-                case ["/new"]:
-                    self._start_over()
                 case _:
                     self._say(line)
         except NoGateway as gone:
@@ -91,14 +139,6 @@ class Prompt:
             say_dim(how_it_ended(ended))
         say()
 
-    def _start_over(self) -> None:
-        try:
-            self._link.client().call("sessions.reset", key=self._session)
-        except CallFailed as refused:
-            if refused.reason != "session_not_found":
-                raise
-        say_dim("This is a new conversation.")
-
     def _history(self, limit: int) -> Payload:
         try:
             return load_last(self._link.client(), self._session, limit, with_tools=False)
@@ -115,18 +155,24 @@ class Prompt:
             show_message(message, is_pending=True)
 
 
-def _read_line() -> str | None:
-    """Read a line; None means that the person is done."""
-    while True:
-        try:
-            return input(PROMPT)
-        except EOFError:
-            say()
-            return None
-        except KeyboardInterrupt:
-            say()
-            if not readline.get_line_buffer().strip():
-                return None
+@contextlib.contextmanager
+def _key_by_key() -> Iterator[None]:
+    """Let the terminal tell of each key, and keep it for whoever reads the line."""
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    changed = termios.tcgetattr(terminal)
+    changed[3] &= ~(termios.ICANON | termios.ECHO)
+    termios.tcsetattr(terminal, termios.TCSADRAIN, changed)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _is_key_pressed() -> bool:
+    """Wait a moment for somebody to type."""
+    ready, _, _ = select.select([sys.stdin], [], [], LOOK_S)
+    return bool(ready)
 
 
 @contextlib.contextmanager

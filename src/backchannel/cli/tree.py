@@ -1,23 +1,26 @@
-"""`backchannel tree`: which session spawned which, and what each has used."""
+"""`backchannel tree`: which session spawned which, how its sub-agents are doing, and what all that has used."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from math import inf
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from backchannel.cli.options import AsJson, Limit, options_of
-from backchannel.cli.output import Rows, age, say, show_json, show_table
-from backchannel.cli.sessions import EMPTY, SessionsView, name_of, status_of
+from backchannel.cli.output import Long, Rows, age, say, show_json, show_table
+from backchannel.cli.sessions import EMPTY, SessionsView
+from backchannel.cli.subagents import is_open, receipt_of, runtime_of, short_key, short_title, state_of, title_of
 
 if TYPE_CHECKING:
     from backchannel.cli.client import Client, Payload
 
 PAGE = 1000
-COLUMNS = ("session", "status", "name", "active", "tokens", "cost")
+COLUMNS = ("session", "status", "runtime", "receipt", "tokens", "cost", "active", "name")
+SPARE = ("active", "tokens", "name", "receipt")
 
 
 def tree(
@@ -32,7 +35,11 @@ def tree(
     limit: Limit = 200,
     as_json: AsJson = False,
 ) -> None:
-    """Show the sessions under those that spawned them, by agent, with all the tokens and money they have used."""
+    """Show the sessions under those that spawned them, by agent, and how sub-agents are doing.
+
+    Tokens and cost are those of a session and of all that it spawned, archived sub-agents included. The receipt tells
+    what became of a sub-agent's result.
+    """
     options = options_of(ctx)
     if key is not None and agent is not None:
         raise typer.BadParameter("name a session, or give --agent", param_hint="KEY / --agent")
@@ -49,7 +56,7 @@ def tree(
     if as_json:
         show_json(picture.as_json())
         return
-    show_table(COLUMNS, picture.rows(picture.ts), empty=EMPTY)
+    show_table(COLUMNS, picture.rows(picture.ts), empty=EMPTY, spare=SPARE)
     if picture.has_more:
         say(f"There are more: --limit {limit * 2} shows them, a KEY or --agent narrows it down.", err=True)
 
@@ -64,11 +71,25 @@ class Node:
     def as_json(self) -> Payload:
         return self.session | {"children": [child.as_json() for child in self.children]}
 
+    def nodes(self) -> Iterator[Node]:
+        """This one, and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.nodes()
+
     def all(self) -> Iterator[Payload]:
         """The sessions of the whole branch."""
-        yield self.session
-        for child in self.children:
-            yield from child.all()
+        return (node.session for node in self.nodes())
+
+    def stamp(self) -> _Stamp:
+        """Something that is another whenever the branch has changed."""
+        return (self.session["key"], self.session["updatedAt"], *(child.stamp() for child in self.children))
+
+    @property
+    def archived(self) -> list[Payload]:
+        """The sub-agents that were archived, and are not shown for the sake of their own."""
+        shown = {child.session["key"] for child in self.children}
+        return [child for child in self.session.get("archivedChildren", ()) if child["key"] not in shown]
 
 
 def build_trees(sessions: Iterable[Payload]) -> list[Node]:
@@ -88,23 +109,27 @@ def build_trees(sessions: Iterable[Payload]) -> list[Node]:
     return trees + [grow(key) for key in by_key if key not in placed]  # a circle, which only a damaged row can make
 
 
+_Stamp: TypeAlias = tuple[object, ...]
+
+
 @dataclass(slots=True)
 class TreeView:
-    """The sessions as trees, with what they have used; that is asked again only for sessions that changed."""
+    """The sessions as trees, with what each tells of itself; that is asked again only where something changed."""
 
     key: str | None
     agent: str | None
     limit: int
     columns: tuple[str, ...] = COLUMNS
-    spare: tuple[str, ...] = ()
+    spare: tuple[str, ...] = SPARE
     empty: str = EMPTY
-    _used: dict[str, tuple[int, Payload]] = field(default_factory=dict)
+    _told: dict[str, tuple[_Stamp, Payload]] = field(default_factory=dict)
 
     def load(self, client: Client) -> TreePicture:
         found, ts, has_more = self._one_branch(client) if self.key is not None else self._all(client)
-        self._add_usage(client, found)
+        trees = build_trees(found)
+        self._ask_all(client, [node for tree in trees for node in tree.nodes()])
         default: str = client.hello["snapshot"]["sessionDefaults"]["defaultAgentId"]
-        return TreePicture(ts, build_trees(found), default, has_more)
+        return TreePicture(ts, trees, default, has_more)
 
     def _all(self, client: Client) -> tuple[list[Payload], int, bool]:
         listed = SessionsView(self.limit, {"agentId": self.agent}).list(client)
@@ -121,19 +146,43 @@ class TreeView:
         now: int = client.call("status")["ts"]
         return [root, *spawned], now, has_more
 
-    def _add_usage(self, client: Client, sessions: list[Payload]) -> None:
-        unknown = [row["key"] for row in sessions if not self._is_known(row)]
+    def _ask_all(self, client: Client, nodes: list[Node]) -> None:
+        """Let each session tell of itself, in as few questions as will do."""
+        stamps = {node.session["key"]: node.stamp() for node in nodes}
+        unknown = [key for key, stamp in stamps.items() if self._told.get(key, (None,))[0] != stamp]
         asked = [{"tool": "session_status", "args": {"sessionKey": key}} for key in unknown]
-        told = client.call_each("tools.invoke", asked)
-        fresh = {key: answer["result"].get("usage", {}) for key, answer in zip(unknown, told, strict=True)}
-        for row in sessions:
-            usage = fresh[row["key"]] if row["key"] in fresh else self._used[row["key"]][1]
-            row["usage"] = {"input": 0, "output": 0} | usage
-        self._used = {row["key"]: (row["updatedAt"], row["usage"]) for row in sessions}
+        answers = client.call_each("tools.invoke", asked)
+        fresh = {key: _told_by(answer["result"]) for key, answer in zip(unknown, answers, strict=True)}
+        told = {key: fresh[key] if key in fresh else self._told[key][1] for key in stamps}
+        for node in reversed(nodes):  # those below come first
+            node.session.update(told[node.session["key"]])
+            node.children.sort(key=_started, reverse=True)  # else those at work would change places all the time
+            below = (child.session["treeUsage"] for child in node.children)
+            node.session.setdefault("treeUsage", add_usage([node.session["usage"], *below]))
+        # What is still going on is asked again the next time, and so is all above it.
+        self._told = {
+            node.session["key"]: (stamps[node.session["key"]], told[node.session["key"]])
+            for node in nodes
+            if not any(is_open(session) for session in node.all())
+        }
 
-    def _is_known(self, row: Payload) -> bool:
-        known = self._used.get(row["key"])
-        return known is not None and known[0] == row["updatedAt"] and row["status"] == "idle"
+
+def _started(node: Node) -> float:
+    """When a sub-agent began; one that waits still is the newest."""
+    return float(node.session.get("spawn", {}).get("startedAt", inf))
+
+
+def _told_by(status: Payload) -> Payload:
+    """Take from a session's status what a tree shows besides its row; one that is archived tells nothing."""
+    nothing = {"input": 0, "output": 0}
+    told: Payload = {name: nothing | status[name] for name in ("usage", "treeUsage") if name in status}
+    archived = [child for child in status.get("children", ()) if "archivedAt" in child]
+    return {
+        "usage": nothing,
+        **told,
+        **({"spawn": status["spawn"]} if "spawn" in status else {}),
+        **({"archivedChildren": archived} if archived else {}),
+    }
 
 
 def _descendants(client: Client, keys: list[str]) -> tuple[list[Payload], bool]:
@@ -185,7 +234,7 @@ class TreePicture:
 
     def as_json(self) -> Payload:
         agents = [
-            {"agentId": agent, "usage": add_usage(nodes), "sessions": [node.as_json() for node in nodes]}
+            {"agentId": agent, "usage": _used(nodes), "sessions": [node.as_json() for node in nodes]}
             for agent, nodes in self._by_agent().items()
         ]
         return {"ts": self.ts, "count": len(self.sessions), "hasMore": self.has_more, "agents": agents}
@@ -203,34 +252,45 @@ class TreePicture:
         }
 
 
-def add_usage(nodes: Iterable[Node]) -> Payload:
-    """Add up what whole branches have used; a cost that nobody knows is left out."""
-    used = [session["usage"] for node in nodes for session in node.all()]
-    total: Payload = {name: sum(usage[name] for usage in used) for name in ("input", "output")}
-    costs = [usage["cost"] for usage in used if "cost" in usage]
+def add_usage(used: Iterable[Payload]) -> Payload:
+    """Add up usages; a cost that nobody knows is left out."""
+    each = list(used)
+    total: Payload = {name: sum(usage.get(name, 0) for usage in each) for name in ("input", "output")}
+    costs = [usage["cost"] for usage in each if "cost" in usage]
     return total | ({"cost": sum(costs)} if costs else {})
 
 
+def _used(nodes: Iterable[Node]) -> Payload:
+    return add_usage(node.session["treeUsage"] for node in nodes)
+
+
 def _group(agent: str, nodes: list[Node], now_ms: int) -> Iterator[list[object]]:
-    yield [agent, "", "", "", *_shown_usage(add_usage(nodes))]
-    for guide, node, is_top in _guided(nodes):
-        session = node.session
-        spawner = f"spawned by {session['spawnedBy']}" if is_top and "spawnedBy" in session else None
-        yield [
-            guide + session["key"],
-            status_of(session),
-            name_of(session) or spawner,
-            age(session["updatedAt"], now_ms),
-            *_shown_usage(session["usage"]),
-        ]
+    yield [agent, "", "", "", *_shown_usage(_used(nodes)), "", ""]
+    yield from _branch_rows(nodes, [], "", now_ms)
 
 
-def _guided(nodes: list[Node], lead: str = "") -> Iterator[tuple[str, Node, bool]]:
-    """Give each session the lines that lead to it."""
+def _branch_rows(nodes: list[Node], archived: list[Payload], lead: str, now_ms: int) -> Iterator[list[object]]:
+    """Draw sessions, each with its own below it; those that are archived share one line."""
     for node in nodes:
-        is_last = node is nodes[-1]
-        yield lead + ("└─ " if is_last else "├─ "), node, not lead
-        yield from _guided(node.children, lead + ("   " if is_last else "│  "))
+        is_last = node is nodes[-1] and not archived
+        yield _row(node.session, lead + ("└─ " if is_last else "├─ "), now_ms, is_top=not lead)
+        yield from _branch_rows(node.children, node.archived, lead + ("   " if is_last else "│  "), now_ms)
+    if archived:
+        used = add_usage(child["usage"] for child in archived)
+        yield [f"{lead}└─ {len(archived)} archived", "", "", "", *_shown_usage(used), "", ""]
+
+
+def _row(session: Payload, guide: str, now_ms: int, *, is_top: bool) -> list[object]:
+    spawner = f"spawned by {session['spawnedBy']}" if is_top and "spawnedBy" in session else None
+    return [
+        Long(guide + session["key"], guide + short_key(session)),
+        state_of(session),
+        runtime_of(session, now_ms),
+        receipt_of(session),
+        *_shown_usage(session["treeUsage"]),
+        age(session["updatedAt"], now_ms),
+        short_title(title_of(session) or spawner),
+    ]
 
 
 def _shown_usage(usage: Payload) -> tuple[str, str]:

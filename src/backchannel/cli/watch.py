@@ -1,6 +1,6 @@
 """What `--watch` does: a table that stays up to date, until Ctrl-C.
 
-The gateway's `sessions.changed` events say only that something is new. What is shown is then read again, a few times a
+The gateway's events say only that a session or a receipt is new. What is shown is then read again, a few times a
 second at most, so nothing depends on an event that was missed, and a restart of the gateway is one more reason to read.
 On a terminal the table is drawn anew in place; elsewhere each session that changed gets a line of its own.
 """
@@ -19,6 +19,7 @@ from backchannel.cli.client import CallFailed, Client, NoGateway, Payload
 from backchannel.cli.link import Link
 from backchannel.cli.options import Options
 from backchannel.cli.output import Rows, build_table, clock_time, console, is_terminal, say, say_dim, show_json
+from backchannel.cli.subagents import receipt_of, state_of, title_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -127,10 +128,9 @@ def _wait_for_news(client: Client, display: Display) -> set[str]:
     deleted: set[str] = set()
     while (left_s := looked + (REDRAW_S if is_news else LOOK_AGAIN_S) - time.monotonic()) > 0:
         for event in client.events(min(left_s, TICK_S)):
-            if event["event"] == "sessions.changed":
-                is_news = True
-                if event["payload"]["reason"] == "delete":
-                    deleted.add(event["payload"]["sessionKey"])
+            is_news = is_news or event["event"] in ("sessions.changed", "delivery")
+            if event["event"] == "sessions.changed" and event["payload"]["reason"] == "delete":
+                deleted.add(event["payload"]["sessionKey"])
         display.tick()
     return deleted
 
@@ -228,6 +228,12 @@ class Lines:
         if self._as_json:
             show_json(session, lines=True)
             return
-        name = session.get("label") or session.get("displayName")
-        parts = [clock_time(session["updatedAt"]), session["key"], session["status"], name and f'"{name}"']
+        title = title_of(session)
+        parts = [
+            clock_time(session["updatedAt"]),
+            session["key"],
+            state_of(session),
+            receipt_of(session) and f"receipt {receipt_of(session)}",
+            title and f'"{title}"',
+        ]
         say("  ".join(" ".join(part.split()) for part in parts if part))

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from backchannel.config.agents import ANY, first
 from backchannel.config.findings import SettingPath, nearest, show_path
-from backchannel.config.schedules import schedule_problem, time_zone_problem
+from backchannel.config.schedules import job_id_problem, schedule_problem, time_zone_problem
 from backchannel.config.schema import ConfigFile
 from backchannel.config.schema_doors import MIN_SECRET_LENGTH
 from backchannel.core.keys import DmScope, KeyScheme, SessionKey, normalise_agent_id
@@ -25,12 +25,16 @@ _BUILT_IN_CHANNELS = ("webchat", "internal", "unknown")
 
 
 class Issue(NamedTuple):
-    """What a rule found, before it is given its line and its value is made fit to be shown."""
+    """What a rule found, before it is given its line and its value is made fit to be shown.
+
+    If it is about another setting too, the message goes on from that one's name.
+    """
 
     level: Literal["error", "warning"]
     path: SettingPath
     message: str
     got: str | None = None
+    other: SettingPath | None = None
 
 
 def check_rules(file: ConfigFile, registered: Iterable[str] = ()) -> list[Issue]:
@@ -49,11 +53,11 @@ def _agent_ids(file: ConfigFile) -> Iterator[Issue]:
             rule = "expected letters, digits, `_` and `-`, at most 64, such as `research-bot`"
             yield Issue("error", path, rule, agent.id)
         elif seen.setdefault(name, index) != index:
-            yield Issue("error", path, f"agents.list[{seen[name]}] has this id too", agent.id)
+            yield Issue("error", path, "has this id too", agent.id, other=("agents", "list", seen[name]))
     chosen = [index for index, agent in enumerate(file.agents.list) if agent.default]
     for index in chosen[1:]:
-        message = f"only one agent can be the default; agents.list[{chosen[0]}] is too"
-        yield Issue("error", ("agents", "list", index, "default"), message)
+        message = "is the default too, and only one agent can be"
+        yield Issue("error", ("agents", "list", index, "default"), message, other=("agents", "list", chosen[0]))
 
 
 def _named_agents(file: ConfigFile, registered: set[str]) -> Iterator[Issue]:
@@ -186,16 +190,34 @@ def _secrets(file: ConfigFile) -> Iterator[Issue]:
         yield Issue("error", ("hooks", "enabled"), "hooks need a token of their own: set `hooks.token`")
 
 
+def _hooks(file: ConfigFile) -> Iterator[Issue]:
+    for index, channel in enumerate(file.hooks.allow_deliver):
+        if channel not in file.channels and channel != "webchat":
+            message = "no such channel is configured, so no reply can go there"
+            yield Issue("warning", ("hooks", "allowDeliver", index), message, channel)
+
+
 def _cron(file: ConfigFile) -> Iterator[Issue]:
     seen: dict[str, int] = {}
     for index, job in enumerate(file.cron.jobs):
         path: SettingPath = ("cron", "jobs", index)
-        if seen.setdefault(job.id, index) != index:
+        if problem := job_id_problem(job.id):
+            yield Issue("error", (*path, "id"), problem, job.id)
+        elif seen.setdefault(job.id, index) != index:
             yield Issue("error", (*path, "id"), f"cron.jobs[{seen[job.id]}] has this id too", job.id)
         if problem := schedule_problem(job.schedule):
             yield Issue("error", (*path, "schedule"), problem, job.schedule)
         if job.tz is not None and (problem := time_zone_problem(job.tz)):
             yield Issue("error", (*path, "tz"), problem, job.tz)
+
+
+def _cron_deliveries(file: ConfigFile) -> Iterator[Issue]:
+    for index, job in enumerate(file.cron.jobs):
+        if job.deliver is not None and job.deliver.channel not in file.channels:
+            close = nearest(job.deliver.channel, file.channels)
+            hint = f"did you mean {close!r}?" if close else f"configured: {', '.join(sorted(file.channels)) or 'none'}"
+            path: SettingPath = ("cron", "jobs", index, "deliver", "channel")
+            yield Issue("error", path, f"no channel has this name; {hint}", job.deliver.channel)
 
 
 def _shared_main_session(file: ConfigFile) -> Iterator[Issue]:
@@ -242,7 +264,9 @@ _RULES: tuple[Callable[[ConfigFile], Iterator[Issue]], ...] = (
     _session_keys,
     _channels,
     _secrets,
+    _hooks,
     _cron,
+    _cron_deliveries,
     _shared_main_session,
     _without_effect,
 )

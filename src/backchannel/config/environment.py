@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from backchannel.config.findings import Finding, SettingPath, show_path
+from backchannel.config.findings import Finding, SettingPath
 from backchannel.config.source import Source
 
 OVERRIDES: dict[str, tuple[str, ...]] = {
@@ -29,7 +29,7 @@ def substitute(raw: dict[str, Any], env: Mapping[str, str], source: Source) -> t
                 return "${"
             if name in env:
                 return env[name]
-            findings.append(Finding("error", show_path(path), _missing(name), source.line(path)))
+            findings.append(Finding("error", source.named(path), _missing(name), source.line(path)))
             return ""
 
         return _REFERENCE.sub(one, text)

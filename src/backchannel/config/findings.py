@@ -60,6 +60,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 def config_error(findings: Sequence[Finding], file: Path | None) -> ConfigError:
     """Make one error of all that is wrong, a line each; warnings are among its `problems` only."""
     errors = [finding for finding in findings if finding.level == "error"]
+    room = max(0, MAX_TOLD - len(errors))  # for warnings, which may be many and come first in the file
+    warnings = [finding for finding in findings if finding.level == "warning"][:room]
+    told = {id(finding) for finding in (*errors[:MAX_TOLD], *warnings)}
     lines = [f"{_place(file, finding.line)}{finding}" for finding in errors[:MAX_TOLD]]
     if len(errors) > MAX_TOLD:
         lines.append("and more")
@@ -69,7 +72,7 @@ def config_error(findings: Sequence[Finding], file: Path | None) -> ConfigError:
         file=str(file) if file else None,
         path=first.path,
         line=first.line,
-        problems=[finding._asdict() for finding in findings[:MAX_TOLD]],
+        problems=[finding._asdict() for finding in findings if id(finding) in told],
     )
 
 

@@ -8,6 +8,7 @@ a step with errors is the last. Nothing here touches the network.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -99,13 +100,15 @@ class _Reading:
     findings: list[Finding] = field(default_factory=list)
 
     def config(self, state_dir: Path) -> Config:
-        raw, self.findings = modernise(self.source.raw)
-        raw, missing = substitute(raw, self.env, self.source)
+        modern = modernise(self.source.raw)
+        self.source = dataclasses.replace(self.source, origins=modern.origins)
+        raw, missing = substitute(modern.raw, self.env, self.source)
         raw = override(raw, self.overridden)
         replaced = {show_path(path) for path in self.overridden}
         missing = [finding for finding in missing if finding.path not in replaced]
         unset = {finding.path for finding in missing}  # a variable that is missing is told once
-        self._add(missing + [f for f in check_shape(raw, ConfigFile, self.source) if f.path not in unset])
+        misfits = [f for f in check_shape(raw, ConfigFile, self.source) if f.path not in unset]
+        self._add([self._finding(issue) for issue in modern.issues] + missing + misfits)
         file = msgspec.convert(raw, ConfigFile)
         self._add([self._finding(issue) for issue in check_rules(file, self.registered)])
         file = complete(self._with_instructions(file))
@@ -124,7 +127,9 @@ class _Reading:
 
     def _finding(self, issue: Issue) -> Finding:
         got = f"got {self.source.shown(issue.path, issue.got)}, " if issue.got is not None else ""
-        return Finding(issue.level, show_path(issue.path), got + issue.message, self.source.line(issue.path))
+        other = f"{self.source.named(issue.other)} " if issue.other else ""
+        message = f"{got}{other}{issue.message}"
+        return Finding(issue.level, self.source.named(issue.path), message, self.source.line(issue.path))
 
     def _with_origin(self, finding: Finding) -> Finding:
         """Name the variable instead of the line where the value did not come from the file."""

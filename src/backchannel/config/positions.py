@@ -32,12 +32,21 @@ class Slip(NamedTuple):
     problem: str
 
 
+class Span(NamedTuple):
+    """Where a setting's name ends, and where its value begins and ends. An item of a list has no name."""
+
+    name_end: int
+    value: int
+    end: int
+
+
 @dataclass(slots=True)
 class Positions:
-    """What a scan found."""
+    """What a scan found. The whole text is the setting with the path `()`."""
 
     text: str
     offsets: dict[SettingPath, int] = field(default_factory=dict)
+    spans: dict[SettingPath, Span] = field(default_factory=dict)
     repeated: list[SettingPath] = field(default_factory=list)
     slip: Slip | None = None
     _ends: list[int] = field(init=False)
@@ -87,12 +96,13 @@ class _Scanner:
         self._skip_space()
         if not self._peek():
             raise _Lost(self._at, "there are no settings here (`{}` takes the defaults)")
-        self._value(())
+        self._value((), self._at)
         self._skip_space()
         if self._at < len(self._text):
             raise _Lost(self._at, f"unexpected {self._shown()} after the end of the settings")
 
-    def _value(self, path: SettingPath) -> None:
+    def _value(self, path: SettingPath, name_end: int) -> None:
+        started_at = self._at
         if len(path) > _MAX_DEPTH:
             raise _Lost(self._at, f"nested more than {_MAX_DEPTH} deep")
         match self._peek():
@@ -106,6 +116,7 @@ class _Scanner:
                 raise _Lost(self._at, "the text ends where a value is expected")
             case _:
                 self._scalar()
+        self._found.spans[path] = Span(name_end, started_at, self._at)
 
     def _members(self, path: SettingPath, closing: str, read_one: _ReadOne) -> None:
         opened_at = self._at
@@ -128,15 +139,16 @@ class _Scanner:
     def _member(self, path: SettingPath, _index: int) -> None:
         started_at = self._at
         name = self._key()
+        name_end = self._at
         here = self._note((*path, name), started_at)
         self._skip_space()
         if not self._take(":"):
             raise _Lost(self._at, f"expected ':' after {name!r}, found {self._shown()}")
         self._skip_space()
-        self._value(here)
+        self._value(here, name_end)
 
     def _item(self, path: SettingPath, index: int) -> None:
-        self._value(self._note((*path, index), self._at))
+        self._value(self._note((*path, index), self._at), self._at)
 
     def _note(self, path: tuple[Step, ...], offset: int) -> SettingPath:
         if path in self._found.offsets:

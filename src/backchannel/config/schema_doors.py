@@ -108,7 +108,7 @@ class CronDeliver(Settings, frozen=True, kw_only=True):
 class CronJob(Settings, frozen=True, kw_only=True):
     """One message that is sent by the clock."""
 
-    id: Annotated[str, setting("The job's name; its session is `cron:<id>`.", min_length=1, max_length=128)]
+    id: Annotated[str, setting("The job's name; its session is `cron:<id>`.", min_length=1)]
     schedule: Annotated[str, setting('When: `"0 9 * * *"`, `"every 10m"` (`s m h d`, at least 1 s) or an ISO time.')]
     tz: Annotated[str | None, setting("The schedule's time zone, such as `Europe/Berlin`. Unset: UTC.")] = None
     agent_id: Annotated[str | None, setting("The agent that runs it. Unset: the default agent.")] = None
@@ -131,8 +131,12 @@ class Hooks(Settings, frozen=True, kw_only=True):
     """Messages that other programs post to `/hooks`."""
 
     enabled: Annotated[bool, setting("Whether `/hooks` is served.")] = False
-    token: Annotated[NonEmpty | None, secret("The token of `/hooks`; must differ from the gateway's.")] = None
+    token: Annotated[NonEmpty | None, secret("The token of `/hooks`. Its own: no other secret may equal it.")] = None
     allow_session_keys: Annotated[
-        tuple[str, ...], setting("Patterns of session keys a hook may name besides `hook:…`.")
+        tuple[str, ...],
+        setting(
+            "Patterns of session keys a hook may name besides `hook:…`, matched with and without `agent:<id>:`; `*` "
+            "stands for anything."
+        ),
     ] = ()
     allow_deliver: Annotated[tuple[str, ...], setting("Channels a hook's reply may go to. Empty: none.")] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +19,31 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 _MAX_SHOWN = 60
 
 # A file that cannot be parsed has no settings yet, so what may be a secret is known by its name alone.
-_SECRET_VALUE = re.compile(r"((?:token|secret|apiKey|password|url)[\"']?\s*:\s*)([^\n]*)", re.IGNORECASE)
+_SECRET_WORDS = r"(?:token|secret|apiKey|password|url)"
+_SECRET_VALUE = re.compile(rf"({_SECRET_WORDS}[\"']?\s*:\s*)([^\n]*)", re.IGNORECASE)
+_SECRET_NAME = re.compile(rf".*{_SECRET_WORDS}\Z", re.IGNORECASE | re.DOTALL)
 _NEAR = re.compile(r"near (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Settings as they were written, and where."""
+    """Settings as they were written, and where.
+
+    Asked about a setting by its path of today, it tells of the older one that stands in the file: see `origins`.
+    """
 
     raw: dict[str, Any]
     file: Path | None = None
     positions: Positions | None = None
+    origins: Mapping[SettingPath, SettingPath] = field(default_factory=dict)
+
+    def named(self, path: SettingPath) -> str:
+        """The path of a setting, as people write it."""
+        return show_path(trace(path, self.origins))
 
     def line(self, path: SettingPath) -> int | None:
         """The line of a setting, when there is a file."""
-        return self.positions.line(path) if self.positions else None
+        return self.positions.line(trace(path, self.origins)) if self.positions else None
 
     def shown(self, path: SettingPath, value: Any) -> str:
         """A value as an error may show it: not what a variable holds, for that may be a secret."""
@@ -45,12 +55,20 @@ class Source:
 
     def _written(self, path: SettingPath) -> Any:
         value: Any = self.raw
-        for step in path:
+        for step in trace(path, self.origins):
             try:
                 value = value[step]
             except (LookupError, TypeError):
                 return None
         return value
+
+
+def trace(path: SettingPath, origins: Mapping[SettingPath, SettingPath]) -> SettingPath:
+    """Follow a setting, or what is around it, to where it was written."""
+    for length in range(len(path), 0, -1):
+        if (origin := origins.get(path[:length])) is not None:
+            return (*origin, *path[length:])
+    return path
 
 
 def load_source(file: Path) -> Source:
@@ -59,7 +77,11 @@ def load_source(file: Path) -> Source:
     Raises:
         ConfigError: it cannot be read, or is not one JSON5 object with distinct keys.
     """
-    text = _load_text(file)
+    return parse_source(load_text(file).removeprefix("\ufeff").replace("\r\n", "\n"), file)
+
+
+def parse_source(text: str, file: Path) -> Source:
+    """Read the text of a file, as `load_source` does."""
     positions = scan(text)
     if not text.strip():
         raise _unreadable(file, "the file is empty (`{}` takes the defaults)")
@@ -79,7 +101,12 @@ def source_from(mapping: Mapping[str, Any]) -> Source:
     return Source(_plain(mapping))
 
 
-def _load_text(file: Path) -> str:
+def load_text(file: Path) -> str:
+    """Read a file's text, byte for byte.
+
+    Raises:
+        ConfigError: it cannot be read, is too large, or is not UTF-8.
+    """
     try:
         with file.open("rb") as opened:
             content = opened.read(MAX_FILE_BYTES + 1)
@@ -94,7 +121,7 @@ def _load_text(file: Path) -> str:
     if len(content) > MAX_FILE_BYTES:
         raise _unreadable(file, f"the file is larger than {MAX_FILE_BYTES // 1024**2} MiB")
     try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         message = f"the file is not UTF-8 text (byte 0x{content[error.start]:02x} in line {line})"
@@ -120,10 +147,19 @@ def _syntax_finding(error: pyjson5.Json5DecoderException, positions: Positions) 
 
 def _excerpt(text: str, line: int, column: int) -> str:
     """The offending line with a mark under the column, and without what may be a secret."""
-    hidden = _SECRET_VALUE.sub(lambda match: match[1] + "•" * len(match[2]), text)
     start = max(0, column - 60)
-    shown = hidden.split("\n")[line - 1][start : start + 100].replace("\t", " ").rstrip()
+    shown = without_secrets(text).split("\n")[line - 1][start : start + 100].replace("\t", " ").rstrip()
     return f"\n    {shown}\n    {' ' * (column - 1 - start)}^"
+
+
+def without_secrets(text: str) -> str:
+    """Cover what may be a secret in a text, up to the end of its line."""
+    return _SECRET_VALUE.sub(lambda match: match[1] + "•" * len(match[2]), text)
+
+
+def may_be_secret(name: str) -> bool:
+    """Whether a setting of this name may hold a secret."""
+    return _SECRET_NAME.match(name) is not None
 
 
 def _repeated_finding(path: SettingPath, positions: Positions) -> Finding:

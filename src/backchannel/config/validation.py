@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
-from backchannel.config.findings import MAX_TOLD, Finding, SettingPath, nearest, show_path
+from backchannel.config.findings import MAX_TOLD, Finding, SettingPath, nearest
 from backchannel.config.kinds import Kind, in_words, kind_of
 from backchannel.config.source import Source
 
@@ -55,7 +55,7 @@ class _Walk:
             yield self._finding(path, self._misfit(value, kind, path))
 
     def _finding(self, path: SettingPath, message: str) -> Finding:
-        return Finding("error", show_path(path), message, self._source.line(path))
+        return Finding("error", self._source.named(path), message, self._source.line(path))
 
     def _unknown(self, name: str, known: list[str]) -> str:
         if close := nearest(name, known):
@@ -78,9 +78,9 @@ class _Walk:
 
     def _shown(self, value: Any, kind: Kind, path: SettingPath) -> str:
         if kind.secret:  # its type may be told, its value never
-            return f"got a text of {len(value)} characters" if isinstance(value, str) else _type_in_words(value)
+            return f"got a text of {len(value)} characters" if isinstance(value, str) else type_in_words(value)
         if isinstance(value, (dict, list)) or value is None:
-            return _type_in_words(value)
+            return type_in_words(value)
         return f"got {self._source.shown(path, value)}"
 
 
@@ -112,7 +112,8 @@ def _is_number(text: str) -> bool:
     return text.strip().lstrip("+-").replace(".", "", 1).isdecimal()
 
 
-def _type_in_words(value: Any) -> str:
+def type_in_words(value: Any) -> str:
+    """Say what came where something else was expected."""
     match value:
         case None:
             return "got null"

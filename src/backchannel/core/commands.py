@@ -5,7 +5,8 @@ matter; `:` may follow the name, and `@botname` too. A known name with arguments
 how to write it. Everything else is ordinary text, an unknown name and a command among other words included.
 
 Only messages of people are read this way. Whoever calls `parse` has made sure of that, and asks `may_use` before
-anything is done. A new command is an entry of `COMMANDS`; `/help` and `commands.list` are made from it.
+anything is done. A command and its answer are no part of the conversation: neither is in the transcript, and no model
+ever reads them. A new command is an entry of `COMMANDS`; `/help` and `commands.list` are made from it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from backchannel.core.decisions import Decision
-from backchannel.core.sessions import Session
 
-_SHAPE = re.compile(r"/(?P<name>[a-z]+)(?:@(?P<bot>[\w.-]+))?(?:[^\S\n]*:|(?=\s)|$)(?P<rest>[^\n]*)", re.IGNORECASE)
+_SHAPE = re.compile(r"/(?P<name>[a-zA-Z]+)(?:@(?P<bot>[\w.-]+))?(?:\s*:|(?=\s)|$)(?P<rest>[^\x00-\x08\x0e-\x1f\x7f]*)")
 _QUOTED_LENGTH = 64
+_ARGUMENT_LIMIT = 512
+"""No key is longer, and nothing else that an argument names."""
 
 
 class Standing(IntEnum):
@@ -49,11 +51,13 @@ class CommandName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One way to write what follows a command's name: a fixed word, an argument of one word, both, or nothing."""
+    """One way to write what follows a command's name: a fixed word, an argument, both, or nothing."""
 
     word: str | None = None
     argument: str | None = None
     """What the argument is, such as `child`; shown as `<child>`."""
+    has_spaces: bool = False
+    """Whether the argument may be several words: a label may."""
 
     def __str__(self) -> str:
         shown = (self.word, self.argument and f"<{self.argument}>")
@@ -94,7 +98,7 @@ COMMANDS = (
     CommandSpec(
         CommandName.SUBAGENTS,
         "list the sub-agents of this session, look at one, read its log, or stop it",
-        (Form("list"), Form("info", "child"), Form("log", "child"), Form("stop", "child")),
+        (Form("list"), *(Form(word, "child", has_spaces=True) for word in ("info", "log", "stop"))),
     ),
     CommandSpec(CommandName.HELP, "show the commands"),
 )
@@ -126,12 +130,15 @@ class CommandReply:
         return _BY_NAME[self.name]
 
 
-def parse(text: str, bot_names: Collection[str] = ()) -> Command | CommandReply | None:
+def parse(text: str, bot_names: Collection[str] | None = None) -> Command | CommandReply | None:
     """Read a person's message as a command; None is ordinary text.
 
-    With `bot_names` given, a command `@` somebody else is none of ours: in a group it is meant for another bot.
+    `bot_names` are the names that we go by: a command `@` somebody else is meant for another bot, and none of ours.
+    None says that whoever is named is us.
     """
-    match = _SHAPE.fullmatch(text.strip())
+    line = text.strip()
+    is_one_line = line.startswith("/") and len(line.splitlines()) == 1
+    match = _SHAPE.fullmatch(line) if is_one_line else None
     spec = _BY_NAME.get(match["name"].lower()) if match else None
     if match is None or spec is None or not _is_ours(match["bot"], bot_names):
         return None
@@ -147,65 +154,17 @@ def may_use(spec: CommandSpec, standing: Standing) -> Decision:
     if standing >= spec.needs:
         return Decision(True, f"/{spec.name} is open to {_WHO[standing]}")
     if spec.needs is Standing.OWNER:
-        return Decision(False, f"/{spec.name} is for owners of the channel only", "channels.<name>.owners")
+        who = "senders in channels.<name>.owners, and operators with the scope admin"
+        return Decision(False, f"/{spec.name} is for owners only ({who})", "channels.<name>.owners")
     reason = f"/{spec.name} is for senders that the channel answers only"
     return Decision(False, reason, "channels.<name>.allowFrom")
-
-
-def help_text(standing: Standing) -> str:
-    """Write what `/help` answers: the commands that the asker may use."""
-    return "\n".join(f"{spec.usage}: {spec.summary}" for spec in COMMANDS if may_use(spec, standing).allowed)
-
-
-def stop_text(runs: int) -> str:
-    """Write what `/stop` answers, from how many runs it stopped."""
-    if not runs:
-        return "Nothing is running here."
-    return f"Stopped {runs} {'run' if runs == 1 else 'runs'}."
-
-
-def new_text(*, had_any: bool) -> str:
-    """Write what `/new` and `/reset` answer."""
-    return "Started a new conversation; the old one is kept." if had_any else "This conversation is new already."
-
-
-def send_text(word: str | None) -> str:
-    """Write what `/send on|off|inherit` answers."""
-    told = {"on": "goes out, whatever the rules say", "off": "is held back"}
-    return f"What this session says {told.get(word or '', 'follows the rules of the gateway')} from now on."
-
-
-def model_text(ref: str | None) -> str:
-    """Write what `/model` answers."""
-    return f"This session uses {ref} from its next run on." if ref else "This session uses its agent's own model again."
-
-
-def status_text(session: Session | None, model: str | None) -> str:
-    """Write what `/status` answers."""
-    lines = [f"Status: {session.status if session else 'idle'}"]
-    if session is not None and session.queued:
-        lines[0] += f", {session.queued} waiting"
-    if model is not None:
-        lines.append(f"Model: {model}")
-    if session is not None:
-        lines.append(f"Tokens: {session.tokens_in} in, {session.tokens_out} out")
-        if session.cost is not None:
-            lines[-1] += f", ${session.cost:.2f}"
-        if session.send_policy is not None:
-            lines.append(f"Sending: {session.send_policy}, set for this session")
-    return "\n".join(lines)
-
-
-def later_text(name: CommandName) -> str:
-    """Write what a command answers that this version does not carry out."""
-    return f"/{name} does nothing yet: this version cannot carry it out."
 
 
 _WHO = {Standing.STRANGER: "strangers", Standing.AUTHORISED: "authorised senders", Standing.OWNER: "owners"}
 
 
-def _is_ours(bot: str | None, bot_names: Collection[str]) -> bool:
-    return bot is None or not bot_names or bot.lower() in {name.lower().lstrip("@") for name in bot_names}
+def _is_ours(bot: str | None, bot_names: Collection[str] | None) -> bool:
+    return bot is None or bot_names is None or bot.lower() in {name.lower().lstrip("@") for name in bot_names}
 
 
 def _fit(name: CommandName, form: Form, words: list[str]) -> Command | None:
@@ -215,9 +174,10 @@ def _fit(name: CommandName, form: Form, words: list[str]) -> Command | None:
         if not left or left[0].lower() != form.word:
             return None
         left = left[1:]
-    if len(left) != (0 if form.argument is None else 1):
+    if bool(left) is (form.argument is None) or (len(left) > 1 and not form.has_spaces):
         return None
-    return Command(name, form.word, left[0] if left else None)
+    argument = " ".join(left)
+    return Command(name, form.word, argument or None) if len(argument) <= _ARGUMENT_LIMIT else None
 
 
 def _usage_reply(spec: CommandSpec, words: list[str]) -> str:

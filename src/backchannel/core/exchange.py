@@ -3,8 +3,9 @@
 States, and what moves them:
 
 - `primary`: the target works on the request. Its end leads on; a failed one ends the exchange.
-- `handover`: the reply is there, and the call that waits is about to have it as its result. Nothing is queued until
-  that is committed, so that turn 1 never claims what is not so, and no reply is lost when the call breaks off.
+- `handover`: the reply is there, or the failure, and the call that waits is about to have it as its result. Nothing is
+  queued or noted until that is committed, so that turn 1 never claims what is not so, and no outcome is lost when the
+  call breaks off. A call that has stopped waiting before is handed nothing: it has the outcome as a message.
 - `turn`: turn 1 gives the requester the reply, turn 2 gives the target the requester's, and so on.
 - `announce`: the target, without tools, says what its own chat shall be told.
 - `done`: over, unless a person retries a failed run.
@@ -162,20 +163,24 @@ def _run_ended(exchange: Exchange, event: RunEnded, address_now: Address | None)
 
 
 def _primary_ended(exchange: Exchange, event: RunEnded, address_now: Address | None) -> Stepped:
-    if event.state is not RunState.OK:
-        why = _why(event, "primary")
-        notes = failure_note(exchange, why)
-        failed = replace(exchange, is_waiting=False, loop_end=exchange.loop_end or why)
-        return _settle(failed, ExchangeOutcome.CANCELLED, why, notes)
-    reply = _text(event.reply)
-    exchange = replace(exchange, reply=reply, latest=reply)
+    if event.state is RunState.OK:
+        exchange = replace(exchange, reply=_text(event.reply), latest=_text(event.reply))
+    else:
+        exchange = replace(exchange, failure=_why(event, "primary"))
     if exchange.is_waiting and exchange.call_id is not None:
         return replace(exchange, state=State.HANDOVER), ()
     # A program that waits has its answer in the run, which it can ask for again; a call in a run has to be handed it.
-    return _reply_is_there(replace(exchange, has_reply=exchange.is_waiting, is_waiting=False), address_now)
+    return _outcome_is_there(exchange, address_now, is_told=exchange.is_waiting)
 
 
-def _reply_is_there(exchange: Exchange, address_now: Address | None) -> Stepped:
+def _outcome_is_there(exchange: Exchange, address_now: Address | None, *, is_told: bool) -> Stepped:
+    """Go on after the primary run; `is_told` says whether the caller has its outcome."""
+    exchange = replace(exchange, is_waiting=False)
+    if exchange.failure is not None:
+        notes = () if is_told else failure_note(exchange, exchange.failure)
+        failed = replace(exchange, loop_end=exchange.loop_end or exchange.failure)
+        return _settle(failed, ExchangeOutcome.CANCELLED, exchange.failure, notes)
+    exchange = replace(exchange, has_reply=is_told)
     why = why_no_loop(exchange)
     return _next_turn(exchange) if why is None else _leave_loop(exchange, why, address_now)
 
@@ -229,7 +234,7 @@ def _announce_ended(exchange: Exchange, event: RunEnded) -> Stepped:
     if exchange.address is None:
         raise ValueError(f"exchange {exchange.id!r} announces without an address")
     done = replace(exchange, state=State.DONE, outcome=ExchangeOutcome.ANNOUNCED, reason=None)
-    return done, (Deliver(text=_text(event.reply), address=exchange.address), Finish())
+    return done, (Deliver(run_id=event.run_id, text=_text(event.reply), address=exchange.address), Finish())
 
 
 def _settle(exchange: Exchange, outcome: ExchangeOutcome, reason: str, before: tuple[Action, ...] = ()) -> Stepped:
@@ -246,9 +251,8 @@ def _settle(exchange: Exchange, outcome: ExchangeOutcome, reason: str, before: t
 def _wait_ended(exchange: Exchange, event: WaitEnded, address_now: Address | None) -> Stepped:
     if exchange.state is State.PRIMARY and exchange.is_waiting:
         return replace(exchange, is_waiting=False), ()
-    if exchange.state is State.HANDOVER and event.how is not WaitEnd.EXPIRED:  # too late: the reply is there
-        has_reply = event.how is WaitEnd.ANSWERED
-        return _reply_is_there(replace(exchange, is_waiting=False, has_reply=has_reply), address_now)
+    if exchange.state is State.HANDOVER and event.how is not WaitEnd.EXPIRED:  # too late: the outcome is there
+        return _outcome_is_there(exchange, address_now, is_told=event.how is WaitEnd.ANSWERED)
     return exchange, ()
 
 
@@ -297,8 +301,19 @@ def _retried(exchange: Exchange, event: Retried) -> Stepped:
         return _announce_retried(exchange, event)
     if event.run_id == exchange.primary_run and exchange.reply is None:
         # Its receipt is settled, its caller was told, and its turns are over: only a note can bring a reply now.
-        return replace(exchange, state=State.PRIMARY, run_id=event.run_id, ending=Ending.CANCELLED), ()
+        return replace(exchange, state=State.PRIMARY, run_id=event.run_id, ending=Ending.CANCELLED, failure=None), ()
     return exchange, ()
+
+
+def why_not_retried(exchange: Exchange, run_id: str) -> str | None:
+    """Say why a run of an exchange would be run again for nothing; None when the exchange takes it up."""
+    if step(exchange, Retried(run_id=run_id)) != (exchange, ()):
+        return None
+    if exchange.state is State.HANDOVER and run_id == exchange.primary_run:
+        return "its caller is about to be told how it ended; retry it when that is done"
+    if exchange.state is State.DONE:
+        return f"its exchange is over ({exchange.outcome}: see the receipt) and would not hear of it"
+    return f"its exchange has gone on without it, to {exchange.state}, and would not hear of it"
 
 
 def _announce_retried(exchange: Exchange, event: Retried) -> Stepped:

@@ -47,9 +47,9 @@ def late_reply_note(exchange: Exchange) -> tuple[AddNote, ...]:
 
 
 def failure_note(exchange: Exchange, why: str) -> tuple[AddNote, ...]:
-    """Make the note that no reply will come; none if the caller hears it as the call's result."""
+    """Make the note that no reply will come; none if that was told before, or there is nobody to tell."""
     taker = exchange.note_taker
-    if taker is None or exchange.is_waiting or exchange.outcome is not None:
+    if taker is None or exchange.outcome is not None:
         return ()
     return (_note(exchange, taker, failure_text(exchange, why)),)
 

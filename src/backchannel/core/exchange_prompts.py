@@ -1,16 +1,14 @@
 """What models are told in each step of an exchange.
 
-Whatever others wrote stands between fences that it cannot close: a fence is longer than any run of backticks inside.
-Names that others chose are quoted. These texts say what the step is; who wrote a message is said by its header, which
-nobody but the gateway can write.
+Whatever others wrote stands between fences that it cannot close. Names that others chose are quoted. These texts say
+what the step is; who wrote a message is said by its header, which nobody but the gateway can write.
 """
 
 from __future__ import annotations
 
-import re
-
 from backchannel.core.control_words import ANNOUNCE_SKIP, REPLY_SKIP
 from backchannel.core.exchange_values import Exchange, Party
+from backchannel.core.fences import fenced, joined
 from backchannel.core.headers import quote_name
 
 CONTEXT_LINE = "[Agent-to-agent context]"
@@ -21,12 +19,11 @@ ANNOUNCE_LINE = "[Agent-to-agent exchange, announce step]"
 """Opens the announce step."""
 
 _KEY_LIMIT = 512  # a key or id that is cut could not be passed back
-_BACKTICKS = re.compile("`+")
 
 
 def primary_texts(exchange: Exchange) -> tuple[str, str]:
     """Give the message as it was sent, then the context: who asks, and who is asked."""
-    return exchange.request, _lines(
+    return exchange.request, joined(
         CONTEXT_LINE,
         f"Asked by {_asker(exchange)}, with sessions_send. You are the one asked: {_session(exchange.target)}.",
         "Your reply to the message above goes back to the one who asks, not to a chat.",
@@ -36,12 +33,12 @@ def primary_texts(exchange: Exchange) -> tuple[str, str]:
 def turn_text(exchange: Exchange) -> str:
     """Give one side the other's latest reply, for the turn that the exchange is at."""
     is_first = exchange.turn == 1
-    return _lines(
+    return joined(
         f"{TURN_LINE}{exchange.turn} of {exchange.max_turns}]",
         _roles(exchange),
         _belongs(exchange) if is_first else "",
         "The other session's reply:",
-        _fenced(exchange.latest),
+        fenced(exchange.latest),
         f"Your answer goes to that session, not to a chat. If nothing is left to say, reply with exactly {REPLY_SKIP}"
         " to stop.",
     )
@@ -50,34 +47,34 @@ def turn_text(exchange: Exchange) -> str:
 def announce_text(exchange: Exchange) -> str:
     """Ask the target what, if anything, its own chat should be told."""
     channel = exchange.address.channel if exchange.address else exchange.target.channel
-    return _lines(
+    return joined(
         ANNOUNCE_LINE,
         f"The exchange is over. You are the one asked: {_session(exchange.target)}. Asked by {_asker(exchange)}.",
         f"Your reply is posted as it is to this session's chat on {quote_name(channel)}, where people read it."
         f" To post nothing, reply with exactly {ANNOUNCE_SKIP}. You have no tools in this step.",
         "The original request:",
-        _fenced(exchange.request),
+        fenced(exchange.request),
         "Your first reply:",
-        _fenced(exchange.reply),
+        fenced(exchange.reply),
         *_latest(exchange),
     )
 
 
 def late_reply_text(exchange: Exchange) -> str:
     """Tell a requester, which no longer waits and gets no turn, what the target replied."""
-    return _lines(
+    return joined(
         f"[Late reply from {_session(exchange.target)}]",
         f"It belongs to {_call(exchange)}: this is the reply you were no longer waiting for. It asks for no answer.",
-        _fenced(exchange.reply),
+        fenced(exchange.reply),
     )
 
 
 def failure_text(exchange: Exchange, why: str) -> str:
     """Tell a requester, which no longer waits, that there will be no reply."""
-    return _lines(
+    return joined(
         f"[No reply from {_session(exchange.target)}]",
         f"It belongs to {_call(exchange)}: you were no longer waiting, and the run has failed. It asks for no answer.",
-        _fenced(why),
+        fenced(why),
     )
 
 
@@ -117,16 +114,4 @@ def _session(party: Party) -> str:
 def _latest(exchange: Exchange) -> tuple[str, ...]:
     if exchange.latest == exchange.reply:
         return ("The latest reply is the same; there was no further one.",)
-    return "The latest reply of the exchange:", _fenced(exchange.latest)
-
-
-def _fenced(text: str | None) -> str:
-    if text is None or not text.strip():
-        return "(empty)"
-    longest = max(map(len, _BACKTICKS.findall(text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}\n{text}\n{fence}"
-
-
-def _lines(*lines: str) -> str:
-    return "\n".join(line for line in lines if line)
+    return "The latest reply of the exchange:", fenced(exchange.latest)

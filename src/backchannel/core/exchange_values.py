@@ -93,7 +93,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     address: Address | None
     """Where the announce goes: written at acceptance or, if there was none then, when the announce begins."""
     is_waiting: bool
-    """Whether the caller still waits for the primary run."""
+    """Whether the caller waits: for the primary run and then, in a run of its own, for its result to be written."""
     run_id: str | None
     """The run that is open; the end of any other changes nothing."""
     state: State = State.PRIMARY
@@ -102,6 +102,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """The target's reply to the request."""
     latest: str | None = None
     """The newest reply of either side."""
+    failure: str | None = None
+    """Why the primary run failed."""
     has_reply: bool = False
     """Whether the requester has the reply: as the call's result, in a turn's message, or as a note."""
     loop_end: str | None = None
@@ -114,6 +116,11 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """A reset stops the announce run that is open; another follows."""
     outcome: ExchangeOutcome | None = None
     reason: str | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the call that asked has nothing more to expect: what comes of it comes as a message."""
+        return self.call_id is not None and not self.is_waiting
 
     @property
     def is_same_session(self) -> bool:
@@ -236,6 +243,8 @@ class AddNote(msgspec.Struct, frozen=True, kw_only=True):
 class Deliver(msgspec.Struct, frozen=True, kw_only=True):
     """Hand the announce to the outbox, under the receipt's id."""
 
+    run_id: str
+    """The announce run that wrote it."""
     text: str
     address: Address
 

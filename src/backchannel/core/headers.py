@@ -93,7 +93,10 @@ def header_line(mark: str, what: str, *facts: str) -> str:
 
 
 def header_of(message: Message, mark: str) -> str | None:
-    """Write the header that a message carries for the model; what the session's own user says has none."""
+    """Write the header that a message carries for the model; what the session's own user says has none.
+
+    A user that gave a name is shown with it: a hook says which program posts.
+    """
     what = _what(message)
     if what is None:
         return None
@@ -112,7 +115,9 @@ def _what(message: Message) -> str | None:
         case None:
             return SYSTEM_MESSAGE if message.role is Role.SYSTEM else None
     # Somebody outside wrote it: recording it as a note must not lend it the gateway's voice.
-    return NOTE if message.role is Role.SYSTEM else None
+    if message.role is Role.SYSTEM:
+        return NOTE
+    return USER_MESSAGE if message.label else None
 
 
 def _facts(provenance: Provenance) -> list[str]:

@@ -267,7 +267,7 @@ def admit(event: InboundEvent, speakers: Speakers, policy: Decision, own_names: 
         return decide(Verdict.IGNORE, f'{reason} (add the id, or "*" for everybody)', rule)
     if not event.text.strip():
         return decide(Verdict.IGNORE, "there is no text in it")
-    if not event.sender_is_bot and (command := parse(event.text, own_names)):
+    if not event.sender_is_bot and (command := parse(event.text, _names(event, own_names))):
         return _admit_command(command, standing)
     if not policy.allowed:
         return decide(Verdict.RECORD, policy.reason, policy.rule)
@@ -283,6 +283,17 @@ def _is_own(event: InboundEvent, own_names: Collection[str]) -> bool:
     if event.account_id != DEFAULT_ACCOUNT:
         own.add(event.account_id.lower())
     return event.sender_id.lower() in own
+
+
+def _names(event: InboundEvent, own_names: Collection[str]) -> Collection[str] | None:
+    """Tell whose commands are ours; None is everybody's.
+
+    Where a channel does not know its own names, `/stop@somebody` in a group may be meant for another bot: it is ours
+    when the event says that we are mentioned.
+    """
+    if own_names:
+        return own_names
+    return None if event.chat_type is ChatType.DIRECT or event.mentioned else ()
 
 
 def _admit_command(command: Command | CommandReply, standing: Standing) -> Admission:

@@ -101,7 +101,7 @@ class Message(_Wire, frozen=True):
     run_id: str | None = None
     provenance: Provenance | None = None
     label: str | None = None
-    """The name that whoever wrote a note gave it."""
+    """The name that whoever wrote a note gave it, or that a hook gave itself."""
     model: str | None = None
     usage: Usage | None = None
     stop_reason: str | None = None

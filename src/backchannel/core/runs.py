@@ -14,7 +14,7 @@ import msgspec
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Message, Provenance, ToolCallBlock, Usage
-from backchannel.core.sessions import Address
+from backchannel.core.sessions import Address, Session
 
 CRASHES_UNTIL_PARKED = 3
 """A run whose process died this often in one and the same step is parked."""
@@ -65,6 +65,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     key: SessionKey
     content: tuple[Block, ...]
     provenance: Provenance
+    label: str | None = None
+    """What whoever sends it is called, if it says so; a hook's session is called so too."""
     kind: RunKind = RunKind.MESSAGE
     id: str | None = None
     """The run's id when the caller chose one: its idempotency key."""
@@ -79,6 +81,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     expected_session_id: str | None = None
     chain: Chain | None = None
     exchange_id: str | None = None
+    spawn_id: str | None = None
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -172,10 +175,11 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """A run that a lane may work on now, under this fence."""
+    """A run that a lane may work on now, under this fence, and its session as it is at this moment."""
 
     run: Run
     fence: Fence
+    session: Session
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -193,6 +197,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     ran_ms: int
     usage: Usage
     context_tokens: int | None = None
+    leaves_calls: bool = False
+    """Whether calls may be open that nobody waits for any more: a function agent may return without their results."""
 
 
 def tool_call_id(run_id: str, step: int, index: int) -> str:
@@ -203,3 +209,11 @@ def tool_call_id(run_id: str, step: int, index: int) -> str:
 def function_call_id(run_id: str, n: int) -> str:
     """Make the id of a function agent's n-th call; running the function again gives the same ids."""
     return f"{run_id}/f/{n}"
+
+
+def scoped_run_id(scope: str, key: str) -> str:
+    """Make the id of a run that a trigger names by a key of its own, apart from the ids that anybody else uses.
+
+    No `/` of the key is left, so that no key can name what follows from another run: its calls and exchanges.
+    """
+    return f"{scope}/{key.replace('%', '%25').replace('/', '%2f')}"

@@ -63,6 +63,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     cost: float | None
     running_run: str | None
     queued: int
+    held_posts: int = 0
+    """Results of sub-agents that wait to wake it."""
 
     @property
     def status(self) -> SessionStatus:

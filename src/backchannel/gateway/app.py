@@ -37,14 +37,15 @@ from backchannel.core.contracts import Clock, Effects, Model
 from backchannel.core.keys import CallerKeys, SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
-from backchannel.errors import GatewayError, InvalidRequest, StartupError, Unavailable
+from backchannel.errors import GatewayError, InvalidRequest, Unavailable
 from backchannel.runtime.clock import SystemClock
 from backchannel.runtime.supervisor import Runtime
-from backchannel.storage.folder import StateFolder
+from backchannel.storage.folder import StateFolder, database_file
 from backchannel.storage.sqlite import Faults
 from backchannel.storage.store import Store
 from backchannel.tools.parts import Caller, Parts
 from backchannel.tools.registry import SessionTools, agent_tools
+from backchannel.triggers.cron import CronJobs
 
 log = structlog.get_logger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -69,6 +70,7 @@ class Gateway:
     runtime: Runtime
     parts: Parts
     inbound: Inbound
+    cron: CronJobs
 
     def __init__(self, config: Config, *, clock: Clock | None = None, faults: Faults | None = None) -> None:
         if needs_default_model(config):
@@ -114,7 +116,7 @@ class Gateway:
                 folder,
                 self.scheme,
                 self.clock,
-                database=_database(self.config),
+                database=database_file(self.config.database_url),
                 on_fatal=self._fatal,
                 faults=self._faults,
                 writes_files=self.config.writes_transcript_files,
@@ -136,7 +138,9 @@ class Gateway:
                 self.runtime.exchanges,
             )
             self.inbound = Inbound(self.parts, self.runtime)
+            self.cron = CronJobs(self.parts, self.channels)
             self._add_session_tools()
+            await self.cron.sync()  # before the timers start: a job that was taken out fires no more
             await self.runtime.start()
             self._exits = exits.pop_all()
         return self
@@ -251,18 +255,3 @@ class Gateway:
         key = CallerKeys(self.scheme, None).read(written).key
         self.agents.get(key.agent)
         return key
-
-
-def _database(config: Config) -> Path:
-    """Tell which file the store is.
-
-    Raises:
-        StartupError: it is not a SQLite file, the one kind of store there is.
-    """
-    url = config.database_url
-    if not url.startswith("sqlite:///"):
-        kind = url.partition(":")[0]
-        raise StartupError(
-            f"database.url: this version has no store for {kind}: (use sqlite:///<path>, or leave it out)"
-        )
-    return Path(url.removeprefix("sqlite:///"))

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 from backchannel.config.schema_doors import GatewaySettings
 from backchannel.core.contracts import Clock
+from backchannel.core.keys import SessionKey
 from backchannel.errors import Forbidden, InvalidRequest, SlowDown, StartupError, Unauthorized
 from backchannel.gateway.protocol import Scope
 from backchannel.storage.transactions.tokens import TokenRow
@@ -42,15 +43,27 @@ _LOOPBACK_NAMES = frozenset(["localhost", "127.0.0.1", "::1"])
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """On whose behalf a request is made: the operator, or the one session that an agent's token is bound to."""
+    """On whose behalf a request is made: the operator, the one session of an agent's token, or a node."""
 
     token_id: str
     scopes: frozenset[Scope]
     session_key: str | None = None
+    node: SessionKey | None = None
+    """The session of a client that connected as a node; it has no scopes, whatever its token has."""
 
     @property
     def is_agent(self) -> bool:
         return self.session_key is not None
+
+    @property
+    def role(self) -> str:
+        if self.node is not None:
+            return "node"
+        return "agent" if self.is_agent else "operator"
+
+    def as_node(self, key: SessionKey) -> Caller:
+        """Make it a node, which has nothing but its own sessions."""
+        return Caller(self.token_id, frozenset(), node=key)
 
     def with_scopes(self, asked: Iterable[str] | None) -> Caller:
         """Keep what was asked for and the token has; nothing asked means all it has."""

@@ -4,13 +4,15 @@ The runtime's hub tells committed facts and live progress; the `Desk` turns each
 subscribers that asked for them. Who gets what:
 
 - `chat` and `agent`: whoever started the run, watches its session, or subscribed to all sessions;
+- `chat` alone: a node, of its own sessions;
 - `sessions.changed`: whoever subscribed to all sessions;
 - `session.message`: whoever subscribed to the messages of that session;
 - `delivery`: whoever watches the session of a delivery, or subscribed to all sessions.
 
-Runs that belong to a flow of the gateway send `agent` events marked `internal`, and no `chat` events. Events are
-hints: each connection numbers its own, and one that sees a gap reads the rows again. An event nobody wants costs a
-few dictionary look-ups, and one that many want is encoded once.
+Runs that belong to a flow of the gateway send `agent` events marked `internal`, and no `chat` events: what such a flow
+says to people is a delivery, and one to webchat is a `chat` event once it is sent. Events are hints: each connection
+numbers its own, and one that sees a gap reads the rows again. An event nobody wants costs a few dictionary look-ups,
+and one that many want is encoded once.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ from msgspec import Raw
 
 from backchannel.core.contracts import Clock
 from backchannel.core.control_words import is_control_word
-from backchannel.core.delivery import Delivery
+from backchannel.core.delivery import Delivery, DeliveryState
 from backchannel.core.facts import DeliveryChanged, MessageAppended, RunChanged, SessionChanged
 from backchannel.core.messages import Block, Role, text_content
 from backchannel.core.runs import Run, RunState
+from backchannel.core.sessions import WEBCHAT
 from backchannel.gateway.protocol import show_event_head
 from backchannel.runtime.events import Event, Hub, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
 from backchannel.tools.inputs import Answer
@@ -117,6 +120,7 @@ class Desk:
         self._clock = clock
         self._everything: dict[Subscriber, None] = {}
         self._by_session = _Index()
+        self._by_chat = _Index()
         self._by_run = _Index()
         self._by_transcript = _Index()
         self._streams: dict[str, _Stream] = {}
@@ -135,6 +139,10 @@ class Desk:
     def watch(self, subscriber: Subscriber, key: str) -> None:
         """Send it the `chat` and `agent` events of a session."""
         self._by_session.add(key, subscriber)
+
+    def watch_chat(self, subscriber: Subscriber, key: str) -> None:
+        """Send it the `chat` events of a session, and no others: what a node gets."""
+        self._by_chat.add(key, subscriber)
 
     def watch_messages(self, subscriber: Subscriber, key: str) -> None:
         """Send it the messages that enter a session's transcript, and its `chat` and `agent` events."""
@@ -156,14 +164,12 @@ class Desk:
 
     def answer(self, subscriber: Subscriber, id: str, key: str, text: str) -> None:
         """Send it the answer to a chat command, which no run has given."""
-        message = ShownMessage(role=Role.ASSISTANT, content=text_content(text), timestamp=self._clock.now_ms())
-        payload = ChatEvent(run_id=id, session_key=self.show_key(key), seq=1, state="final", message=message)
-        subscriber.send_event(show_event_head("chat", payload), droppable=False)
+        subscriber.send_event(self._said(id, key, text, self._clock.now_ms()), droppable=False)
 
     def leave(self, subscriber: Subscriber) -> None:
         """Forget a connection."""
         self.unsubscribe(subscriber)
-        for index in (self._by_session, self._by_run, self._by_transcript):
+        for index in (self._by_session, self._by_chat, self._by_run, self._by_transcript):
             index.forget(subscriber)
 
     def tell(self, event: Event) -> None:
@@ -195,6 +201,13 @@ class Desk:
             return watching
         return self._everything.keys() | following | watching
 
+    def _chat_audience(self, run: Run, audience: Set[Subscriber]) -> Set[Subscriber]:
+        """Add those who hear nothing but `chat` events, of which internal runs have none."""
+        chatting = self._by_chat.of(run.session_key)
+        if not chatting:
+            return audience
+        return audience if run.kind.is_internal else audience | chatting
+
     def _stream(self, run: Run) -> _Stream:
         stream = self._streams.get(run.id)
         if stream is None:
@@ -203,12 +216,13 @@ class Desk:
 
     def _tell_run(self, run: Run) -> None:
         audience = self._audience(run)
-        if audience and run.state is not RunState.QUEUED:
+        chatting = self._chat_audience(run, audience)
+        if chatting and run.state is not RunState.QUEUED:
             stream = self._stream(run)
             if run.is_finished:
                 self._hand_out(audience, self._lifecycle(run, stream))
                 if not run.kind.is_internal:
-                    self._hand_out(audience, self._chat_end(run, stream))
+                    self._hand_out(chatting, self._chat_end(run, stream))
             elif not stream.is_started:
                 stream.is_started = True
                 self._hand_out(audience, self._lifecycle(run, stream))
@@ -219,7 +233,8 @@ class Desk:
     def _tell_reply(self, event: ReplyGrew) -> None:
         run = event.run
         audience = self._audience(run)
-        if not audience:
+        chatting = self._chat_audience(run, audience)
+        if not chatting:
             return
         stream = self._stream(run)
         head = self._agent(run, stream, "assistant", {"text": event.text, "delta": event.delta})
@@ -229,7 +244,7 @@ class Desk:
                 role=Role.ASSISTANT, content=text_content(event.text), timestamp=self._clock.now_ms()
             )
             head = self._chat(run, stream, state="delta", delta_text=event.delta, message=message)
-            self._hand_out(audience, head, droppable=True)
+            self._hand_out(chatting, head, droppable=True)
 
     def _tell_agent(self, run: Run, stream: str, data: dict[str, Any], *, droppable: bool = False) -> None:
         if audience := self._audience(run):
@@ -252,6 +267,18 @@ class Desk:
         audience = self._everything.keys() | self._by_session.of(delivery.session_key)
         if audience:
             self._hand_out(audience, show_event_head("delivery", show_delivery(delivery, self.show_key)))
+        if delivery.channel == WEBCHAT.channel and delivery.state is DeliveryState.SENT:
+            self._hand_out(audience | self._by_chat.of(delivery.session_key), self._posted(delivery))
+
+    def _posted(self, delivery: Delivery) -> str:
+        """Show a text that was delivered to webchat; a run of a flow has no other `chat` event."""
+        id = delivery.run_id or delivery.id
+        return self._said(id, delivery.session_key, delivery.text or "", delivery.updated_at)
+
+    def _said(self, id: str, key: str, text: str, at: int) -> str:
+        message = ShownMessage(role=Role.ASSISTANT, content=text_content(text), timestamp=at)
+        payload = ChatEvent(run_id=id, session_key=self.show_key(key), seq=1, state="final", message=message)
+        return show_event_head("chat", payload)
 
     def _tell_session(self, event: SessionChanged) -> None:
         if self._everything:

@@ -22,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backchannel.channels.bridge import SIGNATURE
+from backchannel.config.schema_doors import Limits as Sizes
 from backchannel.errors import (
     BadSignature,
     GatewayError,
@@ -33,14 +34,15 @@ from backchannel.errors import (
     Unavailable,
 )
 from backchannel.gateway import protocol
-from backchannel.gateway.auth import Access, Doorkeeper, read_bearer
+from backchannel.gateway.auth import Access, Doorkeeper, Failures, read_bearer
 from backchannel.gateway.callers import InvokeParams, invoke_as
 from backchannel.gateway.events import Desk
+from backchannel.gateway.hooks import HOOKS_AT, HookDoor
 from backchannel.gateway.mcp_door import McpDoor
+from backchannel.gateway.messages import read_posted
 from backchannel.gateway.metrics import CONTENT_TYPE, Metrics
 from backchannel.gateway.openai_api import OpenAiDoor
 from backchannel.gateway.websocket import Door, Limits
-from backchannel.tools.inputs import bad_params
 
 if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway
@@ -66,6 +68,8 @@ class Web:
         self.desk.show_key = self.door.rows.key
         self.metrics = Metrics(self.door)
         self._gateway = gateway
+        self._hooks = HookDoor(gateway, operator_token)
+        self._forgeries = Failures(gateway.clock)
         self._keeper = Doorkeeper(settings)
         self._http = _limit_bodies(
             Starlette(
@@ -77,7 +81,7 @@ class Web:
                 },
                 lifespan=lambda app: self.running(),
             ),
-            settings.limits.body_bytes,
+            settings.limits,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,6 +136,7 @@ class Web:
             Route("/metrics", self._metrics),
             Route("/tools/invoke", self._invoke, methods=["POST"]),
             Route("/channels/{name}/inbound", self._inbound, methods=["POST"]),
+            *self._hooks.routes(),
             *McpDoor(self._gateway, self.access).routes(),
             *(OpenAiDoor(self._gateway, self.access).routes() if is_open else ()),
         ]
@@ -159,19 +164,20 @@ class Web:
     async def _invoke(self, request: Request) -> Response:
         client = request.client.host if request.client else "local"
         holder = await self.access.login(read_bearer(request.headers.get("authorization")), client)
-        try:
-            params = msgspec.json.decode(await request.body(), type=InvokeParams)
-        except msgspec.ValidationError as error:
-            raise bad_params("/tools/invoke", error, InvokeParams) from None
-        except (ValueError, RecursionError) as error:  # what is not UTF-8 is no error of the decoder's own
-            raise InvalidRequest(f"/tools/invoke: the body is not JSON: {error}") from None
+        params = read_posted("/tools/invoke", await request.body(), InvokeParams)
         result = await invoke_as(self._gateway, holder, params)
         return Response(msgspec.json.encode({"ok": True, "result": result}), media_type="application/json")
 
     async def _inbound(self, request: Request) -> Response:
         """Take an event of a channel; its signature says who posts it, so it needs no token."""
+        client = request.client.host if request.client else "local"
+        self._forgeries.check(client)
         signature = request.headers.get(SIGNATURE)
-        answer = await self._gateway.inbound.post(request.path_params["name"], await request.body(), signature)
+        try:
+            answer = await self._gateway.inbound.post(request.path_params["name"], await request.body(), signature)
+        except BadSignature:
+            self._forgeries.add(client)
+            raise
         return Response(msgspec.json.encode(answer), media_type="application/json")
 
     async def check_reader(self, request: Request) -> None:
@@ -212,20 +218,22 @@ async def _show_error(request: Request, error: Exception) -> Response:
 async def _show_http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     found = NotFound("nothing is served here") if status == 404 else InvalidRequest("this method is not served here")
-    return JSONResponse({"ok": False, "error": found.wire()}, status_code=status)
+    headers = error.headers if isinstance(error, HTTPException) else None  # such as Allow
+    return JSONResponse({"ok": False, "error": found.wire()}, status_code=status, headers=headers)
 
 
 async def _show_failure(request: Request, error: Exception) -> Response:
     return show_error(GatewayError("something went wrong; the log says what"))
 
 
-def _limit_bodies(app: ASGIApp, limit: int) -> ASGIApp:
+def _limit_bodies(app: ASGIApp, limits: Sizes) -> ASGIApp:
     """Refuse bodies over the limit, by what their header says or, without one, as they come."""
 
     async def limited(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
+        limit = limits.hook_body_bytes if scope["path"].startswith(HOOKS_AT) else limits.body_bytes
         told = Headers(scope=scope).get("content-length", "0")
         if not told.isdecimal() or int(told) > limit:
             raise PayloadTooLarge(f"a body has at most {limit} bytes")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
@@ -14,27 +14,44 @@ from backchannel.core.messages import Block, text_content
 from backchannel.core.sessions import WEBCHAT, Address
 from backchannel.errors import InvalidRequest, UnknownChannel
 from backchannel.gateway.auth import Caller
-from backchannel.tools.inputs import Params
+from backchannel.tools.inputs import NAME, NAME_LIMIT, Params, bad_params
+from backchannel.tools.inputs import ONE_LINE as ONE_LINE
 
 if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway
 
+P = TypeVar("P", bound=Params)
+
 THINKING_LEVELS: tuple[str, ...] = get_args(ThinkingLevel)
-IdempotencyKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$")]
+IdempotencyKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=ONE_LINE)]
+Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT, pattern=NAME)]
 
 # They name the request or the session, which the digest holds in another form, or guard it against a reset.
 _NOT_PART_OF_THE_RUN = frozenset(["idempotency_key", "session_key", "agent_id", "session_id"])
 
 
-def read_content(message: str) -> tuple[Block, ...]:
+def read_posted(path: str, body: bytes, params: type[P]) -> P:
+    """Read the parameters in a body that was posted.
+
+    Raises:
+        InvalidRequest: it is not JSON, or a parameter is unknown, missing or of the wrong type; the message names it.
+    """
+    try:
+        return msgspec.json.decode(body, type=params)
+    except msgspec.ValidationError as error:
+        raise bad_params(path, error, params) from None
+    except (ValueError, RecursionError) as error:  # what is not UTF-8 is no error of the decoder's own
+        raise InvalidRequest(f"{path}: the body is not JSON: {error}") from None
+
+
+def read_content(message: str, param: str = "message") -> tuple[Block, ...]:
     """Read the text of a message.
 
     Raises:
         InvalidRequest: it is empty.
     """
     if not message.strip():
-        raise InvalidRequest("message: it is empty", param="message")
+        raise InvalidRequest(f"{param}: it is empty", param=param)
     return text_content(message)
 
 
@@ -95,8 +112,11 @@ def read_reply_to(gateway: Gateway, params: _Addressed) -> Address | None:
     return Address(channel=params.channel, to=params.to, account_id=params.account_id, thread_id=params.thread_id)
 
 
-def digest_of(caller: Caller, method: str, key: SessionKey, params: Params) -> str | None:
-    """Hash what an idempotency key stands for: who asks, for what, on which session; None without a key."""
+def digest_of(caller: Caller, method: str, key: SessionKey | str, params: Params) -> str | None:
+    """Hash what an idempotency key stands for: who asks, for what, on which session; None without a key.
+
+    Where each request gets a new session, `key` is what stands in its place.
+    """
     given: dict[str, Any] = msgspec.structs.asdict(params)
     if given.get("idempotency_key") is None:
         return None

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PROTOCOL_VERSION = 4
 EVENTS = ("connect.challenge", "agent", "chat", "sessions.changed", "session.message", "delivery", "tick", "shutdown")
+NODE_EVENTS = ("connect.challenge", "chat", "tick", "shutdown")
 MAX_REQUEST_ID_LENGTH = 256
 
 WITHOUT_EFFECT: Mapping[str, frozenset[str]] = {
@@ -109,6 +110,7 @@ class Method(Generic[P]):
         answer: str,
         *,
         for_agents: bool = False,
+        for_nodes: bool = False,
     ) -> None:
         self.name = name
         self.params = params
@@ -117,6 +119,8 @@ class Method(Generic[P]):
         self.answer = answer
         self.for_agents = for_agents
         """Whether an agent's token may call it; the handler keeps it to the token's own session."""
+        self.for_nodes = for_nodes
+        """Whether it is a node's, and nobody else's; the handler keeps it to the node's own sessions."""
         self._decode = msgspec.json.Decoder(params).decode
 
     @property
@@ -279,6 +283,8 @@ class Connect(Struct, frozen=True, kw_only=True, rename="camel"):
     max_protocol: Annotated[int, Meta(ge=0, le=1_000_000)]
     client: Client = Client()
     role: str = "operator"
+    node_id: str | None = None
+    """Of the role `node`: the name that it connects under."""
     scopes: list[str] | None = None
     auth: ConnectAuth | None = None
 

@@ -27,9 +27,9 @@ Made by `python -m backchannel.gateway.reference docs/reference`; `protocol.json
 
 Clients connect to `/ws` and speak JSON text frames: `{{type: "req", id, method, params?}}` is answered by
 `{{type: "res", id, ok, payload | error}}`, and `{{type: "event", event, payload, seq}}` tells what happens. The
-gateway opens with the event `connect.challenge {{nonce, ts}}`; the first request is `connect {{minProtocol,
-maxProtocol, client, role, scopes?, auth {{token}}}}`, whose range of versions must include {PROTOCOL_VERSION}. A
-frame whose id cannot be told is answered with `id: null`.
+gateway opens with the event `connect.challenge {{nonce, ts}}`; the first request is
+`connect {{minProtocol, maxProtocol, client, role, nodeId?, scopes?, auth {{token}}}}`, whose range of versions must
+include {PROTOCOL_VERSION}. A frame whose id cannot be told is answered with `id: null`.
 
 - Requests of one connection run at the same time and are answered by id.
 - An error is `{{code, message, details {{code, …}}, retryable?, retryAfterMs?}}`; `details.code` is a stable word.
@@ -39,6 +39,8 @@ frame whose id cannot be told is answered with `id: null`.
   session id. Answers show full keys.
 - A scope includes those before it: `operator.read`, `operator.write`, `operator.admin`. An agent's token is bound to
   one session and may call only what is marked *agents*.
+- A client that connects with `role: "node"` and a `nodeId` is a [node](../how-to/connect-a-node.md): it may call
+  `node.message` and `node.history`, and nothing else.
 """
 
 _EVENTS = """## Events
@@ -51,14 +53,15 @@ leaves a gap, and is then closed.
 |---|---|---|
 | `connect.challenge` | `{nonce, ts}` | everyone, first |
 | `agent` | `{runId, sessionKey, seq, stream, ts, data, internal?}`; streams: `lifecycle` (`phase`: `start`, `end`, `error`), `assistant` (`text` so far, `delta`), `thinking` (`delta`), `tool` (`phase`: `start`, `result`) | whoever started the run, watches its session, or subscribed to all |
-| `chat` | `{runId, sessionKey, seq, state: delta \\| final \\| aborted \\| error, deltaText?, message? {role, content, timestamp}, errorMessage?, stopReason?}`; a delta carries the whole text so far | the same; not for internal runs |
+| `chat` | `{runId, sessionKey, seq, state: delta \\| final \\| aborted \\| error, deltaText?, message? {role, content, timestamp}, errorMessage?, stopReason?}`; a delta carries the whole text so far | the same; of internal runs only what they post to webchat, as `final` |
 | `sessions.changed` | `{sessionKey, reason, ts}` | after `sessions.subscribe` |
 | `session.message` | `{sessionKey, sessionId, messageId, messageSeq, message}` | after `sessions.messages.subscribe` |
 | `delivery` | `{id, state, sessionKey, exchangeId?, runId?, channel?, accountId?, to?, threadId?, attempts, error?, dueAt?, createdAt, updatedAt}`; `deliveries.get` shows text and parts | whoever watches the session, or subscribed to all |
 | `tick` | `{ts}` | everyone, every `policy.tickIntervalMs` |
 | `shutdown` | `{reason}` | everyone, before the connection is closed with 1012 |
 
-A session is watched by a connection that called `chat.send`, `chat.history` or `sessions.messages.subscribe` for it.
+A session is watched by a connection that called `chat.send`, `chat.history` or `sessions.messages.subscribe` for it. A
+node hears the `chat` events of its own sessions, `tick` and `shutdown`, and no others.
 """  # noqa: E501 - table rows cannot be broken
 
 
@@ -69,8 +72,7 @@ def render_page() -> str:
 
 
 def _section(method: Method[Any]) -> str:
-    scope = f"`{method.scope.value}`" + (", agents" if method.for_agents else "")
-    lines = [f"### `{method.name}`", "", f"{method.doc} Scope: {scope}.", ""]
+    lines = [f"### `{method.name}`", "", f"{method.doc} {_for_whom(method)}.", ""]
     rows = list(_rows(method.params))
     if rows:
         lines += ["| parameter | type | default |", "|---|---|---|", *rows, ""]
@@ -78,6 +80,12 @@ def _section(method: Method[Any]) -> str:
     if ignored := WITHOUT_EFFECT.get(method.name):
         lines += ["", f"Without effect: {', '.join(f'`{name}`' for name in sorted(ignored))}."]
     return "\n".join(lines)
+
+
+def _for_whom(method: Method[Any]) -> str:
+    if method.for_nodes:
+        return "For nodes only"
+    return f"Scope: `{method.scope.value}`" + (", agents" if method.for_agents else "")
 
 
 def _rows(params: type[Params]) -> Iterator[str]:
@@ -121,6 +129,9 @@ def _in_words(kind: inspect.Type) -> str:
             return " | ".join(f"`{member.value}`" for member in kind.cls)
         case inspect.ListType() | inspect.VarTupleType():
             return f"list of {_in_words(kind.item_type)}" + _limits(kind.min_length, kind.max_length, ", %s of them")
+        case inspect.StructType():
+            names = (field.encode_name + ("" if field.required else "?") for field in kind.fields)
+            return f"`{{{', '.join(names)}}}`"
     return "any"
 
 
@@ -145,6 +156,7 @@ def render_protocol() -> str:
         method.name: {
             "scope": method.scope.value,
             "agents": method.for_agents,
+            "nodes": method.for_nodes,
             "description": method.doc,
             "params": schema,
             "answer": method.answer,

@@ -53,8 +53,8 @@ async def listening(gateway: Gateway, operator_token: str, *, limits: Limits | N
     """
     settings = gateway.config.gateway
     check_bind(settings)
-    bound = _bind(settings.host, settings.port)
     web = Web(gateway, operator_token, limits)
+    bound = _bind(settings.host, settings.port)
     server = _Server(_configure(web), web)
     serving = asyncio.create_task(server.serve(sockets=[bound]), name="http server")
     try:

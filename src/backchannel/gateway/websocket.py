@@ -18,6 +18,7 @@ import structlog
 from starlette.types import Message, Receive, Send
 
 from backchannel.config.findings import nearest
+from backchannel.core.keys import SessionKey
 from backchannel.errors import (
     Forbidden,
     GatewayError,
@@ -30,6 +31,7 @@ from backchannel.errors import (
     Unavailable,
     UnknownMethod,
 )
+from backchannel.gateway.addressing import check_agent
 from backchannel.gateway.auth import Access, Caller
 from backchannel.gateway.call import Call, Waits
 from backchannel.gateway.events import Desk
@@ -37,6 +39,7 @@ from backchannel.gateway.methods import METHODS
 from backchannel.gateway.outgoing import GOODBYE_S, REFUSED, Outgoing
 from backchannel.gateway.protocol import (
     EVENTS,
+    NODE_EVENTS,
     PROTOCOL_VERSION,
     BadFrame,
     Cancel,
@@ -44,6 +47,7 @@ from backchannel.gateway.protocol import (
     Method,
     Policy,
     Request,
+    Scope,
     read_connect,
     read_frame,
     show_answer,
@@ -51,6 +55,7 @@ from backchannel.gateway.protocol import (
     show_event_head,
 )
 from backchannel.tools.rows import Rows
+from backchannel.triggers.nodes import choose_node
 from backchannel.version import __version__
 
 if TYPE_CHECKING:
@@ -266,6 +271,8 @@ class Connection:
             error = refused.wire()
         else:
             self._out.send(show_answer(frame.id, self._hello(caller)))
+            if caller.node is not None:
+                self._door.desk.watch_chat(self, str(caller.node))
             return caller
         self._out.send(show_error(id, error))
         self.close(code, error["message"])
@@ -278,24 +285,40 @@ class Connection:
                 f"to {asked.max_protocol}",
                 expectedProtocol=PROTOCOL_VERSION,
             )
-        if asked.role != "operator":
-            raise InvalidRequest(f"unknown role {asked.role[:64]!r} (expected operator)", param="role")
+        if asked.role not in ("operator", "node"):
+            raise InvalidRequest(f"unknown role {asked.role[:64]!r} (expected operator or node)", param="role")
         token = asked.auth.token if asked.auth else None
         try:
             caller = await self._door.access.login(token, self._address)
         except Unauthorized:
             log.warning("login refused", address=self._address, client=asked.client.id[:64])
             raise
-        return caller.with_scopes(asked.scopes)
+        caller = caller.with_scopes(asked.scopes)
+        return self._as_node(caller, asked.node_id) if asked.role == "node" else caller
+
+    def _as_node(self, caller: Caller, node_id: str | None) -> Caller:
+        """Let a node in: by a token that is bound to its session, or by an operator's that may write."""
+        scheme = self._door.gateway.scheme
+        bound = None if caller.session_key is None else SessionKey.parse(caller.session_key)
+        if bound is None and Scope.WRITE not in caller.scopes:
+            raise ScopeMissing(
+                f"a node needs the scope {Scope.WRITE.value}, or a token of its own", scope=Scope.WRITE.value
+            )
+        node = choose_node(node_id, bound, scheme)
+        check_agent(self._door.gateway, node.agent)
+        return caller.as_node(node)
 
     def _hello(self, caller: Caller) -> dict[str, Any]:
-        gateway = self._door.gateway
+        gateway, is_node = self._door.gateway, caller.node is not None
         main = gateway.scheme.main(gateway.scheme.default_agent)
         return {
             "type": "hello-ok",
             "protocol": PROTOCOL_VERSION,
             "server": {"version": __version__, "connId": self.id},
-            "features": {"methods": sorted(METHODS), "events": EVENTS},
+            "features": {
+                "methods": sorted(name for name, method in METHODS.items() if method.for_nodes is is_node),
+                "events": NODE_EVENTS if is_node else EVENTS,
+            },
             "snapshot": {
                 "presence": [],
                 "health": {},
@@ -309,7 +332,7 @@ class Connection:
                 },
             },
             "auth": {
-                "role": "agent" if caller.is_agent else "operator",
+                "role": caller.role,
                 "scopes": caller.shown_scopes,
             },
             "policy": self._door.limits.policy,
@@ -352,10 +375,16 @@ def check_allowed(caller: Caller, method: Method[Any]) -> None:
     """Refuse a method that the caller's token does not permit.
 
     Raises:
-        Forbidden: an agent's token may not call it.
+        Forbidden: an agent's token or a node may not call it, or nobody but a node may.
         ScopeMissing: the method needs a scope that was not granted.
     """
-    if caller.is_agent:
+    if caller.node is not None:
+        if not method.for_nodes:
+            open_to_it = ", ".join(sorted(name for name, each in METHODS.items() if each.for_nodes))
+            raise Forbidden(f"a node may not call {method.name} (it may call {open_to_it})")
+    elif method.for_nodes:
+        raise Forbidden(f"{method.name} is for nodes (connect with the role node and a nodeId)")
+    elif caller.is_agent:
         if not method.for_agents:
             raise Forbidden(f"an agent's token may not call {method.name}")
     elif method.scope not in caller.scopes:

@@ -17,7 +17,7 @@ from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOu
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Message, Role, text_content
 from backchannel.core.runs import CallState, Run, ToolCall
-from backchannel.errors import GatewayError
+from backchannel.errors import FenceLost, GatewayError, StopRequested
 from backchannel.runtime.events import Hub, ToolEnded, ToolStarted
 from backchannel.runtime.turn import Turn
 from backchannel.runtime.wording import whole_content
@@ -86,7 +86,11 @@ class Calls:
         output = await self.output(turn, tools, known)
         recorded = Recorded(output.content, output.is_error)
         result = msgspec.json.encode(recorded).decode()
-        await self._durable(lambda: self._store.commit_function_result(turn.fence, call.id, result, turn.ran_ms))
+        await self._durable(
+            lambda: self._store.commit_function_result(
+                turn.fence, call.id, result, turn.ran_ms, is_error=recorded.is_error
+            )
+        )
         return recorded
 
     async def output(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> ToolOutput:
@@ -129,6 +133,8 @@ async def _invoke(tool: Tool, context: ToolContext, arguments: Any) -> ToolOutpu
             return await tool.call(context, arguments)
     except GatewayError as error:
         return _error(error.message)
+    except (FenceLost, StopRequested):
+        raise  # it is the run that is over, not the tool that failed
     except TimeoutError as error:
         if limit.expired():
             return _error(f"the call took longer than {TOOL_CALL_LIMIT_S:g} s and was stopped; its effect is unknown")

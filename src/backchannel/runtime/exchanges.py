@@ -5,6 +5,8 @@ from __future__ import annotations
 from backchannel.core.contracts import Clock
 from backchannel.core.exchange import SendLimits
 from backchannel.core.exchange_values import Refused
+from backchannel.core.keys import SessionKey
+from backchannel.core.runs import Run
 from backchannel.runtime.events import Hub, WaitStarted
 from backchannel.runtime.lanes import Lanes
 from backchannel.runtime.policing import SendGuard
@@ -42,25 +44,31 @@ class Exchanges:
         """
         return await self._store.open_exchange(ask, self._limits, self._guard.check)
 
-    async def wait(self, opened: Opened, ask: Ask) -> Opened:
-        """Wait for the primary run, as long as the caller's own wait lasts; a call in a run gives its slot back."""
+    async def repeat(self, call_id: str) -> Opened | None:
+        """Find what a call in a run has sent before a crash; None for one that is made for the first time."""
+        return await self._store.repeat_send(call_id)
+
+    async def wait(self, opened: Opened, timeout_s: float) -> Opened:
+        """Wait for the primary run, for a program."""
         if opened.run.is_finished:
             return opened
-        remaining_s = self._remaining_s(opened, ask)
-        if ask.calling_run is not None and ask.requester is not None:
-            async with self._lanes.paused(str(ask.requester), ask.calling_run):
-                self._hub.publish(WaitStarted(ask.calling_run))
-                run = await self._waits.ended(opened.run.id, remaining_s)
-        else:
+        return await self._ended(opened, await self._waits.ended(opened.run.id, timeout_s))
+
+    async def wait_in_run(self, opened: Opened, key: SessionKey, run_id: str) -> Opened:
+        """Wait for the primary run, for a call in this run of this session, which gives its slot back meanwhile.
+
+        The end of its wait is written down. Once it is over, it is over: a call that is repeated after a crash is told
+        nothing that the exchange has begun to tell in another way.
+        """
+        if opened.run.is_finished or opened.exchange.is_left:
+            return opened
+        remaining_s = max(0.0, ((opened.wait_until or 0) - self._clock.now_ms()) / 1000)
+        async with self._lanes.paused(str(key), run_id):
+            self._hub.publish(WaitStarted(run_id))
             run = await self._waits.ended(opened.run.id, remaining_s)
+        return await self._ended(opened, run)
+
+    async def _ended(self, opened: Opened, run: Run) -> Opened:
         if run.is_finished:
             return await self._store.exchange(opened.exchange.id)
         return await self._store.expire_wait(opened.exchange.id)
-
-    def _remaining_s(self, opened: Opened, ask: Ask) -> float:
-        """Tell how long is left: a call in a run keeps the end that was written down, also after a crash."""
-        if ask.call_id is None:
-            return ask.wait_ms / 1000
-        if opened.wait_until is None:
-            return 0.0
-        return max(0.0, (opened.wait_until - self._clock.now_ms()) / 1000)

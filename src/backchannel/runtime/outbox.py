@@ -8,6 +8,7 @@ again and how often, the rows say. Starting decides on what an earlier process w
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping, Sequence
 
 import structlog
@@ -17,6 +18,7 @@ from backchannel.core.contracts import Clock
 from backchannel.core.decisions import Decision
 from backchannel.core.delivery import DeliveryLane, DeliveryState
 from backchannel.core.facts import DeliveryChanged, Fact
+from backchannel.core.sessions import WEBCHAT
 from backchannel.errors import Unavailable
 from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.timers import LONGEST_SLEEP_S, sleep_or_event
@@ -41,6 +43,8 @@ class ChannelOutlets:
         return sorted(self._channels)
 
     def limit(self, channel: str) -> int | None:
+        if channel == WEBCHAT.channel:
+            return sys.maxsize  # it shows the transcript, where a message is never split
         found = self._channels.get(channel)
         return None if found is None else found.max_text_length
 

@@ -29,14 +29,14 @@ class SendGuard:
         return may_send(self._policy, destination, session.send_policy)
 
     def decide_on(self, destination: Destination, override: str | None) -> SendDecision:
-        """Ask the policy about the session of an inbound message; counts what only `shadow` lets through."""
-        decision = may_send(self._policy, destination, override)
-        self._note(decision, str(destination.key))
-        return decision
+        """Ask the policy about the session of an inbound message."""
+        return may_send(self._policy, destination, override)
 
     def decide_delivery(self, key: str, override: str | None, channel: str) -> SendDecision:
         """Ask the policy about a delivery of a session, by the channel that it really goes to."""
-        return self.decide_on(Destination.of(SessionKey.stored(key), self._scheme, channel), override)
+        decision = self.decide_on(Destination.of(SessionKey.stored(key), self._scheme, channel), override)
+        self.note(decision, key)
+        return decision
 
     def check(self, session: Session) -> None:
         """Refuse a message to a session.
@@ -47,9 +47,10 @@ class SendGuard:
         decision = self.decide(session)
         if not decision.allowed:
             raise PolicyDenied(f"not sent: {decision.reason}", rule=decision.rule, sessionKey=session.key)
-        self._note(decision, session.key)
+        self.note(decision, session.key)
 
-    def _note(self, decision: SendDecision, key: str) -> None:
+    def note(self, decision: SendDecision, key: str) -> None:
+        """Count and log a decision that was followed, when only `shadow` let the message through."""
         if decision.would_deny:
             self.shadowed += 1
             log.warning("the send policy would deny this", session_key=key, reason=decision.reason)

@@ -129,7 +129,7 @@ class Runner:
                 if function is not None:
                     await self._run_function(turn, function)
                 else:
-                    await self._run_model(turn, await self._cast(turn))
+                    await self._run_model(turn, self._cast(turn))
         except StopRequested:
             return _aborted()
         except TimeoutError:
@@ -138,12 +138,9 @@ class Runner:
             return _timed_out(limit_s)
         return None
 
-    async def _cast(self, turn: Turn) -> Cast:
-        key = SessionKey.stored(turn.run.session_key)
-        agent = self._agents.get(key.agent)
-        session = await self._store.session(str(key))
-        if session is None:
-            raise LookupError(f"the session of run {turn.run.id!r} is gone")
+    def _cast(self, turn: Turn) -> Cast:
+        session = turn.session
+        agent = self._agents.get(session.agent_id)
         model = self._models.get(turn.run.model or session.model or agent.model)
         thinking = turn.run.thinking or session.thinking_level or agent.thinking
         tools = self._tools_of(turn, agent.id)
@@ -240,7 +237,7 @@ class Runner:
             agent_name=cast.agent.name,
             instructions=cast.agent.instructions,
             channel=cast.session.channel,
-            tools=[tool.name for tool in tools],
+            tools=tuple(cast.tools),
             is_subagent=key.is_subagent,
         )
         budget = context_budget(window, text_tokens(system), sum(map(self._tool_tokens, tools)))
@@ -272,7 +269,7 @@ class Runner:
 
     async def _commit_text(self, turn: Turn, text: str, model: str) -> None:
         reply = ModelReply(content=text_content(text), usage=Usage(), model=model)
-        step = Step(reply=turn.reply_message(reply), ran_ms=turn.ran_ms, usage=reply.usage)
+        step = Step(reply=turn.reply_message(reply), ran_ms=turn.ran_ms, usage=reply.usage, leaves_calls=True)
         await self._durable(lambda: self._store.commit_reply(turn.fence, step))
 
     async def _durable(self, write: Callable[[], Awaitable[T]]) -> T:

@@ -34,6 +34,7 @@ from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
 from backchannel.storage.transactions.inbound import Arrival, Taken
 from backchannel.storage.transactions.recovery import Interrupted
+from backchannel.storage.tx import Check
 
 
 class Runtime:
@@ -152,8 +153,8 @@ class Runtime:
         """How many runs are at work in this process."""
         return self._lanes.running
 
-    async def submit(self, request: RunRequest) -> Accepted:
-        """Accept a message; it is durable when this returns.
+    async def submit(self, request: RunRequest, check: Check | None = None) -> Accepted:
+        """Accept a message; it is durable when this returns. `check` may refuse it, by its session, in the same unit.
 
         Raises:
             PolicyDenied: the send policy forbids it; asked for messages of people and programs only.
@@ -161,7 +162,8 @@ class Runtime:
         """
         if not self._is_open:
             raise ShuttingDown("the gateway is stopping: send the message again when it is back")
-        check = self.guard.check if request.kind is RunKind.MESSAGE else None
+        if request.kind is RunKind.MESSAGE:
+            check = self.guard.check
         return await self._lanes.submit(request, check)
 
     async def take(self, arrival: Arrival) -> Taken:

@@ -21,6 +21,8 @@ class Turn:
     def __init__(self, started: Started, clock: Clock) -> None:
         self.run: Run = started.run
         self.fence = started.fence
+        self.session = started.session
+        """As it was when the run started, or was resumed."""
         self.text = ""
         """What the model has streamed of the step in progress."""
         self._clock = clock

@@ -25,16 +25,35 @@ def prepare_sqlite(path: Path) -> None:
     scripts = _scripts()
     current = _version(path) if path.exists() and path.stat().st_size else 0
     if current > len(scripts):
-        raise DatabaseUnusable(
-            f"{path} was written by a newer Backchannel (its schema is {current}, this program knows {len(scripts)}): "
-            "update the program, or use another state folder"
-        )
+        raise _too_new(path, current, len(scripts))
     try:
         _migrate(path, scripts, current)
     except sqlite3.Error as error:
         raise DatabaseUnusable(
             f"{path} cannot be written ({error}): check the folder's owner and free space"
         ) from error
+
+
+def check_sqlite(path: Path) -> None:
+    """Make sure that a file can be read as it is; nothing is written.
+
+    Raises:
+        DatabaseUnusable: it is corrupt, not ours, or of another version.
+    """
+    current, known = _version(path), len(_scripts())
+    if current > known:
+        raise _too_new(path, current, known)
+    if current < known:
+        raise DatabaseUnusable(
+            f"{path} was written by an older Backchannel: start the gateway once to bring it up to date"
+        )
+
+
+def _too_new(path: Path, current: int, known: int) -> DatabaseUnusable:
+    return DatabaseUnusable(
+        f"{path} was written by a newer Backchannel (its schema is {current}, this program knows {known}): "
+        "update the program, or use another state folder"
+    )
 
 
 def _scripts() -> list[str]:

@@ -24,16 +24,30 @@ from backchannel.storage.sqlite import Faults, SqliteDriver
 from backchannel.storage.transactions import recovery
 from backchannel.storage.transactions.deliveries import NoOutlets, Outlets
 from backchannel.storage.transcripts import Transcripts, archived_path
+from backchannel.storage.units.cron import CronUnits
 from backchannel.storage.units.deliveries import DeliveryUnits
 from backchannel.storage.units.exchanges import ExchangeUnits
+from backchannel.storage.units.imports import ImportUnits
 from backchannel.storage.units.inbound import InboundUnits
 from backchannel.storage.units.messages import MessageUnits
 from backchannel.storage.units.runs import RunUnits
 from backchannel.storage.units.sessions import SessionUnits
+from backchannel.storage.units.spawns import SpawnUnits
 from backchannel.storage.units.upkeep import UpkeepUnits
 
 
-class Store(SessionUnits, MessageUnits, RunUnits, ExchangeUnits, InboundUnits, DeliveryUnits, UpkeepUnits):
+class Store(
+    SessionUnits,
+    MessageUnits,
+    RunUnits,
+    ExchangeUnits,
+    InboundUnits,
+    DeliveryUnits,
+    SpawnUnits,
+    CronUnits,
+    UpkeepUnits,
+    ImportUnits,
+):
     """The durable facts of one gateway."""
 
     def __init__(self, folder: StateFolder, scheme: KeyScheme, clock: Clock) -> None:
@@ -129,7 +143,10 @@ class Store(SessionUnits, MessageUnits, RunUnits, ExchangeUnits, InboundUnits, D
         """
         if self._transcripts is None:
             raise InvalidRequest("transcripts are not kept as files here: set transcripts.files to true")
+        rebuilt = self._transcripts.rebuild(session.session_id, self.transcript_file(session))
+        return await asyncio.wrap_future(rebuilt)
+
+    def transcript_file(self, session: Session) -> Path:
+        """Tell where a session's transcript file is, or would be if there are any."""
         path = self.folder.transcript(session.agent_id, session.session_id)
-        if session.archived_at is not None:
-            path = archived_path(path, session.archived_at)
-        return await asyncio.wrap_future(self._transcripts.rebuild(session.session_id, path))
+        return path if session.archived_at is None else archived_path(path, session.archived_at)

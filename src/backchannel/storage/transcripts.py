@@ -25,7 +25,7 @@ from backchannel.core.facts import Fact, MessageAppended, TranscriptClosed
 from backchannel.core.keys import SessionKey
 from backchannel.errors import Unavailable
 from backchannel.storage.sqlite import SqliteTx, connect
-from backchannel.storage.transactions import messages
+from backchannel.storage.transactions import exports, messages
 from backchannel.storage.tx import Tx
 
 log = structlog.get_logger(__name__)
@@ -192,9 +192,9 @@ def _write_anew(tx: Tx, session_id: str, path: Path) -> _End:
     fresh = path.with_name(path.name + ".new")
     count = 0
     with fresh.open("wb") as file:
-        while rows := messages.read_from(tx, session_id, count, LARGEST_READ):
-            file.writelines(body.encode() + b"\n" for _, body in rows)
-            count = rows[-1][0] + 1
+        for line in exports.lines(tx, session_id):
+            file.write(line.encode() + b"\n")
+            count += 1
         size = file.tell()
     fresh.replace(path)
     return _End(count, size)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from backchannel.config.agents import ANY
-from backchannel.core.keys import SessionKey
-from backchannel.core.visibility import is_sandboxed
 from backchannel.tools.base import SessionTool
 from backchannel.tools.inputs import Answer, Params
 from backchannel.tools.parts import Caller
+from backchannel.tools.spawn import stays_in_sandbox
 
 
 class AgentsParams(Params, frozen=True, kw_only=True):
@@ -44,16 +43,13 @@ class AgentsList(SessionTool):
         agents = self._parts.agents
         requester = agents.default_id if caller.key is None else caller.key.agent
         allowed = agents.get(requester).spawns_under
-        others = [name for name in (agents.ids() if ANY in allowed else allowed) if self._is_safe(caller, name)]
+        others = [
+            name
+            for name in (agents.ids() if ANY in allowed else allowed)
+            if stays_in_sandbox(self._parts, caller, name)
+        ]
         ids = [requester, *sorted({*others} - {requester, ANY})]
         return AgentsListed(requester=requester, allow_any=ANY in allowed, agents=[self._show(name) for name in ids])
-
-    def _is_safe(self, caller: Caller, agent_id: str) -> bool:
-        """Whether a spawn would not lead out of the caller's sandbox: the agent's sub-agents run sandboxed too."""
-        if not self._parts.viewer(caller).is_sandboxed:
-            return True
-        agents, child = self._parts.agents, SessionKey.subagent(agent_id, "child")
-        return agent_id in agents.ids() and is_sandboxed(child, self._parts.scheme, agents.get(agent_id).sandbox_mode)
 
     def _show(self, agent_id: str) -> AgentShown:
         agents = self._parts.agents

@@ -11,6 +11,13 @@ from msgspec import Struct, inspect
 from backchannel.config.findings import nearest
 from backchannel.errors import InvalidRequest
 
+ONE_LINE = r"^[^\x00-\x1f\x7f]+$(?!\n)"
+"""A pattern: text without control characters; `$` alone would let a line break pass at the end."""
+NAME = r"^(?=.*\S)" + ONE_LINE[1:]
+"""A pattern: such a text that is not blank."""
+NAME_LIMIT = 64
+"""How long a label may be, wherever one is given."""
+
 
 class Params(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """The base of all parameters: what is not known is refused."""

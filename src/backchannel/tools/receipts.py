@@ -7,6 +7,7 @@ from typing import Any
 
 from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.delivery import Delivery
+from backchannel.core.sessions import WEBCHAT
 from backchannel.storage.transactions.deliveries import Receipt
 from backchannel.tools.inputs import Answer
 
@@ -82,7 +83,7 @@ def _shown(delivery: Delivery, show_key: Callable[[str], str]) -> dict[str, Any]
         "run_id": delivery.run_id,
         "channel": delivery.channel,
         "account_id": None if delivery.account_id == DEFAULT_ACCOUNT else delivery.account_id,
-        "to": delivery.target,
+        "to": None if delivery.channel == WEBCHAT.channel else delivery.target,  # its chat is the session itself
         "thread_id": delivery.thread_id,
         "error": delivery.error,
         "due_at": delivery.due_at,

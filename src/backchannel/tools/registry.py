@@ -18,12 +18,14 @@ from backchannel.tools.inputs import Answer, plain
 from backchannel.tools.listing import SessionsList
 from backchannel.tools.parts import Caller, Parts
 from backchannel.tools.send import SessionsSend
+from backchannel.tools.spawn import SessionsSpawn
 from backchannel.tools.status import SessionStatus
 
 SESSION_TOOLS: tuple[type[SessionTool], ...] = (
     SessionsList,
     SessionsHistory,
     SessionsSend,
+    SessionsSpawn,
     AgentsList,
     SessionStatus,
 )
@@ -101,6 +103,10 @@ class SessionTools:
     async def sessions_send(self, **arguments: Any) -> dict[str, Any]:
         """Send a message to a session and, by default, wait for its reply."""
         return await self.call(SessionsSend.name, **arguments)
+
+    async def sessions_spawn(self, **arguments: Any) -> dict[str, Any]:
+        """Start a sub-agent on a task; its result comes back by itself."""
+        return await self.call(SessionsSpawn.name, **arguments)
 
     async def agents_list(self) -> dict[str, Any]:
         """List the agents under which the caller may spawn."""

@@ -88,23 +88,43 @@ class SessionsSend(SessionTool):
     async def run(self, caller: Caller, params: SendParams) -> SendResult | Refused:
         if not params.message.strip():
             raise InvalidRequest(f"{self.name}: message: it is empty", param="message")
+        opened = await self._repeated(caller) or await self._open(caller, params)
+        if isinstance(opened, Refused):
+            return opened
+        shown = self._shown(caller, opened.exchange.target.key)
+        if _wait_ms(params) == 0:
+            return Accepted(run_id=opened.run.id, status="accepted", session_key=shown, delivery=_receipt(opened))
+        return _outcome(await self._wait(opened, caller, params), shown)
+
+    async def _repeated(self, caller: Caller) -> Opened | None:
+        """Find what the same call has sent before a crash: whatever has changed since, it stays sent."""
+        if caller.run_id is None or caller.call_id is None:
+            return None
+        return await self._parts.exchanges.repeat(caller.call_id)
+
+    async def _open(self, caller: Caller, params: SendParams) -> Opened | Refused:
         found = await self._target(caller, params)
         if isinstance(found, Refused):
             return found
-        shown = CallerKeys(self._parts.scheme, caller.key).show(found)
+        shown = self._shown(caller, found)
         if found.agent not in self._parts.agents.ids():
             error = f"the agent {found.agent!r} is not configured: nobody would answer in session {shown!r}"
             return Refused(status="error", error=error, session_key=shown)
-        ask = self._ask(caller, found, params)
         try:
-            opened = await self._parts.exchanges.open(ask)
+            opened = await self._parts.exchanges.open(self._ask(caller, found, params))
         except (PolicyDenied, SessionNotFound) as error:
             return Refused(status="error", error=error.message, session_key=shown)
         if isinstance(opened, NotOpened):
             return Refused(status="error", error=opened.decision.reason, session_key=shown)
-        if ask.wait_ms == 0:
-            return Accepted(run_id=opened.run.id, status="accepted", session_key=shown, delivery=_receipt(opened))
-        return _outcome(await self._parts.exchanges.wait(opened, ask), shown)
+        return opened
+
+    async def _wait(self, opened: Opened, caller: Caller, params: SendParams) -> Opened:
+        if caller.run_id is not None and caller.key is not None:
+            return await self._parts.exchanges.wait_in_run(opened, caller.key, caller.run_id)
+        return await self._parts.exchanges.wait(opened, params.timeout_seconds)
+
+    def _shown(self, caller: Caller, key: SessionKey) -> str:
+        return CallerKeys(self._parts.scheme, caller.key).show(key)
 
     async def _target(self, caller: Caller, params: SendParams) -> SessionKey | Refused:
         if (params.session_key is None) == (params.label is None):
@@ -145,11 +165,15 @@ class SessionsSend(SessionTool):
             requester=caller.key,
             target=target,
             message=params.message,
-            wait_ms=int(params.timeout_seconds * 1000),
+            wait_ms=_wait_ms(params),
             call_id=caller.call_id if in_run else None,
             calling_run=caller.run_id,
             digest=digest,
         )
+
+
+def _wait_ms(params: SendParams) -> int:
+    return int(params.timeout_seconds * 1000)
 
 
 def _digest(caller: Caller, target: SessionKey, params: SendParams) -> str:
@@ -163,16 +187,21 @@ def _receipt(opened: Opened) -> dict[str, str]:
 
 def _outcome(opened: Opened, shown: str) -> SendResult:
     run = opened.run
+    if opened.exchange.is_left or not run.is_finished:
+        later = f"do not send the message again, and call sessions_history with sessionKey {shown!r} later"
+        error = f"{_how_late(run)}; {later}"
+        return NotYet(run_id=run.id, status="timeout", error=error, session_key=shown, delivery=_receipt(opened))
     if run.state is RunState.OK:
         delivery = _receipt(opened)
         return Replied(run_id=run.id, status="ok", reply=run.reply or "", session_key=shown, delivery=delivery)
+    return RunFailed(run_id=run.id, status="error", error=_failure(run), session_key=shown)
+
+
+def _how_late(run: Run) -> str:
+    """Say where the run was when the wait ended; a call that is repeated after a crash may find it ended by now."""
     if run.is_finished:
-        return RunFailed(run_id=run.id, status="error", error=_failure(run), session_key=shown)
-    error = (
-        f"the run is still {run.state} and goes on; do not send the message again, "
-        f"and call sessions_history with sessionKey {shown!r} later"
-    )
-    return NotYet(run_id=run.id, status="timeout", error=error, session_key=shown, delivery=_receipt(opened))
+        return "the run was still queued or running when the wait ended; its reply comes as a message of its own"
+    return f"the run is still {run.state} and goes on"
 
 
 def _failure(run: Run) -> str:

@@ -9,9 +9,11 @@ from msgspec import Meta
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage
+from backchannel.core.redaction import redact
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Session
 from backchannel.core.visibility import sees
+from backchannel.storage.transactions.families import Kin, SpawnStory
 from backchannel.tools.base import SessionTool
 from backchannel.tools.inputs import Answer, Params
 from backchannel.tools.parts import Caller
@@ -19,12 +21,40 @@ from backchannel.tools.rows import Row, Rows, RunRow
 from backchannel.tools.targets import REFUSALS, Refused, Target, find_target
 
 RECEIPTS_FOR_MS = 24 * 3600 * 1000
+CHILDREN_SHOWN = 100
+TASK_SHOWN = 200
 
 
 class StatusParams(Params, frozen=True, kw_only=True):
     session_key: Annotated[
         str | None, Meta(description="Which session: a `key` or `sessionId` from sessions_list. Default: your own.")
     ] = None
+
+
+class Flow(Answer, frozen=True, kw_only=True):
+    """An exchange or a receipt, as far as it is told here."""
+
+    id: str
+    state: str
+    updated_at: int
+    error: str | None = None
+
+
+class SpawnShown(Answer, frozen=True, kw_only=True):
+    """What started a sub-agent, and what became of it."""
+
+    state: str
+    """`run`, `announce` or `done`."""
+    task: str
+    run_id: str
+    run_status: str
+    receipt: Flow
+    outcome: str | None = None
+    """`posted`, `skipped` or `cancelled`."""
+    started_at: int | None = None
+    ended_at: int | None = None
+    runtime_ms: int | None = None
+    model: str | None = None
 
 
 class Child(Answer, frozen=True, kw_only=True):
@@ -35,15 +65,7 @@ class Child(Answer, frozen=True, kw_only=True):
     usage: Usage
     label: str | None = None
     archived_at: int | None = None
-
-
-class Flow(Answer, frozen=True, kw_only=True):
-    """An exchange or a receipt, as far as it is told here."""
-
-    id: str
-    state: str
-    updated_at: int
-    error: str | None = None
+    spawn: SpawnShown | None = None
 
 
 class Status(Row, frozen=True, kw_only=True):
@@ -56,6 +78,10 @@ class Status(Row, frozen=True, kw_only=True):
     usage: Usage
     tree_usage: Usage
     active_run: RunRow | None = None
+    children_left_out: int | None = None
+    """How many more there are than `children` has."""
+    spawn: SpawnShown | None = None
+    """For a sub-agent: how it was started, and what became of it."""
 
 
 class SessionStatus(SessionTool):
@@ -71,9 +97,10 @@ class SessionStatus(SessionTool):
     outcomes = (
         (
             "found",
-            "the session's row, and `{queueLength, children: [{key, status, usage, label?, archivedAt?}], "
-            "exchanges: [{id, state, updatedAt}], receipts: [{id, state, updatedAt, error?}], usage, treeUsage, "
-            "activeRun?}`; usage is `{input?, output?, cost?}`, in tokens and dollars",
+            "the session's row, and `{queueLength, children: [{key, status, usage, label?, archivedAt?, spawn?}], "
+            "childrenLeftOut?, spawn?: {state, task, runId, runStatus, receipt, outcome?, startedAt?, endedAt?, "
+            "runtimeMs?, model?}, exchanges: [{id, state, updatedAt}], receipts: [{id, state, updatedAt, error?}], "
+            "usage, treeUsage, activeRun?}`; usage is `{input?, output?, cost?}`, in tokens and dollars",
         ),
         *REFUSALS,
     )
@@ -87,20 +114,23 @@ class SessionStatus(SessionTool):
     async def _status(self, caller: Caller, target: Target) -> Status:
         store, rows = self._parts.store, Rows(self._parts, caller.key)
         session = target.session
-        children = await store.children(session.key)
+        family = await store.family(session.key, CHILDREN_SHOWN)
         viewer = self._parts.viewer(caller)
-        seen = [child for child in children if sees(viewer, SessionKey.stored(child.key), child.spawned_by).allowed]
+        seen = [
+            kin
+            for kin in family.children
+            if sees(viewer, SessionKey.stored(kin.session.key), kin.session.spawned_by).allowed
+        ]
+        story = await store.spawn_story(session.key) if session.spawned_by is not None else None
         since = self._parts.clock.now_ms() - RECEIPTS_FOR_MS
         run = await store.run(session.running_run) if session.running_run else None
-        usage = _usage(session)
-        tree = usage
-        for child in children:
-            tree = tree.plus(_usage(child))
         return Status(
             **msgspec.structs.asdict(rows.row(session)),
             queue_length=session.queued,
             active_run=_own(rows, run),
-            children=[_child(rows, child) for child in seen],
+            children=[_child(rows, kin) for kin in seen],
+            children_left_out=(family.total - len(family.children)) or None,
+            spawn=_spawn(story),
             exchanges=[
                 Flow(id=id_, state=state, updated_at=at) for id_, state, at in await store.exchanges_of(session.key)
             ],
@@ -108,8 +138,8 @@ class SessionStatus(SessionTool):
                 Flow(id=id_, state=state, updated_at=at, error=error)
                 for id_, state, at, error in await store.receipts_of(session.key, since)
             ],
-            usage=usage,
-            tree_usage=tree,
+            usage=_usage(session),
+            tree_usage=family.usage,
         )
 
 
@@ -121,11 +151,36 @@ def _usage(session: Session) -> Usage:
     return Usage(input=session.tokens_in, output=session.tokens_out, cost=session.cost)
 
 
-def _child(rows: Rows, child: Session) -> Child:
+def _child(rows: Rows, kin: Kin) -> Child:
+    child = kin.session
     return Child(
         key=rows.key(child.key),
         status=child.status.value,
         usage=_usage(child),
         label=child.label,
         archived_at=child.archived_at,
+        spawn=_spawn(kin.story),
     )
+
+
+def _spawn(story: SpawnStory | None) -> SpawnShown | None:
+    if story is None:
+        return None
+    spawn, run = story.spawn, story.run
+    ended_at = spawn.ended_at or run.ended_at
+    return SpawnShown(
+        state=spawn.state.value,
+        task=_cut(redact(spawn.task)[0]),
+        run_id=spawn.child_run,
+        run_status=run.state.value,
+        receipt=Flow(id=story.delivery_id, state=story.delivery_state.value, updated_at=story.delivery_changed_at),
+        outcome=spawn.outcome,
+        started_at=run.started_at,
+        ended_at=ended_at,
+        runtime_ms=run.ran_ms if run.is_finished and run.started_at else None,
+        model=run.answered_by,
+    )
+
+
+def _cut(task: str) -> str:
+    return task if len(task) <= TASK_SHOWN else f"{task[: TASK_SHOWN - 1]}…"

@@ -8,9 +8,11 @@ from typing import Any
 from backchannel.gateway.methods import (
     catalog,
     chat,
+    cron,
     deliveries,
     exchanges,
     health,
+    nodes,
     runs,
     sessions,
     subscriptions,
@@ -31,9 +33,11 @@ METHODS: Mapping[str, Method[Any]] = {
         catalog,
         exchanges,
         deliveries,
+        cron,
         tokens,
         transcripts,
         tools,
+        nodes,
     )
     for method in group.METHODS
 }

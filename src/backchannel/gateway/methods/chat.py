@@ -38,6 +38,8 @@ class ChatSendParams(Params, frozen=True, kw_only=True):
 class ChatStarted(Answer, frozen=True, kw_only=True):
     run_id: str
     status: str
+    reply: str | None = None
+    """What a chat command answers: it has no run to wait for, and is in no history."""
 
 
 class ChatHistoryParams(Params, frozen=True, kw_only=True):
@@ -100,26 +102,27 @@ async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
     )
     call.door.desk.watch(call.subscriber, str(key))  # before it is accepted, so that no event is missed
     accepted = await gateway.runtime.submit(request)
-    return ChatStarted(run_id=accepted.run.id, status=_shown_state(accepted))
+    return ChatStarted(run_id=accepted.run.id, status=shown_state(accepted))
 
 
 async def _carry_out(
     call: Call, key: SessionKey, params: ChatSendParams, command: Command | CommandReply
 ) -> ChatStarted:
-    """Carry out a chat command: it starts no run, and its answer is a `chat` event for whoever wrote it."""
+    """Carry out a chat command: it starts no run, and its answer is for whoever wrote it, as a `chat` event too."""
     text = await call.gateway.inbound.carry_out(
         command,
         key,
         Standing.of_operator(is_admin=Scope.ADMIN in call.caller.scopes),
+        expected_session_id=params.session_id,
         idempotency_key=params.idempotency_key,
         digest=digest_of(call.caller, "chat.send", key, params),
     )
     command_id = params.idempotency_key or new_id()
     call.door.desk.answer(call.subscriber, command_id, str(key), text)
-    return ChatStarted(run_id=command_id, status=RunState.OK.value)
+    return ChatStarted(run_id=command_id, status=RunState.OK.value, reply=text)
 
 
-def _shown_state(accepted: Accepted) -> str:
+def shown_state(accepted: Accepted) -> str:
     """Tell whether the run started or waits; a repeated request hears how the first one ended."""
     if accepted.run.state is RunState.RUNNING:
         return "started"
@@ -128,18 +131,29 @@ def _shown_state(accepted: Accepted) -> str:
 
 async def chat_history(call: Call, params: ChatHistoryParams) -> ChatHistory:
     """Reads a session's transcript, oldest first, as it is stored; `pending` is accepted and not yet in it."""
-    if params.before is not None and params.after is not None:
-        raise InvalidRequest("before, after: only one of them can be given", param="before")
-    gateway = call.gateway
     key, session = await _session_or_main(call, params.session_key, params.agent_id)
     call.door.desk.watch(call.subscriber, str(key))
+    return await read_history(call, key, session, limit=params.limit, before=params.before, after=params.after)
+
+
+async def read_history(
+    call: Call, key: SessionKey, session: Session | None, *, limit: int, before: str | None, after: str | None
+) -> ChatHistory:
+    """Read a page of a session's transcript; a session that is not there yet has none.
+
+    Raises:
+        InvalidRequest: it cannot be read both before and after a message.
+        NotFound: the message to read from is not in the transcript.
+    """
+    if before is not None and after is not None:
+        raise InvalidRequest("before, after: only one of them can be given", param="before")
     if session is None:
         return ChatHistory(session_key=call.door.rows.key(str(key)), messages=[], pending=[], has_more=False)
-    limit = min(params.limit, _MOST_LISTED)
+    store, limit = call.gateway.store, min(limit, _MOST_LISTED)
     # What waits is read first: a message that enters the transcript in between is then seen twice, never missed.
-    pending = await gateway.store.pending(session.key)
-    page = await gateway.store.history(session.session_id, limit=limit, before=params.before, after=params.after)
-    messages, is_cut = fit(page.messages, call.door.limits.frame_bytes, keep_oldest=params.after is not None)
+    pending = await store.pending(session.key)
+    page = await store.history(session.session_id, limit=limit, before=before, after=after)
+    messages, is_cut = fit(page.messages, call.door.limits.frame_bytes, keep_oldest=after is not None)
     return ChatHistory(
         session_key=call.door.rows.key(session.key),
         session_id=session.session_id,
@@ -206,8 +220,9 @@ METHODS: tuple[Method[Any], ...] = (
         ChatSendParams,
         Scope.WRITE,
         chat_send,
-        "`{runId, status: started | queued}`; a repeated request hears the state of the first; a chat command is `ok` "
-        "at once, and its answer is a `chat` event",
+        "`{runId, status: started | queued}`; a repeated request hears the state of the first; a "
+        "[chat command](../how-to/use-chat-commands.md) is `{runId, status: ok, reply}` at once, and its reply is also "
+        "a `chat` event of state `final`",
     ),
     Method(
         "chat.history",

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, Usage
 from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.errors import Forbidden, RunNotFound
@@ -164,12 +165,15 @@ async def agent_wait(call: Call, params: WaitParams) -> Waited:
 
 
 async def _check_own_run(call: Call, run_id: str) -> None:
-    """Keep an agent's token to the runs of its own session; of others it does not even learn that they exist."""
+    """Keep an agent's token to its session's own runs; of others it does not even learn that they exist."""
     if call.caller.session_key is None:
         return
-    run = await call.gateway.store.run(run_id)
-    if run is None or run.session_key != call.caller.session_key:
-        raise Forbidden("an agent's token may wait for runs of its own session only", runId=run_id)
+    key = call.gateway.scheme.in_force(SessionKey.parse(call.caller.session_key))
+    if not await call.gateway.store.is_own_run(run_id, str(key)):
+        raise Forbidden(
+            "an agent's token may wait for runs of its own session, and for those that its sends and spawns started",
+            runId=run_id,
+        )
 
 
 def waited(run: Run) -> Waited:

@@ -14,6 +14,7 @@ from backchannel.gateway.messages import Label
 from backchannel.gateway.protocol import Method, NoParams, Scope
 from backchannel.storage.transactions.tokens import TokenRow
 from backchannel.tools.inputs import Answer, Params
+from backchannel.triggers.nodes import is_node
 
 
 class TokensCreateParams(Params, frozen=True, kw_only=True):
@@ -77,13 +78,16 @@ async def tokens_create(call: Call, params: TokensCreateParams) -> TokenMade:
 
 
 async def _bound_session(call: Call, text: str) -> SessionKey:
-    """Find the session that a token shall be bound to: one that exists, or the main session of an agent."""
+    """Find the session that a token shall be bound to: one that exists, or that of an agent's main chat or a node.
+
+    Those two are there before anything was said in them: a node cannot come in to make its own.
+    """
     gateway = call.gateway
     key = (await resolve(gateway, text)).key
     session = await gateway.store.session(str(key))
     if session is not None and session.archived_at is None:
         return key
-    if not gateway.scheme.is_main(key):
+    if not gateway.scheme.is_main(key) and not is_node(key):
         raise SessionNotFound(f"no session {text[:80]!r} (sessions.list shows those there are)")
     check_agent(gateway, key.agent)
     return key

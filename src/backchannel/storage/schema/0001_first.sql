@@ -33,7 +33,8 @@ CREATE TABLE sessions (
   tokens_out BIGINT NOT NULL DEFAULT 0,
   cost DOUBLE PRECISION,
   running_run TEXT,
-  queued INTEGER NOT NULL DEFAULT 0
+  queued INTEGER NOT NULL DEFAULT 0,
+  held_posts INTEGER NOT NULL DEFAULT 0  -- results of sub-agents that wait for a wake
 );
 CREATE INDEX sessions_recent ON sessions (updated_at DESC, key) WHERE archived_at IS NULL;
 CREATE INDEX sessions_recent_of_agent ON sessions (agent_id, updated_at DESC, key) WHERE archived_at IS NULL;
@@ -48,7 +49,7 @@ CREATE TABLE session_ids (        -- every transcript there ever was
   next_seq BIGINT NOT NULL DEFAULT 0,
   created_at BIGINT NOT NULL,
   ended_at BIGINT,
-  end_reason TEXT                 -- reset | deleted
+  end_reason TEXT                 -- reset | deleted | importing: taken from elsewhere, and not all of it is here yet
 );
 CREATE INDEX session_ids_key ON session_ids (key);
 
@@ -106,6 +107,7 @@ CREATE TABLE runs (
 CREATE INDEX runs_session ON runs (session_key, position);
 CREATE INDEX runs_live ON runs (session_key, position) WHERE state IN ('queued', 'running');
 CREATE INDEX runs_chain ON runs (chain_id) WHERE hop > 0;
+CREATE INDEX runs_spawn ON runs (spawn_id) WHERE spawn_id IS NOT NULL;
 CREATE INDEX runs_exchange ON runs (exchange_id) WHERE exchange_id IS NOT NULL;
 
 CREATE TABLE tool_calls (
@@ -135,12 +137,14 @@ CREATE TABLE exchanges (
   state TEXT NOT NULL,
   turn INTEGER NOT NULL DEFAULT 0,
   body TEXT NOT NULL,             -- the flow's own values, as core/exchange.py writes them
+  call_id TEXT,                   -- the tool call that sent, in a run of the requester
   delivery_id TEXT,
   created_at BIGINT NOT NULL,
   updated_at BIGINT NOT NULL
 );
 CREATE INDEX exchanges_requester ON exchanges (requester_key) WHERE state <> 'done';
 CREATE INDEX exchanges_target ON exchanges (target_key) WHERE state <> 'done';
+CREATE UNIQUE INDEX exchanges_call ON exchanges (call_id) WHERE call_id IS NOT NULL;
 
 CREATE TABLE spawns (
   id TEXT PRIMARY KEY,
@@ -149,27 +153,31 @@ CREATE TABLE spawns (
   child_key TEXT NOT NULL UNIQUE,
   state TEXT NOT NULL,
   body TEXT NOT NULL,
-  delivery_id TEXT,
-  barrier_id TEXT,
+  delivery_id TEXT NOT NULL,
+  call_id TEXT,                   -- the tool call that asked for it, in a run of the requester
   created_at BIGINT NOT NULL,
   updated_at BIGINT NOT NULL
 );
-CREATE INDEX spawns_requester ON spawns (requester_key, state);
+CREATE INDEX spawns_requester ON spawns (requester_key) WHERE state <> 'done';
+CREATE INDEX spawns_delivery ON spawns (delivery_id);
+CREATE INDEX spawns_call ON spawns (call_id) WHERE call_id IS NOT NULL;
 
 CREATE TABLE barriers (           -- one per run that spawned; opens when its children are settled
   id TEXT PRIMARY KEY,
   session_key TEXT NOT NULL,
-  state TEXT NOT NULL,
+  state TEXT NOT NULL,            -- open | done
   body TEXT NOT NULL,
   created_at BIGINT NOT NULL
 );
+CREATE INDEX barriers_session ON barriers (session_key) WHERE state = 'open';
 
 CREATE TABLE waits (              -- who waits for whom: read for the circle check
   call_id TEXT PRIMARY KEY,
   waiter_key TEXT NOT NULL,
   target_key TEXT NOT NULL,
-  run_id TEXT NOT NULL,
-  until_at BIGINT NOT NULL
+  run_id TEXT NOT NULL,           -- the run that is waited for
+  until_at BIGINT NOT NULL,
+  fence BIGINT NOT NULL DEFAULT 0 -- the fence of the waiting run when it last began to wait
 );
 CREATE INDEX waits_waiter ON waits (waiter_key);
 CREATE INDEX waits_run ON waits (run_id);
@@ -239,11 +247,14 @@ CREATE TABLE channel_state (
 
 CREATE TABLE cron_jobs (
   id TEXT PRIMARY KEY,
-  body TEXT NOT NULL,
-  next_at BIGINT,
+  source TEXT NOT NULL,           -- config | runtime
+  body TEXT NOT NULL,             -- the job, as it was written
+  created_at BIGINT NOT NULL,     -- intervals are counted from it
+  next_at BIGINT,                 -- the timer `cron` has the same time, or a later one
+  fired_at BIGINT,                -- the last of its times that came, skipped or not
   last_run TEXT,
   skipped BIGINT NOT NULL DEFAULT 0,
-  created_at BIGINT NOT NULL
+  error TEXT                      -- why there is no next time, where there should be one
 );
 
 CREATE TABLE timers (             -- everything that must happen later

@@ -11,7 +11,7 @@ from backchannel.core.exchange_values import WaitEnd
 from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.runs import CallState, Outcome, Run, ToolCall
 from backchannel.storage.ids import new_id
-from backchannel.storage.transactions import exchanges, messages
+from backchannel.storage.transactions import exchanges, messages, spawns
 from backchannel.storage.tx import Row, Tx, columns
 
 FIELDS = columns(ToolCall.__struct_fields__)
@@ -71,12 +71,13 @@ def close_open(tx: Tx, run: Run, outcome: Outcome, now: int) -> None:
 
 
 def _how_far(tx: Tx, call: ToolCall) -> str:
-    """Say how far an open call came: who reads that it was not started may well repeat it."""
+    """Say how far an open call came: who reads that it was not carried out may well repeat it.
+
+    A session tool is never marked as started: what it has set going is found by the id of the call.
+    """
     if call.state is CallState.STARTED:
         return "its effect is unknown"
-    if tx.one("SELECT 1 FROM waits WHERE call_id = ?", call.id) is not None:
-        return "its message was sent, and what comes of it follows: do not send it again"
-    return "it was not started"
+    return exchanges.tell_of_call(tx, call.id) or spawns.tell_of_call(tx, call.id) or "it was not carried out"
 
 
 def _close_function_call(tx: Tx, call: ToolCall) -> None:

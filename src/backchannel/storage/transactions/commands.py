@@ -2,70 +2,130 @@
 
 from __future__ import annotations
 
-from backchannel.core import commands
+from collections.abc import Callable
+
+import msgspec
+
+from backchannel.core.command_texts import (
+    StatusView,
+    help_text,
+    model_text,
+    new_text,
+    send_text,
+    status_text,
+    stop_text,
+)
 from backchannel.core.commands import Command, CommandName, Standing
+from backchannel.core.decisions import Decision
 from backchannel.core.exchange_values import Change
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import KeyScheme, SessionKey
-from backchannel.core.runs import Run
 from backchannel.core.sessions import Session
-from backchannel.storage.transactions import exchanges, runs, sessions
-from backchannel.storage.tx import LIVE, QUEUED, Tx
+from backchannel.storage.transactions import barriers, exchanges, runs, sessions, spawns, subagents
+from backchannel.storage.tx import LIVE, QUEUED, Tx, required
 
 _POLICIES = {"on": "allow", "off": "deny"}
 
+Judge = Callable[[Session], Decision]
+"""Tells what the send policy says of a session, as it is in the unit."""
 
-def carry_out(
-    tx: Tx, command: Command, key: SessionKey, scheme: KeyScheme, standing: Standing, agent_model: str | None, now: int
-) -> str:
+
+class Asker(msgspec.Struct, frozen=True, kw_only=True):
+    """Who wrote a command, and what the gateway knows of the session that rows do not tell."""
+
+    standing: Standing
+    agent_model: str | None = None
+    """The model of the session's agent; None when it is a function."""
+    judge: Judge | None = None
+
+
+def carry_out(tx: Tx, command: Command, key: SessionKey, scheme: KeyScheme, asker: Asker, now: int) -> str:
     """Do what a command asks of a session, and return what is answered. A model that it names was checked before."""
     session = sessions.find(tx, str(key))
     if session is not None and session.archived_at is not None:
         session = None
     match command.name:
         case CommandName.HELP:
-            return commands.help_text(standing)
+            return help_text(asker.standing)
         case CommandName.STATUS:
-            return commands.status_text(session, (session and session.model) or agent_model)
+            return status_text(_view(tx, session, asker, now))
         case CommandName.STOP:
-            return commands.stop_text(len(stop(tx, session, now)) if session else 0)
+            return _stop(tx, session, now)
         case CommandName.NEW | CommandName.RESET:
             if session is not None:
                 reset(tx, session.key, now)
-            return commands.new_text(had_any=session is not None)
+            return new_text(had_any=session is not None)
         case CommandName.SEND:
             _set(tx, key, scheme, "send_policy", _POLICIES.get(command.word or ""), now)
-            return commands.send_text(command.word)
+            return send_text(command.word)
         case CommandName.MODEL:
             _set(tx, key, scheme, "model", command.argument, now)
-            return commands.model_text(command.argument)
+            return model_text(command.argument, asker.agent_model)
         case CommandName.SUBAGENTS:
-            return commands.later_text(command.name)
+            return subagents.carry_out(tx, command, session, now)
 
 
-def stop(tx: Tx, session: Session, now: int) -> list[Run]:
+def _view(tx: Tx, session: Session | None, asker: Asker, now: int) -> StatusView:
+    if session is None:
+        return StatusView(model=asker.agent_model)
+    run = None if session.running_run is None else runs.need(tx, session.running_run)
+    (children,) = required(
+        tx.one("SELECT count(*) FROM spawns WHERE requester_key = ? AND state <> 'done'", session.key)
+    )
+    return StatusView(
+        session=session,
+        model=asker.agent_model and (session.model or asker.agent_model),
+        running_ms=None if run is None or run.started_at is None else max(0, now - run.started_at),
+        subagents=int(children),
+        sending=None if asker.judge is None else asker.judge(session),
+    )
+
+
+def _stop(tx: Tx, session: Session | None, now: int) -> str:
+    """Stop a session, and tell how much that was: what had been asked to stop before is not counted again."""
+    if session is None:
+        return stop_text(0, 0)
+    before = _unasked(tx, session.key)
+    stop(tx, session, now)
+    stopped = before - _unasked(tx, session.key)
+    own = sum(key == session.key for key, _ in stopped)
+    return stop_text(own, len({key for key, _ in stopped} - {session.key}))
+
+
+def _unasked(tx: Tx, key: str) -> set[tuple[str, str]]:
+    """List the runs of a session and its sub-agents that nobody has asked to stop: session and id."""
+    rows = tx.all(
+        f"SELECT session_key, id FROM runs WHERE {LIVE} AND abort_requested = 0 "
+        "AND (session_key = ? OR session_key IN (SELECT key FROM sessions WHERE spawned_by = ?))",
+        key,
+        key,
+    )
+    return {(of, run_id) for of, run_id in rows}
+
+
+def stop(tx: Tx, session: Session, now: int) -> None:
     """Abort what runs in a session, the turns and wakes that wait there, and its sub-agents; people's messages stay."""
     interrupt(tx, session, Change.STOP, now)
-    stopped = runs.request_abort(tx, session.key, None, now)
-    waiting = tx.all(
-        f"SELECT id FROM runs WHERE session_key = ? AND {QUEUED} AND kind IN ('turn', 'wake') ORDER BY position",
-        session.key,
-    )
-    for (run_id,) in waiting:
-        stopped += runs.request_abort(tx, session.key, run_id, now)
-    for child in sessions.children(tx, session.key):
-        if child.archived_at is None:
-            live = tx.all(f"SELECT id FROM runs WHERE session_key = ? AND {LIVE}", child.key)
-            for (run_id,) in live:
-                stopped += runs.request_abort(tx, child.key, run_id, now)
-    return stopped
+    runs.request_abort(tx, session.key, None, now)
+    _abort_waiting(tx, session.key, "(kind IN ('turn', 'wake') OR spawn_id IS NOT NULL)", now)
+    spawns.cancel_children(tx, session.key, spawns.STOPPED, now)
 
 
 def reset(tx: Tx, key: str, now: int) -> Session:
     """Start a new transcript, and ask the active run to stop."""
     interrupt(tx, sessions.need(tx, key), Change.RESET, now)
     runs.request_abort(tx, key, None, now)
+    # In the new transcript a sub-agent would know nothing of the work that it is asked to report.
+    _abort_waiting(tx, key, "kind = 'announce' AND spawn_id IS NOT NULL", now)
+    barriers.forget(tx, key, now)
     return sessions.reset(tx, key, now)
+
+
+def _abort_waiting(tx: Tx, key: str, which: str, now: int) -> None:
+    """Abort those runs that wait in a session and that a condition names."""
+    rows = tx.all(f"SELECT id FROM runs WHERE session_key = ? AND {QUEUED} AND {which} ORDER BY position", key)
+    for (run_id,) in rows:
+        runs.request_abort(tx, key, run_id, now)
 
 
 def interrupt(tx: Tx, session: Session, change: Change, now: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from backchannel.core import verbosity
 from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelError, Sent
 from backchannel.core.control_words import is_silent
 from backchannel.core.decisions import Decision
@@ -29,11 +30,11 @@ from backchannel.core.delivery import (
     state_of,
 )
 from backchannel.core.facts import DeliveryChanged
-from backchannel.core.runs import Run, RunState
+from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
 from backchannel.storage.ids import new_id
-from backchannel.storage.transactions import sessions
+from backchannel.storage.transactions import sessions, spawns
 from backchannel.storage.tx import Row, Tx, columns, required
 
 FIELDS = columns(Delivery.__struct_fields__)
@@ -139,6 +140,7 @@ def update(tx: Tx, delivery_id: str, **changed: Any) -> Delivery:
     row = tx.one(f"UPDATE deliveries SET {sets} WHERE id = ? RETURNING {FIELDS}", *changed.values(), delivery_id)
     delivery = _delivery(required(row))
     tx.tell(DeliveryChanged(delivery))
+    spawns.receipt_changed(tx, delivery, delivery.updated_at)
     return delivery
 
 
@@ -173,8 +175,10 @@ def hand_over(
 ) -> Delivery:
     """Write a receipt's text and address, and put it in line; what says nothing, or has no address, is settled.
 
-    With `outlets` it is judged and split at once, else when its turn comes.
+    With `outlets` it is judged and split at once, else when its turn comes. On webchat a session is its own chat.
     """
+    if address is not None and address.channel == WEBCHAT.channel:
+        address = Address(channel=WEBCHAT.channel, to=need(tx, delivery_id).session_key)
     state, error = DeliveryState.PENDING, None
     if is_silent(text):
         state = DeliveryState.SKIPPED
@@ -259,6 +263,20 @@ def post_reply(tx: Tx, run: Run, now: int) -> None:
         post(tx, Post(session_key=run.session_key, address=address, text=run.reply or "", run_id=run.id), now)
 
 
+def post_call(tx: Tx, run: Run, call: ToolCall, now: int) -> None:
+    """Tell the chat that a run answers to of a tool call, in the commit of its result, if its session wants that.
+
+    Webchat sees the call in the transcript.
+    """
+    address = None if run.reply_to is None or not run.deliver else read_address(run.reply_to)
+    if address is None or address.channel == WEBCHAT.channel:
+        return
+    session = sessions.find(tx, run.session_key)
+    if session is not None and session.verbose_level == verbosity.ON:
+        line = verbosity.tool_line(call)
+        post(tx, Post(session_key=run.session_key, address=address, text=line, run_id=run.id), now)
+
+
 # Sending
 
 
@@ -273,7 +291,8 @@ def _in(lane: DeliveryLane) -> tuple[str, list[str]]:
 def claim(tx: Tx, lane: DeliveryLane, outlets: Outlets, now: int) -> Claimed | None:
     """Mark the next part of a lane as being sent, unless it waits for its time or another is on its way.
 
-    A delivery whose turn comes first is judged by its real destination, and split for it.
+    A delivery whose turn comes first is judged by its real destination, and split for it. Those for webchat are settled
+    here.
     """
     where, values = _in(lane)
     while row := tx.one(f"SELECT {FIELDS} FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values):
@@ -285,7 +304,11 @@ def claim(tx: Tx, lane: DeliveryLane, outlets: Outlets, now: int) -> Claimed | N
         elif outlets.limit(lane.channel) is None:
             head = _fail(tx, head.id, _no_channel(lane.channel, outlets), now)
         if head.state is DeliveryState.PENDING:
-            return _begin(tx, head, now)
+            claimed = _begin(tx, head, now)
+            if lane.channel != WEBCHAT.channel:
+                return claimed
+            # The message is in the transcript, and this commit is told as a `chat` event: nobody else has to take it.
+            _write(tx, claimed.part, Attempted(state=DeliveryState.SENT), now)
     return None
 
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from backchannel.core.keys import KeyScheme
-from backchannel.storage.transactions import timers
+from backchannel.storage.transactions import barriers, cleanup, cron, timers
 from backchannel.storage.transactions.timers import Timer
 from backchannel.storage.tx import Tx
 
 Handler = Callable[[Tx, str, KeyScheme, int], None]
 """Gets what the timer is about, and the time it is now. The row is gone: what shall happen again sets it again."""
 
-HANDLERS: Mapping[str, Handler] = {}
+HANDLERS: Mapping[str, Handler] = {
+    cleanup.TIMER: cleanup.due,
+    barriers.TIMER: barriers.deadline,
+    cron.TIMER: cron.fire,
+}
 
 
 def carry_out(tx: Tx, timer: Timer, scheme: KeyScheme, now: int) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
-from backchannel.core.chain import Lineage, path_at
 from backchannel.core.delivery import Delivery, DeliveryState
-from backchannel.core.exchange import SendLimits, open_exchange, step
+from backchannel.core.exchange import SendLimits, open_exchange, step, why_not_retried
 from backchannel.core.exchange_values import (
     AbortRun,
     Action,
@@ -31,20 +31,20 @@ from backchannel.core.exchange_values import (
     SendRequest,
     SessionInterrupted,
     Settle,
+    Stepped,
     WaitEnd,
     WaitEnded,
     read_exchange,
     write_exchange,
 )
-from backchannel.core.keys import CallerKeys, KeyScheme, Kind, SessionKey, row_channel
+from backchannel.core.keys import KeyScheme, Kind, SessionKey, row_channel
 from backchannel.core.messages import Message, Role, TextBlock
-from backchannel.core.runs import Chain, Run, RunRequest
+from backchannel.core.runs import Run, RunRequest
 from backchannel.core.sessions import Session
 from backchannel.core.waits import Wait, may_wait
-from backchannel.errors import ExchangeNotFound, SessionNotFound
+from backchannel.errors import ExchangeNotFound, FenceLost, InvalidRequest, SessionNotFound, StopRequested
 from backchannel.storage.ids import new_id
-from backchannel.storage.transactions import deliveries, idempotency, inbox, receipts, runs, sessions
-from backchannel.storage.transactions.deliveries import Receipt
+from backchannel.storage.transactions import chains, deliveries, idempotency, inbox, receipts, runs, sessions
 from backchannel.storage.tx import LIVE, Check, Tx, required
 
 
@@ -80,21 +80,24 @@ def open_(tx: Tx, ask: Ask, scheme: KeyScheme, limits: SendLimits, check: Check,
         idempotency.find_run(tx, ask.run_id, ask.digest)  # refuses a key that stands for something else
     if find(tx, ask.exchange_id) is not None:
         return look(tx, ask.exchange_id)
+    if ask.calling_run is not None:
+        _check_at_work(runs.need(tx, ask.calling_run))
     target = _target(tx, ask.target, scheme)
-    show = _shown(scheme)
+    show = chains.shown(scheme)
     if ask.wait_ms > 0 and ask.requester == ask.target:
         # Also where a program calls in the name of a session that is not there yet.
         return Refused(may_wait((), str(ask.target), str(ask.target), show))
     request = SendRequest(
         exchange_id=ask.exchange_id,
-        run_id=ask.run_id,
+        # A key of a client is the id of its run, and was looked at above.
+        run_id=ask.run_id if ask.digest is not None else runs.free_id(tx, ask.run_id),
         requester=None if ask.requester is None else _party(tx, ask.requester, show),
         target=_as_party(ask.target, target, show),
         message=ask.message,
         call_id=ask.call_id,
         is_waiting=ask.wait_ms > 0,
         address=target.address if target else None,
-        origin=_lineage(tx, ask.calling_run, show),
+        origin=chains.lineage(tx, ask.calling_run, show),
     )
     opened = open_exchange(request, _waits(tx, now), limits, show)
     if isinstance(opened, Refused):
@@ -109,18 +112,32 @@ def open_(tx: Tx, ask: Ask, scheme: KeyScheme, limits: SendLimits, check: Check,
     return look(tx, exchange.id)
 
 
+def _check_at_work(run: Run) -> None:
+    """Refuse a send that comes after its run has ended, or was asked to stop: its call is closed, or about to be.
+
+    Raises:
+        FenceLost, StopRequested
+    """
+    if run.is_finished:
+        raise FenceLost(run.id)
+    if run.abort_requested:
+        raise StopRequested(run.id)
+
+
 def _insert(tx: Tx, exchange: Exchange, ask: Ask, now: int) -> None:
     delivery_id = new_id()
     requester = None if ask.requester is None else str(ask.requester)
     tx.run(
-        "INSERT INTO exchanges (id, requester_key, target_key, state, turn, body, delivery_id, created_at, updated_at) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO exchanges "
+        "(id, requester_key, target_key, state, turn, body, call_id, delivery_id, created_at, updated_at) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         exchange.id,
         requester,
         str(ask.target),
         exchange.state.value,
         exchange.turn,
         write_exchange(exchange),
+        exchange.call_id,
         delivery_id,
         now,
         now,
@@ -135,6 +152,18 @@ def _insert(tx: Tx, exchange: Exchange, ask: Ask, now: int) -> None:
             exchange.primary_run,
             now + ask.wait_ms,
         )
+        _hold_wait(tx, ask.call_id)
+
+
+def _hold_wait(tx: Tx, call_id: str) -> None:
+    """Say that the calling run waits under the fence it has now: recovery does not blame it for a crash."""
+    tx.run(
+        "UPDATE waits SET fence = "
+        "coalesce((SELECT r.fence FROM tool_calls c JOIN runs r ON r.id = c.run_id WHERE c.id = ?), 0) "
+        "WHERE call_id = ?",
+        call_id,
+        call_id,
+    )
 
 
 def _target(tx: Tx, key: SessionKey, scheme: KeyScheme) -> Session | None:
@@ -148,12 +177,6 @@ def _target(tx: Tx, key: SessionKey, scheme: KeyScheme) -> Session | None:
     if not is_there and not scheme.is_main(key):
         raise SessionNotFound(f"there is no session {str(key)!r} any more: it was deleted", sessionKey=str(key))
     return session
-
-
-def _shown(scheme: KeyScheme) -> Callable[[str], str]:
-    """Tell how keys are written in texts and paths."""
-    keys = CallerKeys(scheme, None)
-    return lambda key: keys.show(SessionKey.stored(key))
 
 
 def _party(tx: Tx, key: SessionKey, show: Callable[[str], str]) -> Party | None:
@@ -171,32 +194,6 @@ def _as_party(key: SessionKey, session: Session | None, show: Callable[[str], st
 def _channel(session: Session, key: SessionKey) -> str:
     address = session.address
     return row_channel(key, Kind(session.kind), session.channel, address.channel if address else None)
-
-
-def _lineage(tx: Tx, run_id: str | None, show: Callable[[str], str]) -> Lineage | None:
-    """Tell where the calling run stands in its chain; a call from outside a run starts a new one."""
-    if run_id is None:
-        return None
-    run = runs.need(tx, run_id)
-    path: tuple[str, ...] = ()
-    if run.exchange_id is not None and (exchange := find(tx, run.exchange_id)) is not None:
-        path = exchange.path
-    path = path_at(path, show(run.session_key))
-    return Lineage(chain=Chain(run.chain_id, run.hop), path=path, runs=_chain_runs(tx, run.chain_id))
-
-
-def _chain_runs(tx: Tx, chain_id: str) -> int:
-    """Count the runs of a chain: the one that began it is one, or, where a send from outside did, a whole exchange."""
-    (further,) = required(tx.one("SELECT count(*) FROM runs WHERE chain_id = ? AND hop > 0", chain_id))
-    (first,) = required(
-        tx.one(
-            "SELECT count(*) FROM runs WHERE exchange_id = (SELECT exchange_id FROM runs WHERE id = ?) "
-            "AND chain_id = ? AND hop = 0",
-            chain_id,
-            chain_id,
-        )
-    )
-    return int(further) + max(1, int(first))
 
 
 def _waits(tx: Tx, now: int) -> list[Wait]:
@@ -223,12 +220,39 @@ def look(tx: Tx, exchange_id: str) -> Opened:
     return Opened(exchange, runs.need(tx, exchange.primary_run), delivery_id, state, None if wait is None else wait[0])
 
 
+def sent_by(tx: Tx, call_id: str) -> Opened | None:
+    """Load the exchange that a tool call has opened, if it has."""
+    row = tx.one("SELECT id FROM exchanges WHERE call_id = ?", call_id)
+    return None if row is None else look(tx, row[0])
+
+
+def repeat(tx: Tx, call_id: str) -> Opened | None:
+    """Take up a call again that was made before a crash: what it has sent stays sent, and it waits on if it waited."""
+    opened = sent_by(tx, call_id)
+    if opened is not None:
+        _hold_wait(tx, call_id)
+    return opened
+
+
+def tell_of_call(tx: Tx, call_id: str) -> str | None:
+    """Say what a call has sent, for one that can no longer say it itself; None when it has sent nothing."""
+    opened = sent_by(tx, call_id)
+    if opened is None:
+        return None
+    run, name = opened.run, opened.exchange.target.name
+    state = f"it has ended as {run.state}" if run.is_finished else f"it is still {run.state}"
+    return (
+        f"its message was sent to session {name!r} as run {run.id!r} ({state}): do not send it again, "
+        "what is replied comes as a message of its own"
+    )
+
+
 class Story(msgspec.Struct, frozen=True):
     """An exchange with all that became of it."""
 
     exchange: Exchange
     runs: list[Run]
-    receipt: Receipt
+    receipt: deliveries.Receipt
     created_at: int
     updated_at: int
 
@@ -272,6 +296,17 @@ def run_ended(tx: Tx, run: Run, now: int) -> None:
         _advance(tx, run.exchange_id, ended, now)
 
 
+def check_retry(tx: Tx, run: Run) -> None:
+    """Refuse to run something again whose exchange would not hear of it.
+
+    Raises:
+        InvalidRequest: the message says where the exchange is.
+    """
+    exchange = None if run.exchange_id is None else find(tx, run.exchange_id)
+    if exchange is not None and (why := why_not_retried(exchange, run.id)) is not None:
+        raise InvalidRequest(f"run {run.id!r} cannot be retried: {why}", runId=run.id)
+
+
 def run_retried(tx: Tx, run: Run, now: int) -> None:
     """Take an exchange up again whose failed run a person retries."""
     if run.exchange_id is not None:
@@ -295,6 +330,11 @@ def expire_wait(tx: Tx, exchange_id: str, now: int) -> Opened:
         tx.run("DELETE FROM waits WHERE call_id = ?", opened.exchange.call_id)
     _advance(tx, exchange_id, WaitEnded(WaitEnd.EXPIRED), now)
     return look(tx, exchange_id)
+
+
+def call_answered(tx: Tx, call_id: str, now: int, *, is_error: bool) -> None:
+    """A tool call that may have been waiting has its result; one that failed in itself did not bring the reply."""
+    call_ended(tx, call_id, WaitEnd.BROKEN if is_error else WaitEnd.ANSWERED, now)
 
 
 def call_ended(tx: Tx, call_id: str, how: WaitEnd, now: int) -> None:
@@ -324,10 +364,21 @@ def _advance(tx: Tx, exchange_id: str, event: Event, now: int) -> None:
         return
     before = read_exchange(row[0])
     target = sessions.find(tx, str(before.target.key))
-    exchange, actions = step(before, event, target.address if target else None)
+    exchange, actions = _named(tx, *step(before, event, target.address if target else None))
     if exchange != before:
         _write(tx, exchange, now)
     _perform(tx, exchange, actions, now)
+
+
+def _named(tx: Tx, exchange: Exchange, actions: tuple[Action, ...]) -> Stepped:
+    """Give the run that is to be queued an id of its own."""
+    named: list[Action] = []
+    for action in actions:
+        if isinstance(action, QueueRun):
+            action = replace(action, id=runs.free_id(tx, action.id))
+            exchange = replace(exchange, run_id=action.id)
+        named.append(action)
+    return exchange, tuple(named)
 
 
 def _write(tx: Tx, exchange: Exchange, now: int) -> None:
@@ -351,7 +402,8 @@ def _perform(tx: Tx, exchange: Exchange, actions: tuple[Action, ...], now: int) 
             case AddNote():
                 _add_note(tx, action, now)
             case Deliver():
-                receipts.hand_over(tx, _receipt(tx, exchange), action.text, action.address, now)
+                delivery_id = _receipt(tx, exchange)
+                receipts.hand_over(tx, delivery_id, action.text, action.address, now, run_id=action.run_id)
             case Settle():
                 receipts.settle(tx, _receipt(tx, exchange), action.outcome.value, action.reason, now)
             case Reopen():
@@ -385,9 +437,6 @@ def _abort(tx: Tx, action: AbortRun, now: int) -> None:
 
 
 def _add_note(tx: Tx, action: AddNote, now: int) -> None:
-    session = sessions.find(tx, str(action.key))
-    if session is None or session.archived_at is not None or session.deleting:
-        return  # nobody is left to read it
     note = Message(
         id=new_id(),
         role=Role.USER,
@@ -395,4 +444,4 @@ def _add_note(tx: Tx, action: AddNote, now: int) -> None:
         timestamp=now,
         provenance=action.provenance,
     )
-    inbox.add_to(tx, session, note, now)
+    inbox.add_if_kept(tx, action.key, note, now)

@@ -14,6 +14,7 @@ from backchannel.core.runs import Accepted, RunRequest
 from backchannel.core.sessions import Session, write_address
 from backchannel.storage.ids import new_id
 from backchannel.storage.transactions import commands, deliveries, inbox, runs, sessions
+from backchannel.storage.transactions.commands import Asker, Judge
 from backchannel.storage.transactions.deliveries import Outlets, Post
 from backchannel.storage.tx import Tx
 
@@ -26,7 +27,9 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     admit: Callable[[Session | None], Admission]
     """Decides what is done with it, from its session as it is in the unit."""
     agent_model: str | None = None
-    """The model of the session's agent, for `/status`."""
+    """The model of the session's agent, for `/status` and `/model`."""
+    judge: Judge | None = None
+    """Tells what the send policy says of its session, for `/status`."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -140,6 +143,7 @@ def _command(tx: Tx, arrival: Arrival, admission: Admission, scheme: KeyScheme, 
     if isinstance(command, CommandReply):
         text = command.text
     else:
-        text = commands.carry_out(tx, command, routed.key, scheme, admission.standing, arrival.agent_model, now)
+        asker = Asker(standing=admission.standing, agent_model=arrival.agent_model, judge=arrival.judge)
+        text = commands.carry_out(tx, command, routed.key, scheme, asker, now)
     reply = Post(session_key=str(routed.key), address=routed.address, text=text, always=True)
     deliveries.post(tx, reply, now, outlets)

@@ -31,6 +31,13 @@ def add_to(tx: Tx, session: Session, note: Message, now: int) -> None:
     tx.tell(SessionChanged(session.key, "note"))
 
 
+def add_if_kept(tx: Tx, key: SessionKey, note: Message, now: int) -> None:
+    """Accept a note of a flow; a session that is gone has nobody left to read it."""
+    session = sessions.find(tx, str(key))
+    if session is not None and session.archived_at is None and not session.deleting:
+        add_to(tx, session, note, now)
+
+
 def flush(tx: Tx, session: Session) -> None:
     """Put all waiting notes into the transcript: the session is at a boundary."""
     waiting = tx.all("SELECT body FROM inbox WHERE session_key = ? ORDER BY position", session.key)

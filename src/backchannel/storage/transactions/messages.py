@@ -11,6 +11,9 @@ from backchannel.core.messages import Message, Role, decode_message, encode_mess
 from backchannel.errors import NotFound
 from backchannel.storage.tx import Row, Tx, required
 
+LOOKED_BACK = 50
+"""How many messages are looked at for a run's last words."""
+
 
 class HistoryPage(msgspec.Struct, frozen=True):
     """Messages, oldest first; `has_more` tells of older ones (or newer ones, reading forwards)."""
@@ -72,6 +75,24 @@ def history(
     if after is None:
         page.reverse()
     return HistoryPage(page, len(rows) > limit)
+
+
+def last_text_of(tx: Tx, session_id: str, run_id: str, role: Role) -> str | None:
+    """Find the newest text that a run wrote in this role; looks back only a little, one by one: they may be long."""
+    (before,) = required(tx.one("SELECT next_seq FROM session_ids WHERE session_id = ?", session_id))
+    for _ in range(LOOKED_BACK):
+        row = tx.one(
+            "SELECT seq, body FROM messages WHERE session_id = ? AND seq < ? AND role = ? ORDER BY seq DESC LIMIT 1",
+            session_id,
+            before,
+            role.value,
+        )
+        if row is None:
+            return None
+        before, message = row[0], decode_message(row[1])
+        if message.run_id == run_id and message.text.strip():
+            return message.text
+    return None
 
 
 def seq_of(tx: Tx, session_id: str, message_id: str) -> int:

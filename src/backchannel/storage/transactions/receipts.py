@@ -1,36 +1,38 @@
-"""The receipt of an announce: it exists from the moment a send is accepted, and is settled once."""
+"""The receipt of an announce: it exists from the moment a send or a spawn is accepted, and is settled once."""
 
 from __future__ import annotations
 
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.facts import DeliveryChanged
-from backchannel.core.sessions import WEBCHAT, Address
+from backchannel.core.sessions import Address
 from backchannel.storage.transactions import deliveries
 from backchannel.storage.tx import Tx
 
 
-def open_(tx: Tx, delivery_id: str, session_key: str, exchange_id: str, now: int) -> None:
+def open_(
+    tx: Tx, delivery_id: str, session_key: str, exchange_id: str | None, now: int, *, run_id: str | None = None
+) -> None:
     """Make a receipt for a text that is not written yet; it stands in no line."""
     tx.run(
-        "INSERT INTO deliveries (id, session_key, exchange_id, state, created_at, updated_at) "
-        "VALUES (?, ?, ?, 'pending', ?, ?)",
+        "INSERT INTO deliveries (id, session_key, exchange_id, run_id, state, created_at, updated_at) "
+        "VALUES (?, ?, ?, ?, 'pending', ?, ?)",
         delivery_id,
         session_key,
         exchange_id,
+        run_id,
         now,
         now,
     )
     tx.tell(DeliveryChanged(deliveries.need(tx, delivery_id)))
 
 
-def hand_over(tx: Tx, delivery_id: str, text: str, address: Address, now: int) -> None:
-    """Write the text, and put it in line to be sent; on webchat the message in the transcript is the delivery."""
-    if address.channel == WEBCHAT.channel:
-        deliveries.update(
-            tx, delivery_id, state=DeliveryState.SENT.value, text=text, channel=address.channel, updated_at=now
-        )
-    else:
-        deliveries.hand_over(tx, delivery_id, text, address, now)
+def hand_over(
+    tx: Tx, delivery_id: str, text: str, address: Address | None, now: int, *, run_id: str | None = None
+) -> None:
+    """Write the text, and the run that wrote it where that was not known before, and put it in line to be sent."""
+    if run_id is not None:
+        tx.run("UPDATE deliveries SET run_id = ? WHERE id = ?", run_id, delivery_id)
+    deliveries.hand_over(tx, delivery_id, text, address, now)
 
 
 def settle(tx: Tx, delivery_id: str, outcome: str, reason: str, now: int) -> None:

@@ -10,6 +10,14 @@ from backchannel.errors import InvalidRequest
 from backchannel.storage.transactions import exchanges, runs, sessions
 from backchannel.storage.tx import RUNNING, Tx, required
 
+# A run that did nothing but wait for other sessions when its process died. A function agent is run from its beginning:
+# that it waited before an earlier crash proves nothing, for it may have died on the way back to its call.
+_OPEN_CALLS = (
+    "SELECT 1 FROM tool_calls c LEFT JOIN waits w ON w.call_id = c.id AND (c.step >= 0 OR w.fence = runs.fence) "
+    "WHERE c.run_id = runs.id AND c.state <> 'done'"
+)
+_ONLY_WAITS = f"EXISTS ({_OPEN_CALLS} AND w.call_id IS NOT NULL) AND NOT EXISTS ({_OPEN_CALLS} AND w.call_id IS NULL)"
+
 
 class Interrupted(msgspec.Struct, frozen=True):
     """A run that was running when its process ended."""
@@ -27,7 +35,8 @@ def enter(tx: Tx, now: int) -> int:
     # Only runs that the dead process itself had taken up count: one that still waited was not the cause.
     tx.run(
         f"UPDATE runs SET crashes = crashes + 1 WHERE {RUNNING} "
-        "AND fence IN (SELECT number FROM processes WHERE ended_at IS NULL AND number < ?)",
+        "AND fence IN (SELECT number FROM processes WHERE ended_at IS NULL AND number < ?) "
+        f"AND NOT ({_ONLY_WAITS})",
         number,
     )
     tx.run("UPDATE processes SET ended_at = ? WHERE ended_at IS NULL AND number < ?", now, number)
@@ -63,7 +72,7 @@ def resume(tx: Tx, run_id: str, number: int, now: int) -> Started | None:
     fence = Fence(run_id, number)
     outcome = _final(run)
     if outcome is None:
-        return Started(held, fence)
+        return Started(held, fence, sessions.required_session(tx, run.session_key))
     runs.finish(tx, fence, outcome, reply=None, at_step=run.step, ran_ms=run.ran_ms, now=now)
     return None
 
@@ -92,6 +101,7 @@ def retry(tx: Tx, run_id: str, now: int) -> Run:
             runId=run_id,
         )
     sessions.check_kept(sessions.need(tx, run.session_key))
+    exchanges.check_retry(tx, run)
     tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", now, run.session_key)
     tx.tell(SessionChanged(run.session_key, "run"))
     queued = runs.update(

@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from backchannel.core.facts import RunChanged, SessionChanged
-from backchannel.core.keys import KeyScheme
+from backchannel.core.keys import KeyScheme, Kind
 from backchannel.core.messages import Message, Role, decode_message, encode_message
-from backchannel.core.runs import Accepted, Fence, Outcome, Run, RunRequest, RunState, Started
+from backchannel.core.runs import Accepted, Fence, Outcome, Run, RunKind, RunRequest, RunState, Started
 from backchannel.core.sessions import WEBCHAT, Session, write_address
 from backchannel.errors import FenceLost, RunNotFound, StopRequested
 from backchannel.storage.ids import new_id
 
-# Ending a run takes its exchange on, and taking an exchange on may end a run: the two modules call each other.
-from backchannel.storage.transactions import calls, deliveries, exchanges, idempotency, inbox, messages, sessions
+# Ending a run takes its flow on, and taking a flow on may end a run: the modules call each other.
+from backchannel.storage.transactions import (
+    barriers,
+    calls,
+    deliveries,
+    exchanges,
+    idempotency,
+    inbox,
+    messages,
+    sessions,
+    spawns,
+)
 from backchannel.storage.tx import LIVE, QUEUED, Check, Row, Tx, columns, required
 
 FIELDS = columns(Run.__struct_fields__)
+
+
+class Sets(NamedTuple):
+    """Columns of another row that are changed in the same statement: the SQL, which ends in a comma, and its values."""
+
+    sql: str
+    values: Sequence[Any]
+
+
 ABORTED = Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
 
 
@@ -71,53 +90,77 @@ def accept(
     if request.provenance.source_channel == WEBCHAT.channel and session.delivery_context is None:
         # Only for want of any other: outside channels change the return address, webchat never does.
         session = sessions.update(tx, session.key, "delivery_context = ?", write_address(WEBCHAT))
+    if request.label is not None and request.kind is RunKind.HOOK and session.kind == Kind.HOOK:
+        session = sessions.update(tx, session.key, "display_name = coalesce(display_name, ?)", request.label)
     if check is not None:
         check(session)
-    run = _insert(tx, request, session, now)
     if request.id is not None:
         idempotency.remember_run(tx, request.id, request.digest, now)
+    message = _message(request, now)
     if number is not None and session.lane_is_free:
-        started = _begin(tx, run, session, number, now)
-        return Accepted(started.run, started)
+        run = _insert(tx, request, message, session, now, number)
+        started = _enter(tx, run, message, session, number, now)
+        return Accepted(run, started)
+    run = _insert(tx, request, message, session, now)
     tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", now, session.key)
     tx.tell(RunChanged(run))
     tx.tell(SessionChanged(session.key, "run"))
     return Accepted(run, None)
 
 
-def _insert(tx: Tx, request: RunRequest, session: Session, now: int) -> Run:
-    run_id = request.id or new_id()
-    message = Message(
+def _message(request: RunRequest, now: int) -> Message:
+    return Message(
         id=new_id(),
         role=Role.USER,
         content=request.content,
         timestamp=now,
-        run_id=run_id,
+        run_id=request.id or new_id(),
         provenance=request.provenance,
+        label=request.label,
     )
+
+
+def _insert(
+    tx: Tx, request: RunRequest, message: Message, session: Session, now: int, number: int | None = None
+) -> Run:
+    """Write a run, queued with its message or, with a process `number`, as one that starts at once."""
+    starts = number is not None
     # The reply address is written now and never looked up later: the session's may change while the run waits.
     reply_to = session.delivery_context if request.reply_to is None else write_address(request.reply_to)
     chain = request.chain
     row = tx.one(
-        "INSERT INTO runs (id, session_key, kind, state, accepted_at, message, message_id, deliver, reply_to, model, "
-        "thinking, timeout_s, chain_id, hop, exchange_id) "
-        f"VALUES (?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {FIELDS}",
-        run_id,
+        "INSERT INTO runs (id, session_key, kind, state, session_id, accepted_at, started_at, fence, message, "
+        "message_id, deliver, reply_to, model, thinking, timeout_s, chain_id, hop, exchange_id, spawn_id) "
+        f"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {FIELDS}",
+        message.run_id,
         session.key,
         request.kind.value,
+        RunState.RUNNING.value if starts else RunState.QUEUED.value,
+        session.session_id if starts else None,
         now,
-        encode_message(message).decode(),
+        now if starts else None,
+        number or 0,
+        None if starts else encode_message(message).decode(),
         message.id,
         int(request.deliver),
         reply_to,
         request.model,
         request.thinking,
         request.timeout_s,
-        run_id if chain is None else chain.id,
+        message.run_id if chain is None else chain.id,
         0 if chain is None else chain.hop,
         request.exchange_id,
+        request.spawn_id,
     )
     return _run(required(row))
+
+
+def free_id(tx: Tx, wanted: str) -> str:
+    """Give a run of a flow the id that follows from the flow's own, unless somebody has called a run so.
+
+    Clients' keys are ids of their runs: with a name that can be guessed, nobody may keep a step from happening.
+    """
+    return wanted if find(tx, wanted) is None else new_id()
 
 
 def queue_step(tx: Tx, request: RunRequest, now: int) -> None:
@@ -125,7 +168,7 @@ def queue_step(tx: Tx, request: RunRequest, now: int) -> None:
     if request.id is not None and find(tx, request.id) is not None:
         return
     session = sessions.required_session(tx, str(request.key))
-    run = _insert(tx, request, session, now)
+    run = _insert(tx, request, _message(request, now), session, now)
     tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", now, session.key)
     tx.tell(RunChanged(run))
     tx.tell(SessionChanged(session.key, "run"))
@@ -147,22 +190,28 @@ def start_next(tx: Tx, key: str, number: int, now: int) -> Started | None:
 
 
 def _begin(tx: Tx, run: Run, session: Session, number: int, now: int) -> Started:
-    """Bind a run to the current transcript, with its message in it; an idle session has no notes left to let in."""
-    message = _message_to_append(tx, run, session)
+    """Bind a run that was queued to the current transcript, and start it."""
+    row = tx.one(
+        "UPDATE runs SET state = 'running', session_id = ?, started_at = coalesce(started_at, ?), fence = ?, "
+        f"message = NULL WHERE id = ? RETURNING {FIELDS}",
+        session.session_id,
+        now,
+        number,
+        run.id,
+    )
+    return _enter(tx, _run(required(row)), _message_to_append(tx, run, session), session, number, now)
+
+
+def _enter(tx: Tx, run: Run, message: Message | None, session: Session, number: int, now: int) -> Started:
+    """Put the message of a run that starts into the transcript; an idle session has no notes left to let in."""
+    if session.held_posts:
+        barriers.tell_held(tx, session, now)
     if message is not None:
         messages.append(tx, session.key, session.session_id, message)
     tx.run("UPDATE sessions SET running_run = ?, updated_at = ? WHERE key = ?", run.id, now, session.key)
-    started = update(
-        tx,
-        run.id,
-        state=RunState.RUNNING.value,
-        session_id=session.session_id,
-        started_at=run.started_at or now,
-        fence=number,
-        message=None,
-    )
+    tx.tell(RunChanged(run))
     tx.tell(SessionChanged(session.key, "run"))
-    return Started(started, Fence(run.id, number))
+    return Started(run, Fence(run.id, number), session)
 
 
 def _message_to_append(tx: Tx, run: Run, session: Session) -> Message | None:
@@ -208,10 +257,13 @@ def finish(
     return close(tx, run, outcome, run.reply, now, ran_ms=ran_ms)
 
 
-def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, now: int, **changed: Any) -> Run:
+def close(
+    tx: Tx, run: Run, outcome: Outcome, reply: str | None, now: int, used: Sets | None = None, **changed: Any
+) -> Run:
     """Write how a running run ended, free the lane, and let the notes in: the session is at a boundary.
 
-    A reply that is to leave the gateway gets its receipt in the same commit.
+    A reply that is to leave the gateway gets its receipt in the same commit. `used` is what the last step changes in
+    the session's row besides.
     """
     ended = update(
         tx,
@@ -224,22 +276,38 @@ def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, now: int, **cha
         reply=reply,
         crashes=0,
     )
-    session = sessions.update(
-        tx,
-        run.session_key,
-        "running_run = NULL, updated_at = ?, "
-        "aborted_last_run = CASE WHEN session_id = ? THEN ? ELSE aborted_last_run END",
-        now,
-        run.session_id,
-        int(outcome.state is RunState.ABORTED),  # said of the transcript it ran in, which a reset may have replaced
-    )
-    inbox.flush(tx, session)
+    session, has_notes, has_barrier = _free_lane(tx, ended, used or Sets("", ()), now)
+    if has_notes:
+        inbox.flush(tx, session)
     deliveries.post_reply(tx, ended, now)
     exchanges.run_ended(tx, ended, now)
+    spawns.run_ended(tx, ended, now)
+    if has_barrier:
+        barriers.run_ended(tx, run.id, now)
     if session.deleting:
         sessions.archive(tx, session, now)
     tx.tell(SessionChanged(run.session_key, "run"))
     return ended
+
+
+def _free_lane(tx: Tx, run: Run, used: Sets, now: int) -> tuple[Session, bool, bool]:
+    """Free a session's lane, and look in the same breath whether it has notes, and whether the run has spawned."""
+    row = required(
+        tx.one(
+            f"UPDATE sessions SET {used.sql}running_run = NULL, updated_at = ?, "
+            "aborted_last_run = CASE WHEN session_id = ? THEN ? ELSE aborted_last_run END WHERE key = ? "
+            f"RETURNING {sessions.FIELDS}, EXISTS (SELECT 1 FROM inbox WHERE session_key = ?), "
+            "EXISTS (SELECT 1 FROM barriers WHERE id = ?)",
+            *used.values,
+            now,
+            run.session_id,  # said of the transcript it ran in, which a reset may have replaced
+            int(run.state is RunState.ABORTED),
+            run.session_key,
+            run.session_key,
+            run.id,
+        )
+    )
+    return sessions.of_row(row[:-2]), bool(row[-2]), bool(row[-1])
 
 
 def _transcript(run: Run) -> str:
@@ -275,6 +343,7 @@ def _abort_queued(tx: Tx, run: Run, now: int) -> Run:
         error="aborted before it started",
     )
     exchanges.run_ended(tx, aborted, now)
+    spawns.run_ended(tx, aborted, now)
     return aborted
 
 

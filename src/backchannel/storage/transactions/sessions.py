@@ -33,13 +33,14 @@ class SessionIdEntry(msgspec.Struct, frozen=True, array_like=True):
         return self.ended_at is None
 
 
-def _session(row: Row) -> Session:
+def of_row(row: Row) -> Session:
+    """Read a row of `FIELDS`."""
     return msgspec.convert(row, Session, strict=False)
 
 
 def find(tx: Tx, key: str) -> Session | None:
     row = tx.one(f"SELECT {FIELDS} FROM sessions WHERE key = ?", key)
-    return None if row is None else _session(row)
+    return None if row is None else of_row(row)
 
 
 def need(tx: Tx, key: str) -> Session:
@@ -80,7 +81,7 @@ def _create(tx: Tx, key: SessionKey, scheme: KeyScheme, now: int) -> Session:
         channel,
     )
     tx.tell(SessionChanged(str(key), "created"))
-    return _session(required(row))
+    return of_row(required(row))
 
 
 def _revive(tx: Tx, session: Session, now: int) -> Session:
@@ -209,12 +210,12 @@ def archive(tx: Tx, session: Session, now: int) -> None:
 
 def required_session(tx: Tx, key: str) -> Session:
     """Load a session that rows point to, archived or not."""
-    return _session(required(tx.one(f"SELECT {FIELDS} FROM sessions WHERE key = ?", key)))
+    return of_row(required(tx.one(f"SELECT {FIELDS} FROM sessions WHERE key = ?", key)))
 
 
 def update(tx: Tx, key: str, sets: str, *values: Any) -> Session:
     """Change columns of a session, and load it as it is then."""
-    return _session(required(tx.one(f"UPDATE sessions SET {sets} WHERE key = ? RETURNING {FIELDS}", *values, key)))
+    return of_row(required(tx.one(f"UPDATE sessions SET {sets} WHERE key = ? RETURNING {FIELDS}", *values, key)))
 
 
 def by_id(tx: Tx, session_id: str) -> SessionIdEntry | None:
@@ -227,7 +228,7 @@ def labelled(tx: Tx, label: str, agent_id: str | None) -> list[Session]:
     if agent_id is not None:
         where += " AND agent_id = ?"
         values.append(agent_id)
-    return [_session(row) for row in tx.all(f"SELECT {FIELDS} FROM sessions WHERE {where} ORDER BY key", *values)]
+    return [of_row(row) for row in tx.all(f"SELECT {FIELDS} FROM sessions WHERE {where} ORDER BY key", *values)]
 
 
 def page(tx: Tx, wanted: SessionFilter, after: Page | None, limit: int, offset: int) -> list[Session]:
@@ -246,7 +247,7 @@ def page(tx: Tx, wanted: SessionFilter, after: Page | None, limit: int, offset: 
         limit,
         offset,
     )
-    return [_session(row) for row in rows]
+    return [of_row(row) for row in rows]
 
 
 def _among_visible(scope: Scope, where: str, values: list[Any], limit: int) -> tuple[str, list[Any]]:
@@ -297,7 +298,7 @@ def _escape_like(text: str) -> str:
 def children(tx: Tx, key: str) -> list[Session]:
     """List the sessions that one has spawned, oldest first, archived ones included."""
     rows = tx.all(f"SELECT {FIELDS} FROM sessions WHERE spawned_by = ? ORDER BY created_at, key", key)
-    return [_session(row) for row in rows]
+    return [of_row(row) for row in rows]
 
 
 def agents_with_sessions(tx: Tx) -> list[str]:

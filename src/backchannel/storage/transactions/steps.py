@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from backchannel.core.exchange_values import WaitEnd
 from backchannel.core.messages import Message
 from backchannel.core.runs import CallState, Fence, Outcome, Run, RunState, Step, ToolCall
-from backchannel.storage.transactions import calls, exchanges, messages, runs
+from backchannel.storage.transactions import calls, deliveries, exchanges, messages, runs
+from backchannel.storage.transactions.runs import Sets
 from backchannel.storage.tx import Tx
 
 
@@ -21,10 +21,9 @@ class Committed(msgspec.Struct, frozen=True):
 def commit_reply(tx: Tx, fence: Fence, step: Step, now: int) -> Committed:
     """Write a model's reply. One without tool calls is the last: the run ends in the same commit."""
     run = runs.unstopped(tx, fence)
-    if not step.reply.tool_calls:
-        calls.close_open(tx, run, Outcome(state=RunState.OK), now)  # those that a function agent did not wait for
+    if step.leaves_calls:
+        calls.close_open(tx, run, Outcome(state=RunState.OK), now)
     messages.append(tx, run.session_key, run.session_id or "", step.reply)
-    _add_usage(tx, run, step)
     cost = step.usage.cost
     changed = {
         "step": run.step + 1,
@@ -35,9 +34,11 @@ def commit_reply(tx: Tx, fence: Fence, step: Step, now: int) -> Committed:
         "cost": run.cost if cost is None else (run.cost or 0) + cost,
     }
     planned = _plan(tx, run, step.reply)
+    used = _used(run, step)
     if planned:
+        tx.run(f"UPDATE sessions SET {used.sql.rstrip(', ')} WHERE key = ?", *used.values, run.session_key)
         return Committed(runs.update(tx, run.id, crashes=0, reply=step.reply.text, **changed), planned)
-    return Committed(runs.close(tx, run, Outcome(state=RunState.OK), step.reply.text, now, **changed), [])
+    return Committed(runs.close(tx, run, Outcome(state=RunState.OK), step.reply.text, now, used, **changed), [])
 
 
 def _plan(tx: Tx, run: Run, reply: Message) -> list[ToolCall]:
@@ -58,25 +59,27 @@ def _plan(tx: Tx, run: Run, reply: Message) -> list[ToolCall]:
     return planned
 
 
-def _add_usage(tx: Tx, run: Run, step: Step) -> None:
-    usage = step.usage
+def _used(run: Run, step: Step) -> Sets:
+    """Say what a step changes in its session's row."""
+    usage, session_id = step.usage, run.session_id
     # How full the window is belongs to the transcript that the call was made for, which a reset may have replaced.
-    tx.run(
-        "UPDATE sessions SET tokens_in = tokens_in + ?, tokens_out = tokens_out + ?, "
+    return Sets(
+        "tokens_in = tokens_in + ?, tokens_out = tokens_out + ?, "
         "cost = CASE WHEN ? IS NULL THEN cost ELSE coalesce(cost, 0) + ? END, "
         "total_tokens = CASE WHEN session_id = ? THEN ? ELSE total_tokens END, "
         "context_tokens = CASE WHEN session_id = ? THEN ? ELSE context_tokens END, "
-        "system_sent = CASE WHEN session_id = ? THEN 1 ELSE system_sent END WHERE key = ?",
-        usage.input,
-        usage.output,
-        usage.cost,
-        usage.cost,
-        run.session_id,
-        usage.total,
-        run.session_id,
-        step.context_tokens,
-        run.session_id,
-        run.session_key,
+        "system_sent = CASE WHEN session_id = ? THEN 1 ELSE system_sent END, ",
+        (
+            usage.input,
+            usage.output,
+            usage.cost,
+            usage.cost,
+            session_id,
+            usage.total,
+            session_id,
+            step.context_tokens,
+            session_id,
+        ),
     )
 
 
@@ -94,7 +97,8 @@ def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int, now: int) 
         return
     messages.append(tx, run.session_key, run.session_id or "", result)
     calls.mark_done(tx, call.id)
-    exchanges.call_ended(tx, call.id, WaitEnd.ANSWERED, now)
+    exchanges.call_answered(tx, call.id, now, is_error=bool(result.is_error))
+    deliveries.post_call(tx, run, call, now)
     runs.update(tx, run.id, crashes=0, ran_ms=ran_ms)
 
 
@@ -111,9 +115,14 @@ def open_function_call(tx: Tx, fence: Fence, call: ToolCall) -> ToolCall:
     return known or call
 
 
-def commit_function_result(tx: Tx, fence: Fence, call_id: str, result: str, ran_ms: int, now: int) -> None:
+def commit_function_result(
+    tx: Tx, fence: Fence, call_id: str, result: str, ran_ms: int, now: int, *, is_error: bool
+) -> None:
     """Write what a function agent's call gave: as far as this, the function has got."""
     run = runs.unstopped(tx, fence)
+    call = calls.find(tx, call_id)
     calls.mark_done(tx, call_id, result)
-    exchanges.call_ended(tx, call_id, WaitEnd.ANSWERED, now)
+    exchanges.call_answered(tx, call_id, now, is_error=is_error)
+    if call is not None and call.state is not CallState.DONE:
+        deliveries.post_call(tx, run, call, now)
     runs.update(tx, run.id, crashes=0, ran_ms=ran_ms)

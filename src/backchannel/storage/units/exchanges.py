@@ -20,6 +20,12 @@ class ExchangeUnits(Units):
         unit = partial(exchanges.open_, ask=ask, scheme=self.scheme, limits=limits, check=check, now=self._now)
         return await self._driver.write(unit)
 
+    async def repeat_send(self, call_id: str) -> Opened | None:
+        """Take up a tool call again that has sent something before a crash; None for one that has not."""
+        if self._driver.look(partial(exchanges.sent_by, call_id=call_id)) is None:
+            return None
+        return await self._driver.write(partial(exchanges.repeat, call_id=call_id))
+
     async def exchange(self, exchange_id: str) -> Opened:
         return self._driver.look(partial(exchanges.look, exchange_id=exchange_id))
 

@@ -7,7 +7,8 @@ from functools import partial
 
 from backchannel.core.commands import Command, CommandReply, Standing
 from backchannel.core.keys import SessionKey
-from backchannel.storage.transactions import commands, idempotency, inbound
+from backchannel.storage.transactions import commands, idempotency, inbound, sessions
+from backchannel.storage.transactions.commands import Asker, Judge
 from backchannel.storage.transactions.inbound import Arrival, Taken
 from backchannel.storage.tx import Tx
 from backchannel.storage.units.base import Units
@@ -32,6 +33,8 @@ class InboundUnits(Units):
         standing: Standing,
         agent_model: str | None,
         *,
+        judge: Judge | None = None,
+        expected_session_id: str | None = None,
         idempotency_key: str | None = None,
         digest: str | None = None,
     ) -> str:
@@ -39,15 +42,19 @@ class InboundUnits(Units):
 
         Raises:
             IdempotencyConflict: the key stands for something else.
+            SessionIdReplaced: the session has another transcript by now.
         """
+        asker = Asker(standing=standing, agent_model=agent_model, judge=judge)
 
         def unit(tx: Tx) -> str:
             if idempotency_key is not None and (known := idempotency.find_result(tx, idempotency_key, digest)):
                 return known
+            if (session := sessions.find(tx, str(key))) is not None:
+                sessions.check_current(session, expected_session_id)
             if isinstance(command, CommandReply):
                 text = command.text
             else:
-                text = commands.carry_out(tx, command, key, self.scheme, standing, agent_model, now)
+                text = commands.carry_out(tx, command, key, self.scheme, asker, now)
             if idempotency_key is not None:
                 idempotency.remember_result(tx, idempotency_key, digest, text, now)
             return text

@@ -7,7 +7,7 @@ from functools import partial
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, decode_messages
-from backchannel.storage.transactions import inbox, messages, sessions
+from backchannel.storage.transactions import idempotency, inbox, messages, sessions
 from backchannel.storage.transactions.messages import HistoryPage
 from backchannel.storage.transactions.sessions import SessionIdEntry
 from backchannel.storage.tx import Tx
@@ -77,5 +77,22 @@ class MessageUnits(Units):
         """Read what was accepted and is not yet in the transcript."""
         return await self._read(partial(inbox.pending, key=key))
 
-    async def add_note(self, key: SessionKey, note: Message) -> None:
-        await self._driver.write(partial(inbox.add_note, key=key, scheme=self.scheme, note=note, now=self._now))
+    async def add_note(
+        self, key: SessionKey, note: Message, idempotency_key: str | None = None, digest: str | None = None
+    ) -> str:
+        """Accept a note, once for each idempotency key; returns its id, or that of the first.
+
+        Raises:
+            IdempotencyConflict: the key stands for something else.
+        """
+
+        def unit(tx: Tx) -> str:
+            if idempotency_key is not None and (known := idempotency.find_result(tx, idempotency_key, digest)):
+                return known
+            inbox.add_note(tx, key, self.scheme, note, now)
+            if idempotency_key is not None:
+                idempotency.remember_result(tx, idempotency_key, digest, note.id, now)
+            return note.id
+
+        now = self._now
+        return await self._driver.write(unit)

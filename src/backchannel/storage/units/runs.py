@@ -8,7 +8,7 @@ from functools import partial
 
 from backchannel.core.messages import Message
 from backchannel.core.runs import Accepted, Fence, Outcome, Run, RunRequest, RunState, Started, Step, ToolCall
-from backchannel.storage.transactions import calls, recovery, runs, steps
+from backchannel.storage.transactions import calls, recovery, requesters, runs, steps
 from backchannel.storage.transactions.recovery import Interrupted
 from backchannel.storage.transactions.steps import Committed
 from backchannel.storage.tx import Check
@@ -50,9 +50,17 @@ class RunUnits(Units):
         """Record a function agent's call, or return what is recorded of it already."""
         return await self._driver.write(partial(steps.open_function_call, fence=fence, call=call))
 
-    async def commit_function_result(self, fence: Fence, call_id: str, result: str, ran_ms: int) -> None:
+    async def commit_function_result(
+        self, fence: Fence, call_id: str, result: str, ran_ms: int, *, is_error: bool = False
+    ) -> None:
         unit = partial(
-            steps.commit_function_result, fence=fence, call_id=call_id, result=result, ran_ms=ran_ms, now=self._now
+            steps.commit_function_result,
+            fence=fence,
+            call_id=call_id,
+            result=result,
+            ran_ms=ran_ms,
+            now=self._now,
+            is_error=is_error,
         )
         await self._driver.write(unit)
 
@@ -77,6 +85,10 @@ class RunUnits(Units):
 
     async def run(self, run_id: str) -> Run | None:
         return self._driver.look(partial(runs.find, run_id=run_id))
+
+    async def is_own_run(self, run_id: str, key: str) -> bool:
+        """Whether a session asked for a run: its own, or one that its send or spawn started."""
+        return self._driver.look(partial(requesters.is_own, run_id=run_id, key=key))
 
     async def runs(
         self,

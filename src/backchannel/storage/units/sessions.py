@@ -7,7 +7,7 @@ from functools import partial
 from backchannel.core.exchange_values import Change
 from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
-from backchannel.storage.transactions import commands, runs, sessions
+from backchannel.storage.transactions import commands, runs, sessions, spawns
 from backchannel.storage.transactions.sessions import SessionIdEntry
 from backchannel.storage.tx import Tx
 from backchannel.storage.units.base import Units
@@ -32,10 +32,6 @@ class SessionUnits(Units):
     ) -> list[Session]:
         """List sessions, newest first."""
         return await self._read(partial(sessions.page, wanted=wanted, after=after, limit=limit, offset=offset))
-
-    async def children(self, key: str) -> list[Session]:
-        """List the sessions that one has spawned."""
-        return await self._read(partial(sessions.children, key=key))
 
     async def agents_with_sessions(self) -> list[str]:
         return self._driver.look(sessions.agents_with_sessions)
@@ -76,6 +72,7 @@ class SessionUnits(Units):
             sessions.check_deletable(tx, key, self.scheme)
             commands.interrupt(tx, sessions.need(tx, str(key)), Change.DELETE, now)
             runs.abort_all(tx, str(key), now)
+            spawns.cancel_children(tx, str(key), spawns.DELETED, now)
             return sessions.mark_for_deletion(tx, str(key), now)
 
         now = self._now

@@ -1,0 +1,131 @@
+"""`backchannel cron`: messages that come by the clock."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from backchannel.cli.options import AsJson, Options, options_of
+from backchannel.cli.output import age, clock_time, say, show_json, show_table
+
+app = typer.Typer(help="List, add, run and remove cron jobs.", rich_markup_mode=None)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `cron` shows it.")]
+
+
+@app.callback(invoke_without_command=True)
+def _default(ctx: typer.Context, as_json: AsJson = False) -> None:
+    if ctx.invoked_subcommand is None:
+        _list(options_of(ctx), as_json)
+
+
+@app.command("list")
+def list_jobs(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the jobs, those that come next first; `cron` alone does the same."""
+    _list(options_of(ctx), as_json)
+
+
+def _list(options: Options, as_json: bool) -> None:
+    from backchannel.cli.client import connected
+
+    with connected(options) as client:
+        listed = client.call("cron.list")
+    if as_json:
+        show_json(listed)
+        return
+    rows = [
+        [job["id"], job["schedule"], job.get("tz"), _next(job), _last_run(job), job["skipped"] or None]
+        for job in listed["jobs"]
+    ]
+    add = options.command("cron", "add", "ID", "every 1h", "MESSAGE")
+    empty = f"There are no cron jobs. Add one with: {add}"
+    show_table(["id", "schedule", "tz", "next", "last run", "skipped"], rows, empty=empty)
+
+
+def _next(job: dict[str, Any]) -> str:
+    """Tell in words when a job comes next."""
+    if "nextAt" not in job:
+        return str(job["status"])
+    now = int(time.time() * 1000)
+    when = f"in {age(now, job['nextAt'])}" if job["nextAt"] > now else "now"
+    return f"{when} ({clock_time(job['nextAt'])})"
+
+
+def _last_run(job: dict[str, Any]) -> str:
+    error = " ".join(job.get("lastError", "").split())
+    shown = f": {error if len(error) <= 60 else error[:59] + '…'}" if error else ""
+    if "lastRun" not in job:
+        return shown.lstrip(": ")
+    run = job["lastRun"]
+    return f"{run['status']}, {age(run['acceptedAt'])} ago{shown}"
+
+
+@app.command()
+def add(
+    ctx: typer.Context,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="A name for the job; its session is `cron:<id>`.")],
+    schedule: Annotated[
+        str, typer.Argument(metavar="SCHEDULE", help='When: "0 9 * * *", "every 10m" (s, m, h, d) or an ISO time.')
+    ],
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What the agent is told.")],
+    tz: Annotated[str | None, typer.Option(help="The schedule's time zone, such as Europe/Berlin. Unset: UTC.")] = None,
+    agent: Annotated[str | None, typer.Option(help="The agent that runs it. Unset: the default agent.")] = None,
+    channel: Annotated[str | None, typer.Option(help="Deliver the reply over this channel; needs --to.")] = None,
+    to: Annotated[str | None, typer.Option(help="The chat that the reply goes to.")] = None,
+    account: Annotated[str | None, typer.Option(help="The account on that channel.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model, as provider/model. Unset: the agent's own.")] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="The longest a run may take.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a job; it stays over restarts of the gateway."""
+    from backchannel.cli.client import connected
+
+    if (channel is None) != (to is None) or (account is not None and channel is None):
+        raise typer.BadParameter("--channel and --to belong together, and --account to both")
+    options = options_of(ctx)
+    with connected(options) as client:
+        added = client.call(
+            "cron.add",
+            id=job_id,
+            schedule=schedule,
+            message=message,
+            tz=tz,
+            agentId=agent,
+            deliver=None if channel is None else {"channel": channel, "to": to, "accountId": account},
+            model=model,
+            timeoutSeconds=timeout,
+        )
+    if as_json:
+        show_json(added)
+        return
+    fire = options.command("cron", "run", job_id)
+    say(f"Job {job_id} is added and comes {_next(added['job'])}. Run it now with: {fire}")
+
+
+@app.command()
+def run(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
+    """Fire a job now; when it comes next stays as it is."""
+    from backchannel.cli.client import connected
+
+    options = options_of(ctx)
+    with connected(options) as client:
+        fired = client.call("cron.run", id=job_id)
+    if as_json:
+        show_json(fired)
+    else:
+        say(f"Job {job_id} runs. Wait for it with: {options.command('runs', 'wait', fired['runId'])}")
+
+
+@app.command()
+def remove(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
+    """Remove a job that was added by `cron add`; one of the configuration is taken out there."""
+    from backchannel.cli.client import connected
+
+    with connected(options_of(ctx)) as client:
+        removed = client.call("cron.remove", id=job_id)
+    if as_json:
+        show_json(removed)
+    else:
+        say(f"Job {job_id} is removed. Its session and its runs stay.")

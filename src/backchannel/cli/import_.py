@@ -1,0 +1,193 @@
+"""`backchannel import`: takes the sessions of another program into the state folder, without a gateway."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from backchannel.cli.errors import INTERRUPTED, CommandFailed
+from backchannel.cli.options import AsJson, Options, options_of
+from backchannel.cli.output import console, is_terminal, say, show_json
+
+if TYPE_CHECKING:
+    from backchannel.cli.import_report import Report
+    from backchannel.config import Config
+    from backchannel.storage.folder import StateFolder
+
+EXPECTED = "expected agents/<id>/sessions/sessions.json, sessions/sessions.json or sessions.json in it"
+
+
+def import_(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="The state folder of the other program, such as ~/.openclaw.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Take the sessions without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be taken; nothing is written.")] = (
+        False
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Take sessions and their transcripts from OpenClaw, Clawdbot or an export.
+
+    Works on the state folder itself, so no gateway may be running on it. Without --yes it first tells what it would
+    take, and asks. What is here already is never changed; the same import again takes what is missing.
+    """
+    options = options_of(ctx)
+    work = ImportCommand(options, options.load_config(), folder.expanduser(), as_json=as_json)
+    work.check_folder()
+    if dry_run or not (yes or work.can_ask):
+        work.rehearse()
+    else:
+        work.take(asks=not yes)
+
+
+class ImportCommand:
+    """What `backchannel import` does, with a person or a program before it."""
+
+    def __init__(self, options: Options, config: Config, folder: Path, *, as_json: bool) -> None:
+        self._options = options
+        self._config = config
+        self._folder = folder
+        self._as_json = as_json
+
+    @property
+    def can_ask(self) -> bool:
+        return not self._as_json and is_terminal(sys.stdin) and is_terminal(sys.stdout)
+
+    def check_folder(self) -> None:
+        """Refuse a folder that has no sessions, or that is the one to write to."""
+        from backchannel.storage.foreign import find_shelves
+
+        if not self._folder.is_dir():
+            raise CommandFailed(f"{self._folder} is no folder: name the state folder of the other program")
+        if self._is_own(self._config.state_dir):
+            raise CommandFailed(f"{self._folder} is in the state folder that is written to: name another with --state")
+        if not find_shelves(self._folder):
+            raise CommandFailed(f"there are no sessions in {self._folder}: {_what_is_there(self._folder)}")
+
+    def _is_own(self, state: Path) -> bool:
+        """Whether transcript files would be written over those that are read."""
+        theirs = self._folder.resolve()
+        return theirs.is_relative_to(state.resolve()) or (theirs / "agents") == (state / "agents").resolve()
+
+    def rehearse(self) -> None:
+        """Tell what would be taken."""
+        report = self._rehearsed()
+        self._show(report, is_written=False)
+        if not self._as_json and report.has_work:
+            again = self._options.command("import", str(self._folder), "--yes")
+            say(f"\nNothing was written. To take the sessions, stop the gateway and run: {again}")
+
+    def take(self, *, asks: bool) -> None:
+        """Take the sessions, and tell what became of them."""
+        from backchannel.storage.folder import StateFolder
+
+        held = StateFolder.hold(self._config.state_dir)
+        try:
+            if asks and not self._is_wanted():
+                return
+            self._show(self._taken(held), is_written=True)
+        except KeyboardInterrupt:
+            say("\nStopped. What was taken stays; the same command goes on from there.", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+        finally:
+            held.release()
+
+    def _is_wanted(self) -> bool:
+        report = self._rehearsed()
+        self._show(report, is_written=False)
+        if not report.has_work:
+            say("\nThere is nothing to take.")
+            return False
+        if not typer.confirm("\nTake them?"):
+            say("Nothing was written.")
+            return False
+        return True
+
+    def _rehearsed(self) -> Report:
+        import asyncio
+        from contextlib import ExitStack
+
+        from backchannel.cli.importing import Importing, Rehearsal
+        from backchannel.storage.folder import database_file
+        from backchannel.storage.reading import open_reader
+
+        database = database_file(self._config.database_url)
+        with ExitStack() as exits:
+            reader = exits.enter_context(open_reader(database)) if database.exists() else None
+            on_bytes = exits.enter_context(_progress("reading", self._folder))
+            return asyncio.run(Importing(self._folder, self._config.key_scheme, Rehearsal(reader), on_bytes).run())
+
+    def _taken(self, held: StateFolder) -> Report:
+        import asyncio
+
+        with _progress("taking sessions", self._folder) as on_bytes:
+            return asyncio.run(self._take_all(held, on_bytes))
+
+    async def _take_all(self, held: StateFolder, on_bytes: Callable[[int], None]) -> Report:
+        from asyncio import CancelledError
+
+        from backchannel.cli.importing import Importing, Taking
+        from backchannel.runtime.clock import SystemClock
+        from backchannel.storage.folder import database_file
+        from backchannel.storage.store import Store
+
+        config = self._config
+        failures: list[BaseException] = []
+        store = await Store.open(
+            held,
+            config.key_scheme,
+            SystemClock(),
+            on_fatal=failures.append,
+            database=database_file(config.database_url),
+            writes_files=config.writes_transcript_files,
+        )
+        try:
+            taking = Taking(store, writes_files=config.writes_transcript_files)
+            return await Importing(self._folder, config.key_scheme, taking, on_bytes).run()
+        except CancelledError:
+            if failures:  # the store lets go of whoever waits, without an answer
+                raise CommandFailed(f"the database failed in a commit ({failures[0]}): run the command again") from None
+            raise
+        finally:
+            await (store.abandon() if failures else store.close())
+
+    def _show(self, report: Report, *, is_written: bool) -> None:
+        from backchannel.cli.import_report import show_report
+
+        configured = [agent.id for agent in self._config.agents.list]
+        unconfigured = [agent for agent in report.agents if agent not in configured]
+        if not self._as_json:
+            show_report(report, unconfigured=unconfigured)
+            return
+        places = {"folder": str(self._folder), "state": str(self._config.state_dir), "dryRun": not is_written}
+        show_json({**places, **report.told(), "agentsToConfigure": unconfigured})
+
+
+def _what_is_there(folder: Path) -> str:
+    if (folder / "backchannel.db").exists():
+        return "it belongs to Backchannel itself; `backchannel export` makes a folder that can be imported"
+    if any(folder.glob("agents/*/agent/*.sqlite")):
+        return f"this version of OpenClaw keeps them in a database, which is not read ({EXPECTED})"
+    return EXPECTED
+
+
+@contextmanager
+def _progress(text: str, folder: Path) -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how much of the transcripts is read."""
+    if not is_terminal(sys.stderr):
+        yield lambda size: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from backchannel.storage.foreign import find_shelves
+
+    files = (path for shelf in find_shelves(folder) for path in shelf.folder.glob("*.jsonl") if path.is_file())
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(sys.stderr), transient=True) as progress:
+        task = progress.add_task(text, total=sum(path.stat().st_size for path in files))
+        yield lambda size: progress.advance(task, size)

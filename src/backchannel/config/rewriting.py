@@ -1,0 +1,268 @@
+"""Making the moves of `legacy` in the text of a configuration, comments and all.
+
+Settings are taken out first, the last one first, and then put where they stand today. A group that is left
+empty goes away; its comments go with the setting that left it last, which is the first one in the file. An
+older top-level group keeps its place in the file for what comes instead of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from backchannel.config.findings import SettingPath, Step
+from backchannel.config.layout import Group, Layout, Member, comments_in, comments_of
+from backchannel.config.legacy import Move, written_id
+
+_USUAL_UNIT = "  "
+_INDENT = re.compile(r".*\n([ \t]*)", re.DOTALL)
+_BLANK_LINE = re.compile(r"[ \t]*\r?\n[ \t]*\r?\n")
+_LINE_START = re.compile(r"(\r?\n)([ \t]*)(?![ \t\r\n])")
+
+
+class LostComment(NamedTuple):
+    """A comment that stood at a setting which is left out."""
+
+    path: SettingPath
+    text: str
+
+
+def rewrite(layout: Layout, moves: Sequence[Move]) -> list[LostComment]:
+    """Make all moves in the layout, and tell which comments could not be kept.
+
+    Raises:
+        LookupError: the layout is not that of the settings which the moves are about.
+    """
+    rewriting = _Rewriting(layout, moves)
+    for move in moves:
+        if move.fate == "renamed":
+            rewriting.rename(move)
+    lost = [lost for move in moves if move.is_left_out for lost in rewriting.drop(move)]
+    moved = [move for move in moves if move.fate == "moved"]
+    taken = [rewriting.take(move.old) for move in reversed(moved)]
+    for move in moved:
+        rewriting.put(move, taken.pop())
+    rewriting.finish()
+    return lost
+
+
+class _Taken(NamedTuple):
+    """A setting on its way."""
+
+    member: Member
+    indent: str
+    comments: list[str]
+    """Those of the groups that it left empty."""
+
+
+class _Spot(NamedTuple):
+    """A group, and the indentation of the line that it begins on."""
+
+    group: Group
+    indent: str
+
+
+class _Rewriting:
+    def __init__(self, layout: Layout, moves: Sequence[Move]) -> None:
+        self._root = _Spot(layout.root, _indent(layout.lead) or "")
+        self._newline = "\r\n" if "\r\n" in str(layout) else "\n"
+        self._unit = (_inner_indent(layout.root) or "").removeprefix(self._root.indent) or _USUAL_UNIT
+        self._has_last_commas = _has_last_commas(layout.root)
+        self._moved = {move.old for move in moves if move.fate == "moved"}
+        self._places: dict[Step, Member] = {}
+
+    def rename(self, move: Move) -> None:
+        """Give a setting its name of today."""
+        _call(self._spot(move.old[:-1]).group.find(move.old[-1]), str(move.new[-1]))
+
+    def drop(self, move: Move) -> list[LostComment]:
+        """Leave a setting out."""
+        member, _, comments = self.take(move.old)
+        return [LostComment(move.old, text) for text in (*comments, *member.comments, *comments_of(member.value))]
+
+    def take(self, path: SettingPath) -> _Taken:
+        """Take a setting out, and the groups around it that are empty then."""
+        spot = self._spot(path[:-1])
+        member = spot.group.find(path[-1])
+        self._remove(spot.group, member)
+        return _Taken(member, _indent(member.lead) or spot.indent, self._prune(path[:-1]))
+
+    def put(self, move: Move, taken: _Taken) -> None:
+        """Put a setting where it stands today."""
+        member, last = taken.member, move.new[-1]
+        comments = _detach_comments(member, of_colon=isinstance(last, int))
+        needs_lines = bool(taken.comments or comments or member.rest or "\n" in str(member.value))
+        place = self._places.get(move.old[0], member)
+        quote = _quote(place.key)  # names of agents may have needed quotes where others do without
+        spot, inherited = self._make_way(move, quote, taken.comments, needs_lines=needs_lines)
+        _shift(member, taken.indent, self._line_in(spot))
+        _call(member, "" if isinstance(last, int) else last)
+        line = self._insert(spot, member, inherited + comments, self._place(spot.group, move))
+        if isinstance(last, int) and isinstance(member.value, Group):
+            first = member.value.members[0].key if member.value.members else quote
+            self._insert(_Spot(member.value, line), _id_member(str(move.old[-1]), _quote(first)), [], 0)
+
+    def finish(self) -> None:
+        """Give up the places of the older groups."""
+        for place in self._places.values():
+            self._root.group.remove(place)
+
+    def _spot(self, path: SettingPath) -> _Spot:
+        spot = self._root
+        for step in path:
+            spot = self._enter(spot, step)
+        return spot
+
+    def _enter(self, spot: _Spot, step: Step) -> _Spot:
+        member = spot.group.find(step)
+        if not isinstance(member.value, Group):
+            raise LookupError(step)
+        return _Spot(member.value, _indent(member.lead) or spot.indent)
+
+    def _remove(self, group: Group, member: Member) -> None:
+        if group is not self._root.group:
+            group.remove(member)
+            return
+        blank = member.lead[: len(member.lead) - len(member.lead.lstrip())]
+        place = Member(blank, member.key, member.name, ":", "null", has_comma=member.has_comma)
+        group.members[group.members.index(member)] = place
+        self._places[member.name] = place
+
+    def _prune(self, path: SettingPath) -> list[str]:
+        """Take a group out if it is empty and not to be moved itself, and return the comments it had."""
+        if not path or path in self._moved:
+            return []
+        around = self._spot(path[:-1]).group
+        member = around.find(path[-1])
+        if not isinstance(member.value, Group) or member.value.members:
+            return []
+        self._remove(around, member)
+        return [*self._prune(path[:-1]), *member.comments, *comments_in(member.value.end)]
+
+    def _make_way(self, move: Move, quote: str, comments: list[str], *, needs_lines: bool) -> tuple[_Spot, list[str]]:
+        """Enter the group of a setting's place, and make those that are missing; the first one gets the comments."""
+        spot = self._root
+        for step, inner in zip(move.new[:-1], move.new[1:], strict=True):
+            if needs_lines:
+                self._break(spot)
+            if isinstance(step, str) and all(member.name != step for member in spot.group.members):
+                made = Group("[]" if isinstance(inner, int) else "{}")
+                around = Member("", f"{quote}{step}{quote}", step, ": ", made)
+                line = self._insert(spot, around, comments, self._place(spot.group, move))
+                made.end = self._newline + line if spot.group.is_broken else ""
+                comments = []
+            spot = self._enter(spot, step)
+        if needs_lines:
+            self._break(spot)
+        return spot, comments
+
+    def _place(self, group: Group, move: Move) -> int:
+        if group is self._root.group and move.old[0] in self._places:
+            return group.members.index(self._places[move.old[0]])
+        return len(group.members)
+
+    def _line_in(self, spot: _Spot) -> str:
+        """The indentation of the members of a group."""
+        return (_inner_indent(spot.group) or spot.indent + self._unit) if spot.group.is_broken else spot.indent
+
+    def _insert(self, spot: _Spot, member: Member, comments: list[str], index: int) -> str:
+        """Put a member into a group, in the group's style, and return the indentation that it has."""
+        line, group = self._line_in(spot), spot.group
+        if group.is_broken:
+            start = self._newline + line
+            blank_line = self._newline * (group is self._root.group and self._is_apart(index))
+            member.lead = blank_line + start + "".join(comment + start for comment in comments)
+        elif group.brackets == "{}":
+            member.lead, group.end = " ", group.end or " "
+        else:
+            member.lead = " " if group.members else ""
+        member.set_comma(group.is_broken and self._has_last_commas)  # for the first one; others follow their neighbour
+        group.insert(index, member)
+        return line
+
+    def _is_apart(self, index: int) -> bool:
+        """Whether a blank line stands before a top-level setting."""
+        members = self._root.group.members
+        return index < len(members) and _BLANK_LINE.match(members[index].lead) is not None
+
+    def _break(self, spot: _Spot) -> None:
+        """Give each member of a group a line of its own, if none has one."""
+        if spot.group.is_broken:
+            return
+        line = spot.indent + self._unit
+        start = self._newline + line
+        for member in spot.group.members:
+            _shift(member, spot.indent, line)
+            member.lead = start + member.lead.lstrip()
+        if spot.group.members:
+            spot.group.members[-1].set_comma(self._has_last_commas)
+        comments = comments_in(spot.group.end)
+        spot.group.end = "".join(start + comment for comment in comments) + self._newline + spot.indent
+
+
+def _call(member: Member, name: str) -> None:
+    """Give a member another name, in quotes if it had them; without one it becomes an item of a list."""
+    if not name:
+        member.key = member.colon = ""
+    elif name != member.name:
+        quote = _quote(member.key)
+        member.key = f"{quote}{name}{quote}"
+    member.name = name
+
+
+def _detach_comments(member: Member, *, of_colon: bool) -> list[str]:
+    """Take the comments before a member from it; one that ends its line stays."""
+    before = comments_in(member.lead, member.colon if of_colon else "")
+    after = comments_in(member.tail, member.rest)
+    if any(comment.startswith("//") for comment in after[:-1]):
+        before, after = before + after, []
+    member.lead, member.tail, member.rest = "", "", "".join(f" {comment}" for comment in after)
+    return before
+
+
+def _id_member(name: str, quote: str) -> Member:
+    text = written_id(name)
+    value = json.dumps(text, ensure_ascii=not text.isprintable())
+    return Member("", f"{quote}id{quote}", "id", ": ", value)
+
+
+def _quote(key: str) -> str:
+    return key[:1] if key[:1] in ("'", '"') else ""
+
+
+def _indent(lead: str) -> str | None:
+    """The indentation of the line that a lead begins, if it begins one."""
+    found = _INDENT.match(lead)
+    return found[1] if found else None
+
+
+def _inner_indent(group: Group) -> str | None:
+    leads = (member.lead for member in group.members if "\n" in member.lead)
+    return _indent(next(leads, ""))
+
+
+def _shift(member: Member, old: str, new: str) -> None:
+    """Change the indentation of the lines inside a member."""
+    member.colon = _shifted(member.colon, old, new)
+    if isinstance(member.value, Group) and old != new:
+        for inner in member.value.members:
+            _shift(inner, old, new)
+            inner.lead = _shifted(inner.lead, old, new)
+            inner.tail, inner.rest = _shifted(inner.tail, old, new), _shifted(inner.rest, old, new)
+        member.value.end = _shifted(member.value.end, old, new)
+
+
+def _shifted(space: str, old: str, new: str) -> str:
+    def shift(match: re.Match[str]) -> str:
+        return match[1] + (new + match[2][len(old) :] if match[2].startswith(old) else match[2])
+
+    return _LINE_START.sub(shift, space)
+
+
+def _has_last_commas(group: Group) -> bool:
+    """Whether a last setting on a line of its own has a comma somewhere, as JSON5 allows."""
+    if group.is_broken and group.members and group.members[-1].has_comma:
+        return True
+    return any(isinstance(member.value, Group) and _has_last_commas(member.value) for member in group.members)

@@ -1,0 +1,293 @@
+"""Lines of transcripts, of every generation, read as messages.
+
+    {"type": "message", "id", "parentId", "timestamp", "message": {role, content, …}}   today's
+    {"type": "message", "timestamp", "message": {…}}                                    before lines had ids
+    {role, content, …}                                                                  before they had more, and ours
+
+Summaries and what extensions said to the model become notes. What is no message (a change of the model, the state of an
+extension) is only counted. A transcript with branches is read in the order in which it was written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from backchannel.core.foreign.values import NotJson, count_in, decode, is_deep, number_in, text_in, time_in
+from backchannel.core.messages import (
+    Block,
+    ImageBlock,
+    Message,
+    Provenance,
+    ProvenanceKind,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    Usage,
+    encode_message,
+    text_content,
+)
+
+HEADER = "session"
+"""The type of a transcript's first line."""
+OWN_NOTE = "backchannel.system"
+"""The `customType` of notes that were exported from here."""
+LONGEST_ID = 256
+LONGEST_TYPE = 40
+
+_SILENT = frozenset([HEADER, "model_change", "thinking_level_change", "custom", "label", "session_info"])
+_SUMMARIES = {"compaction": "compaction summary", "branch_summary": "branch summary"}
+_ROLES = {
+    "user": Role.USER,
+    "assistant": Role.ASSISTANT,
+    "toolResult": Role.TOOL_RESULT,
+    "toolresult": Role.TOOL_RESULT,
+    "tool_result": Role.TOOL_RESULT,
+    "tool": Role.TOOL_RESULT,
+    "system": Role.SYSTEM,
+}
+_NOTE_ROLES = {
+    "custom": "custom",
+    "hookMessage": "hook message",
+    "compactionSummary": "compaction summary",
+    "branchSummary": "branch summary",
+}
+_FROM_OUTSIDE = Provenance(kind=ProvenanceKind.EXTERNAL_USER)
+_PROVENANCE_KINDS = {kind.value: kind for kind in ProvenanceKind}
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """A message. Its own `id` is empty until the store has found one that no other message has."""
+
+    id: str | None
+    message: Message
+    size: int
+    left_out: int
+    """How many blocks of an unknown sort it had."""
+
+
+class Silent(msgspec.Struct, frozen=True):
+    """A line that is no message."""
+
+    type: str
+    is_known: bool
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """A line that cannot be read."""
+
+    reason: str
+
+
+def read_line(data: bytes, *, before: int) -> Heard | Silent | Fault:
+    """Read one line; a message without a time counts as said at the time of the one `before` it."""
+    try:
+        line = decode(data)
+    except NotJson as error:
+        return Fault(f"not JSON: {error}")
+    if not isinstance(line, dict):
+        return Fault("no object")
+    try:
+        return _read(line, before)
+    except _Unreadable as error:
+        return Fault(str(error))
+
+
+class _Unreadable(ValueError):
+    """The line should be a message and is none; the message says why."""
+
+
+def _read(line: dict[str, Any], before: int) -> Heard | Silent:
+    kind = line.get("type", "")
+    if not isinstance(kind, str):
+        return Silent("without a type", is_known=False)
+    at = _time(before, line)
+    if kind == "message" or (not kind and isinstance(line.get("message"), dict)):
+        inner = line.get("message")
+        if not isinstance(inner, dict):
+            raise _Unreadable("a message line without a message")
+        return _heard(line.get("id", inner.get("id")), _message(inner, _time(at, inner), is_wrapped=True))
+    if not kind and "role" in line:
+        return _heard(line.get("id"), _message(line, at, is_wrapped=False))
+    if kind == "custom_message":
+        return _heard(line.get("id"), _custom_message(line, at))
+    if kind in _SUMMARIES and text_in(line, "summary"):
+        return _heard(line.get("id"), _note(line, at, _SUMMARIES[kind]))
+    return Silent(kind[:LONGEST_TYPE] or "without a type", kind in _SILENT or kind in _SUMMARIES)
+
+
+def _time(otherwise: int, raw: dict[str, Any]) -> int:
+    at = time_in(raw, "timestamp")
+    return otherwise if at is None else at
+
+
+class _Draft(msgspec.Struct):
+    message: Message
+    left_out: int = 0
+
+
+def _heard(id: object, draft: _Draft) -> Heard:
+    try:
+        size = len(encode_message(draft.message))
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise _Unreadable(f"it cannot be kept ({error})") from None
+    return Heard(_usable_id(id), draft.message, size, draft.left_out)
+
+
+def _usable_id(id: object) -> str | None:
+    is_usable = isinstance(id, str) and 0 < len(id) <= LONGEST_ID and id.isprintable()
+    return id if is_usable and isinstance(id, str) else None
+
+
+def _message(raw: dict[str, Any], at: int, *, is_wrapped: bool) -> _Draft:
+    word = str(raw.get("role"))
+    if word in _NOTE_ROLES:
+        return _note(raw, at, _NOTE_ROLES[word])
+    if word == "bashExecution":
+        return _said(at, f"$ {text_in(raw, 'command') or ''}\n{text_in(raw, 'output') or ''}".strip())
+    role = _ROLES.get(word)
+    if role is None:
+        raise _Unreadable(f"the role {word[:LONGEST_TYPE]!r} is unknown")
+    content, left_out = _content(raw.get("content"))
+    provenance = _provenance(raw.get("provenance"))
+    if provenance is None and role is Role.SYSTEM and is_wrapped:
+        provenance = _FROM_OUTSIDE  # another program's words do not get the gateway's voice
+    message = Message(
+        id="",
+        role=role,
+        content=content,
+        timestamp=at,
+        run_id=_string(raw, "runId"),
+        provenance=provenance,
+        label=_string(raw, "label"),
+        model=_model(raw),
+        usage=_usage(raw.get("usage")),
+        stop_reason=_string(raw, "stopReason"),
+        tool_call_id=_string(raw, "toolCallId", "toolUseId", "tool_call_id"),
+        tool_name=_string(raw, "toolName"),
+        is_error=raw["isError"] if isinstance(raw.get("isError"), bool) else None,
+    )
+    return _Draft(message, left_out)
+
+
+def _said(at: int, text: str) -> _Draft:
+    return _Draft(Message(id="", role=Role.USER, content=text_content(text), timestamp=at))
+
+
+def _note(raw: dict[str, Any], at: int, label: str) -> _Draft:
+    """Make a note of what was put before the model by another program than the gateway."""
+    content, left_out = _content(raw.get("content", raw.get("summary")))
+    label = text_in(raw, "customType") or label
+    message = Message(
+        id="", role=Role.SYSTEM, content=content, timestamp=at, provenance=_FROM_OUTSIDE, label=label[:LONGEST_ID]
+    )
+    return _Draft(message, left_out)
+
+
+def _custom_message(line: dict[str, Any], at: int) -> _Draft:
+    details = line.get("details")
+    if line.get("customType") == OWN_NOTE and isinstance(details, dict):
+        own = details | {"role": Role.SYSTEM.value, "content": line.get("content")}
+        return _message(own, _time(at, details), is_wrapped=False)
+    return _note(line, at, "custom message")
+
+
+# --- Content ---
+
+
+def _content(raw: object) -> tuple[tuple[Block, ...], int]:
+    """Read content; also tells how many blocks were left out."""
+    if isinstance(raw, str):
+        return text_content(raw), 0
+    if raw is None:
+        return (), 0
+    if not isinstance(raw, list):
+        raise _Unreadable("its content is neither text nor a list of blocks")
+    blocks = [_block(entry) for entry in raw]
+    known = tuple(block for block in blocks if block is not None)
+    return known, len(blocks) - len(known)
+
+
+def _block(raw: object) -> Block | None:
+    if isinstance(raw, str):
+        return TextBlock(text=raw)
+    if not isinstance(raw, dict):
+        return None
+    match raw.get("type"):
+        case "text" if isinstance(raw.get("text"), str):
+            return TextBlock(text=raw["text"])
+        case "thinking":
+            return _thinking(raw)
+        case "toolCall" | "toolUse" | "tool_use" | "functionCall":
+            return _tool_call(raw)
+        case "image":
+            return _image(raw)
+    return None
+
+
+def _thinking(raw: dict[str, Any]) -> Block | None:
+    thinking = raw.get("thinking", "")
+    if not isinstance(thinking, str):
+        return None
+    signature = _string(raw, "thinkingSignature", "signature")
+    if raw.get("redacted") is True or (signature or "").startswith('{"'):
+        signature = None  # a whole item of the provider's, which would not be taken back as a signature
+    return ThinkingBlock(thinking=thinking, signature=signature)
+
+
+def _tool_call(raw: dict[str, Any]) -> Block | None:
+    id, name = raw.get("id"), raw.get("name")
+    arguments = raw.get("arguments", raw.get("input", {}))
+    if not isinstance(id, str) or not isinstance(name, str) or is_deep(arguments):
+        return None
+    return ToolCallBlock(id=id, name=name, arguments=arguments)
+
+
+def _image(raw: dict[str, Any]) -> Block | None:
+    source = raw["source"] if isinstance(raw.get("source"), dict) else raw
+    mime_type = _string(source, "mimeType", "media_type")
+    if mime_type is None:
+        return None
+    return ImageBlock(mime_type=mime_type, data=_string(source, "data"), url=_string(source, "url"))
+
+
+def _string(raw: dict[str, Any], *names: str) -> str | None:
+    return next((value for name in names if isinstance(value := raw.get(name), str)), None)
+
+
+# --- What is told about a message ---
+
+
+def _model(raw: dict[str, Any]) -> str | None:
+    model, provider = _string(raw, "model"), _string(raw, "provider")
+    return f"{provider}/{model}" if model and provider else model
+
+
+def _usage(raw: object) -> Usage | None:
+    if not isinstance(raw, dict):
+        return None
+    cost = raw.get("cost")
+    return Usage(
+        input=count_in(raw, "input") or 0,
+        output=count_in(raw, "output") or 0,
+        cache_read=count_in(raw, "cacheRead") or 0,
+        cache_write=count_in(raw, "cacheWrite") or 0,
+        cost=number_in(cost, "total") if isinstance(cost, dict) else number_in(raw, "cost"),
+    )
+
+
+def _provenance(raw: object) -> Provenance | None:
+    if not isinstance(raw, dict):
+        return None
+    kind = _PROVENANCE_KINDS.get(str(raw.get("kind")))
+    if kind is None:
+        return None
+    return Provenance(
+        kind=kind,
+        source_session_key=_string(raw, "sourceSessionKey"),
+        source_channel=_string(raw, "sourceChannel"),
+        source_tool=_string(raw, "sourceTool"),
+        exchange_id=_string(raw, "exchangeId"),
+    )

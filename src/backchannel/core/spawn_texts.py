@@ -1,0 +1,168 @@
+"""What is said about a sub-agent: to itself, to its requester, and to the requester's chat.
+
+The post has one form: its status comes from the run's outcome, never from a model's words; its result is the first
+thing the child said that is not empty; its statistics are the rows'. What is not known says `n/a`.
+"""
+
+from __future__ import annotations
+
+from backchannel.core.control_words import ANNOUNCE_SKIP, NO_REPLY, is_silent
+from backchannel.core.fences import fenced, joined
+from backchannel.core.headers import quote_name
+from backchannel.core.redaction import redact
+from backchannel.core.runs import RunState
+from backchannel.core.spawn_values import Findings, Spawn
+
+ANNOUNCE_LINE = "[Sub-agent, announce step]"
+"""Opens the announce step."""
+WAKE_LINE = "[Results of your sub-agents]"
+"""Opens the message that wakes a requester."""
+
+_STATUS = {RunState.OK: "success"}
+_NOT_AVAILABLE = "(not available)"
+_UNKNOWN = "n/a"
+_TOOL_RESULT_LIMIT = 4_000
+_KEY_LIMIT = 512
+
+
+# To the child
+
+
+def announce_prompt(spawn: Spawn) -> str:
+    """Ask a child that has done its task what its requester is told."""
+    channel = "" if spawn.address is None else f", and posted to its chat on {quote_name(spawn.address.channel)}"
+    return joined(
+        ANNOUNCE_LINE,
+        f"Your task is done. Your reply to this message is reported to the session that started you{channel}.",
+        "State the result in full, as someone reads it who has seen nothing of your work. You have no tools in this"
+        f" step. To report nothing, reply with exactly {ANNOUNCE_SKIP}.",
+        "The task was:",
+        fenced(spawn.task),
+    )
+
+
+# To the requester and its chat
+
+
+def post_text(spawn: Spawn, announced: str | None, findings: Findings, note: str | None = None) -> str:
+    """Write the post of a child that has ended."""
+    status = spawn.status or RunState.ERROR
+    return joined(
+        f"Status: {_STATUS.get(status, status.value)}",
+        f"Result: {_result(announced, findings)}",
+        *_notes(spawn, note),
+        f"Stats: {stats_line(spawn, findings)}",
+    )
+
+
+def _result(announced: str | None, findings: Findings) -> str:
+    for said in (announced, findings.last_text):
+        if said is not None and not is_silent(said):
+            return said.strip()
+    if findings.tool_result is not None and not is_silent(findings.tool_result):
+        return _cut(redact(findings.tool_result.strip())[0])
+    return _NOT_AVAILABLE
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _TOOL_RESULT_LIMIT:
+        return text
+    return f"{text[:_TOOL_RESULT_LIMIT]}… ({len(text) - _TOOL_RESULT_LIMIT} characters more)"
+
+
+def _notes(spawn: Spawn, note: str | None) -> tuple[str, ...]:
+    # Errors are the words of tools and libraries, which say more than a chat should read.
+    known = [redact(text.strip())[0] for text in (spawn.error, note) if text and text.strip()]
+    return (f"Notes: {'; '.join(known)}",) if known else ()
+
+
+def stats_line(spawn: Spawn, findings: Findings) -> str:
+    """Write what a child took: time, tokens, money, and where to read on."""
+    facts = [
+        f"runtime {show_duration(findings.runtime_ms)}",
+        f"tokens {show_tokens(findings.tokens_in, findings.tokens_out)}",
+        *([] if findings.cost is None else [f"est {show_cost(findings.cost)}"]),
+        f"model {findings.model or _UNKNOWN}",
+        f"sessionKey {spawn.child}",
+        f"sessionId {findings.session_id or _UNKNOWN}",
+        f"transcript {spawn.transcript or _UNKNOWN}",
+    ]
+    return " • ".join(facts)
+
+
+def show_duration(ms: int | None) -> str:
+    """Show a duration: `12s`, `5m12s`, `1h2m`."""
+    if ms is None:
+        return _UNKNOWN
+    minutes, seconds = divmod(round(ms / 1000), 60)
+    hours, minutes_left = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes_left}m"
+    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
+
+
+def show_tokens(tokens_in: int, tokens_out: int) -> str:
+    """Show tokens as `1.6k (in 1.2k / out 0.4k)`: one unit for the three, except where it would show nothing."""
+    total = tokens_in + tokens_out
+    if not total:
+        return _UNKNOWN
+    whole, came, went = (_count(count, *_unit(total)) for count in (total, tokens_in, tokens_out))
+    return f"{whole} (in {came} / out {went})"
+
+
+def show_count(count: int) -> str:
+    """Show a number of tokens: `400`, `1.2k`, `3.0m`."""
+    return _count(count, *_unit(count))
+
+
+def _unit(count: int) -> tuple[int, str]:
+    return (1_000_000, "m") if count >= 999_950 else (1_000, "k") if count >= 1_000 else (1, "")
+
+
+def _count(count: int, unit: int, letter: str) -> str:
+    if unit == 1:
+        return str(count)
+    shown = f"{count / unit:.1f}"
+    return _count(count, *_unit(count)) if shown == "0.0" else f"{shown}{letter}"
+
+
+def show_cost(dollars: float) -> str:
+    """Show a price: cents, and finer where it is less than one."""
+    return f"${dollars:.4f}" if 0 < dollars < 0.01 else f"${dollars:.2f}"
+
+
+def wake_text(posts: tuple[tuple[str, str | None], ...], *, has_chat: bool) -> str:
+    """Write the one message that wakes a requester: each child's title and its post, or None if it is known already."""
+    where = (
+        "They were posted to this session's chat, where people read them, and your reply goes there too. "
+        if has_chat
+        else ""
+    )
+    parts = [
+        joined(f"{title}:", fenced(text)) if text is not None else f"{title}: its result is above already."
+        for title, text in posts
+    ]
+    return "\n\n".join(
+        [
+            joined(
+                WAKE_LINE,
+                f"{where}Carry on with your own work. If there is nothing to add, reply with exactly {NO_REPLY}.",
+            ),
+            *parts,
+        ]
+    )
+
+
+def child_title(spawn: Spawn) -> str:
+    """Name a child in a text for models."""
+    label = "" if spawn.label is None else f"{quote_name(spawn.label)}, "
+    return f"Sub-agent {label}session {quote_name(str(spawn.child), limit=_KEY_LIMIT)}, task {quote_name(spawn.task)}"
+
+
+def stopped_text(spawns: tuple[Spawn, ...]) -> str:
+    """Write the note of a requester whose children were stopped with it."""
+    count = len(spawns)
+    head = f"[{count} sub-agent{'' if count == 1 else 's'} stopped]"
+    return joined(
+        head, "They were stopped together with this session; their results will not come.", *map(child_title, spawns)
+    )

@@ -1,0 +1,183 @@
+"""The values of the sub-agent flow: what a spawn is, what can happen to it, and what is to be done next.
+
+`core/spawn.py` moves them. A `Spawn` is what the body of its row holds; everything here is a plain value.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from backchannel.core.decisions import Decision
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Provenance
+from backchannel.core.runs import Chain, RunKind, RunState
+from backchannel.core.sessions import Address
+
+
+class State(StrEnum):
+    """Where a spawn is; `core/spawn.py` tells what moves it."""
+
+    RUN = "run"
+    ANNOUNCE = "announce"
+    DONE = "done"
+
+
+class SpawnOutcome(StrEnum):
+    """What the requester was told."""
+
+    POSTED = "posted"
+    SKIPPED = "skipped"
+    CANCELLED = "cancelled"
+
+
+class SpawnRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that hold for one spawn, written down when it is accepted."""
+
+    deletes: bool = False
+    """`cleanup: "delete"`: archived as soon as its receipt is settled."""
+    archive_after_ms: int | None = None
+    """Otherwise archived this long after it ended; None is never."""
+    wakes: bool = False
+    """Whether the requester gets a run once all children of one run are settled."""
+    wake_after_ms: int | None = None
+    """The longest that such a wake waits for the last child; None waits for all."""
+    max_hops: int = 8
+    max_chain_runs: int = 100
+    """How far the chain may go with the wake."""
+
+
+class Spawn(msgspec.Struct, frozen=True, kw_only=True):
+    """What `sessions_spawn` started."""
+
+    id: str
+    requester: SessionKey
+    child: SessionKey
+    task: str
+    label: str | None
+    child_run: str
+    chain: Chain
+    path: tuple[str, ...]
+    address: Address | None
+    """The requester's return address, frozen when the spawn was accepted."""
+    rules: SpawnRules
+    run_id: str | None
+    """The run that is open; the end of any other changes nothing."""
+    requester_run: str | None = None
+    """The run that spawned; None when a program called from outside a run."""
+    model: str = ""
+    """The model that it was given, as whoever spawned it was told."""
+    transcript: str | None = None
+    """The file of the child's first transcript."""
+    state: State = State.RUN
+    status: RunState | None = None
+    """How the child's own run ended."""
+    error: str | None = None
+    ended_at: int | None = None
+    outcome: SpawnOutcome | None = None
+    reason: str | None = None
+
+    @property
+    def barrier_id(self) -> str:
+        """The barrier that it belongs to: that of the run that spawned it, or one of its own."""
+        return self.requester_run or self.id
+
+
+_read = msgspec.json.Decoder(Spawn).decode
+
+
+def read_spawn(body: str) -> Spawn:
+    """Read a spawn as rows keep it."""
+    return _read(body)
+
+
+def write_spawn(spawn: Spawn) -> str:
+    """Write a spawn as rows keep it."""
+    return msgspec.json.encode(spawn).decode()
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """What rows tell of a child when it is announced; what is not known is None."""
+
+    last_text: str | None = None
+    """The last text that the child's own run wrote."""
+    tool_result: str | None = None
+    """Its newest tool result."""
+    runtime_ms: int | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float | None = None
+    model: str | None = None
+    """The model that really answered."""
+    session_id: str | None = None
+
+
+# What happens
+
+
+class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """A run ended, in whatever way: done, failed, timed out, aborted, parked."""
+
+    run_id: str
+    state: RunState
+    findings: Findings
+    at: int
+    reply: str | None = None
+    error: str | None = None
+
+
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
+    """The requester was stopped or deleted: nobody waits for this child any more."""
+
+    reason: str
+    at: int
+
+
+Event = RunEnded | Cancelled
+
+
+# What is to be done
+
+
+class QueueRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Accept this run; `reply_to` is where its reply goes, and None goes nowhere."""
+
+    id: str
+    kind: RunKind
+    key: SessionKey
+    text: str
+    provenance: Provenance
+    chain: Chain
+    timeout_s: float | None = None
+    reply_to: Address | None = None
+
+
+class AbortRun(msgspec.Struct, frozen=True):
+    """Abort a run, queued or at work."""
+
+    run_id: str
+
+
+class Post(msgspec.Struct, frozen=True, kw_only=True):
+    """Tell the requester: its chat, by the frozen address, and its transcript."""
+
+    text: str
+
+
+class Settle(msgspec.Struct, frozen=True, kw_only=True):
+    """Settle the receipt: nothing is sent."""
+
+    outcome: SpawnOutcome
+    reason: str
+
+
+Action = QueueRun | AbortRun | Post | Settle
+Stepped = tuple[Spawn, tuple[Action, ...]]
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A spawn that was not accepted: nothing happened."""
+
+    decision: Decision
+    is_forbidden: bool = True

@@ -1,0 +1,215 @@
+"""The hooks' door: `POST /hooks/agent` starts a run, `POST /hooks/wake` leaves a note in the main session.
+
+Only the hook token opens it, and it opens nothing else. It is looked at before the body is read, so that whoever has
+none costs little. What a hook may ask for is decided in `triggers/hooks.py`.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+
+import msgspec
+import structlog
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from backchannel.core.keys import SessionKey
+from backchannel.core.runs import RunKind, RunRequest, scoped_run_id
+from backchannel.core.sessions import Address
+from backchannel.errors import InvalidRequest, StartupError, Unauthorized
+from backchannel.gateway.addressing import check_agent, operator_keys
+from backchannel.gateway.auth import Caller, Failures, hash_token, read_bearer
+from backchannel.gateway.messages import (
+    ONE_LINE,
+    IdempotencyKey,
+    Label,
+    digest_of,
+    hash_request,
+    read_content,
+    read_model,
+    read_posted,
+    read_reply_to,
+    read_thinking,
+)
+from backchannel.gateway.methods.runs import MAX_RUN_S
+from backchannel.storage.tx import Check
+from backchannel.tools.inputs import Answer, Params
+from backchannel.tools.rows import Rows
+from backchannel.triggers import hooks
+
+if TYPE_CHECKING:
+    from backchannel.core.contracts import Clock
+    from backchannel.gateway.app import Gateway
+
+log = structlog.get_logger(__name__)
+P = TypeVar("P", bound=Params)
+
+HOOKS_AT = "/hooks/"
+AGENT, WAKE = f"{HOOKS_AT}agent", f"{HOOKS_AT}wake"
+
+_CALLER = Caller("hooks", frozenset())
+_IN_A_QUERY = ("token", "access_token")
+_WHERE_IT_GOES = "it goes in the header `Authorization: Bearer <hooks.token>`"
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=512, pattern=ONE_LINE)]
+"""A channel, a chat, an account: whatever a platform calls them, it is one line."""
+
+
+class HookAgentParams(Params, frozen=True, kw_only=True):
+    message: str
+    name: Label | None = None
+    agent_id: str | None = None
+    session_key: str | None = None
+    deliver: bool = False
+    channel: Name | None = None
+    to: Name | None = None
+    account_id: Name | None = None
+    thread_id: Name | None = None
+    model: str | None = None
+    thinking: str | None = None
+    timeout_seconds: Annotated[float, Meta(gt=0, le=MAX_RUN_S)] | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class HookWakeParams(Params, frozen=True, kw_only=True):
+    text: str
+    idempotency_key: IdempotencyKey | None = None
+
+
+class HookAccepted(Answer, frozen=True, kw_only=True):
+    ok: bool
+    run_id: str
+    session_key: str
+
+
+class HookNoted(Answer, frozen=True, kw_only=True):
+    ok: bool
+    message_id: str
+    session_key: str
+
+
+class HookDoor:
+    """Serves the two routes, where hooks are enabled.
+
+    Raises:
+        StartupError: the hook token is the operator's.
+    """
+
+    def __init__(self, gateway: Gateway, operator_token: str) -> None:
+        self._gateway = gateway
+        self._settings = gateway.config.hooks
+        self._rows = Rows(gateway.parts)
+        self._guard: HookGuard | None = None
+        if self._settings.enabled and self._settings.token is not None:
+            if hmac.compare_digest(hash_token(self._settings.token), hash_token(operator_token)):
+                raise StartupError("hooks.token must differ from the operator's token (choose another for the hooks)")
+            self._guard = HookGuard(self._settings.token, gateway.clock)
+
+    def routes(self) -> list[Route]:
+        if self._guard is None:
+            return []
+        return [Route(AGENT, self._agent, methods=["POST"]), Route(WAKE, self._wake, methods=["POST"])]
+
+    async def _agent(self, request: Request) -> Response:
+        params = await self._read(request, HookAgentParams)
+        key = self._key(params)
+        place = f"a new session of {key.agent}" if params.session_key is None else str(key)
+        posted = RunRequest(
+            key=key,
+            content=read_content(params.message),
+            provenance=hooks.POSTED,
+            label=params.name,
+            kind=RunKind.HOOK,
+            id=_scoped(params.idempotency_key),
+            digest=digest_of(_CALLER, AGENT, place, params),
+            deliver=params.deliver,
+            reply_to=self._reply_to(params),
+            model=read_model(self._gateway, params.model),
+            thinking=read_thinking(params.thinking),
+            timeout_s=params.timeout_seconds,
+        )
+        run = (await self._gateway.runtime.submit(posted, self._check(params))).run
+        return _show(202, HookAccepted(ok=True, run_id=run.id, session_key=self._rows.key(run.session_key)))
+
+    async def _wake(self, request: Request) -> Response:
+        params = await self._read(request, HookWakeParams)
+        read_content(params.text, "text")
+        key = self._gateway.scheme.main(self._gateway.scheme.default_agent)
+        note = hooks.wake_note(params.text, self._gateway.clock.now_ms())
+        digest = hash_request(_CALLER, WAKE, str(key), params.text)
+        message_id = await self._gateway.store.add_note(key, note, _scoped(params.idempotency_key), digest)
+        return _show(200, HookNoted(ok=True, message_id=message_id, session_key=self._rows.key(str(key))))
+
+    async def _read(self, request: Request, params: type[P]) -> P:
+        assert self._guard is not None, "without a guard there are no routes"
+        self._guard.check(request)
+        return read_posted(request.url.path, await request.body(), params)
+
+    def _key(self, params: HookAgentParams) -> SessionKey:
+        keys = operator_keys(self._gateway, params.agent_id)
+        if params.session_key is None:
+            return hooks.new_key(keys.agent)
+        key = hooks.read_key(keys, params.session_key, self._settings.allow_session_keys)
+        if params.agent_id is not None and key.agent != keys.agent:
+            raise InvalidRequest(
+                f"agentId is {keys.agent!r}, but the session is one of {key.agent!r} (leave agentId out)",
+                param="agentId",
+            )
+        check_agent(self._gateway, key.agent)
+        return key
+
+    def _reply_to(self, params: HookAgentParams) -> Address | None:
+        address = read_reply_to(self._gateway, params)
+        if address is None:
+            return None
+        if not params.deliver:
+            raise InvalidRequest("channel: nothing would go there without deliver: true", param="channel")
+        hooks.check_channel(address.channel, self._settings.allow_deliver)
+        return address
+
+    def _check(self, params: HookAgentParams) -> Check | None:
+        """Judge the session's own return address, as it is when the message is accepted, if the reply goes there."""
+        if not params.deliver or params.channel is not None:
+            return None
+        return lambda session: hooks.check_return_address(session, self._settings.allow_deliver)
+
+
+class HookGuard:
+    """Lets hooks in by their token, and slows down whoever guesses.
+
+    It counts apart from other logins: a hook with an old token must not shut out the operator, who may well come from
+    the same address, that of a proxy.
+    """
+
+    def __init__(self, token: str, clock: Clock) -> None:
+        self._hash = hash_token(token)
+        self._failures = Failures(clock)
+
+    def check(self, request: Request) -> None:
+        """Refuse a request that does not bring the hook token.
+
+        Raises:
+            Unauthorized, SlowDown
+        """
+        address = request.client.host if request.client else "local"
+        self._failures.check(address)
+        if any(name in request.query_params for name in _IN_A_QUERY):
+            raise Unauthorized(f"a token in the query is not taken, since queries are logged: {_WHERE_IT_GOES}")
+        token = read_bearer(request.headers.get("authorization"))
+        if not token:
+            raise Unauthorized(f"the hook token is needed: {_WHERE_IT_GOES}")
+        if not hmac.compare_digest(hash_token(token), self._hash):
+            self._failures.add(address)
+            log.warning("hook refused", address=address)
+            raise Unauthorized(f"this is not the hook token, and no other is taken here: {_WHERE_IT_GOES}")
+
+
+def _scoped(idempotency_key: str | None) -> str | None:
+    return None if idempotency_key is None else scoped_run_id(hooks.HOOK, idempotency_key)
+
+
+def _show(status: int, answer: Answer) -> Response:
+    return Response(msgspec.json.encode(answer), status_code=status, media_type="application/json")

@@ -1,0 +1,156 @@
+"""Cron jobs: listing them, adding and removing those of run time, and firing one by hand."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from backchannel.config.schema_doors import CronDeliver, CronJob
+from backchannel.core.keys import SessionKey
+from backchannel.core.runs import Run
+from backchannel.gateway.call import Call
+from backchannel.gateway.methods.runs import MAX_RUN_S
+from backchannel.gateway.protocol import Method, NoParams, Scope
+from backchannel.storage.transactions.cron import JobStatus, ListedJob, Source
+from backchannel.tools.inputs import Answer, Params
+
+
+class JobDeliver(Params, frozen=True, kw_only=True):
+    channel: str
+    to: Annotated[str, Meta(min_length=1)]
+    account_id: str | None = None
+
+
+class CronAddParams(Params, frozen=True, kw_only=True):
+    id: str
+    schedule: str
+    message: str
+    tz: str | None = None
+    agent_id: str | None = None
+    deliver: JobDeliver | None = None
+    model: str | None = None
+    timeout_seconds: Annotated[float, Meta(gt=0, le=MAX_RUN_S)] | None = None
+    enabled: bool = True
+
+
+class JobParams(Params, frozen=True, kw_only=True):
+    id: str
+
+
+class LastRun(Answer, frozen=True, kw_only=True):
+    run_id: str
+    status: str
+    accepted_at: int
+    ended_at: int | None = None
+
+
+class JobDeliverShown(Answer, frozen=True, kw_only=True):
+    channel: str
+    to: str
+    account_id: str | None = None
+
+
+class JobShown(Answer, frozen=True, kw_only=True):
+    id: str
+    status: JobStatus
+    source: Source
+    schedule: str
+    tz: str | None = None
+    agent_id: str
+    session_key: str
+    message: str
+    deliver: JobDeliverShown | None = None
+    model: str | None = None
+    timeout_seconds: float | None = None
+    next_at: int | None = None
+    last_run: LastRun | None = None
+    last_error: str | None = None
+    skipped: int
+    created_at: int
+
+
+class JobsListed(Answer, frozen=True, kw_only=True):
+    jobs: list[JobShown]
+
+
+class JobAdded(Answer, frozen=True, kw_only=True):
+    job: JobShown
+
+
+class JobFired(Answer, frozen=True, kw_only=True):
+    id: str
+    run_id: str
+    session_key: str
+
+
+class JobRemoved(Answer, frozen=True, kw_only=True):
+    ok: bool
+    id: str
+
+
+async def cron_list(call: Call, params: NoParams) -> JobsListed:
+    """Lists the cron jobs, those that come next first, each with its last run."""
+    return JobsListed(jobs=[_shown(call, job) for job in await call.gateway.cron.list()])
+
+
+async def cron_add(call: Call, params: CronAddParams) -> JobAdded:
+    """Adds a cron job that stays over restarts; the very same again changes nothing."""
+    given = msgspec.structs.asdict(params)
+    if params.deliver is not None:
+        given["deliver"] = CronDeliver(**msgspec.structs.asdict(params.deliver))
+    return JobAdded(job=_shown(call, await call.gateway.cron.add(CronJob(**given))))
+
+
+async def cron_run(call: Call, params: JobParams) -> JobFired:
+    """Fires a cron job now, unless its last run is at work; when it comes next stays as it is."""
+    run = await call.gateway.cron.run(params.id)
+    return JobFired(id=params.id, run_id=run.id, session_key=call.door.rows.key(run.session_key))
+
+
+async def cron_remove(call: Call, params: JobParams) -> JobRemoved:
+    """Removes a cron job that was added by `cron.add`; its session stays, and a run at work goes on."""
+    await call.gateway.cron.remove(params.id)
+    return JobRemoved(ok=True, id=params.id)
+
+
+def _shown(call: Call, listed: ListedJob) -> JobShown:
+    stored, job, run = listed.stored, listed.stored.job, listed.last_run
+    agent_id = job.agent_id or call.gateway.scheme.default_agent
+    return JobShown(
+        id=stored.id,
+        status=stored.status,
+        source=stored.source,
+        schedule=job.schedule,
+        tz=job.tz,
+        agent_id=agent_id,
+        session_key=call.door.rows.key(str(SessionKey.cron(agent_id, stored.id))),
+        message=job.message,
+        deliver=None if job.deliver is None else JobDeliverShown(**msgspec.structs.asdict(job.deliver)),
+        model=job.model,
+        timeout_seconds=job.timeout_seconds,
+        next_at=stored.next_at,
+        last_run=None if run is None else _last_run(run),
+        last_error=stored.error or (None if run is None else run.error),
+        skipped=stored.skipped,
+        created_at=stored.created_at,
+    )
+
+
+def _last_run(run: Run) -> LastRun:
+    return LastRun(run_id=run.id, status=run.state.value, accepted_at=run.accepted_at, ended_at=run.ended_at)
+
+
+_JOB = (
+    "{id, status: scheduled | disabled | done | error, source: config | runtime, schedule, tz?, agentId, sessionKey, "
+    "message, deliver? {channel, to, accountId?}, model?, timeoutSeconds?, nextAt?, "
+    "lastRun? {runId, status, acceptedAt, endedAt?}, lastError?, skipped, createdAt}"
+)
+
+METHODS: tuple[Method[Any], ...] = (
+    Method("cron.list", NoParams, Scope.READ, cron_list, f"`{{jobs: [{_JOB}]}}`"),
+    Method("cron.add", CronAddParams, Scope.ADMIN, cron_add, "`{job}`, as `cron.list` shows it"),
+    Method("cron.run", JobParams, Scope.WRITE, cron_run, "`{id, runId, sessionKey}`; `agent.wait` waits for the run"),
+    Method("cron.remove", JobParams, Scope.ADMIN, cron_remove, "`{ok, id}`"),
+)

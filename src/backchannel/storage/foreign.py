@@ -1,0 +1,177 @@
+"""The files of another program's state folder: found, opened with care, and read a line at a time.
+
+Nothing outside the folder is ever read: not through a path in an entry, not through a symbolic link. A line that is too
+long is passed over without being held, so a transcript costs the same memory however large it is.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from backchannel.core.keys import normalise_agent_id
+from backchannel.errors import UnknownAgent
+
+STORE_FILE = "sessions.json"
+LARGEST_STORE = 256 * 1024 * 1024
+LONGEST_LINE = 16 * 1024 * 1024
+PASSED_OVER = 64 * 1024
+MAIN_AGENT = "main"
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class Unreachable(Exception):
+    """A file that will not be read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """A folder with a `sessions.json` and the transcripts beside it, all of one agent."""
+
+    folder: Path
+    agent: str
+
+    @property
+    def store(self) -> Path:
+        return self.folder / STORE_FILE
+
+
+class Transcript(NamedTuple):
+    """A transcript that was opened."""
+
+    path: Path
+    file: BinaryIO
+
+
+class Line(NamedTuple):
+    """One line of a transcript; without `data` it was too long to be held."""
+
+    number: int
+    data: bytes | None
+    size: int
+    is_whole: bool
+    """Whether it ends with a line break; only the last one may not."""
+
+
+def find_shelves(root: Path) -> list[Shelf]:
+    """Find the folders with sessions: one for each agent, the older one at the top, or the one that is pointed at."""
+    agents = [Shelf(path, _agent(path.parent.name)) for path in sorted((root / "agents").glob("*/sessions"))]
+    older, pointed_at = Shelf(root / "sessions", _agent_of(root)), Shelf(root, _agent_of(root.parent))
+    return [shelf for shelf in (*agents, older, pointed_at) if _exists(shelf.store)]
+
+
+def _agent_of(folder: Path) -> str:
+    """Tell whose folder it is, if it is one under `agents`."""
+    folder = folder.absolute()
+    return _agent(folder.name) if folder.parent.name == "agents" else MAIN_AGENT
+
+
+def _agent(name: str) -> str:
+    try:
+        return normalise_agent_id(name)
+    except UnknownAgent:
+        return MAIN_AGENT
+
+
+def load_store(root: Path, shelf: Shelf) -> str:
+    """Read a `sessions.json`.
+
+    Raises:
+        Unreachable: it is outside the folder, too large, or cannot be read.
+    """
+    with _open(root, shelf.store) as file:
+        if os.fstat(file.fileno()).st_size > LARGEST_STORE:
+            raise Unreachable(f"it is larger than {LARGEST_STORE // 2**20} MiB")
+        return file.read().decode("utf-8", "replace").removeprefix("\ufeff")
+
+
+def open_transcript(root: Path, shelf: Shelf, session_id: str, named: str | None) -> Transcript:
+    """Open a session's transcript: the file that its entry names, or the one named by its id.
+
+    A folder that was moved has entries that name files where it was before: the same file beside `sessions.json` is
+    taken then.
+
+    Raises:
+        Unreachable: there is none, it is outside the folder, or cannot be read.
+    """
+    path = _find_transcript(root, shelf, session_id, named)
+    return Transcript(path, _open(root, path))
+
+
+def _find_transcript(root: Path, shelf: Shelf, session_id: str, named: str | None) -> Path:
+    usual = shelf.folder / f"{session_id}.jsonl"
+    if named is not None:
+        path = shelf.folder / named
+        beside = shelf.folder / path.name
+        if path.suffix == ".jsonl" and _is_inside(root, path) and _exists(path):
+            return path
+        if path.suffix == ".jsonl" and _exists(beside):
+            return beside
+        if path.suffix != ".jsonl" or not _is_inside(root, path):
+            raise Unreachable(f"its sessionFile {_shown(named)} is not a transcript in this folder")
+    topics = sorted(shelf.folder.glob(f"{session_id}-topic-*.jsonl"))
+    return topics[0] if len(topics) == 1 and not _exists(usual) else usual
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that no file can have, or a folder that may not be looked into
+        return False
+
+
+def _is_inside(root: Path, path: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(root.resolve())
+    except (OSError, ValueError, RuntimeError):  # the same, or a loop of links
+        return False
+
+
+def _open(root: Path, path: Path) -> BinaryIO:
+    if not _is_inside(root, path):
+        raise Unreachable(f"{path.name} leads out of the folder")
+    try:
+        # Resolved first, and then without following links; a pipe must not hold us up.
+        number = os.open(path.resolve(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Unreachable(f"there is no {path.name}") from None
+    except OSError as error:
+        raise Unreachable(f"{path.name} cannot be read ({error.strerror})") from None
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise Unreachable(f"{path.name} is no file")
+    return os.fdopen(number, "rb", buffering=1024 * 1024)
+
+
+def read_lines(file: BinaryIO) -> Iterator[Line]:
+    """Give the lines of a transcript one by one, without what separates them."""
+    number = 0
+    while data := file.readline(LONGEST_LINE):
+        number += 1
+        size = len(data)
+        if size == LONGEST_LINE and not data.endswith(b"\n"):
+            del data
+            rest, is_whole = _pass_over(file)
+            yield Line(number, None, size + rest, is_whole)
+            continue
+        text = data.removeprefix(_BOM) if number == 1 else data
+        yield Line(number, text.strip(), size, data.endswith(b"\n"))
+
+
+def _pass_over(file: BinaryIO) -> tuple[int, bool]:
+    """Read on to the end of a line; tells how much that was, and whether the line has an end."""
+    size = 0
+    while data := file.readline(PASSED_OVER):
+        size += len(data)
+        if data.endswith(b"\n"):
+            return size, True
+    return size, False
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:79] + "…")

@@ -1,0 +1,155 @@
+"""Barriers: the children of one run that wake their requester together. `core/barrier.py` decides; this executes."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from backchannel.core import barrier as rule
+from backchannel.core.barrier import Barrier, Held, read_barrier, write_barrier
+from backchannel.core.chain import Lineage, may_go_on
+from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.messages import Message, Role, TextBlock
+from backchannel.core.runs import RunRequest
+from backchannel.core.sessions import Session
+from backchannel.core.spawn_values import QueueRun, Spawn
+from backchannel.storage.ids import new_id
+from backchannel.storage.transactions import chains, inbox, messages, runs, sessions, spawns, timers
+from backchannel.storage.tx import Tx
+
+TIMER = "barrier"
+
+
+def add_child(tx: Tx, spawn: Spawn, now: int) -> None:
+    """Let a run's barrier wait for one more child, making it for the first."""
+    known = _find(tx, spawn.barrier_id)
+    if known is None:
+        known = rule.barrier_for(spawn)
+        tx.run(
+            "INSERT INTO barriers (id, session_key, state, body, created_at) VALUES (?, ?, 'open', ?, ?)",
+            known.id,
+            str(known.requester),
+            write_barrier(known),
+            now,
+        )
+    _write(tx, rule.add_child(known, spawn))
+
+
+def child_settled(tx: Tx, spawn: Spawn, text: str | None, now: int) -> None:
+    """Hold a child's post until it is time to wake the requester."""
+    if spawn.rules.wakes and (barrier := _find(tx, spawn.barrier_id)) is not None:
+        _change(tx, barrier, rule.child_settled(barrier, spawn, text), now)
+
+
+def run_ended(tx: Tx, run_id: str, now: int) -> None:
+    """A run that may have spawned has ended."""
+    barrier = _find(tx, run_id)
+    if barrier is None or barrier.has_run_ended:
+        return
+    _change(tx, barrier, rule.run_ended(barrier), now)
+    if barrier.rules.wake_after_ms is not None:
+        timers.set_timer(tx, TIMER, run_id, now + barrier.rules.wake_after_ms)
+
+
+def deadline(tx: Tx, barrier_id: str, scheme: KeyScheme, now: int) -> None:
+    """The longest wait for the last child is over."""
+    barrier = _find(tx, barrier_id)
+    if barrier is not None:
+        _change(tx, barrier, rule.deadline_passed(barrier), now)
+
+
+def stop(tx: Tx, key: str, now: int) -> None:
+    """Let nothing wake a session that was stopped; what is held becomes notes."""
+    for barrier in _of_session(tx, key):
+        stopped = rule.stopped(barrier)
+        for held in stopped.untold:
+            _note(tx, stopped.requester, held, now)
+        _change(tx, barrier, rule.told(stopped), now)
+
+
+def tell_held(tx: Tx, session: Session, now: int) -> None:
+    """Put what is held into the transcript: a run of the session starts, and shall know it."""
+    for barrier in _of_session(tx, session.key):
+        for held in barrier.untold:
+            messages.append(tx, session.key, session.session_id, _as_note(held, now))
+        _change(tx, barrier, rule.told(barrier), now)
+
+
+def forget(tx: Tx, key: str, now: int) -> None:
+    """Let a session that was reset be told again what only its old transcript has."""
+    for barrier in _of_session(tx, key):
+        _change(tx, barrier, rule.forgotten(barrier), now)
+
+
+def of_wake(tx: Tx, run_id: str) -> Barrier | None:
+    """Find the barrier that a wake has come from."""
+    return _find(tx, rule.barrier_of_wake(run_id))
+
+
+def _find(tx: Tx, barrier_id: str) -> Barrier | None:
+    row = tx.one("SELECT body FROM barriers WHERE id = ?", barrier_id)
+    return None if row is None else read_barrier(row[0])
+
+
+def _of_session(tx: Tx, key: str) -> list[Barrier]:
+    rows = tx.all("SELECT body FROM barriers WHERE session_key = ? AND state = 'open' ORDER BY created_at, id", key)
+    return [read_barrier(body) for (body,) in rows]
+
+
+def _change(tx: Tx, before: Barrier, barrier: Barrier, now: int) -> None:
+    if barrier.opens:
+        barrier = _open(tx, barrier, now)
+    _write(tx, barrier)
+    gained = len(barrier.untold) - len(before.untold)
+    if gained:
+        tx.run("UPDATE sessions SET held_posts = held_posts + ? WHERE key = ?", gained, str(barrier.requester))
+
+
+def _write(tx: Tx, barrier: Barrier) -> None:
+    state = "done" if barrier.is_over else "open"
+    tx.run("UPDATE barriers SET state = ?, body = ? WHERE id = ?", state, write_barrier(barrier), barrier.id)
+
+
+def _open(tx: Tx, barrier: Barrier, now: int) -> Barrier:
+    """Wake the requester; a chain that has gone too far ends in notes instead."""
+    if not _may_wake(tx, barrier):
+        for held in barrier.untold:
+            _note(tx, barrier.requester, held, now)
+        return rule.give_up(barrier)
+    barrier, run = rule.wake(barrier)
+    runs.queue_step(tx, _request(replace(run, id=runs.free_id(tx, run.id))), now)
+    return barrier
+
+
+def _may_wake(tx: Tx, barrier: Barrier) -> bool:
+    requester = sessions.find(tx, str(barrier.requester))
+    if requester is None or requester.archived_at is not None:
+        return False
+    lineage = Lineage(chain=barrier.chain, path=barrier.path, runs=chains.count_runs(tx, barrier.chain.id))
+    return may_go_on(lineage, str(barrier.requester), barrier.rules).allowed
+
+
+def _request(run: QueueRun) -> RunRequest:
+    return RunRequest(
+        key=run.key,
+        content=(TextBlock(text=run.text),),
+        provenance=run.provenance,
+        kind=run.kind,
+        id=run.id,
+        chain=run.chain,
+        deliver=run.reply_to is not None,
+        reply_to=run.reply_to,
+    )
+
+
+def _note(tx: Tx, key: SessionKey, held: Held, now: int) -> None:
+    inbox.add_if_kept(tx, key, _as_note(held, now), now)
+
+
+def _as_note(held: Held, now: int) -> Message:
+    return Message(
+        id=new_id(),
+        role=Role.USER,
+        content=(TextBlock(text=held.text),),
+        timestamp=now,
+        provenance=spawns.from_child(held.child),
+    )

@@ -1,0 +1,56 @@
+"""Chains: where a run stands in the line of sends and spawns that led to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from backchannel.core.chain import Lineage, path_at
+from backchannel.core.keys import CallerKeys, KeyScheme, SessionKey
+from backchannel.core.runs import Chain, Run, RunKind
+from backchannel.storage.transactions import barriers, exchanges, runs, spawns
+from backchannel.storage.tx import Tx, required
+
+
+def shown(scheme: KeyScheme) -> Callable[[str], str]:
+    """Tell how keys are written in texts and paths."""
+    keys = CallerKeys(scheme, None)
+    return lambda key: keys.show(SessionKey.stored(key))
+
+
+def lineage(tx: Tx, run_id: str | None, show: Callable[[str], str]) -> Lineage | None:
+    """Tell where the calling run stands in its chain; a call from outside a run starts a new one."""
+    if run_id is None:
+        return None
+    run = runs.need(tx, run_id)
+    path = path_at(_path(tx, run), show(run.session_key))
+    return Lineage(chain=Chain(run.chain_id, run.hop), path=path, runs=count_runs(tx, run.chain_id))
+
+
+def _path(tx: Tx, run: Run) -> tuple[str, ...]:
+    """Tell how its flow was reached, where it belongs to one."""
+    if run.exchange_id is not None and (exchange := exchanges.find(tx, run.exchange_id)) is not None:
+        return exchange.path
+    if run.spawn_id is not None and (spawn := spawns.find(tx, run.spawn_id)) is not None:
+        return spawn.path
+    if run.kind is RunKind.WAKE and (barrier := barriers.of_wake(tx, run.id)) is not None:
+        return barrier.path
+    return ()
+
+
+def count_runs(tx: Tx, chain_id: str) -> int:
+    """Count the runs of a chain: the one that began it is one, or, where a call from outside did, its whole flow."""
+    (further,) = required(tx.one("SELECT count(*) FROM runs WHERE chain_id = ? AND hop > 0", chain_id))
+    first = max(_first_runs(tx, chain_id, flow) for flow in ("exchange_id", "spawn_id"))
+    return int(further) + max(1, first)
+
+
+def _first_runs(tx: Tx, chain_id: str, flow: str) -> int:
+    (count,) = required(
+        tx.one(
+            f"SELECT count(*) FROM runs WHERE {flow} = (SELECT {flow} FROM runs WHERE id = ?) "
+            "AND chain_id = ? AND hop = 0",
+            chain_id,
+            chain_id,
+        )
+    )
+    return int(count)

@@ -1,0 +1,70 @@
+"""Cleaning up after sub-agents: when a child that has ended is archived.
+
+`tidy` is called by whatever may have made it time: the end of the flow, the settling of its receipt, a timer. It
+archives the child, sets a timer for when to look again, or leaves it to the receipt that is still open. A child that
+somebody uses is left alone: it is never archived while it has a run, an inbox, an open exchange or an open receipt.
+"""
+
+from __future__ import annotations
+
+from backchannel.core.delivery import DeliveryState
+from backchannel.core.keys import KeyScheme
+from backchannel.core.sessions import Session
+from backchannel.core.spawn_values import Spawn, State, read_spawn
+from backchannel.storage.transactions import sessions, timers
+from backchannel.storage.tx import Tx, required
+
+TIMER = "archive"
+LOOK_AGAIN_MS = 60_000
+_UNSETTLED = ", ".join(f"'{state.value}'" for state in DeliveryState if not state.is_settled)
+
+
+def due(tx: Tx, child_key: str, scheme: KeyScheme, now: int) -> None:
+    """Look at a child whose time to be archived may have come."""
+    row = tx.one("SELECT body FROM spawns WHERE child_key = ?", child_key)
+    if row is not None:
+        tidy(tx, read_spawn(row[0]), now)
+
+
+def tidy(tx: Tx, spawn: Spawn, now: int) -> None:
+    """Archive a child, if it is time, or see to it that it is looked at again when it is."""
+    child = sessions.find(tx, str(spawn.child))
+    if child is None or child.archived_at is not None or child.deleting or not _is_settled(tx, spawn):
+        return
+    at = _archive_at(spawn, now)
+    if at is None:
+        return
+    if at <= now and not _is_used(tx, child):
+        sessions.archive(tx, child, now)
+    else:
+        timers.set_timer(tx, TIMER, child.key, max(at, now + LOOK_AGAIN_MS) if at <= now else at)
+
+
+def _archive_at(spawn: Spawn, now: int) -> int | None:
+    if spawn.rules.deletes:
+        return now
+    if spawn.rules.archive_after_ms is None or spawn.ended_at is None:
+        return None
+    return spawn.ended_at + spawn.rules.archive_after_ms
+
+
+def _is_settled(tx: Tx, spawn: Spawn) -> bool:
+    if spawn.state is not State.DONE:
+        return False
+    (state,) = required(
+        tx.one("SELECT d.state FROM spawns s JOIN deliveries d ON d.id = s.delivery_id WHERE s.id = ?", spawn.id)
+    )
+    return DeliveryState(state).is_settled
+
+
+def _is_used(tx: Tx, child: Session) -> bool:
+    if child.running_run is not None or child.queued:
+        return True
+    row = tx.one(
+        "SELECT 1 FROM inbox WHERE session_key = ? "
+        "UNION ALL SELECT 1 FROM exchanges WHERE requester_key = ? AND state <> 'done' "
+        "UNION ALL SELECT 1 FROM exchanges WHERE target_key = ? AND state <> 'done' "
+        f"UNION ALL SELECT 1 FROM deliveries WHERE session_key = ? AND state IN ({_UNSETTLED}) LIMIT 1",
+        *[child.key] * 4,
+    )
+    return row is not None

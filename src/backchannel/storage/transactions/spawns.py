@@ -1,0 +1,407 @@
+"""Spawns: what `sessions_spawn` started, each step in the commit of what caused it.
+
+`core/spawn.py` decides; this executes. Whatever ends a run, settles a receipt or changes a session calls in here from
+its own unit, so "the child's run ended" and "its announce is queued" are one commit, and so are a post's delivery, its
+note and the wake that it was the last to be waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from backchannel.core import spawn as flow
+from backchannel.core.chain import ChainLimits, go_on, may_go_on
+from backchannel.core.delivery import Delivery
+from backchannel.core.exchange import is_deliverable
+from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, decode_message
+from backchannel.core.runs import Run, RunKind, RunRequest
+from backchannel.core.sessions import Address, Session, SessionPatch, read_address
+from backchannel.core.spawn_texts import stopped_text
+from backchannel.core.spawn_values import (
+    AbortRun,
+    Action,
+    Cancelled,
+    Event,
+    Findings,
+    Post,
+    QueueRun,
+    Refused,
+    RunEnded,
+    Settle,
+    Spawn,
+    SpawnOutcome,
+    SpawnRules,
+    Stepped,
+    read_spawn,
+    write_spawn,
+)
+from backchannel.storage.ids import new_id
+from backchannel.storage.transactions import (
+    barriers,
+    chains,
+    cleanup,
+    idempotency,
+    inbox,
+    messages,
+    receipts,
+    runs,
+    sessions,
+)
+from backchannel.storage.tx import LIVE, Tx, required
+
+TranscriptPath = Callable[[str, str], str | None]
+"""Tells where the transcript of an agent's session id is kept as a file, if it is."""
+
+STOPPED = "its requester was stopped"
+DELETED = "its requester was deleted"
+
+
+class SpawnCall(msgspec.Struct, frozen=True, kw_only=True):
+    """The call that asks for a spawn; the same call always has the same ids."""
+
+    spawn_id: str
+    run_id: str
+    call_id: str | None = None
+    """The tool call in a run of the requester."""
+    calling_run: str | None = None
+    digest: str | None = None
+    """What the idempotency key of a call from outside stands for."""
+
+
+class SpawnAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """A spawn, as the tool asks for it; what it stands on is read in the unit that accepts it."""
+
+    call: SpawnCall
+    requester: SessionKey
+    child: SessionKey
+    task: str
+    rules: SpawnRules
+    max_children: int
+    model: str
+    """What the caller is told."""
+    session_model: str | None = None
+    """What its session is given; None is its agent's own."""
+    label: str | None = None
+    thinking: str | None = None
+    timeout_s: float = 0.0
+
+
+def repeat(tx: Tx, call: SpawnCall) -> Spawn | None:
+    """Find what the same call has started before.
+
+    Raises:
+        IdempotencyConflict: its key stands for something else.
+    """
+    if call.digest is not None:
+        idempotency.find_run(tx, call.run_id, call.digest)
+    return find(tx, call.spawn_id)
+
+
+def open_(
+    tx: Tx, ask: SpawnAsk, scheme: KeyScheme, limits: ChainLimits, transcript: TranscriptPath, now: int
+) -> Spawn | Refused:
+    """Accept a spawn with its session, its run and its receipt; the same call again finds the first.
+
+    Raises:
+        LabelInUse, IdempotencyConflict, SessionNotFound, Unavailable
+    """
+    if (known := repeat(tx, ask.call)) is not None:
+        return known
+    calling_run = None if ask.call.calling_run is None else runs.need(tx, ask.call.calling_run)
+    refused = _refusal(tx, ask, calling_run)
+    if refused is not None:
+        return refused
+    show = chains.shown(scheme)
+    origin = chains.lineage(tx, ask.call.calling_run, show)
+    decision = may_go_on(origin, str(ask.child), limits)
+    if not decision.allowed:
+        return Refused(decision)
+    run_id = runs.free_id(tx, ask.call.run_id)
+    chain, path = go_on(origin, str(ask.child), run_id)
+    requester = _requester(tx, ask.requester, scheme, now)
+    child = _make_child(tx, ask, scheme, now)
+    spawn = Spawn(
+        id=ask.call.spawn_id,
+        requester=ask.requester,
+        child=ask.child,
+        task=ask.task,
+        label=ask.label,
+        child_run=run_id,
+        chain=chain,
+        path=path,
+        address=_return_address(requester, calling_run),
+        rules=ask.rules,
+        run_id=run_id,
+        requester_run=ask.call.calling_run,
+        model=ask.model,
+        transcript=transcript(child.agent_id, child.session_id),
+    )
+    _insert(tx, spawn, ask.call, now)
+    _queue(tx, spawn, flow.first_run(spawn, show(str(ask.requester))), now, timeout_s=ask.timeout_s)
+    return spawn
+
+
+def _refusal(tx: Tx, ask: SpawnAsk, calling_run: Run | None) -> Refused | None:
+    """Tell what stands against it in the rows as they are now."""
+    if calling_run is not None and (calling_run.abort_requested or calling_run.is_finished):
+        return Refused(flow.being_stopped())
+    (count,) = required(
+        tx.one("SELECT count(*) FROM spawns WHERE requester_key = ? AND state <> 'done'", str(ask.requester))
+    )
+    decision = flow.has_room(int(count), ask.max_children)
+    return None if decision.allowed else Refused(decision)
+
+
+def _requester(tx: Tx, key: SessionKey, scheme: KeyScheme, now: int) -> Session:
+    """Load the session that is told; an operator spawns for a main session, which may be new.
+
+    Raises:
+        SessionNotFound: it is not there any more.
+    """
+    if scheme.is_main(key):
+        return sessions.ensure(tx, key, scheme, now)
+    session = sessions.need(tx, str(key))
+    sessions.check_kept(session)
+    return session
+
+
+def _return_address(requester: Session, calling_run: Run | None) -> Address | None:
+    """Tell where the requester is told: where the run that asks replies to, else its session's return address.
+
+    Between the two another chat may have written to the same session. It did not ask for this.
+    """
+    address = requester.address
+    if calling_run is not None and calling_run.reply_to is not None:
+        address = read_address(calling_run.reply_to)
+    return address if is_deliverable(address) else None
+
+
+def _make_child(tx: Tx, ask: SpawnAsk, scheme: KeyScheme, now: int) -> Session:
+    change = SessionPatch(
+        label=ask.label or msgspec.UNSET,
+        model=ask.session_model or msgspec.UNSET,
+        thinking_level=ask.thinking or msgspec.UNSET,
+    )
+    sessions.patch(tx, ask.child, scheme, change, None, now)
+    return sessions.update(tx, str(ask.child), "spawned_by = ?", str(ask.requester))
+
+
+def _insert(tx: Tx, spawn: Spawn, call: SpawnCall, now: int) -> None:
+    delivery_id = new_id()
+    tx.run(
+        "INSERT INTO spawns (id, requester_key, requester_run, child_key, state, body, delivery_id, call_id, "
+        "created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        spawn.id,
+        str(spawn.requester),
+        spawn.requester_run,
+        str(spawn.child),
+        spawn.state.value,
+        write_spawn(spawn),
+        delivery_id,
+        call.call_id,
+        now,
+        now,
+    )
+    receipts.open_(tx, delivery_id, str(spawn.requester), None, now, run_id=spawn.child_run)
+    if call.digest is not None:
+        idempotency.remember_run(tx, call.run_id, call.digest, now)
+    if spawn.rules.wakes:
+        barriers.add_child(tx, spawn, now)
+
+
+def find(tx: Tx, spawn_id: str) -> Spawn | None:
+    row = tx.one("SELECT body FROM spawns WHERE id = ?", spawn_id)
+    return None if row is None else read_spawn(row[0])
+
+
+def tell_of_call(tx: Tx, call_id: str) -> str | None:
+    """Say what a call has started, for one that can no longer say it itself; None when it has started nothing."""
+    row = tx.one("SELECT body FROM spawns WHERE call_id = ?", call_id)
+    if row is None:
+        return None
+    spawn = read_spawn(row[0])
+    if spawn.outcome is SpawnOutcome.CANCELLED:
+        return f"its sub-agent was started as session '{spawn.child}', and stopped: {spawn.reason}"
+    return (
+        f"its sub-agent was started as session '{spawn.child}', run {spawn.child_run!r}: do not start it again, "
+        "its result comes by itself"
+    )
+
+
+# What happens to a spawn
+
+
+def run_ended(tx: Tx, run: Run, now: int) -> None:
+    """Take a spawn on, now that one of its runs has ended."""
+    if run.spawn_id is not None:
+        ended = RunEnded(
+            run_id=run.id,
+            state=run.state,
+            findings=_findings(tx, run),
+            at=now,
+            reply=run.reply,
+            error=run.error,
+        )
+        _advance(tx, run.spawn_id, ended, now)
+    if run.kind is RunKind.WAKE and run.session_id is None:
+        _keep_as_note(tx, run, now)
+
+
+def cancel_children(tx: Tx, key: str, reason: str, now: int) -> list[Run]:
+    """Stop the children of a session that nobody waits for any more; returns the runs that were stopped."""
+    children = _open_of(tx, key)
+    at_work = _at_work(tx, key)
+    barriers.stop(tx, key, now)
+    for spawn in children:
+        _advance(tx, spawn.id, Cancelled(reason=reason, at=now), now)
+    for run in at_work:
+        runs.request_abort(tx, run.session_key, run.id, now)
+    if children and reason == STOPPED:
+        _note(tx, SessionKey.stored(key), stopped_text(children), _SYSTEM, now)
+    return at_work
+
+
+def _at_work(tx: Tx, key: str) -> list[Run]:
+    """List what a session's children do and are about to do; people's messages that wait there stay."""
+    rows = tx.all(
+        f"SELECT r.id FROM sessions s JOIN runs r ON r.session_key = s.key AND r.{LIVE} "
+        "WHERE s.spawned_by = ? AND (r.state = 'running' OR r.spawn_id IS NOT NULL OR r.kind IN ('primary', 'turn')) "
+        "ORDER BY r.position",
+        key,
+    )
+    return [runs.need(tx, run_id) for (run_id,) in rows]
+
+
+def _open_of(tx: Tx, key: str) -> tuple[Spawn, ...]:
+    rows = tx.all("SELECT body FROM spawns WHERE requester_key = ? AND state <> 'done' ORDER BY created_at, id", key)
+    return tuple(read_spawn(body) for (body,) in rows)
+
+
+def receipt_changed(tx: Tx, delivery: Delivery, now: int) -> None:
+    """See whether a child can be cleaned up, now that its receipt is settled."""
+    if delivery.state.is_settled:
+        row = tx.one("SELECT body FROM spawns WHERE delivery_id = ?", delivery.id)
+        if row is not None:
+            cleanup.tidy(tx, read_spawn(row[0]), now)
+
+
+def _advance(tx: Tx, spawn_id: str, event: Event, now: int) -> None:
+    row = tx.one("SELECT body, delivery_id FROM spawns WHERE id = ?", spawn_id)
+    if row is None:
+        return
+    before = read_spawn(row[0])
+    spawn, actions = _named(tx, *flow.step(before, event))
+    if spawn == before:
+        return
+    tx.run(
+        "UPDATE spawns SET state = ?, body = ?, updated_at = ? WHERE id = ?",
+        spawn.state.value,
+        write_spawn(spawn),
+        now,
+        spawn_id,
+    )
+    for action in actions:
+        _perform(tx, spawn, str(row[1]), action, now)
+
+
+def _named(tx: Tx, spawn: Spawn, actions: tuple[Action, ...]) -> Stepped:
+    """Give the run that is to be queued an id of its own."""
+    named = tuple(replace(act, id=runs.free_id(tx, act.id)) if isinstance(act, QueueRun) else act for act in actions)
+    for act in named:
+        if isinstance(act, QueueRun):
+            spawn = replace(spawn, run_id=act.id)
+    return spawn, named
+
+
+def _perform(tx: Tx, spawn: Spawn, delivery_id: str, action: Action, now: int) -> None:
+    match action:
+        case QueueRun():
+            _queue(tx, spawn, action, now, timeout_s=action.timeout_s)
+        case AbortRun():
+            runs.request_abort(tx, str(spawn.child), action.run_id, now)
+        case Post():
+            _post(tx, spawn, delivery_id, action.text, now)
+        case Settle():
+            receipts.settle(tx, delivery_id, action.outcome.value, action.reason, now)
+            barriers.child_settled(tx, spawn, None, now)
+
+
+def _queue(tx: Tx, spawn: Spawn, action: QueueRun, now: int, *, timeout_s: float | None) -> None:
+    request = RunRequest(
+        key=action.key,
+        content=(TextBlock(text=action.text),),
+        provenance=action.provenance,
+        kind=action.kind,
+        id=action.id,
+        timeout_s=timeout_s,
+        chain=action.chain,
+        spawn_id=spawn.id,
+    )
+    runs.queue_step(tx, request, now)
+
+
+def _post(tx: Tx, spawn: Spawn, delivery_id: str, text: str, now: int) -> None:
+    """Tell the requester once: its chat, and its transcript, now or with the wake."""
+    if spawn.rules.wakes:
+        barriers.child_settled(tx, spawn, text, now)
+    else:
+        _note(tx, spawn.requester, text, from_child(spawn.child), now)
+    receipts.hand_over(tx, delivery_id, text, spawn.address, now)
+
+
+_SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=flow.SOURCE_TOOL)
+
+
+def from_child(child: SessionKey) -> Provenance:
+    """Say that a child wrote a note."""
+    return Provenance(kind=ProvenanceKind.INTER_SESSION, source_session_key=str(child), source_tool=flow.SOURCE_TOOL)
+
+
+def _note(tx: Tx, key: SessionKey, text: str, provenance: Provenance, now: int) -> None:
+    note = Message(id=new_id(), role=Role.USER, content=(TextBlock(text=text),), timestamp=now, provenance=provenance)
+    inbox.add_if_kept(tx, key, note, now)
+
+
+def _keep_as_note(tx: Tx, wake: Run, now: int) -> None:
+    """A wake that was stopped before it started leaves what it was to say: the results must not be lost with it."""
+    if wake.message is not None:
+        inbox.add_if_kept(tx, SessionKey.stored(wake.session_key), decode_message(wake.message), now)
+        # The transcript has it from now on: a person who retries the run must not have it told twice.
+        tx.run("UPDATE runs SET message = NULL WHERE id = ?", wake.id)
+
+
+# What rows tell of a child
+
+
+def _findings(tx: Tx, ended: Run) -> Findings:
+    """Collect what is known of a child when one of its runs has ended."""
+    row = required(tx.one("SELECT body FROM spawns WHERE id = ?", ended.spawn_id))
+    own = runs.need(tx, read_spawn(row[0]).child_run)
+    tokens_in, tokens_out, cost = required(
+        tx.one("SELECT sum(tokens_in), sum(tokens_out), sum(cost) FROM runs WHERE spawn_id = ?", ended.spawn_id)
+    )
+    last_text, tool_result = _last_words(tx, own)
+    return Findings(
+        last_text=last_text,
+        tool_result=tool_result,
+        runtime_ms=own.ran_ms if own.started_at is not None else None,
+        tokens_in=int(tokens_in),
+        tokens_out=int(tokens_out),
+        cost=cost,
+        model=own.answered_by,
+        session_id=own.session_id,
+    )
+
+
+def _last_words(tx: Tx, own: Run) -> tuple[str | None, str | None]:
+    """Find the last text and the newest tool result of the child's own run."""
+    if own.session_id is None:
+        return None, None
+    return (
+        messages.last_text_of(tx, own.session_id, own.id, Role.ASSISTANT),
+        messages.last_text_of(tx, own.session_id, own.id, Role.TOOL_RESULT),
+    )

@@ -1,0 +1,91 @@
+"""Cron: messages that come by the clock.
+
+The jobs of the configuration are taken over at each start, before any of them can fire; others are added and removed
+while the gateway runs, and stay. Firing is a matter of rows: `storage/transactions/cron.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from backchannel.config.schedules import job_id_problem, read_schedule
+from backchannel.config.schema_doors import CronJob
+from backchannel.core.channels import Channel
+from backchannel.core.keys import normalise_agent_id
+from backchannel.core.runs import Run
+from backchannel.errors import InvalidRequest, UnknownChannel
+from backchannel.storage.transactions.cron import ListedJob
+from backchannel.tools.parts import Parts
+
+
+class CronJobs:
+    """The cron jobs of a gateway: those of its configuration, and those that were added while it ran."""
+
+    def __init__(self, parts: Parts, channels: Mapping[str, Channel]) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._channels = channels
+
+    async def sync(self) -> None:
+        """Take over the jobs of the configuration, as it is now."""
+        await self._store.sync_cron_jobs(self._parts.config.cron.jobs)
+
+    async def list(self) -> list[ListedJob]:
+        """List all jobs, each with its last run; those that come next first."""
+        return await self._store.cron_jobs()
+
+    async def add(self, job: CronJob) -> ListedJob:
+        """Keep a job, also over restarts; the very same again changes nothing.
+
+        Raises:
+            InvalidRequest: something in it cannot be used; the message names it.
+            InvalidSchedule: it never comes, or its one time has passed.
+            JobExists: another job has this id.
+            UnknownAgent, UnknownModel, UnknownChannel
+        """
+        return await self._store.add_cron_job(self._checked(job))
+
+    def _checked(self, job: CronJob) -> CronJob:
+        if problem := job_id_problem(job.id):
+            raise InvalidRequest(f"id: got {job.id[:80]!r}, {problem}", param="id")
+        if not job.message.strip():
+            raise InvalidRequest("message: it is empty", param="message")
+        read_schedule(job.schedule, job.tz)
+        if job.model is not None:
+            self._parts.models.check(job.model)
+        if job.deliver is not None:
+            self._check_channel(job.deliver.channel)
+        if job.agent_id is not None:
+            job = replace(job, agent_id=normalise_agent_id(job.agent_id))
+        self._check_agent(job)
+        return job
+
+    def _check_agent(self, job: CronJob) -> None:
+        self._parts.agents.get(job.agent_id or self._parts.scheme.default_agent)
+
+    def _check_channel(self, name: str) -> None:
+        if name not in self._channels:
+            there = ", ".join(sorted(self._channels)) or "none"
+            message = f"no channel {name[:64]!r} is configured (there are: {there})"
+            raise UnknownChannel(message, channel=name[:64])
+
+    async def run(self, job_id: str) -> Run:
+        """Fire a job now; when it comes next stays as it is.
+
+        Raises:
+            JobNotFound, UnknownAgent
+            JobRunning: its last run has not ended.
+        """
+        self._check_agent((await self._store.cron_job(job_id)).stored.job)
+        return await self._store.run_cron_job(job_id)
+
+    async def remove(self, job_id: str) -> None:
+        """Forget a job that was added while a gateway ran; its session and its runs stay.
+
+        Raises:
+            JobNotFound
+            JobConfigured: it stands in the configuration, and is removed there.
+        """
+        await self._store.remove_cron_job(job_id)

@@ -1,0 +1,157 @@
+"""`cron.*` through a real socket: what is listed, who may do what, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.gateway.client import Client, Refused
+from tests.gateway.conftest import MakeWorld, World
+
+pytestmark = pytest.mark.anyio
+HOURLY: dict[str, Any] = {"id": "hourly", "schedule": "every 1h", "message": "look around", "agentId": "echo"}
+
+
+async def jobs(client: Client) -> dict[str, dict[str, Any]]:
+    return {job["id"]: job for job in (await client.ask("cron.list"))["jobs"]}
+
+
+async def test_a_job_is_added_listed_run_and_removed(client: Client) -> None:
+    assert await client.ask("cron.list") == {"jobs": []}
+    job = (await client.ask("cron.add", **HOURLY, tz="Europe/Berlin", timeoutSeconds=60))["job"]
+    assert job["nextAt"] - job["createdAt"] in range(3_599_000, 3_600_001)
+    assert job == {
+        **HOURLY,
+        "status": "scheduled",
+        "source": "runtime",
+        "tz": "Europe/Berlin",
+        "sessionKey": "agent:echo:cron:hourly",
+        "timeoutSeconds": 60,
+        "skipped": 0,
+        "nextAt": job["nextAt"],
+        "createdAt": job["createdAt"],
+    }
+    fired = await client.ask("cron.run", id="hourly")
+    assert fired["sessionKey"] == "agent:echo:cron:hourly"
+    ended = await client.ask("agent.wait", runId=fired["runId"])
+    assert (ended["status"], ended["reply"]) == ("ok", "echo look around")
+    listed = (await jobs(client))["hourly"]
+    assert (listed["lastRun"]["runId"], listed["lastRun"]["status"]) == (fired["runId"], "ok")
+    assert listed["nextAt"] == job["nextAt"]
+    assert await client.ask("cron.remove", id="hourly") == {"ok": True, "id": "hourly"}
+    assert await client.ask("cron.list") == {"jobs": []}
+    history = await client.ask("chat.history", sessionKey="agent:echo:cron:hourly")
+    assert len(history["messages"]) == 2
+
+
+async def test_the_session_of_a_job_is_listed_as_one(client: Client) -> None:
+    await client.ask("cron.add", **HOURLY)
+    await client.ask("agent.wait", runId=(await client.ask("cron.run", id="hourly"))["runId"])
+    (row,) = (await client.ask("sessions.list", kinds=["cron"]))["sessions"]
+    assert (row["key"], row["kind"], row["channel"]) == ("agent:echo:cron:hourly", "cron", "internal")
+
+
+async def test_a_job_at_work_is_not_run_again(world: World, client: Client) -> None:
+    await client.ask("cron.add", **{**HOURLY, "agentId": "held"})
+    fired = await client.ask("cron.run", id="hourly")
+    error = await client.refused("cron.run", {"id": "hourly"})
+    assert error["details"] == {"code": "job_running", "id": "hourly", "runId": fired["runId"]}
+    world.release.set()
+    await client.ask("agent.wait", runId=fired["runId"])
+    await client.ask("cron.run", id="hourly")
+
+
+async def test_a_run_that_failed_is_the_last_error_of_its_job(client: Client) -> None:
+    await client.ask("cron.add", **{**HOURLY, "agentId": "broken"})
+    await client.ask("agent.wait", runId=(await client.ask("cron.run", id="hourly"))["runId"])
+    job = (await jobs(client))["hourly"]
+    assert job["lastRun"]["status"] == "error"
+    assert "this agent is broken" in job["lastError"]
+
+
+async def test_jobs_of_the_configuration_are_listed_and_belong_to_it(make_world: MakeWorld) -> None:
+    configured = [
+        {**HOURLY, "id": "off", "enabled": False},
+        {**HOURLY, "id": "old", "schedule": "2020-01-01T00:00:00Z", "agentId": "held"},
+        {"id": "plain", "schedule": "0 9 * * *", "message": "hello"},
+    ]
+    async with make_world({"cron": {"jobs": configured}}) as world, world.client() as client:
+        async with asyncio.timeout(5):
+            while await world.gateway.store.due_timers(1):  # until the one that is late has fired
+                pass
+        found = await jobs(client)
+        assert {id: job["status"] for id, job in found.items()} == {
+            "old": "done",
+            "plain": "scheduled",
+            "off": "disabled",
+        }
+        assert {job["source"] for job in found.values()} == {"config"}
+        assert (found["plain"]["agentId"], found["plain"]["sessionKey"]) == ("main", "agent:main:cron:plain")
+        assert "nextAt" not in found["off"]
+        assert (await client.refused("cron.remove", {"id": "plain"}))["details"]["code"] == "job_configured"
+        clash = await client.refused("cron.add", {**HOURLY, "id": "plain"})
+        assert clash["details"]["code"] == "job_exists"
+        assert "stands in the configuration" in clash["message"]
+        world.release.set()
+
+
+async def test_readers_list_writers_run_and_admins_add_and_remove(world: World, client: Client) -> None:
+    await client.ask("cron.add", **HOURLY)
+    for scope, allowed in (("read", ["cron.list"]), ("write", ["cron.list", "cron.run"])):
+        async with world.client(scopes=[f"operator.{scope}"]) as other:
+            for method, params in (
+                ("cron.list", {}),
+                ("cron.run", {"id": "hourly"}),
+                ("cron.add", {**HOURLY, "id": "other"}),
+                ("cron.remove", {"id": "hourly"}),
+            ):
+                if method in allowed:
+                    await other.ask(method, **params)
+                else:
+                    error = await other.refused(method, params)
+                    assert error["details"]["code"] == "scope_missing", method
+    assert list(await jobs(client)) == ["hourly"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "said"),
+    [
+        ({"schedule": "0 0 30 2 *"}, "invalid_schedule", "no such day ever comes"),
+        ({"schedule": "every -1s"}, "invalid_schedule", 'expected "0 9 * * *"'),
+        ({"schedule": "9" * 100_000}, "invalid_schedule", "at most 256 characters"),
+        ({"schedule": 5}, "bad_params", "schedule"),
+        ({"tz": "Mars/Base"}, "invalid_schedule", "expected a time zone such as `Europe/Berlin`"),
+        ({"id": ""}, "bad_params", "id: got ''"),
+        ({"id": "a:b"}, "bad_params", "id: got 'a:b'"),
+        ({"message": ""}, "bad_params", "message: it is empty"),
+        ({"agentId": "nobody"}, "unknown_agent", "nobody"),
+        ({"agentId": ""}, "unknown_agent", "not an agent id"),
+        ({"model": "nonsense"}, "unknown_model", "nonsense"),
+        ({"deliver": {"channel": "none", "to": "C"}}, "unknown_channel", "no channel 'none' is configured"),
+        ({"deliver": {"channel": "none"}}, "bad_params", "to"),
+        ({"deliver": {"channel": "none", "to": "C", "thread": 1}}, "bad_params", "thread"),
+        ({"timeoutSeconds": 0}, "bad_params", "timeoutSeconds"),
+        ({"timeoutSeconds": -5}, "bad_params", "timeoutSeconds"),
+        ({"timeoutSeconds": 1e300}, "bad_params", "timeoutSeconds"),
+        ({"every": "1h"}, "bad_params", "unknown parameter 'every'"),
+    ],
+)
+async def test_what_cannot_work_is_refused_and_nothing_is_kept(
+    client: Client, changed: dict[str, Any], code: str, said: str
+) -> None:
+    error = await client.refused("cron.add", {**HOURLY, **changed})
+    assert error["details"]["code"] == code
+    assert said in error["message"]
+    assert len(error["message"]) < 500
+    assert await client.ask("cron.list") == {"jobs": []}
+
+
+@pytest.mark.parametrize("method", ["cron.run", "cron.remove"])
+async def test_a_job_that_is_not_there_is_not_found(client: Client, method: str) -> None:
+    error = await client.refused(method, {"id": "x" * 1000})
+    assert (error["code"], error["details"]["code"]) == ("NOT_FOUND", "job_not_found")
+    assert len(error["message"]) < 300
+    with pytest.raises(Refused, match="the parameter id is missing"):
+        await client.ask(method)

@@ -1,0 +1,357 @@
+"""When a sub-agent that has ended is archived: never before its result has arrived, and never while it is used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backchannel.agents.scripted import Reply
+from backchannel.core.channels import ChannelRefused, ChannelSilent, OutboundPart, Sent
+from backchannel.core.contracts import ModelFailed
+from backchannel.core.sessions import Address, write_address
+from tests.support.children import Cast, Family, Gate, config, spawn
+from tests.support.gateways import MAIN, QuickClock, running, session_of
+from tests.tools.shelf import Shelf
+
+pytestmark = pytest.mark.anyio
+
+MINUTE_MS = 60_000
+
+
+class StillClock(QuickClock):
+    """A clock that goes on only when it is told to; whoever sleeps wakes up when the time has come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._moved = asyncio.Event()
+
+    def move_on(self, seconds: float) -> None:
+        super().move_on(seconds)
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        until = self.monotonic() + seconds - 0.05
+        while self.monotonic() < until:
+            await self._moved.wait()
+
+
+class Chat:
+    """A channel that does with a message what it is told to."""
+
+    name = "chat"
+    max_text_length = 4000
+    takes_key = False
+
+    def __init__(self, *answers: Exception) -> None:
+        self.answers = list(answers)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.texts: list[str] = []
+
+    async def send(self, part: OutboundPart) -> Sent:
+        await self.gate.wait()
+        if self.answers:
+            raise self.answers.pop(0)
+        self.texts.append(part.text)
+        return Sent(part.key)
+
+
+class House(Family):
+    """A family on a clock that stands still, with a chat."""
+
+    clock: StillClock
+    chat: Chat
+
+    async def archived(self, key: str) -> None:
+        await self.until("SELECT 1 FROM sessions WHERE key = ? AND archived_at IS NOT NULL", key)
+
+    def is_archived(self, key: str) -> bool:
+        return bool(self.rows("SELECT 1 FROM sessions WHERE key = ? AND archived_at IS NOT NULL", key))
+
+    def timer(self, key: str) -> int | None:
+        """Tell when the child is looked at again, in minutes from now."""
+        rows = self.rows("SELECT due_at FROM timers WHERE kind = 'archive' AND ref = ?", key)
+        return round((rows[0][0] - self.clock.now_ms()) / MINUTE_MS) if rows else None
+
+    async def moved_on(self, minutes: float) -> None:
+        """Let time pass, and whatever falls due be done."""
+        self.clock.move_on(minutes * 60)
+        async with asyncio.timeout(10):
+            while self.rows("SELECT 1 FROM timers WHERE due_at <= ?", self.clock.now_ms()):
+                await self.gateway.store.check_writable()
+                self.clock.move_on(1)  # for whoever went to sleep just after the time had moved
+
+
+@asynccontextmanager
+async def house(
+    state: Path, *, chat: Chat | None = None, clock: StillClock | None = None, says: Any = None, **subagents: Any
+) -> AsyncIterator[House]:
+    clock, cast, chat = clock or StillClock(), Cast(**(says or {})), chat or Chat()
+    opened = running(
+        state, cast.model, config=config(**subagents), clock=clock, equip=lambda gateway: gateway.add_channel(chat)
+    )
+    async with opened as gateway:
+        made = House(gateway, cast, state / "backchannel.db")
+        made.clock, made.chat = clock, chat
+        yield made
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A main session that has a chat."""
+    shelf = Shelf(tmp_path / "state")
+    shelf.session(MAIN, "hello", delivery_context=write_address(Address(channel="chat", to="Room")))
+    return shelf.state
+
+
+# `cleanup: "delete"`
+
+
+async def test_delete_archives_the_child_when_its_post_was_sent_and_not_before(state: Path) -> None:
+    chat = Chat()
+    chat.gate.clear()
+    async with house(state, chat=chat) as home:
+        child = (await home.spawned("dig", label="digger", cleanup="delete"))["childSessionKey"]
+        await home.until("SELECT 1 FROM deliveries WHERE state = 'sending'")
+        assert not home.is_archived(child)
+        session = await session_of(home.gateway, child)
+        chat.gate.set()
+        await home.archived(child)
+        assert home.spawn_receipts() == ["sent"]
+        # It leaves the lists, its label is free, and its transcript is kept under another name.
+        listed = await home.gateway.tools(None).sessions_list()
+        assert [row["key"] for row in listed["sessions"]] == [MAIN]
+        again = await home.spawned("dig", label="digger", cleanup="delete")
+        assert again["childSessionKey"] != child
+        await home.archived(again["childSessionKey"])
+        folder = state / "agents" / "main" / "sessions"
+        assert (await home.gateway.store.history(session.session_id, limit=9)).messages
+    assert not (folder / f"{session.session_id}.jsonl").exists()
+    assert len(list(folder.glob(f"{session.session_id}.jsonl.deleted.*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("says", "receipt"),
+    [
+        ({"announce": "ANNOUNCE_SKIP"}, "skipped"),
+        ({"task": ModelFailed("no luck", retryable=False)}, "sent"),
+        ({"task": Reply(thinking="hm"), "announce": Reply(thinking="hm")}, "sent"),
+    ],
+)
+async def test_delete_archives_however_the_child_ended(state: Path, says: dict[str, Any], receipt: str) -> None:
+    async with house(state, says=says) as home:
+        child = (await home.spawned("dig", cleanup="delete"))["childSessionKey"]
+        await home.archived(child)
+        assert home.spawn_receipts() == [receipt]
+
+
+async def test_delete_archives_a_child_that_nobody_could_be_told_of(tmp_path: Path) -> None:
+    async with house(tmp_path) as home:
+        child = (await home.spawned("dig", cleanup="delete"))["childSessionKey"]
+        await home.archived(child)
+        assert home.spawn_receipts() == ["no_channel"]
+        assert len(await home.posts()) == 1
+
+
+async def test_delete_archives_a_child_whose_requester_was_stopped(state: Path) -> None:
+    gate = Gate()
+    async with house(state, says={"task": gate.holds("half")}) as home:
+        child = (await home.spawned("dig", cleanup="delete"))["childSessionKey"]
+        await gate.reached()
+        await home.stop()
+        await home.over()
+        assert home.spawn_receipts() == ["cancelled"]
+        await home.moved_on(2)
+        await home.archived(child)
+
+
+@pytest.mark.parametrize(
+    ("answer", "receipt"), [(ChannelRefused("no such room"), "failed"), (ChannelSilent("no answer"), "uncertain")]
+)
+@pytest.mark.parametrize("decision", ["drop", "retry", "reroute"])
+@pytest.mark.parametrize("cleanup", ["delete", "keep"])
+async def test_a_child_whose_post_did_not_arrive_is_kept_until_a_person_has_decided(
+    state: Path, answer: Exception, receipt: str, decision: str, cleanup: str
+) -> None:
+    async with house(state, chat=Chat(answer)) as home:
+        child = (await home.spawned("dig", cleanup=cleanup))["childSessionKey"]
+        await home.until("SELECT 1 FROM deliveries WHERE state = ?", receipt)
+        await home.moved_on(24 * 60)
+        assert not home.is_archived(child)
+        ((delivery_id,),) = home.rows("SELECT delivery_id FROM spawns")
+        store = home.gateway.store
+        match decision:
+            case "drop":
+                await store.drop_delivery(delivery_id)
+            case "retry":
+                await store.retry_delivery(delivery_id)
+            case "reroute":
+                await store.reroute_delivery(delivery_id, Address(channel="chat", to="Other-Room"))
+        await home.archived(child)
+        assert home.spawn_receipts() == ["dropped" if decision == "drop" else "sent"]
+        assert len(home.chat.texts) == (0 if decision == "drop" else 1)
+
+
+# `cleanup: "keep"`
+
+
+async def test_keep_leaves_the_child_for_an_hour_after_it_ended(state: Path) -> None:
+    async with house(state) as home:
+        child = (await home.spawned("dig"))["childSessionKey"]
+        await home.over()
+        assert home.timer(child) == 60
+        await home.moved_on(59)
+        assert not home.is_archived(child)
+        await home.moved_on(1.1)
+        await home.archived(child)
+        assert home.timer(child) is None
+
+
+async def test_how_long_it_is_kept_is_a_setting_and_zero_is_for_ever(state: Path) -> None:
+    async with house(state, archiveAfterMinutes=5) as home:
+        short = (await home.spawned("dig"))["childSessionKey"]
+        await home.over()
+        assert home.timer(short) == 5
+    async with house(state, archiveAfterMinutes=0) as home:
+        child = (await home.spawned("dig"))["childSessionKey"]
+        await home.over()
+        assert home.timer(child) is None
+        await home.moved_on(100_000)
+        assert not home.is_archived(child)
+        assert home.is_archived(short)
+
+
+async def test_zero_does_not_keep_what_is_to_be_deleted(state: Path) -> None:
+    async with house(state, archiveAfterMinutes=0) as home:
+        child = (await home.spawned("dig", cleanup="delete"))["childSessionKey"]
+        await home.archived(child)
+
+
+async def test_what_fell_due_while_no_gateway_ran_is_done_at_the_next_start(state: Path) -> None:
+    clock = StillClock()
+    async with house(state, clock=clock) as home:
+        child = (await home.spawned("dig"))["childSessionKey"]
+        await home.over()
+    clock.move_on(3 * 3600)
+    async with house(state, clock=clock) as home:
+        await home.archived(child)
+
+
+async def test_a_post_that_was_late_is_counted_from_the_childs_end(state: Path) -> None:
+    chat = Chat()
+    chat.gate.clear()
+    async with house(state, chat=chat) as home:
+        child = (await home.spawned("dig"))["childSessionKey"]
+        await home.until("SELECT 1 FROM deliveries WHERE state = 'sending'")
+        home.clock.move_on(61 * 60)
+        assert not home.is_archived(child)
+        chat.gate.set()
+        await home.archived(child)
+
+
+# Never while it is used
+
+
+async def test_a_child_that_works_for_somebody_is_not_archived(state: Path) -> None:
+    gate = Gate()
+    async with house(state, says={"task": ["dug", gate.holds("talking")]}) as home:
+        child = (await home.spawned("dig"))["childSessionKey"]
+        await home.over()
+        run = await home.gateway.submit(child, "how was it?")
+        await gate.reached()
+        await home.moved_on(61)
+        assert not home.is_archived(child)
+        assert home.timer(child) == 1
+        gate.open()
+        assert (await home.ended(run.id)).reply == "talking"
+        await home.moved_on(1.1)
+        await home.archived(child)
+
+
+async def test_a_child_that_has_somebody_waiting_is_not_deleted_under_them(state: Path) -> None:
+    """A person's message waits behind the announce; it is answered, and then the child goes."""
+    gate, talk = Gate(), Gate()
+    says = {"task": ["dug", talk.holds("it was deep")], "announce": gate.holds("the hole is dug")}
+    async with house(state, says=says) as home:
+        child = (await home.spawned("dig", cleanup="delete"))["childSessionKey"]
+        await gate.reached()
+        run = await home.gateway.submit(child, "how deep?")
+        gate.open()
+        await talk.reached()
+        await home.until("SELECT 1 FROM deliveries WHERE state = 'sent'")
+        assert not home.is_archived(child)
+        talk.open()
+        assert (await home.ended(run.id)).reply == "it was deep"
+        await home.moved_on(1.1)
+        await home.archived(child)
+
+
+async def test_a_child_in_an_exchange_is_not_archived(state: Path) -> None:
+    gate = Gate()
+    async with house(state, says={"task": ["dug", gate.holds("deep")]}) as home:
+        child = (await home.spawned("dig"))["childSessionKey"]
+        await home.over()
+        sent = await home.gateway.tools(MAIN).sessions_send(sessionKey=child, message="how deep?", timeoutSeconds=0)
+        assert sent["status"] == "accepted"
+        await gate.reached()
+        await home.moved_on(61)
+        assert not home.is_archived(child)
+        gate.open()
+        await home.over()
+        await home.moved_on(2)
+        await home.archived(child)
+
+
+async def test_a_child_with_a_delivery_of_its_own_that_nobody_settled_is_not_archived(state: Path) -> None:
+    async with house(state) as home:
+        child = (await home.spawned("dig"))["childSessionKey"]
+        await home.over()
+        home.execute(
+            "INSERT INTO deliveries (id, session_key, state, created_at, updated_at) VALUES ('d', ?, 'failed', 0, 0)",
+            child,
+        )
+        await home.moved_on(61)
+        assert not home.is_archived(child)
+        await home.gateway.store.drop_delivery("d")
+        await home.moved_on(2)
+        await home.archived(child)
+
+
+async def test_a_child_that_is_written_to_after_it_was_archived_begins_anew(state: Path) -> None:
+    async with house(state, says={"task": ["dug", "who are you?"]}) as home:
+        child = (await home.spawned("dig", label="digger", cleanup="delete"))["childSessionKey"]
+        await home.archived(child)
+        old = (await session_of(home.gateway, child)).session_id
+        assert await home.ask("hello", child) == "who are you?"
+        session = await session_of(home.gateway, child)
+        assert session.archived_at is None
+        assert session.session_id != old
+        await home.moved_on(1000)
+        assert len(await home.posts()) == 1
+
+
+async def test_a_run_that_spawned_many_leaves_one_timer_each(state: Path) -> None:
+    calls = [[spawn(f"dig {n}") for n in range(5)]]
+    async with house(state, says={"person": calls}) as home:
+        await home.ask()
+        await home.over()
+        assert home.counts()["timers"] == 5
+        await home.moved_on(61)
+        await home.until("SELECT 1 WHERE (SELECT count(*) FROM sessions WHERE archived_at IS NOT NULL) = 5")
+        assert home.counts()["timers"] == 0
+
+
+async def test_a_child_that_a_person_deleted_is_left_alone(state: Path) -> None:
+    async with house(state) as home:
+        child = (await home.spawned("dig"))["childSessionKey"]
+        await home.over()
+        await home.gateway.runtime.delete(home.gateway.key(child))
+        archived_at = (await session_of(home.gateway, child)).archived_at
+        await home.moved_on(61)
+        assert (await session_of(home.gateway, child)).archived_at == archived_at

@@ -1,0 +1,45 @@
+"""A clock that is turned by hand, for what happens at a certain time of a certain day."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+
+class HandClock:
+    """Stands still until it is turned. Whoever sleeps wakes at each turn and each `stir`, to look again.
+
+    Somebody may have looked at the clock before it was turned and go to sleep only after: stirring wakes them too.
+    """
+
+    def __init__(self, at: str) -> None:
+        self.ms = moment(at)
+        self._turned = asyncio.Event()
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            await self._turned.wait()
+
+    def turn_to(self, at: str) -> None:
+        """Say that it is later now."""
+        later = moment(at)
+        assert later >= self.ms, "time does not go back"
+        self.ms = later
+        self.stir()
+
+    def stir(self) -> None:
+        """Wake all sleepers without turning the clock."""
+        self._turned.set()
+        self._turned = asyncio.Event()
+
+
+def moment(at: str) -> int:
+    """Read an ISO time, in UTC unless it says otherwise, as milliseconds since 1970."""
+    read = datetime.fromisoformat(at)
+    return round((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp() * 1000)

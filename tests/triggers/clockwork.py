@@ -1,0 +1,99 @@
+"""A gateway with cron jobs whose clock is turned by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from backchannel.agents.scripted import Scripted, ScriptedModel
+from backchannel.core.channels import OutboundPart, Sent
+from backchannel.core.contracts import ModelRequest
+from backchannel.gateway.app import Gateway
+from tests.support.clocks import HandClock
+from tests.support.gateways import CONFIG, dying, running, settled
+
+CHANNEL = {"adapter": "bridge", "url": "http://127.0.0.1:9/", "secret": "a secret of its own", "allowFrom": ["*"]}
+
+
+def job(schedule: str, **more: Any) -> dict[str, Any]:
+    return {"id": "j", "schedule": schedule, "message": "work", **more}
+
+
+def echo(request: ModelRequest) -> Scripted:
+    return f"re: {request.messages[-1].text.splitlines()[-1]}"
+
+
+class FarEnd:
+    """A platform that takes each key once, however often it is sent."""
+
+    name = "far"
+    max_text_length = 1000
+    takes_key = True
+
+    def __init__(self) -> None:
+        self.taken: dict[str, OutboundPart] = {}
+
+    async def send(self, part: OutboundPart) -> Sent:
+        self.taken.setdefault(part.key, part)
+        return Sent(part.key)
+
+
+class Clockwork:
+    """The gateway, its clock and its far end."""
+
+    def __init__(self, gateway: Gateway, clock: HandClock, far: FarEnd) -> None:
+        self.gateway, self.clock, self.far = gateway, clock, far
+
+    async def turn_to(self, *times: str) -> None:
+        """Let it be each of these times, until nothing is left to do."""
+        for at in times:
+            self.clock.turn_to(at)
+            await self.rest()
+
+    async def rest(self) -> None:
+        """Wait until nothing is due and no run is left to do."""
+        await rest(self.gateway, self.clock)
+
+    async def fired(self) -> list[str]:
+        """List what fired, by the times in the run ids, in order."""
+        runs = (await self.gateway.store.runs(limit=1000))[::-1]
+        return [run.id.removeprefix("cron:j:") for run in runs]
+
+
+async def rest(gateway: Gateway, clock: HandClock) -> None:
+    """Wait until nothing is due and no run is left to do."""
+    await all_seen_to(gateway, clock)
+    await settled(gateway)
+
+
+async def all_seen_to(gateway: Gateway, clock: HandClock) -> None:
+    """Wait until the timers have seen to everything that is due."""
+    async with asyncio.timeout(10):
+        while await gateway.store.due_timers(1):
+            clock.stir()
+
+
+@asynccontextmanager
+async def clockwork(
+    state: Path,
+    clock: HandClock,
+    *jobs: dict[str, Any],
+    model: ScriptedModel | None = None,
+    dies: bool = False,
+    **config: Any,
+) -> AsyncIterator[Clockwork]:
+    """Open a gateway with these jobs; it ends cleanly, or as by a power cut."""
+    far = FarEnd()
+    whole = {**CONFIG, "channels": {"far": CHANNEL}, "cron": {"jobs": list(jobs)}, **config}
+
+    def equip(gateway: Gateway) -> None:
+        gateway.add_channel(far)
+
+    model = model or ScriptedModel(replies=echo)
+    opened: AbstractAsyncContextManager[Gateway]
+    opened = (dying if dies else running)(state, model, config=whole, equip=equip, clock=clock)
+    async with opened as gateway:
+        yield Clockwork(gateway, clock, far)

@@ -1,0 +1,87 @@
+"""Cron jobs are killed at each commit of their firings: each time comes once, and the next one is set."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from backchannel.agents.scripted import Scripted, ScriptedModel, call
+from backchannel.config.schema_doors import CronJob
+from backchannel.core.contracts import ModelRequest
+from backchannel.core.messages import Role
+from backchannel.errors import JobNotFound
+from backchannel.gateway.app import Gateway
+from tests.conftest import CRASH_POINTS
+from tests.support.clocks import HandClock, moment
+from tests.support.gateways import CONFIG
+from tests.support.kill import kill_at_every_commit
+from tests.triggers.clockwork import CHANNEL, FarEnd, job, rest
+
+pytestmark = pytest.mark.anyio
+
+JOBS = [
+    job("every 10m", deliver={"channel": "far", "to": "C"}),
+    job("2026-06-01T08:05", id="once"),
+    job("2026-06-01T07:00", id="late"),
+]
+SETTINGS: dict[str, Any] = {**CONFIG, "channels": {"far": CHANNEL}, "cron": {"jobs": JOBS}}
+
+
+class Firings:
+    """Times are missed and times come, two jobs are of one time only, and another is added and removed meanwhile."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock("2026-06-01T08:00")
+        self.far = FarEnd()
+        self.model = ScriptedModel(replies=self.reply)
+
+    def reply(self, request: ModelRequest) -> Scripted:
+        return "done" if request.messages[-1].role is Role.TOOL_RESULT else [call("look")]
+
+    def equip(self, gateway: Gateway) -> None:
+        gateway.clock = self.clock  # the same for all lives
+        gateway.add_model(self.model)
+        gateway.add_channel(self.far)
+
+        @gateway.tool(effects="none")
+        async def look() -> str:
+            return "seen"
+
+    async def drive(self, gateway: Gateway) -> None:
+        await rest(gateway, self.clock)
+        await gateway.cron.add(CronJob(id="added", schedule="0 9 1 1 *", message="work"))
+        for at in ("2026-06-01T08:35", "2026-06-01T08:40"):
+            if self.clock.ms < moment(at):
+                self.clock.turn_to(at)
+            await rest(gateway, self.clock)
+        with suppress(JobNotFound):  # an earlier life had removed it
+            await gateway.cron.remove("added")
+
+    def check(self, database: sqlite3.Connection) -> None:
+        assert not self.model.refused, self.model.refused
+        runs = dict(database.execute("SELECT id, state FROM runs").fetchall())
+        assert runs == {
+            "cron:late:2026-06-01T07:00:00Z": "ok",
+            "cron:once:2026-06-01T08:05:00Z": "ok",
+            "cron:j:2026-06-01T08:10:00Z": "ok",
+            "cron:j:2026-06-01T08:40:00Z": "ok",
+        }
+        jobs = database.execute("SELECT id, next_at, skipped, last_run FROM cron_jobs ORDER BY id").fetchall()
+        assert jobs == [
+            ("j", moment("2026-06-01T08:50"), 0, "cron:j:2026-06-01T08:40:00Z"),
+            ("late", None, 0, "cron:late:2026-06-01T07:00:00Z"),
+            ("once", None, 0, "cron:once:2026-06-01T08:05:00Z"),
+        ]
+        timers = database.execute("SELECT kind, ref, due_at FROM timers").fetchall()
+        assert timers == [("cron", "j", moment("2026-06-01T08:50"))]
+        assert [part.text for part in self.far.taken.values()] == ["done", "done"]
+
+
+async def test_every_time_comes_once_wherever_the_process_dies(record_property: Callable[[str, object], None]) -> None:
+    points = await kill_at_every_commit(Firings, SETTINGS)
+    record_property(CRASH_POINTS, (Firings.__name__, points))
+    assert points >= 30
