@@ -13,13 +13,13 @@ help: ## Show this list
 # The stamp is newer than what it was made from, so a changed dependency installs again.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Backchannel needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
-	@echo "Making the environment in $(VENV) (once, about half a minute) ..."
+	@echo "Making the environment in $(VENV) (once, about a minute) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-up: $(VENV)/.ready ## Start the gateway in a state folder of its own
-	@$(BIN)/backchannel --state $(STATE) up --init
+up: $(VENV)/.ready ## Start the gateway; ARGS="--port 18931" gives it options, STATE=folder another state folder
+	@$(BIN)/backchannel --state $(STATE) up --init $(ARGS)
 
 test: $(VENV)/.ready ## Run the tests
 	$(BIN)/pytest -n 2
@@ -36,8 +36,8 @@ format: $(VENV)/.ready ## Put the code into its format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-clean: ## Remove what the recipes made
-	rm -rf $(VENV) $(STATE) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean: ## Remove what the recipes made; the state folder, with all conversations, stays
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 bench: $(VENV)/.ready ## Measure it; ROWS=list,run selects, QUICK=1 measures less
 	@$(BIN)/python -m bench $(if $(ROWS),--rows $(ROWS)) $(if $(QUICK),--quick)

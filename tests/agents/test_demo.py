@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backchannel.agents.demo import SKILLS, DemoModel, decide
+from backchannel.agents.demo import MOST_PIECES, SKILLS, DemoModel, decide, pieces_of
 from backchannel.core.contracts import ModelReply, ModelRequest, TextDelta, ToolSpec
 from backchannel.core.messages import Message, Role, ToolCallBlock, text_content, text_of
 
@@ -57,7 +57,12 @@ def test_it_remembers_what_was_said_in_order() -> None:
             {"sessionKey": "agent:writer:main", "message": "how are you?"},
         ),
         ("spawn count to ten", "sessions_spawn", {"task": "count to ten"}),
-        ("spawn 1 more", "sessions_spawn", {"task": "1 more"}),
+        ("spawn 1 count to ten", "sessions_spawn", {"task": "count to ten"}),
+        ("spawn quietly count to ten", "sessions_spawn", {"task": "quietly count to ten"}),
+        ("spawn researcher count to 5", "sessions_spawn", {"task": "count to 5", "agentId": "researcher"}),
+        ("spawn 1 writer quietly count to 5", "sessions_spawn", {"task": "quietly count to 5", "agentId": "writer"}),
+        ("spawn writer: write it down", "sessions_spawn", {"task": "write it down", "agentId": "writer"}),
+        ("spawn write it down", "sessions_spawn", {"task": "write it down"}),
         ("who can I spawn?", "agents_list", {}),
     ],
 )
@@ -71,6 +76,12 @@ def test_several_sub_agents_are_spawned_at_once() -> None:
     blocks = decide(asked("Spawn 3 count to ten", tools=("sessions_spawn",)))
     calls = [(block.name, block.arguments) for block in blocks if isinstance(block, ToolCallBlock)]
     assert calls == [("sessions_spawn", {"task": "count to ten"})] * 3
+    assert len(decide(asked("spawn 20 researcher count to ten", tools=("sessions_spawn",)))) == 20
+
+
+@pytest.mark.parametrize(("number", "told"), [("0", "from 1 to 20"), ("21", "at most 20"), ("000000030", "at most 20")])
+def test_a_number_of_sub_agents_that_cannot_be_is_answered_with_what_can(number: str, told: str) -> None:
+    assert told in said(asked(f"spawn {number} count to ten", tools=("sessions_spawn",)))
 
 
 def test_a_request_whose_tool_is_missing_is_answered_honestly() -> None:
@@ -88,3 +99,11 @@ async def test_text_is_streamed_in_pieces_that_make_up_the_reply() -> None:
     assert len(pieces) > 3
     assert isinstance(events[-1], ModelReply)
     assert "".join(pieces) == text_of(events[-1].content)
+
+
+def test_a_very_long_text_comes_in_larger_pieces() -> None:
+    text = " ".join(map(str, range(100_000)))
+    pieces = list(pieces_of(text))
+
+    assert len(pieces) <= MOST_PIECES
+    assert "".join(pieces) == text

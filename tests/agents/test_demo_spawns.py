@@ -66,10 +66,14 @@ def _posted(spawn: Spawn, announced: str) -> str:
         ("count to ten", TEN),
         ("Count up to 3.", "1, 2, 3"),
         ("quietly count to 2", "1, 2"),
-        ("count to 99999", "counting is all that I can do"),
-        ("count to zero", "counting is all that I can do"),
-        ("sweep the floor", "counting is all that I can do"),
-        ("help", "counting is all that I can do"),
+        ("count to 1001", "1000, 1001"),
+        ("count to 100,000", "99999, 100000"),
+        ("count to 100001", "I count to 100,000 at most"),
+        ("count to 99999999999999999999", "I count to 100,000 at most"),
+        ("count to zero", "counting is all I can do"),
+        ("count to 0", "counting is all I can do"),
+        ("sweep the floor", "counting is all I can do"),
+        ("help", "counting is all I can do"),
     ],
 )
 def test_a_sub_agent_does_what_it_can(task: str, result: str) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 
-from backchannel.agents.scripted import Scripted, ScriptedModel
+from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.channels import Channel
-from backchannel.core.contracts import Clock, ModelRequest
+from backchannel.core.contracts import Clock
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.facts import DeliveryChanged
 from backchannel.gateway.app import Gateway
@@ -20,11 +20,7 @@ from backchannel.gateway.server import listening
 from backchannel.storage.transactions.deliveries import Post, Receipt
 from tests.gateway.client import OPERATOR
 from tests.support.far_end import event, signed
-from tests.support.gateways import CONFIG, Heard, running
-
-
-def echo(request: ModelRequest) -> Scripted:
-    return f"re: {request.messages[-1].text}"
+from tests.support.gateways import CONFIG, Heard, echo, running
 
 
 @dataclass

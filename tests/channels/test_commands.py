@@ -125,7 +125,7 @@ WRITINGS = [
     ("/stop: all of it", "/stop does not know 'all of it' (write /stop)"),
     ("/model", "/model needs more (write /model default|<ref>)"),
     ("/model a b", "/model does not know 'a b' (write /model default|<ref>)"),
-    ("/subagents", "/subagents needs more (write /subagents list|info <child>|log <child>|stop <child>)"),
+    ("/subagents", "This session has started no sub-agents."),
     ("/subagents kill 1", "/subagents does not know 'kill 1'"),
 ]
 

@@ -18,7 +18,7 @@ from backchannel.core.spawn_texts import ANNOUNCE_LINE
 from tests.channels.desk import Desk, desk
 from tests.support.far_end import FarEnd
 from tests.support.gateways import CONFIG, MAIN, live_runs, texts_of
-from tests.support.kill import settle
+from tests.support.resting import at_rest
 
 pytestmark = pytest.mark.anyio
 SECRET = "ghp_" + "a1B2" * 9
@@ -66,7 +66,7 @@ class Room:
 
     async def over(self) -> None:
         async with asyncio.timeout(10):
-            await settle(self.gateway)
+            await at_rest(self.gateway)
 
 
 @asynccontextmanager
@@ -148,10 +148,20 @@ async def test_a_number_that_was_read_means_the_same_child_when_another_was_star
         assert (await chat.says("/subagents list")).startswith('1. "red", running, 0s: "red, with ')
         await chat.starts("green")
         listed = (await chat.says("/subagents list")).splitlines()
-        assert [line[:10] for line in listed] == ['2. "green"', '1. "red", ']
+        assert [line[:10] for line in listed] == ['1. "red", ', '2. "green"']
         assert await chat.says("/subagents stop 1") == 'Stopped sub-agent "red".'
         await chat.far_end.took(6)
         assert await chat.says("/subagents stop all") == "Stopped 1 sub-agent."
+        await chat.over()
+
+
+async def test_children_of_one_moment_are_numbered_as_they_were_asked_for(tmp_path: Path) -> None:
+    names = [f"child{n}" for n in range(8)]
+    async with room(tmp_path) as chat:
+        await chat.starts(*names)
+        listed = (await chat.says("/subagents list")).splitlines()
+        assert [line.partition(",")[0] for line in listed] == [f'{n}. "{name}"' for n, name in enumerate(names, 1)]
+        await chat.says("/stop")
         await chat.over()
 
 

@@ -14,7 +14,8 @@ from backchannel.core.contracts import ModelRequest
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
 from tests.support.far_end import FarEnd, event, signed
-from tests.support.kill import kill_at_every_commit, kill_at_every_send, settle
+from tests.support.kill import kill_at_every_commit, kill_at_every_send
+from tests.support.resting import at_rest
 
 pytestmark = pytest.mark.anyio
 ANSWER = "the first line\nthe second line\nthe third line"
@@ -39,7 +40,7 @@ class AnsweredInParts:
         for posted in (event(threadId="T"), event(messageId="in-2", text="/new nonsense", chatId="Chat-2")):
             body, headers = signed(posted)
             await gateway.inbound.post("desk", body, headers[SIGNATURE])
-        await settle(gateway)
+        await at_rest(gateway)
 
     def check(self, database: sqlite3.Connection) -> None:
         assert not self.model.refused, self.model.refused

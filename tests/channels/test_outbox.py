@@ -13,9 +13,9 @@ from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryState
 from backchannel.core.sessions import Address
 from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
 from backchannel.storage.transactions.deliveries import Post
-from tests.channels.desk import desk, echo
+from tests.channels.desk import desk
 from tests.support.far_end import Break, FarEnd, Fault, Hang
-from tests.support.gateways import CONFIG, MAIN, QuickClock, dying
+from tests.support.gateways import CONFIG, MAIN, QuickClock, dying, echo
 
 pytestmark = pytest.mark.anyio
 S = DeliveryState

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .screen import read_screen
+
 PROGRAM = [str(Path(sys.executable).parent / "backchannel")]
 PATIENCE_S = 15.0
 
@@ -150,6 +152,7 @@ class Terminal:
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C reaches it
         )
         os.close(slave)
+        self.written = ""
         self.shown = ""
         self._seen = 0
 
@@ -166,6 +169,18 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
+    @property
+    def screen(self) -> list[str]:
+        """The lines that somebody before it sees."""
+        return read_screen(self.written)
+
+    def expect_line(self, line: str) -> None:
+        """Wait until the cursor's line is this one."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.screen[-1] != line:
+            assert time.monotonic() < deadline, f"{line!r} did not come, but {self.screen!r}"
+            assert self._read(), f"{line!r} did not come before the end, but {self.screen!r}"
+
     def wait(self) -> int:
         """Read to the end, and return the exit code."""
         while self._read():
@@ -179,6 +194,7 @@ class Terminal:
             data = os.read(self._master, 65536)
         except OSError:  # the other side is closed
             return False
+        self.written += data.decode(errors="replace")
         self.shown += _ESCAPES.sub("", data.decode(errors="replace")).replace("\r", "")
         return bool(data)
 

@@ -191,7 +191,7 @@ def test_chat_commands_are_answered_at_once_and_kept_in_no_history(program: Prog
             talk.expect("> ")
             talk.type("/help\n")
             talk.expect("/quit")
-            talk.expect("/subagents list|info <child>|log <child>|stop <child>: ")
+            talk.expect("/subagents list|info <child>|log <child>|stop <child|all>: ")
             talk.expect("> ")
             talk.type("/STATUS\n")
             talk.expect("Status: idle")

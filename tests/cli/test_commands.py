@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,12 +193,41 @@ def test_status_tells_what_runs(running: Program) -> None:
 
 
 def test_without_a_gateway_a_command_says_how_to_start_one(program: Program) -> None:
-    program.write_config("{ gateway: { port: 1 } }")
     done = program.run("sessions")
+    elsewhere = program.run("--url", "ws://127.0.0.1:1", "sessions")
+
+    assert (done.returncode, elsewhere.returncode) == (3, 3)
+    assert f"No gateway runs on the state folder {program.state}. Start one with: " in done.stderr
+    assert "No gateway answers at ws://127.0.0.1:1. Start one with: " in elsewhere.stderr
+    assert done.stderr.strip().endswith("up")
+
+
+def test_a_command_asks_only_the_gateway_of_its_own_state_folder(program: Program, tmp_path: Path) -> None:
+    other = Program(tmp_path / "other")
+    other.home.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # another program, at the address of a gateway that died
+        listener.setblocking(False)
+        port = listener.getsockname()[1]
+        other.write_config(f"{{ gateway: {{ port: {port} }} }}")
+        (other.state / "address").write_text(f"http://127.0.0.1:{port}\n")
+        (other.state / "token").write_text("its own\n")
+        done = [other.run("chat", "hi"), other.run("sessions"), other.run("mcp")]
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+    assert [each.returncode for each in done] == [3, 3, 3]
+    assert all(f"No gateway runs on the state folder {other.state}" in each.stderr for each in done)
+
+
+def test_a_gateway_that_was_killed_is_not_looked_for_where_it_was(program: Program) -> None:
+    with program.up() as up:
+        assert program.run("sessions").returncode == 0
+        up.kill()
+        assert (program.state / "address").exists()
+        done = program.run("sessions")
 
     assert done.returncode == 3
-    assert "No gateway answers at ws://127.0.0.1:1. Start one with: " in done.stderr
-    assert done.stderr.strip().endswith("up")
+    assert "No gateway runs on the state folder" in done.stderr
 
 
 def test_a_gateway_elsewhere_needs_only_an_address_and_a_token(running: Program, program: Program) -> None:

@@ -13,6 +13,7 @@ def test_init_writes_the_starter_file_and_says_what_next(program: Program) -> No
     said = program.answer("init")
 
     assert program.config.read_text(encoding="utf-8") == starter_config()
+    assert program.config.stat().st_mode & 0o777 == 0o600, "a token may be written into it"
     assert str(program.config) in said
     assert said.strip().endswith("up")
 
@@ -57,6 +58,28 @@ def test_config_check_shows_every_finding_with_its_line(program: Program) -> Non
     assert [finding["line"] for finding in found["findings"]] == [2, 3]
 
 
+def test_config_check_warns_of_models_whose_provider_has_no_key(program: Program) -> None:
+    own = '{ api: "openai", baseUrl: "http://127.0.0.1:1/v1" }'
+    program.write_config(
+        "{\n  models: { providers: { mistral: " + own + " } },\n"
+        '  agents: { defaults: { model: "openai/gpt-5-mini" }, list: [\n'
+        '    { id: "a", model: "mistral/small" }, { id: "b", model: "ollama/qwen" }, { id: "c", model: "own/one" },\n'
+        '    { id: "d", model: "builtin/demo", subagents: { model: "anthropic/claude" } },\n  ] },\n}'
+    )
+
+    found = program.json("config", "check")
+    assert found["ok"]
+    assert [(finding["level"], finding["path"], finding["line"]) for finding in found["findings"]] == [
+        ("warning", "agents.defaults.model", 3),
+        ("warning", "agents.list[3].subagents.model", 5),
+    ]
+    assert "got 'openai/gpt-5-mini', which cannot be asked as things are: set OPENAI_API_KEY" in str(found)
+    assert "set ANTHROPIC_API_KEY, or configure models.providers.anthropic" in str(found)
+
+    keys = {"OPENAI_API_KEY": "sk-1", "ANTHROPIC_API_KEY": "sk-2"}
+    assert "Nothing is wrong." in program.answer("config", "check", **keys)
+
+
 def test_config_check_of_a_file_that_is_not_there(program: Program) -> None:
     assert "the defaults hold" in program.answer("config", "check")
 
@@ -66,7 +89,7 @@ def test_config_check_of_a_file_that_is_not_there(program: Program) -> None:
 
 
 def test_config_path_names_the_file(program: Program) -> None:
-    assert program.answer("config", "path").strip() == str(program.config)
+    assert program.answer("config", "path").split() == ["file", str(program.config), "state", str(program.state)]
     assert program.json("config", "path") == {
         "file": str(program.config),
         "exists": False,

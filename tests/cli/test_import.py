@@ -1,8 +1,7 @@
-"""`backchannel import` and `backchannel export` as people run them."""
+"""`backchannel import` as people run it."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .program import Program
-from .their_folders import AT, GROUP_ID, MAIN_ID, header, lines, openclaw, said, write
+from .their_folders import GROUP_ID, MAIN_ID, header, lines, openclaw, said, write
 
 MAIN = "agent:main:main"
 
@@ -67,7 +66,22 @@ def test_with_yes_the_sessions_are_there_when_the_gateway_starts(program: Progra
         reply = program.answer("chat", "hello again")
         assert reply.strip()
         assert "hello again" in transcript.read_text()
-    assert program.json("import", str(theirs), "--yes")["counts"]["unchanged"] == 3
+    assert program.answer("import", str(theirs), "--yes").endswith("Nothing was written: there was nothing new.\n")
+
+
+def test_their_main_session_stands_beside_the_one_that_is_here(program: Program, theirs: Path) -> None:
+    with program.up():
+        program.answer("chat", "mine")
+    said = program.answer("import", str(theirs), "--yes")
+    with program.up():
+        rows = {row["key"]: row for row in program.json("sessions")["sessions"]}
+        read = program.answer("history", f"agent:main:imported:{MAIN_ID}")
+
+    assert "was agent:main:main; another session here has agent:main:main" in " ".join(said.split())
+    assert said.endswith(f"Wrote 3 sessions with 8 new messages to {program.state}\n")
+    assert rows[f"agent:main:imported:{MAIN_ID}"]["kind"] == "other"
+    assert rows[MAIN]["sessionId"] != MAIN_ID
+    assert "what is in the folder?" in read
 
 
 def test_a_person_is_asked_and_may_say_no(program: Program, theirs: Path) -> None:
@@ -82,6 +96,7 @@ def test_a_person_is_asked_and_may_say_no(program: Program, theirs: Path) -> Non
         terminal.expect("Take them? [y/N]: ")
         terminal.type("y\r")
         terminal.expect("3 new")
+        terminal.expect("Wrote 3 sessions with 8 new messages to ")
         assert terminal.wait() == 0
     with program.terminal("import", str(theirs)) as terminal:
         terminal.expect("There is nothing to take.")
@@ -130,7 +145,7 @@ def test_the_folder_that_is_written_to_is_not_imported(program: Program, tmp_pat
     other.write_config("{}")
     other.answer("import", str(program.state), "--yes")
     told = program.run("import", str(other.state))
-    assert "`backchannel export` makes a folder that can be imported" in told.stderr
+    assert f"export it: --state {other.state} export" in told.stderr.replace("\n", " ")
 
 
 def test_texts_of_their_files_cannot_control_the_terminal(program: Program, tmp_path: Path) -> None:
@@ -180,106 +195,3 @@ def test_a_transcript_of_100_mb_and_a_line_of_50_mb_cost_little_memory(program: 
 
     grown = _peak_mb(program, large, "large-state") - _peak_mb(program, small, "small-state")
     assert grown < 100, f"{grown} MB more than for one message"
-
-
-# Export
-
-
-@pytest.fixture
-def filled(program: Program, theirs: Path) -> Program:
-    program.answer("import", str(theirs), "--yes")
-    return program
-
-
-def exported(folder: Path, agent: str = "main") -> dict[str, dict[str, object]]:
-    store = folder / "agents" / agent / "sessions" / "sessions.json"
-    found: dict[str, dict[str, object]] = json.loads(store.read_text())
-    return found
-
-
-def test_an_export_is_what_can_be_imported(filled: Program) -> None:
-    assert "Wrote 3 sessions with 8 messages to out" in filled.answer("export", "out")
-    folder = filled.home / "out"
-
-    assert exported(folder)[MAIN]["sessionId"] == MAIN_ID
-    assert exported(folder)[MAIN]["lastTo"] == "telegram:7"
-    assert exported(folder, "research-bot")["agent:research-bot:cron:nightly"]["spawnedBy"] == MAIN
-    transcript = folder / "agents" / "main" / "sessions" / f"{MAIN_ID}.jsonl"
-    first, second, *_ = map(json.loads, transcript.read_text().splitlines())
-    assert (first["type"], first["version"], first["id"]) == ("session", 3, MAIN_ID)
-    assert (second["type"], second["id"], second["parentId"]) == ("message", "a2", None)
-    assert second["message"]["timestamp"] == AT
-    assert second["timestamp"] == "2025-10-01T10:00:00.000Z"
-    assert transcript.stat().st_mode & 0o077 == 0
-
-
-def test_an_export_goes_on_beside_a_running_gateway(filled: Program) -> None:
-    with filled.up():
-        filled.answer("chat", "beside you")
-        told = filled.json("export", "out")
-    assert told["count"] == 3
-    assert {entry["key"]: entry["messages"] for entry in told["sessions"]}[MAIN] == 8
-    transcript = filled.home / "out" / "agents" / "main" / "sessions" / f"{MAIN_ID}.jsonl"
-    assert "beside you" in transcript.read_text()
-
-
-def test_only_the_sessions_asked_for_are_exported(filled: Program) -> None:
-    filled.answer("export", "one", "--session", "main")
-    assert [*exported(filled.home / "one")] == [MAIN]
-    filled.answer("export", "by-id", "--session", GROUP_ID, "-s", "main")
-    assert len(exported(filled.home / "by-id")) == 2
-    filled.answer("export", "agent", "--agent", "Research Bot")
-    assert [path.name for path in (filled.home / "agent" / "agents").iterdir()] == ["research-bot"]
-
-    refused = filled.run("export", "none", "--session", "cron:none")
-    assert refused.returncode == 1
-    assert "there is no session 'cron:none'" in refused.stderr
-    assert "nothing was written" in filled.answer("export", "none", "--agent", "nobody")
-    assert not (filled.home / "none").exists()
-
-
-def test_deleted_sessions_are_exported_only_when_asked_for(filled: Program) -> None:
-    with filled.up():
-        call = [sys.executable, "-c", _DELETE, str(filled.state)]
-        subprocess.run(call, env=filled.env, check=True, timeout=30)
-    filled.answer("export", "live")
-    filled.answer("export", "all", "--archived")
-
-    group = "agent:main:telegram:group:-100:topic:7"
-    assert group not in exported(filled.home / "live")
-    assert isinstance(exported(filled.home / "all")[group]["archivedAt"], int)
-
-
-_DELETE = """
-import sys
-from pathlib import Path
-from backchannel.cli.client import connected
-from backchannel.cli.options import Options
-with connected(Options(state=Path(sys.argv[1]))) as client:
-    client.call("sessions.delete", key="agent:main:telegram:group:-100:topic:7")
-"""
-
-
-def test_a_folder_that_is_not_empty_is_written_to_only_when_told_to(filled: Program) -> None:
-    folder = filled.home / "out"
-    folder.mkdir()
-    (folder / "mine").write_text("keep me")
-    refused = filled.run("export", "out")
-    assert refused.returncode == 1
-    assert "--force" in refused.stderr
-    assert [*folder.iterdir()] == [folder / "mine"]
-
-    filled.answer("export", "out", "--force")
-    assert (folder / "mine").read_text() == "keep me"
-    assert MAIN in exported(folder)
-    assert not [path for path in folder.rglob(".*") if path.is_file()]
-
-    (filled.home / "file").touch()
-    assert "is no folder" in filled.run("export", "file").stderr
-
-
-def test_without_a_database_there_is_nothing_to_export(program: Program) -> None:
-    refused = program.run("export", "out")
-    assert refused.returncode == 1
-    assert "there are no sessions yet" in refused.stderr
-    assert not program.state.exists()

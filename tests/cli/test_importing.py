@@ -18,9 +18,14 @@ from hypothesis import HealthCheck, given, settings
 from backchannel.cli.exporting import Exporting, Wanted
 from backchannel.cli.import_report import MOST_PROBLEMS, Action, Report, Result
 from backchannel.cli.importing import BATCH_MESSAGES, Importing, Rehearsal, Taking
+from backchannel.cli.link import Link
+from backchannel.cli.options import Options
 from backchannel.core.keys import DmScope, KeyScheme, SessionKey
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, Usage, decode_message
 from backchannel.core.sessions import Address, Session, SessionPatch
+from backchannel.gateway.app import Gateway
+from backchannel.gateway.server import listening
+from backchannel.gateway.websocket import Limits
 from backchannel.storage.reading import open_reader
 from backchannel.storage.store import Store
 from backchannel.storage.transactions.imports import Batch, Offered
@@ -44,6 +49,9 @@ from .their_folders import (
 pytestmark = pytest.mark.anyio
 
 MAIN = "agent:main:main"
+TOKEN = "a-token-of-these-tests"
+SMALL = Limits(frame_bytes=2000)
+"""So little that most messages come in parts."""
 
 
 @pytest.fixture
@@ -67,9 +75,17 @@ async def rehearse(host: Host, folder: Path) -> Report:
         return await Importing(folder, SCHEME, Rehearsal(reader)).run()
 
 
-def export(host: Host, folder: Path) -> None:
-    with open_reader(host.database) as reader:
-        list(Exporting(reader, SCHEME, folder, Wanted(archived=True)).run())
+async def export(host: Host, folder: Path, limits: Limits | None = None) -> None:
+    """Export everything as the command does, from a gateway on the state folder."""
+    gateway = Gateway.open({"gateway": {"port": 0}}, state=host.path)
+    (host.path / "token").write_text(TOKEN)
+    async with gateway, listening(gateway, TOKEN, limits=limits) as at:
+        await asyncio.to_thread(_export, Options(state=host.path, url=at.websocket_url), folder)
+
+
+def _export(options: Options, folder: Path) -> None:
+    with Link(options, print) as link:
+        list(Exporting(link, folder, Wanted(archived=True)).run())
 
 
 async def read_all(host: Host) -> dict[str, tuple[Session, list[Message]]]:
@@ -163,7 +179,7 @@ async def test_what_was_taken_can_be_exported_and_taken_elsewhere(
     home: Host, theirs: Path, tmp_path: Path, generation: str
 ) -> None:
     await take(home, GENERATIONS[generation](theirs))
-    export(home, tmp_path / "exported")
+    await export(home, tmp_path / "exported")
     elsewhere = Host(tmp_path / "elsewhere")
     report = await take(elsewhere, tmp_path / "exported")
 
@@ -214,17 +230,48 @@ async def test_a_session_that_is_here_is_never_overwritten(home: Host, theirs: P
     store = await home.start()
     await converse(store, "mine")
     await store.patch_session(SessionKey.of("main", "other"), SessionPatch(label="ops"))
-    here = await store.session(MAIN)
-    assert here is not None
     await home.stop()
-    report = await take(home, openclaw(theirs))
+    told = await rehearse(home, openclaw(theirs))
+    report = await take(home, theirs)
 
-    assert result_of(report, MAIN).reason == f"the key exists here with session id {here.session_id}"
+    assert report == told
+    main = result_of(report, MAIN)
+    assert (main.action, main.key) == (Action.NEW, f"agent:main:imported:{MAIN_ID}")
+    assert main.remarks == ["another session here has agent:main:main"]
     group = result_of(report, "agent:main:telegram:group:-100:topic:7")
     assert group.action is Action.NEW
     assert group.remarks == ["label 'ops' left out: agent:main:other has it"]
     found = await read_all(home)
     assert [message.text for message in found[MAIN][1]] == ["mine", "re: mine"]
+    theirs_here, messages = found[f"agent:main:imported:{MAIN_ID}"]
+    assert (theirs_here.kind, theirs_here.session_id, len(messages)) == ("other", MAIN_ID, 6)
+    assert found["agent:research-bot:cron:nightly"][0].spawned_by == theirs_here.key
+    assert theirs_here.address == Address(channel="telegram", to="telegram:7", account_id="default")
+
+
+async def test_a_session_with_a_key_of_its_own_is_unchanged_the_next_time_and_is_exported(
+    home: Host, theirs: Path, tmp_path: Path
+) -> None:
+    await converse(await home.start(), "mine")
+    await home.stop()
+    await take(home, openclaw(theirs))
+    before = await read_all(home)
+    again = await take(home, theirs)
+
+    assert {result.action for result in again.results} == {Action.UNCHANGED}
+    assert await read_all(home) == before
+    await export(home, tmp_path / "exported")
+    elsewhere = Host(tmp_path / "elsewhere")
+    await take(elsewhere, tmp_path / "exported")
+    assert await read_all(elsewhere) == before
+
+
+async def test_an_agent_of_which_nothing_was_taken_is_not_named(home: Host, theirs: Path) -> None:
+    write(theirs / "agents" / "coder" / "sessions", {"main": {"sessionId": "gone"}})
+    report = await take(home, theirs)
+
+    assert result_of(report, "main").action is Action.SKIPPED
+    assert report.agents == []
 
 
 async def test_two_entries_of_one_session_are_one_and_the_newest_counts(home: Host, theirs: Path) -> None:
@@ -433,10 +480,10 @@ async def _killed(host: Host, folder: Path, faults: KillAt) -> bool:
 async def test_nobody_sees_half_of_a_session(theirs: Path, tmp_path: Path) -> None:
     folder = _long_folder(theirs)
     host = Host(tmp_path / "half")
-    assert await _killed(host, folder, KillAt(4, "before"))  # with the first batch of the main session written
+    assert await _killed(host, folder, KillAt(3, "before"))  # with the first batch of the main session written
 
     assert host.rows("SELECT count(*) FROM messages WHERE session_id = ?", MAIN_ID) == [(BATCH_MESSAGES,)]
-    assert host.rows("SELECT key FROM sessions") == [("agent:research-bot:cron:nightly",)]
+    assert host.rows("SELECT key FROM sessions") == []
 
 
 # Round trips
@@ -453,7 +500,7 @@ async def _travel(said: list[tuple[Session, list[Message]]], folder: Path) -> No
     here, there = Host(folder / "here"), Host(folder / "there")
     await _fill(await here.start(), said)
     await here.stop()
-    export(here, folder / "exported")
+    await export(here, folder / "exported", SMALL)
     report = await take(there, folder / "exported")
 
     assert all(result.action is Action.NEW and not result.remarks for result in report.results)

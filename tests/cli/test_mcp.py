@@ -197,6 +197,22 @@ def test_nothing_but_messages_is_printed_and_it_ends_with_its_input(running: Pro
     assert answers[1]["result"]["structuredContent"]["requester"] == "main"
 
 
+@pytest.mark.parametrize("last", ["tools/list", "tools/call"])
+def test_what_a_pipe_asked_is_answered_before_the_end(running: Program, last: str) -> None:
+    asked = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
+        {"jsonrpc": "2.0", "id": 3, "method": last, "params": {"name": "agents_list"}},
+    ]
+    done = running.run("mcp", "--as", "main", text="".join(json.dumps(message) + "\n" for message in asked))
+    answers = {answer["id"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert answers.keys() == {1, 2, 3}
+    assert all("result" in answer for answer in answers.values())
+
+
 def test_ctrl_c_ends_it(running: Program) -> None:
     with running.terminal("mcp") as shown:
         shown.type(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE}) + "\n")

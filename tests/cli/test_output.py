@@ -8,7 +8,7 @@ import pytest
 
 from backchannel.cli.client import Place, _websocket_url
 from backchannel.cli.messages import show_message, text_of
-from backchannel.cli.output import Long, age, build_table, clean, console
+from backchannel.cli.output import Long, age, build_table, clean, console, until
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,14 @@ from backchannel.cli.output import Long, age, build_table, clean, console
 )
 def test_ages_are_short(seconds: int, shown: str) -> None:
     assert age(1_000_000_000 - seconds * 1000, 1_000_000_000) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(4.2, "4s"), (59.8, "1m"), (3_599.5, "1h"), (5_400, "1h"), (3_540, "59m"), (86_390, "1d"), (180_000, "2d")],
+)
+def test_what_is_to_come_is_not_told_shorter_than_it_is(seconds: float, shown: str) -> None:
+    assert until(int(seconds * 1000), 0) == shown
 
 
 def test_control_characters_are_left_out() -> None:

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 from backchannel.cli.reference import insert_reference
-from backchannel.gateway import logs, serve
+from backchannel.gateway import logs
+from backchannel.storage.address import ADDRESS_FILE
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 
@@ -29,4 +30,4 @@ def test_the_levels_of_the_log_are_those_of_the_command_line() -> None:
     from backchannel.cli.up import LOG_LEVELS
 
     assert LOG_LEVELS == logs.LEVELS
-    assert f"`{serve.ADDRESS_FILE}`" in PAGE.read_text(encoding="utf-8")
+    assert f"`{ADDRESS_FILE}`" in PAGE.read_text(encoding="utf-8")

@@ -38,6 +38,13 @@ def test_it_runs_as_a_module_too(program: Program) -> None:
     assert done.stdout.startswith("backchannel ")
 
 
+def test_list_is_answered_with_the_command_that_lists(program: Program) -> None:
+    done = program.run("list")
+
+    assert done.returncode == 2
+    assert "Did you mean 'sessions'?" in done.stderr
+
+
 def test_a_command_that_is_misspelt_is_a_usage_error_with_a_suggestion(program: Program) -> None:
     done = program.run("sesions")
 

@@ -110,12 +110,27 @@ def test_a_watch_ends_when_nobody_reads_it_any_more(program: Program) -> None:
         assert watcher.stderr.read() == ""
 
 
+@pytest.mark.parametrize(("command", "seen"), [("sessions", 3), ("tree", 2)])  # a tree also has a line for the agent
+def test_what_does_not_fit_into_the_window_is_counted(program: Program, command: str, seen: int) -> None:
+    with program.up():
+        for name in "abcdef":
+            program.answer("chat", "--session", f"cron:{name}", "hello")
+        with program.terminal(command, "--watch", LINES="7") as watched:
+            watched.expect("Ctrl-C ends")
+            shown = watched.expect(f"… {6 - seen} more")
+            watched.type("\x03")
+            assert watched.wait() == 130
+
+    assert shown.count("cron:") == seen
+    assert "cron:a" in watched.shown.rpartition("more")[2], "the whole of it stays on the first screen"
+
+
 @pytest.mark.parametrize("words", [("sessions",), ("tree",)])
 def test_a_watch_without_a_gateway_or_of_nonsense_is_an_error_at_once(program: Program, words: tuple[str, ...]) -> None:
     program.write_config("{ gateway: { port: 1 } }")
     with program.terminal(*words, "--watch") as watched:
         assert watched.wait() == 3
-    assert watched.shown.startswith("No gateway answers")
+    assert watched.shown.startswith("No gateway runs on the state folder")
 
 
 def test_a_refused_question_ends_a_watch(program: Program) -> None:

@@ -160,6 +160,18 @@ def test_a_hook_token_that_is_short_or_a_channels_secret_is_told() -> None:
     assert errors(shared) == ["channels.a.secret: must differ from `hooks.token`"]
 
 
+def test_a_secret_that_was_copied_from_an_example_is_told() -> None:
+    copied = {
+        "gateway": {"auth": {"token": "Change-Me-to-a-token-of-yours"}},
+        "hooks": {"enabled": True, "token": "change-me-to-a-secret-of-the-hooks"},
+        "channels": {"a": bridge(owners=["1"], secret="change-me-to-something-long")},
+    }
+    assert warnings(copied) == [
+        f"{path}: is the one of an example, which everybody knows; choose your own"
+        for path in ("gateway.auth.token", "hooks.token", "channels.a.secret")
+    ]
+
+
 def test_a_channel_that_hooks_may_use_should_be_there() -> None:
     hooks = {"enabled": True, "token": SECRET + "x", "allowDeliver": ["a", "webchat", "b"]}
     assert warnings({"hooks": hooks, "channels": {"a": bridge(owners=["1"])}}) == [

@@ -347,7 +347,9 @@ def test_the_difference_shows_what_changes_and_covers_secrets(write: Write) -> N
     'postgresql://me:hush-2@db' },
   models: { providers: { p: { api: "openai", apiKey: "hush-3", baseUrl: "http://hush-4" } } },
   hooks: { token: { of: "hush-5" } },
-  channels: { c: { secret: "hush-6" } }, /* secret: hush-7 */
+  channels: { c: { secret: "hush-6" } }, /* secret: hush-7, password=hush-8 */
+  // sk-ant-api03-hush9aaaaaaaaaaaaaaaaaaaaaaaa
+  bindings: [{ match: { chatId: "https://me:hush-10@example.org" }, agentId: "main" }],
 }""")
     lines = plan_migration(file).diff
 

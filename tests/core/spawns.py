@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from msgspec.structs import replace
@@ -101,17 +100,3 @@ def _shown(action: Action) -> str:
 def done(spawn: Spawn, state: RunState = RunState.OK, error: str | None = None) -> Spawn:
     """Make a child whose own run has ended so."""
     return replace(spawn, status=state, error=error, ended_at=ENDED_AT)
-
-
-def outside_fences(text: str) -> str:
-    """Take out everything that stands between fences."""
-    kept, fence = [], None
-    for line in text.split("\n"):
-        if fence is None and re.fullmatch("`{3,}", line):
-            fence = line
-        elif line == fence:
-            fence = None
-        elif fence is None:
-            kept.append(line)
-    assert fence is None, "a fence is left open"
-    return "\n".join(kept)

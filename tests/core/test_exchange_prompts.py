@@ -18,6 +18,7 @@ from backchannel.core.exchange_prompts import (
     turn_text,
 )
 from backchannel.core.exchange_values import Exchange, WaitEnd, WaitEnded
+from tests.support.fences import outside_fences
 
 from .exchanges import A, B, after, opened
 
@@ -113,28 +114,14 @@ TRICKY = st.one_of(
 )
 
 
-def _outside(text: str) -> str:
-    """Take out everything that stands between fences."""
-    kept, fence = [], None
-    for line in text.split("\n"):
-        if fence is None and re.fullmatch("`{3,}", line):
-            fence = line
-        elif line == fence:
-            fence = None
-        elif fence is None:
-            kept.append(line)
-    assert fence is None
-    return "\n".join(kept)
-
-
 @given(TRICKY, TRICKY, TRICKY)
 def test_no_foreign_text_gets_out_of_its_fence(request: str, reply: str, latest: str) -> None:
     marked = {name: f"«{text}»" for name, text in (("request", request), ("reply", reply), ("latest", latest))}
     exchange = replace(LATE, **marked, call_id=None)
     texts = [turn_text(exchange), late_reply_text(exchange), announce_text(exchange), failure_text(exchange, latest)]
     for text in texts:
-        assert "«" not in _outside(text)
-        assert "»" not in _outside(text)
+        assert "«" not in outside_fences(text)
+        assert "»" not in outside_fences(text)
 
 
 @given(st.text(min_size=1, max_size=200))

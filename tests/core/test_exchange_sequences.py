@@ -92,7 +92,7 @@ class World:
     def _watch(self, before: Exchange, event: Event) -> None:
         match event:
             case WaitEnded(how=WaitEnd.ANSWERED):
-                self.has_had_reply |= before.state is State.HANDOVER
+                self.has_had_reply |= before.state is State.HANDOVER and before.failure is None
             case RunEnded(has_started=True) if event.run_id == before.run_id and before.state is State.TURN:
                 self.has_had_reply |= before.turn == 1
             case SessionInterrupted(change=Change.RESET) if event.active_run is not None:

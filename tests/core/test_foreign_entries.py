@@ -130,6 +130,12 @@ def test_an_entry_without_times_counts_as_changed_when_it_was_seen() -> None:
     assert session(updatedAt="soon").updated_at == SEEN_AT
 
 
+def test_numbers_that_no_session_can_have_are_not_known() -> None:
+    huge = 10**400
+    odd = session(estimatedCostUsd=huge, totalTokens=huge, inputTokens=-huge, updatedAt=huge, archivedAt=huge)
+    assert odd == session()
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import msgspec
@@ -293,6 +294,19 @@ def test_a_line_that_cannot_be_read_says_why(data: bytes) -> None:
 
 
 # Round trips
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1" + "0" * 400, "-1" + "0" * 400, "NaN", '"1"', "true"])
+def test_a_cost_that_is_no_number_is_not_known(number: str) -> None:
+    for usage in (f'{{"cost":{number}}}', f'{{"cost":{{"total":{number}}}}}'):
+        found = read_line(f'{{"role":"assistant","content":"x","usage":{usage}}}'.encode(), before=BEFORE)
+        assert isinstance(found, Fault) or (isinstance(found, Heard) and found.message.usage == Usage())
+
+
+def test_however_deep_a_line_is_nested_it_is_read_to_an_end() -> None:
+    for depth in range(sys.getrecursionlimit() - 100, sys.getrecursionlimit() + 10):
+        for field in ("role", "content", "type", "provenance"):
+            read_line(f'{{"role":"user","{field}":{"[" * depth}{"]" * depth}}}'.encode(), before=BEFORE)
 
 
 @settings(deadline=None)

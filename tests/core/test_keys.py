@@ -10,17 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from backchannel.core.caller_keys import CallerKeys, Found, Resolved, Written
 from backchannel.core.keys import (
     MAX_KEY_LENGTH,
-    CallerKeys,
     ChatType,
     DmScope,
-    Found,
     KeyScheme,
     Kind,
-    Resolved,
     SessionKey,
-    Written,
     normalise_agent_id,
     row_channel,
 )

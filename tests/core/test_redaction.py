@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backchannel.core.credentials import REDACTED
-from backchannel.core.cutting import TEXT_LIMIT, condense, cut_message, present, present_line, read_piece, reading_text
+from backchannel.core.cutting import TEXT_LIMIT, condense, present, present_line, read_piece, reading_text
 from backchannel.core.messages import (
     Block,
     ImageBlock,
@@ -23,7 +23,15 @@ from backchannel.core.messages import (
     encode_message,
 )
 from backchannel.core.pairs import is_secret_name
-from backchannel.core.redaction import MAX_DEPTH, TOO_DEEP, redact, redact_message, redact_value
+from backchannel.core.redaction import (
+    MAX_DEPTH,
+    TOO_DEEP,
+    redact,
+    redact_message,
+    redact_opening,
+    redact_value,
+    redact_value_opening,
+)
 
 # Made up, and put together here: none of them stands in this file as a scanner of repositories would find it.
 MIXED = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0dF3hJ6kL9nP2rS5uV8xY1zA4cE7gI0kM3oQ6sU9wX2"
@@ -252,6 +260,47 @@ def test_an_ordinary_message_costs_microseconds() -> None:
     assert time.process_time() - before < 0.1  # some ten microseconds each, on a machine that is busy
 
 
+# Beginnings
+
+
+@pytest.mark.parametrize("text", ["", "a word", f"use {GITHUB}, it works", "x" * 5000])
+def test_the_opening_of_a_short_text_is_its_beginning_redacted(text: str) -> None:
+    assert redact_opening(text, 4000)[0] == redact(text)[0][:4000]
+
+
+@pytest.mark.parametrize("before", [*range(90, 110), *range(4100, 4200, 9)])
+@pytest.mark.parametrize(
+    "secret", [GITHUB, JWT, PEM.format(""), f"password={MIXED}", f"https://me:{MIXED}@example.org"]
+)
+def test_no_half_of_a_secret_is_in_an_opening_wherever_it_ends(secret: str, before: int) -> None:
+    # Behind a long secret, which leaves room in the opening, one may stand where the looking ends.
+    for filler in ("a ", "hf_" + HEX * 100):
+        text = filler * 5000 if len(filler) < 3 else filler
+        shown, _ = redact_opening(f"{text[:before]} {secret} and the rest" + " of it" * 5000, 100)
+        assert len(shown) <= 100
+        assert MIXED[:8] not in shown
+
+
+def test_an_opening_keeps_what_was_hidden_in_it() -> None:
+    assert redact_opening(PEM.format("") * 40, 100) == (REDACTED, True)
+    assert redact_opening(f"{GITHUB} " * 400, 25) == (f"{REDACTED} {REDACTED} [re", True)
+
+
+def test_the_opening_of_a_value_hides_what_the_whole_would_hide() -> None:
+    value = {"password": {"of": ["me"]}, "url": f"https://me:{MIXED}@example.org", "more": [GITHUB, 7, None]}
+    assert redact_value_opening(value, 100) == redact_value(value)[0]
+
+
+def test_the_opening_of_megabytes_costs_little() -> None:
+    text = "token=abc1 " * (MEGABYTE // 11)
+    many = {str(n): [{"token": text[:n]}] * 1000 for n in range(1000)}
+    before = time.process_time()
+    for _ in range(20):
+        redact_opening(text, 300)
+    redact_value_opening({"text": text, "many": many}, 100)
+    assert time.process_time() - before < 0.5
+
+
 # Messages
 
 
@@ -339,7 +388,7 @@ def test_a_name_that_only_begins_like_a_secret_is_none(name: str) -> None:
 
 
 def test_a_long_text_is_cut_with_a_marker_that_says_how_to_read_on() -> None:
-    cut = cut_message(message(TextBlock(text="x" * 6500)))
+    cut, _ = present(message(TextBlock(text="x" * 6500)))
     assert cut.text == "x" * 4000 + (
         "… [2,500 more characters are left out: sessions_history with messageId 'm1' and offset 4000 reads them]"
     )
@@ -348,7 +397,7 @@ def test_a_long_text_is_cut_with_a_marker_that_says_how_to_read_on() -> None:
 def test_every_long_string_is_cut_and_no_other() -> None:
     long, short = "x" * (TEXT_LIMIT + 1), "x" * TEXT_LIMIT
     before = message(TextBlock(text=short), ThinkingBlock(thinking=long), call({"a": [long, short], long: 1}))
-    text, thinking, arguments = cut_message(before).content
+    text, thinking, arguments = present(before)[0].content
     assert text == TextBlock(text=short)
     assert isinstance(thinking, ThinkingBlock)
     assert "1 more characters" in thinking.thinking
@@ -361,11 +410,24 @@ def test_every_long_string_is_cut_and_no_other() -> None:
 
 
 def test_the_offset_of_a_marker_is_where_the_rest_begins() -> None:
-    redacted, _ = redact_message(message(TextBlock(text="é" * 10), call({"a": 1}), TextBlock(text="a" * 4000 + "rest")))
-    shown = cut_message(redacted).content[2]
+    before = message(TextBlock(text=f"é {GITHUB}"), call({"a": 1}), TextBlock(text="a" * 4000 + "rest"))
+    shown = present(before)[0].content[2]
     assert isinstance(shown, TextBlock)
-    offset = int(shown.text.split("offset ")[1].split()[0])
-    assert read_piece(redacted, offset).text == "rest"
+    assert read_piece(redact_message(before)[0], offset_in(shown.text)).text == "rest"
+
+
+def test_once_something_was_cut_everything_further_is_read_from_there() -> None:
+    before = message(TextBlock(text=f"{GITHUB} " * 500), call({"a": "b" * 5000}), ThinkingBlock(thinking="c" * 5000))
+    text, arguments, thinking = present(before)[0].content
+    assert isinstance(text, TextBlock) and isinstance(arguments, ToolCallBlock) and isinstance(thinking, ThinkingBlock)
+    offset = offset_in(text.text)
+    rest = read_piece(redact_message(before)[0], offset, limit=100_000).text
+    assert text.text.partition("…")[0] + rest == reading_text(redact_message(before)[0])
+    assert offset_in(arguments.arguments["a"]) == offset_in(thinking.thinking) == offset
+
+
+def offset_in(cut: str) -> int:
+    return int(cut.split("offset ")[1].split()[0])
 
 
 def test_a_secret_across_the_limit_is_hidden_before_it_could_be_cut_in_half() -> None:
@@ -402,14 +464,14 @@ def test_a_message_of_many_long_strings_condenses_to_one_short_text() -> None:
 
 
 def test_a_long_label_is_cut() -> None:
-    assert cut_message(message(label="x" * 5000)).label == "x" * 256
+    assert present(message(label="x" * 5000))[0].label == "x" * 256
 
 
 def test_long_names_of_tools_and_addresses_of_images_are_cut_too() -> None:
     odd = ToolCallBlock(id="", name="n" * 5000, arguments={})
     image = ImageBlock(mime_type="m" * 5000, url="https://example.com/" + "u" * 5000)
     named = msgspec.structs.replace(message(odd, image), tool_name="t" * 5000)
-    shown = cut_message(named)
+    shown, _ = present(named)
     tool, picture = shown.content
     assert isinstance(tool, ToolCallBlock) and tool.name.startswith("n" * TEXT_LIMIT + "…") and len(tool.name) < 4300
     assert isinstance(picture, ImageBlock) and picture.url is None and len(picture.mime_type) < 4300

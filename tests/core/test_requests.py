@@ -22,7 +22,8 @@ from backchannel.core.messages import (
     ToolCallBlock,
     text_content,
 )
-from backchannel.core.requests import MIN_BUDGET, build_messages, context_budget, estimate_tokens
+from backchannel.core.requests import build_messages
+from backchannel.core.tokens import MIN_BUDGET, context_budget, estimate_tokens
 
 MARK = new_mark(bytes(range(50, 60)))
 PLENTY = 100_000

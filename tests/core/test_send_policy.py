@@ -66,9 +66,23 @@ def test_a_rule_is_about_what_all_its_given_fields_match(
         ("", "agent:main:discord:group:42", True),
         ("main", "agent:main:main", True),
         ("main", "agent:main:mainly", True),
+        ("telegram:dm:", "agent:main:telegram:direct:42", True),
+        ("telegram:dm", "agent:main:telegram:direct:42", True),
+        ("Telegram:DM:4", "agent:main:telegram:direct:42", True),
+        ("telegram:dm:43", "agent:main:telegram:direct:42", False),
+        ("agent:main:telegram:work:dm:", "agent:main:telegram:work:direct:42", True),
+        ("dm:", "agent:main:direct:42", True),
+        ("telegram:dm", "agent:main:telegram:dmitri:direct:42", True),
+        ("discord:group:dm", "agent:main:discord:group:dm", True),
+        ("node:pi", "agent:main:node-pi", True),
+        ("agent:main:node:", "agent:main:node-Pi:more", True),
+        ("node:pi", "agent:main:node-kitchen", False),
+        ("node:pi", "agent:main:nodes:pi", False),
     ],
 )
-def test_a_key_prefix_is_matched_with_and_without_the_agent(prefix: str, key: str, expected: bool) -> None:
+def test_a_key_prefix_is_matched_with_and_without_the_agent_in_every_spelling(
+    prefix: str, key: str, expected: bool
+) -> None:
     assert is_about(rule("deny", prefix=prefix).match, Destination.of(parse(key), SCHEME)) is expected
 
 

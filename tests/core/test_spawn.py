@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from backchannel.core.messages import ProvenanceKind
 from backchannel.core.runs import Chain, RunKind, RunState
 from backchannel.core.sessions import WEBCHAT
-from backchannel.core.spawn import announce_id, being_stopped, first_run, has_room, may_spawn, step
+from backchannel.core.spawn import announce_id, being_stopped, first_run, has_room, kept, may_spawn, step
 from backchannel.core.spawn_texts import announce_prompt, post_text
 from backchannel.core.spawn_values import (
     AbortRun,
@@ -211,6 +211,13 @@ def test_the_task_is_the_childs_first_message_and_comes_from_the_requester() -> 
     assert run.provenance.kind is ProvenanceKind.INTER_SESSION
     assert run.provenance.source_session_key == "agent:main:telegram:group:42"
     assert run.provenance.source_tool == "sessions_spawn"
+
+
+def test_of_a_long_task_the_beginning_is_kept_and_the_child_is_told_all_of_it() -> None:
+    assert kept(RUN) is RUN
+    long = replace(RUN, task="a" * 5000)
+    assert kept(long).task == "a" * 4000 + "… (1000 characters more)"
+    assert first_run(long, "main").text == long.task
 
 
 def test_a_spawn_belongs_to_the_barrier_of_its_run_or_has_one_of_its_own() -> None:

@@ -23,8 +23,9 @@ from backchannel.core.spawn_texts import (
     wake_text,
 )
 from backchannel.core.spawn_values import Findings
+from tests.support.fences import outside_fences
 
-from .spawns import ADDRESS, FINDINGS, done, outside_fences, parse, spawned
+from .spawns import ADDRESS, FINDINGS, done, parse, spawned
 
 SPAWN = done(spawned())
 STATS = (

@@ -24,7 +24,7 @@ def child(id_: str = "6f0dcafe-0000", doing: str = "running", *, number: int = 1
 
 
 LINKS = child(number=2, label="links", task="Check every link.", runtime_ms=312_000)
-OTHER = child("abcd0000-1111", "success", receipt="sent", is_archived=True)
+OTHER = child("abcd0000-1111", "ok", receipt="sent", is_archived=True)
 SCOUT = child("1234aaaa-2222", number=7, label="The Scout")
 ALL = (LINKS, OTHER, SCOUT)
 
@@ -61,8 +61,7 @@ def test_what_could_be_several_children_is_none_of_them() -> None:
 
 def test_the_list_shows_each_child_with_its_number_and_what_became_of_it() -> None:
     assert list_text((LINKS, OTHER), 3) == (
-        '2. "links", running, 5m12s: "Check every link."\n1. abcd0000, success, sent, archived\n'
-        "(3 older ones are not shown)"
+        '2. "links", running, 5m12s: "Check every link."\n1. abcd0000, ok, sent, archived\n(3 older ones are not shown)'
     )
 
 

@@ -21,6 +21,7 @@ from backchannel.core.visibility import (
     Scope,
     Viewer,
     explain,
+    is_restricted,
     is_sandboxed,
     may_talk,
     scope,
@@ -85,7 +86,7 @@ def test_a_session_sees_what_its_mode_and_sandbox_let_it(
 def test_an_operator_sees_everything(name: str) -> None:
     assert sees(OPERATOR, *TARGETS[name]).allowed
     assert scope(OPERATOR, AGENTS) == Scope(everything=True)
-    assert (OPERATOR.mode, OPERATOR.is_restricted, OPERATOR.hides_existence) == ("all", False, False)
+    assert (OPERATOR.mode, is_restricted(OPERATOR, AGENTS), OPERATOR.hides_existence) == ("all", False, False)
 
 
 agents = st.sampled_from(["main", "ops", "ops-eu", "research", "closed"])
@@ -126,8 +127,15 @@ def test_a_wider_mode_never_hides_what_a_narrower_one_shows(
 
 @given(viewers, keys, st.none() | keys.map(str))
 def test_a_view_that_is_not_restricted_hides_nothing(view: Viewer, target: SessionKey, spawned_by: str | None) -> None:
-    if not view.is_restricted:
+    if not is_restricted(view, [target.agent]):
         assert sees(view, target, spawned_by).allowed
+
+
+@given(viewers, st.lists(agents, unique=True))
+def test_a_view_that_is_restricted_could_hide_something(view: Viewer, known: list[str]) -> None:
+    caller = view.caller.agent if view.caller else "main"
+    others = [parse(f"agent:{agent}:telegram:group:9") for agent in (caller, *known)]
+    assert is_restricted(view, known) is any(not sees(view, other, None).allowed for other in others)
 
 
 @given(viewers, keys, st.none() | keys.map(str))
@@ -230,6 +238,8 @@ def test_agents_may_talk_when_both_match(
         (Mode.ALL, False, AgentToAgent(enabled=True), False),
         (Mode.ALL, False, AgentToAgent(enabled=True, allow=("main", "*")), False),
         (Mode.ALL, False, AgentToAgent(enabled=True, allow=("main", "o*")), True),
+        (Mode.ALL, False, AgentToAgent(enabled=True, allow=tuple(AGENTS)), False),
+        (Mode.ALL, False, AgentToAgent(enabled=False, allow=tuple(AGENTS)), True),
         (Mode.ALL, False, AgentToAgent(enabled=True, allow=()), True),
         (Mode.ALL, True, AgentToAgent(enabled=True), True),
     ],
@@ -237,7 +247,12 @@ def test_agents_may_talk_when_both_match(
 def test_a_view_is_restricted_when_it_could_hide_something(
     mode: Mode, sandboxed: bool, talk: AgentToAgent, restricted: bool
 ) -> None:
-    assert Viewer(CALLER, mode, sandboxed, sandboxed, talk).is_restricted is restricted
+    assert is_restricted(Viewer(CALLER, mode, sandboxed, sandboxed, talk), AGENTS) is restricted
+
+
+@pytest.mark.parametrize(("mode", "restricted"), [(Mode.SELF, True), (Mode.TREE, True), (Mode.AGENT, False)])
+def test_where_there_is_one_agent_nothing_is_hidden_from_whoever_sees_all_of_it(mode: Mode, restricted: bool) -> None:
+    assert is_restricted(Viewer(CALLER, mode), [CALLER.agent]) is restricted
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,11 @@ CONFIG = """{
   agents: { list: [{ id: "main", default: true }, { id: "researcher" }, { id: "writer" }] },
   tools: { sessions: { visibility: "all" }, agentToAgent: { enabled: true } },
   gateway: { http: { chatCompletions: true } },
-  hooks: { enabled: true, token: "change-me-to-a-secret-of-the-hooks" },
+  hooks: { enabled: true, token: "the-hooks-of-whoever-reads-this" },
 }
 """
+DOCUMENTED_SECRET = "change-me-to-a-secret-of-the-hooks"
+CHOSEN_SECRET = "the-hooks-of-whoever-reads-this"
 DOCUMENTED_URL = "http://127.0.0.1:18790"
 PATIENCE_S = 40
 
@@ -75,7 +77,8 @@ class Reader:
         )
 
     def _here(self, text: str) -> str:
-        """Put the port of this gateway in the place of the usual one."""
+        """Put the port of this gateway in the place of the usual one, and a secret in that of the example."""
+        text = text.replace(DOCUMENTED_SECRET, CHOSEN_SECRET)
         return text.replace(DOCUMENTED_URL, self.up.url) if self.up else text
 
 

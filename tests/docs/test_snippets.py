@@ -21,6 +21,7 @@ from .pages import ROOT, SHOWN_ONLY, Command, Snippet, commands, fits, pages, sn
 
 RUN_HERE = ("backchannel", "curl", "sqlite3", "tail")
 QUICKSTART = ROOT / "docs" / "quickstart.md"
+SUBAGENTS = ROOT / "docs" / "how-to" / "hand-work-to-sub-agents.md"
 CONSOLE_PAGES = sorted({snippet.page for snippet in snippets("console")})
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -46,6 +47,15 @@ def test_a_program_runs(snippet: Snippet, reader: Reader) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert fits(_printed_by(snippet), done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("snippet", [one for one in snippets("python") if "idempotencyKey" in one.text], ids=str)
+def test_a_program_with_a_key_of_its_own_prints_the_same_again(snippet: Snippet, reader: Reader) -> None:
+    reader.start()
+    first, again = (reader.run_python(snippet.text) for _ in range(2))
+
+    assert first.returncode == again.returncode == 0, first.stderr + again.stderr
+    assert first.stdout == again.stdout
 
 
 def _printed_by(snippet: Snippet) -> str:
@@ -115,6 +125,20 @@ def _wait_for_run(reader: Reader) -> None:
     deadline = time.monotonic() + 10
     while "running" not in reader.do("backchannel runs --state running").stdout:
         assert time.monotonic() < deadline, "no run began"
+
+
+def test_sub_agents_that_were_killed_at_work_report_once(reader: Reader) -> None:
+    (block,) = [snippet.text for snippet in snippets("sh", of=SUBAGENTS) if "kill -9" in snippet.text]
+    reader.start()
+    assert reader.up is not None
+    assert reader.do(block.replace("count to 100", "count to 20")).returncode == 0  # a second each is enough here
+    assert reader.up.process.wait(5) == -signal.SIGKILL
+    reader.start()
+    deadline = time.monotonic() + 20
+    while reader.do("backchannel deliveries").stdout.count(" sent ") < 3:
+        assert time.monotonic() < deadline, "not all of them reported"
+
+    assert reader.do("backchannel history main").stdout.count("Status: success") == 3
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -190,7 +214,7 @@ def test_the_demo_model_says_what_the_conversation_of_the_readme_shows() -> None
 @pytest.mark.parametrize("snippet", snippets("json5"), ids=str)
 def test_a_configuration_loads_without_findings(snippet: Snippet, tmp_path: Path) -> None:
     file = tmp_path / "backchannel.json5"
-    file.write_text(snippet.text, encoding="utf-8")
+    file.write_text(snippet.text.replace("change-me", "as-chosen"), encoding="utf-8")
     (tmp_path / "researcher.md").write_text("Find out.", encoding="utf-8")
     env = {name: f"a value for {name}" for name in re.findall(r"\$\{(\w+)\}", snippet.text)}
 

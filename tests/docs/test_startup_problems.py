@@ -116,7 +116,7 @@ async def test_a_missing_file_a_held_folder_and_a_taken_port_are_explained(tmp_p
 
     explained = {
         "…: there is no such file …": missing,
-        "another gateway (process …) uses the state folder …": held,
+        "another gateway (process …) uses …": held,
         "cannot listen on … port …": busy,
     }
     for heading, refused in explained.items():

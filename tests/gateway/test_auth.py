@@ -152,18 +152,35 @@ class TestLogin:
         with pytest.raises(Unauthorized):
             await access.login("abc", "1.2.3.4")
 
-    async def test_whoever_guesses_is_slowed_down_for_a_minute(self) -> None:
+    async def test_whoever_guesses_has_one_attempt_a_second_for_a_minute(self) -> None:
         clock = FakeClock()
         access = Access(Stored(), "secret", clock)
         for _ in range(FAILURES_ALLOWED):
             with pytest.raises(Unauthorized):
                 await access.login("wrong", "1.2.3.4")
-        with pytest.raises(SlowDown) as slowed:
-            await access.login("secret", "1.2.3.4")
-        assert 0 < slowed.value.wire()["retryAfterMs"] <= 60_001
+        for _ in range(40):
+            with pytest.raises(SlowDown) as slowed:
+                await access.login("secret", "1.2.3.4")
+            assert 0 < slowed.value.wire()["retryAfterMs"] <= 1_001
+            assert "try again in 1 s" in slowed.value.message
+            clock.now += 1.1
+            with pytest.raises(Unauthorized):
+                await access.login("wrong", "1.2.3.4")
         assert (await access.login("secret", "5.6.7.8")).scopes == ALL
         clock.now += 61
-        assert (await access.login("secret", "1.2.3.4")).scopes == ALL
+        for _ in range(FAILURES_ALLOWED):
+            assert (await access.login("secret", "1.2.3.4")).scopes == ALL
+
+    async def test_old_tokens_of_one_program_do_not_shut_out_another_at_the_same_address(self) -> None:
+        clock = FakeClock()
+        access = Access(Stored(), "secret", clock)
+        for _ in range(FAILURES_ALLOWED):
+            with pytest.raises(Unauthorized):
+                await access.login("old", "127.0.0.1")
+        clock.now += 1.1
+        assert (await access.login("secret", "127.0.0.1")).scopes == ALL
+        with pytest.raises(SlowDown):
+            await access.login("secret", "127.0.0.1")
 
     async def test_a_missing_token_is_no_guess(self) -> None:
         access = Access(Stored(), "secret", FakeClock())

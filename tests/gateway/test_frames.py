@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backchannel.core.runs import scoped_run_id
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.protocol import WITHOUT_EFFECT, BadFrame, Cancel, Request, read_frame
@@ -193,6 +194,26 @@ def test_meaningless_fields_of_other_clients_are_accepted_and_change_nothing() -
         plain = {k: v for k, v in needed.items() if k in method.params.__struct_encode_fields__}
         read = method.read_params(_raw({**plain, **given}))
         assert read == method.read_params(_raw(plain))
+
+
+@pytest.mark.parametrize("number", ["1e400", "1" + "0" * 400, "1" + "0" * 5000])
+@pytest.mark.parametrize("name", ["limit", "cursor", "other"])
+def test_a_number_that_nothing_can_hold_is_a_bad_parameter(name: str, number: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"^sessions\.list: "):
+        METHODS["sessions.list"].read_params(msgspec.Raw(f'{{"{name}":{number}}}'.encode()))
+
+
+@pytest.mark.parametrize("name", ["agent", "chat.send", "send", "tools.invoke"])
+def test_no_client_takes_a_key_away_from_a_hook_or_a_node(name: str) -> None:
+    needed = {"sessionKey": "main", "message": "hi", "channel": "c", "to": "t", "tool": "sessions_spawn"}
+    params = {field: text for field, text in needed.items() if field in METHODS[name].params.__struct_encode_fields__}
+    for key in ("hook/build-7", "agent:main:node-pi/7", "agent:research-bot:node-/", scoped_run_id("hook", "x/y")):
+        with pytest.raises(InvalidRequest, match="idempotencyKey"):
+            METHODS[name].read_params(_raw({**params, "idempotencyKey": key}))
+    for key in ("hook", "my/hook/7", "agent:main:main/7", "node-pi/7", "hooks/7"):
+        METHODS[name].read_params(_raw({**params, "idempotencyKey": key}))
+    node = METHODS["node.message"].read_params(_raw({"text": "hi", "idempotencyKey": "hook/7"}))
+    assert node.idempotency_key == "hook/7"  # it is made the id of a run under the node's own name
 
 
 def test_no_field_without_effect_has_a_meaning_too() -> None:

@@ -6,12 +6,15 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
+from backchannel.agents.functions import FunctionContext
 from backchannel.config import config_from
+from backchannel.gateway.app import Gateway, RunFailed
 from backchannel.gateway.auth import new_token
 from backchannel.gateway.logs import MASK, configure_logs, secrets_of
 
@@ -86,3 +89,39 @@ def test_all_secrets_of_a_configuration_are_known() -> None:
         "the key of the environment",
         "the own key",
     ]
+
+
+@pytest.mark.anyio
+async def test_a_program_that_set_nothing_up_gets_no_variables_and_no_secrets_in_tracebacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    structlog.reset_defaults()
+    tokens = [new_token().swapcase() for _ in range(2)]  # not as we make them: only the configuration tells
+
+    async def fails(context: FunctionContext) -> str:
+        said = context.text.upper()
+        raise ValueError(f"{len(said)} letters, {tokens}")
+
+    for token in tokens:
+        gateway = Gateway.open({"gateway": {"auth": {"token": token}}}, state=tmp_path / token)
+        gateway.add_agent("main", fails)
+        async with gateway:
+            with pytest.raises(RunFailed):
+                await gateway.ask("main", "hello")
+
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "Traceback" in told.err and "5 letters" in told.err and MASK in told.err
+    assert "HELLO" not in told.err
+    last = told.err.split("a run failed")[-1]
+    assert not any(token in last for token in tokens)
+
+
+def test_a_program_that_set_structlog_up_keeps_its_own(tmp_path: Path) -> None:
+    out = io.StringIO()
+    structlog.configure(logger_factory=structlog.WriteLoggerFactory(out))
+
+    Gateway.open({}, state=tmp_path)
+    structlog.get_logger().warning("as it was")
+
+    assert "as it was" in out.getvalue()

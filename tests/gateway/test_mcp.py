@@ -437,6 +437,19 @@ async def test_a_client_may_say_what_makes_a_repeated_call_the_same(held: HeldTo
     assert held.call_ids == ["once", None]
 
 
+@pytest.mark.parametrize("key", ["", "two\nlines", "x" * 257, "hook/build-7"])
+async def test_a_key_that_can_be_none_is_refused_and_nothing_is_done(world: World, key: str) -> None:
+    call = {"name": "sessions_spawn", "arguments": {"task": "dig"}, "_meta": {IDEMPOTENCY_KEY: key}}
+    async with connected(f"{world.at.url}/mcp") as client:
+        result = await client.session.send_request(
+            types.CallToolRequest(params=types.CallToolRequestParams.model_validate(call)), types.CallToolResult
+        )
+
+    assert result.is_error
+    assert text_of(result).startswith("idempotencyKey: ")
+    assert await world.gateway.store.runs(limit=10) == []
+
+
 @pytest.mark.parametrize("mode", MODES.values())
 @pytest.mark.parametrize("fails_with", [Unavailable("the disk is slow"), ValueError("a secret of the inside")])
 async def test_what_fails_inside_is_an_error_of_the_tool_and_tells_no_more_than_it_should(

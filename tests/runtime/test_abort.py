@@ -22,6 +22,7 @@ from tests.support.gateways import (
     QuickClock,
     dying,
     ended,
+    held,
     live_runs,
     running,
     session_of,
@@ -35,11 +36,6 @@ from tests.support.talks import A, config, send, talking
 
 pytestmark = pytest.mark.anyio
 SIDE = "agent:main:side"
-
-
-def held(*texts: str) -> Reply:
-    """Make a reply that says these and then never ends."""
-    return Reply(text=texts, gate=asyncio.Event(), held_at=len(texts))
 
 
 async def test_an_aborted_run_leaves_its_partial_reply_and_the_session_says_so(tmp_path: Path) -> None:

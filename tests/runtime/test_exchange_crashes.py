@@ -22,7 +22,7 @@ from backchannel.gateway.app import Gateway
 from backchannel.storage.sqlite import ProcessKilled
 from backchannel.tools.parts import Caller
 from backchannel.tools.registry import invoke
-from tests.support.gateways import Equip, dying, ended, running, settled, stored, transcript_of
+from tests.support.gateways import Equip, QuickClock, dying, ended, running, settled, stored, transcript_of
 from tests.support.talks import A, B, Player, config, send
 from tests.tools.shelf import Shelf
 
@@ -227,6 +227,17 @@ async def test_a_call_waits_as_long_as_its_row_is_there(tmp_path: Path, timeout_
         await settled(gateway)
     assert watching.seen <= {(True, True), (False, False)}
     assert ((True, True) in watching.seen) is (timeout_s > 0)
+
+
+async def test_a_clock_that_was_set_back_while_no_gateway_ran_makes_no_wait_longer(tmp_path: Path) -> None:
+    a, held = {"person": send(timeoutSeconds=0.5)}, {"request": Reply(text="late", gate=asyncio.Event())}
+    await live_until(tmp_path, SENT, a, held)
+    clock = QuickClock()
+    clock.move_on(-3600)
+    async with running(tmp_path, *agents(a, held), config=AB, clock=clock) as gateway:
+        await ended(gateway, "asking", 10)
+        (result,) = [message for message in await transcript_of(gateway, A) if message.role is Role.TOOL_RESULT]
+        assert '"status":"timeout"' in result.text
 
 
 # What a call is said to have done that its run could not wait for

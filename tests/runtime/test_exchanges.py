@@ -204,7 +204,7 @@ async def test_a_late_failure_is_told_as_a_note(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["primary", "turn/1", "turn/2", "announce/1"])
 async def test_no_client_keeps_a_step_from_happening_by_calling_a_run_so(tmp_path: Path, step: str) -> None:
-    exchange_id = hashlib.sha256(f"{A} go/0/0".encode()).hexdigest()[:32]
+    exchange_id = hashlib.sha256(f"sessions_send {A} run go/0/0".encode()).hexdigest()[:32]
     settings = config("a", "b", agentToAgent={"maxPingPongTurns": 2})
     a = {"person": send(timeoutSeconds=20), "turn": numbered("a")}
     async with talking(tmp_path, settings, a=a, b={"request": "fine", "turn": numbered("b")}) as talk:

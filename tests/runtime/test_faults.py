@@ -13,12 +13,18 @@ import pytest
 
 from backchannel.agents.functions import FunctionContext
 from backchannel.agents.scripted import Reply, ScriptedModel, call
+from backchannel.core.facts import RunChanged
 from backchannel.core.messages import Role
 from backchannel.core.runs import RunState
+from backchannel.core.sessions import Address
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
+from backchannel.storage.transactions.deliveries import Post
+from tests.support import far_end as chats
 from tests.support.gateways import (
+    CONFIG,
     MAIN,
+    Heard,
     QuickClock,
     ended,
     request,
@@ -42,6 +48,16 @@ async def fill_disk(gateway: Gateway) -> None:
         tx.one(f"PRAGMA max_page_count = {pages}")
 
     await gateway.store._driver.write(unit)
+
+
+def add_filling_post(gateway: Gateway, posts: list[str]) -> None:
+    """Add a tool after whose call the disk is full."""
+
+    @gateway.tool(effects="outside")
+    async def post() -> str:
+        posts.append("once")
+        await fill_disk(gateway)
+        return LARGE
 
 
 async def make_space(gateway: Gateway) -> None:
@@ -98,14 +114,10 @@ async def test_a_run_at_work_waits_for_space_and_then_ends(tmp_path: Path) -> No
 
 
 async def test_a_tools_result_waits_for_space_and_the_tool_is_not_called_again(tmp_path: Path) -> None:
-    clock, posts = Patient(), []
+    clock, posts = Patient(), list[str]()
 
     def equip(gateway: Gateway) -> None:
-        @gateway.tool(effects="outside")
-        async def post() -> str:
-            posts.append("once")
-            await fill_disk(gateway)
-            return LARGE
+        add_filling_post(gateway, posts)
 
     model = ScriptedModel(replies=[[call("post")], "done"])
     async with running(tmp_path, model, equip=equip, clock=clock) as gateway:
@@ -120,14 +132,10 @@ async def test_a_tools_result_waits_for_space_and_the_tool_is_not_called_again(t
 
 
 async def test_a_function_agents_call_waits_for_space_too(tmp_path: Path) -> None:
-    clock, posts = Patient(), []
+    clock, posts = Patient(), list[str]()
 
     def equip(gateway: Gateway) -> None:
-        @gateway.tool(effects="outside")
-        async def post() -> str:
-            posts.append("once")
-            await fill_disk(gateway)
-            return LARGE
+        add_filling_post(gateway, posts)
 
         @gateway.agent("main")
         async def poster(context: FunctionContext) -> str:
@@ -407,3 +415,47 @@ async def test_aborted_failed_and_interrupted_runs_leave_a_sequence_that_the_pro
             assert (await ended(gateway, run_id)).reply == "ok"
             assert await gateway.ask("main", "four") == "ok"
     assert stub.refused == []
+
+
+# --- A look that fails ---
+
+
+class Flawed(QuickClock):
+    """A clock that fails those who keep the time, as a disk does that cannot be read for a moment."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__()
+        self.failures = 0
+        self._task = task
+
+    def now_ms(self) -> int:
+        task = asyncio.current_task()
+        if self.failures < 3 and task is not None and task.get_name() == self._task:
+            self.failures += 1
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().now_ms()
+
+
+async def test_time_is_kept_on_after_a_look_at_the_timers_has_failed(tmp_path: Path) -> None:
+    clock = Flawed("timers")
+    job = {"id": "j", "schedule": "every 10m", "message": "work"}
+    async with running(
+        tmp_path, ScriptedModel(replies="done"), clock=clock, config={**CONFIG, "cron": {"jobs": [job]}}
+    ) as gateway:
+        heard = Heard(gateway)
+        await heard.until(lambda: any(fact.run.state is RunState.OK for fact in heard.of(RunChanged)))
+    assert clock.failures == 3
+
+
+async def test_retries_come_in_time_after_a_look_at_them_has_failed(tmp_path: Path) -> None:
+    clock = Flawed("outbox timer")
+    async with chats.FarEnd() as far_end:
+        far_end.then(chats.Fault(503))
+        channels = {"channels": {"desk": far_end.settings()}}
+        async with running(
+            tmp_path, ScriptedModel(replies="done"), clock=clock, config={**CONFIG, **channels}
+        ) as gateway:
+            address = Address(channel="desk", to="C")
+            await gateway.store.post(Post(session_key=MAIN, address=address, text="hello"))
+            await far_end.took(1)
+    assert clock.failures == 3

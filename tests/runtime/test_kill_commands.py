@@ -19,7 +19,8 @@ from backchannel.core.runs import RunKind, RunState
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
 from tests.support.far_end import FarEnd, event, signed
-from tests.support.kill import kill_at_every_commit, kill_at_every_send, settle, transcript
+from tests.support.kill import kill_at_every_commit, kill_at_every_send, transcript
+from tests.support.resting import at_rest, until
 
 pytestmark = pytest.mark.anyio
 MAIN = "agent:main:main"
@@ -56,7 +57,7 @@ class StopAndNew:
         key, command = gateway.key(MAIN), Command(CommandName.RESET)
         said = await gateway.inbound.carry_out(command, key, Standing.OWNER, idempotency_key="k", digest="d")
         assert said == STARTED_OVER
-        await settle(gateway)
+        await at_rest(gateway)
 
     @staticmethod
     async def _post(gateway: Gateway, id: str, text: str) -> str | None:
@@ -86,17 +87,12 @@ class StopAndNew:
 
 async def _at_work(gateway: Gateway) -> None:
     """Wait until both sub-agents are at work, or were stopped by a command that an earlier process has taken."""
-    changed = asyncio.Event()
-    unlisten = gateway.runtime.hub.listen(lambda event: changed.set())
-    try:
-        while True:
-            changed.clear()
-            runs = [run for run in await gateway.store.runs(limit=10) if run.kind is RunKind.CHILD]
-            if len(runs) == 2 and all(run.state is not RunState.QUEUED for run in runs):
-                return
-            await changed.wait()
-    finally:
-        unlisten()
+
+    async def both() -> bool:
+        runs = [run for run in await gateway.store.runs(limit=10) if run.kind is RunKind.CHILD]
+        return len(runs) == 2 and all(run.state is not RunState.QUEUED for run in runs)
+
+    await until(gateway, both)
 
 
 def _config(far_end: FarEnd) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import pytest
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
-from backchannel.core.channels import OutboundPart, Sent
 from backchannel.core.contracts import ModelFailed, ModelRequest
 from backchannel.core.inbound import InboundEvent
 from backchannel.core.keys import ChatType, SessionKey
@@ -20,6 +19,7 @@ from backchannel.core.messages import Provenance, ProvenanceKind, Role, text_con
 from backchannel.core.runs import RunRequest
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
+from tests.support.far_channel import FAR, FarChannel
 from tests.support.gateways import Heard
 from tests.support.kill import Flow, kill_at_every_commit, transcript
 
@@ -31,26 +31,9 @@ CONFIG: dict[str, Any] = {
         "list": [{"id": "main", "model": "scripted/test"}, {"id": "writer", "model": "scripted/test"}],
     },
     "tools": {"sessions": {"visibility": "all"}, "agentToAgent": {"enabled": True}},
-    "channels": {
-        "far": {"adapter": "bridge", "url": "http://127.0.0.1:9/", "secret": "a secret of its own", "allowFrom": ["*"]}
-    },
+    "channels": {"far": FAR},
     "bindings": [{"match": {"channel": "far"}, "agentId": "writer"}],
 }
-
-
-class FarEnd:
-    """A platform that takes each key once, however often it is sent."""
-
-    name = "far"
-    max_text_length = 30
-    takes_key = True
-
-    def __init__(self) -> None:
-        self.taken: dict[str, OutboundPart] = {}
-
-    async def send(self, part: OutboundPart) -> Sent:
-        self.taken.setdefault(part.key, part)
-        return Sent(part.key)
 
 
 class WholeExchange:
@@ -62,7 +45,7 @@ class WholeExchange:
     posts: ClassVar[tuple[str, ...]] = tuple(ANNOUNCE.split("\n"))
 
     def __init__(self) -> None:
-        self.far = FarEnd()
+        self.far = FarChannel(max_text_length=30)
         self.model = ScriptedModel(replies=self.reply)
 
     def reply(self, request: ModelRequest) -> Scripted:

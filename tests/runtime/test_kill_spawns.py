@@ -18,7 +18,8 @@ from backchannel.core.spawn_texts import ANNOUNCE_LINE, WAKE_LINE
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
 from tests.support.far_end import FarEnd
-from tests.support.kill import Flow, kill_at_every_commit, kill_at_every_send, settle, transcript
+from tests.support.kill import Flow, kill_at_every_commit, kill_at_every_send, transcript
+from tests.support.resting import at_rest
 
 pytestmark = pytest.mark.anyio
 
@@ -85,7 +86,7 @@ class ToolUsingChild:
         self.moved.set()
         for taken in (first, second):
             await gateway.runtime.wait(taken.outcome.run_id or "", 20)
-        await settle(gateway)
+        await at_rest(gateway)
 
     def check(self, database: sqlite3.Connection) -> None:
         assert not self.model.refused, self.model.refused
@@ -117,7 +118,7 @@ class BarrierOfThree(ToolUsingChild):
 
     async def drive(self, gateway: Gateway) -> None:
         await gateway.inbound.take(message(1, "Home", "start one"))
-        await settle(gateway)
+        await at_rest(gateway)
 
     def check(self, database: sqlite3.Connection) -> None:
         assert not self.model.refused, self.model.refused

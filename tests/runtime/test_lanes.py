@@ -12,8 +12,7 @@ from uuid import uuid4
 import pytest
 
 from backchannel.agents.functions import FunctionContext
-from backchannel.agents.scripted import Reply, Scripted, ScriptedModel
-from backchannel.core.contracts import ModelRequest
+from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.core.runs import RunState
 from backchannel.errors import ShuttingDown
 from backchannel.gateway.app import Gateway
@@ -21,6 +20,7 @@ from backchannel.runtime import lanes
 from tests.support.gateways import (
     MAIN,
     Heard,
+    echo,
     ended,
     live_runs,
     request,
@@ -33,10 +33,6 @@ from tests.support.gateways import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-def echo(request: ModelRequest) -> Scripted:
-    return f"re: {request.messages[-1].text}"
 
 
 class Floor:

@@ -25,7 +25,9 @@ from tests.support.gateways import (
     Equip,
     Power,
     dying,
+    echo,
     ended,
+    held,
     live_runs,
     running,
     session_of,
@@ -37,14 +39,6 @@ from tests.support.gateways import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-def echo(request: ModelRequest) -> Scripted:
-    return f"re: {request.messages[-1].text}"
-
-
-def held(reached: asyncio.Event | None = None) -> Reply:
-    return Reply(text="never", gate=asyncio.Event(), reached=reached)
 
 
 def results_of(messages: list[Message]) -> list[Message]:
@@ -102,7 +96,7 @@ async def test_an_interrupted_run_goes_on_after_its_last_committed_step(tmp_path
             return "seen"
 
     begun = asyncio.Event()
-    first = ScriptedModel(replies=[[call("look")], held(begun)])
+    first = ScriptedModel(replies=[[call("look")], held(reached=begun)])
     async with dying(tmp_path, first, equip=equip) as gateway:
         await gateway.submit("main", "go", run_id="r")
         await begun.wait()
@@ -211,7 +205,7 @@ async def test_a_tool_that_is_gone_after_the_crash_is_an_error_result(tmp_path: 
 
 async def test_notes_that_came_during_the_run_enter_after_it_also_over_a_crash(tmp_path: Path) -> None:
     begun = asyncio.Event()
-    async with dying(tmp_path, ScriptedModel(replies=[held(begun)])) as gateway:
+    async with dying(tmp_path, ScriptedModel(replies=[held(reached=begun)])) as gateway:
         await gateway.submit("main", "go", run_id="r")
         await begun.wait()
         await gateway.runtime.inject(SessionKey.parse(MAIN), "by the way", None)
@@ -227,7 +221,8 @@ async def die_in(tmp_path: Path, run_id: str, *, times: int, equip: Equip | None
     """Let the process die so often while this run waits for its model."""
     for _ in range(times):
         begun = asyncio.Event()
-        async with dying(tmp_path, ScriptedModel(replies=[held(begun)]), equip=equip or (lambda g: None)) as gateway:
+        model = ScriptedModel(replies=[held(reached=begun)])
+        async with dying(tmp_path, model, equip=equip or (lambda gateway: None)) as gateway:
             if await gateway.store.run(run_id) is None:
                 await gateway.submit("main", "go", run_id=run_id)
             await begun.wait()
@@ -260,7 +255,7 @@ async def test_the_count_is_cleared_by_a_steps_commit(tmp_path: Path) -> None:
 
     await die_in(tmp_path, "r", times=2)
     begun = asyncio.Event()
-    async with dying(tmp_path, ScriptedModel(replies=[[call("look")], held(begun)]), equip=equip) as gateway:
+    async with dying(tmp_path, ScriptedModel(replies=[[call("look")], held(reached=begun)]), equip=equip) as gateway:
         await begun.wait()
         assert (await stored(gateway, "r")).crashes == 0
     await die_in(tmp_path, "r", times=1, equip=equip)
@@ -271,7 +266,7 @@ async def test_the_count_is_cleared_by_a_steps_commit(tmp_path: Path) -> None:
 async def test_a_clean_end_does_not_count(tmp_path: Path) -> None:
     for _ in range(5):
         begun = asyncio.Event()
-        async with running(tmp_path, ScriptedModel(replies=[held(begun)])) as gateway:
+        async with running(tmp_path, ScriptedModel(replies=[held(reached=begun)])) as gateway:
             await gateway.submit("main", "go", run_id="r")
             await begun.wait()
             assert (await stored(gateway, "r")).crashes == 0
@@ -282,7 +277,7 @@ async def test_a_clean_end_does_not_count(tmp_path: Path) -> None:
 async def test_a_run_that_only_waited_in_the_queue_is_not_blamed(tmp_path: Path) -> None:
     for _ in range(3):
         begun = asyncio.Event()
-        async with dying(tmp_path, ScriptedModel(replies=[held(begun)])) as gateway:
+        async with dying(tmp_path, ScriptedModel(replies=[held(reached=begun)])) as gateway:
             await gateway.submit("main", "go", run_id="culprit")
             await gateway.submit("main", "me too", run_id="queued")
             await begun.wait()
@@ -389,7 +384,7 @@ async def test_a_parked_run_does_not_wait_for_the_suspects_before_it(tmp_path: P
     slow = Slow()
     await die_in(tmp_path, "r", times=2, equip=equip)
     begun = asyncio.Event()
-    async with dying(tmp_path, ScriptedModel(replies=[held(begun)]), equip=equip) as gateway:
+    async with dying(tmp_path, ScriptedModel(replies=[held(reached=begun)]), equip=equip) as gateway:
         await begun.wait()
         await gateway.submit("agent:slow:main", "s", run_id="s")
         await slow.until_began("s")

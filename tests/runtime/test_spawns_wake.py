@@ -251,16 +251,20 @@ async def test_a_deadline_that_fell_due_while_no_gateway_ran_is_kept_at_the_next
 # Somebody talks in between
 
 
-async def test_a_person_who_talks_in_between_has_the_held_results_told_and_the_wake_only_names_them(
-    tmp_path: Path,
-) -> None:
-    late = Gate()
-    says: dict[str, Any] = {
+def quick_and(late: Gate) -> dict[str, Any]:
+    """Let two sub-agents be started, of which one is held back."""
+    return {
         "person": [[spawn("quick"), spawn("late")], "so far one"],
         "task": {"quick": "dug", "late": late.holds("late")},
         "announce": {"quick": "the quick hole", "late": "the late hole"},
     }
-    async with family(tmp_path, waking(), **says) as household:
+
+
+async def test_a_person_who_talks_in_between_has_the_held_results_told_and_the_wake_only_names_them(
+    tmp_path: Path,
+) -> None:
+    late = Gate()
+    async with family(tmp_path, waking(), **quick_and(late)) as household:
         await household.ask()
         await household.until("SELECT 1 FROM spawns WHERE state = 'done'")
         assert await household.ask("how far are you?") == "so far one"
@@ -355,12 +359,7 @@ async def test_a_wake_in_the_queue_outlives_a_reset(tmp_path: Path) -> None:
 @pytest.mark.parametrize("told", [False, True])
 async def test_a_requester_that_was_reset_meanwhile_is_woken_with_everything(tmp_path: Path, told: bool) -> None:
     late = Gate()
-    says: dict[str, Any] = {
-        "person": [[spawn("quick"), spawn("late")], "so far one"],
-        "task": {"quick": "dug", "late": late.holds("late")},
-        "announce": {"quick": "the quick hole", "late": "the late hole"},
-    }
-    async with family(tmp_path, waking(), **says) as household:
+    async with family(tmp_path, waking(), **quick_and(late)) as household:
         await household.ask()
         await household.until("SELECT 1 FROM spawns WHERE state = 'done'")
         if told:

@@ -19,6 +19,7 @@ from tests.support.gateways import (
     QuickClock,
     dying,
     ended,
+    held,
     request,
     running,
     session_of,
@@ -30,11 +31,6 @@ from tests.support.gateways import (
 
 pytestmark = pytest.mark.anyio
 SHORT_S = 0.2
-
-
-def held(*texts: str) -> Reply:
-    """Make a reply that says these and then never ends."""
-    return Reply(text=texts, gate=asyncio.Event(), held_at=len(texts))
 
 
 async def begin(gateway: Gateway, text: str = "go", **more: Any) -> str:

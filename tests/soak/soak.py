@@ -21,18 +21,15 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from backchannel.core.delivery import DeliveryState
-from backchannel.core.runs import RunState
-from backchannel.gateway.app import Gateway
 from tests.soak.checks import Counts, Ended
 from tests.soak.clients import Clients, Platform, http_client
 from tests.soak.lives import Lives
 from tests.soak.served import open_gateway
 from tests.support.far_end import Break, Fault, Told
+from tests.support.resting import at_rest
 
 FINISH_LIMIT_S = 120.0
 FAULTS: tuple[Told, ...] = (Break(), Fault(503), Fault(500, takes=True), Fault(429, {"Retry-After": "1"}))
-ALL = 1_000_000
 
 
 class Soak:
@@ -94,31 +91,6 @@ class Soak:
             "far end": f"{counts.taken} keys taken, each once, in {counts.posted} posts",
         }
         return "\n".join(f"{name:<10} {line}" for name, line in lines.items())
-
-
-async def at_rest(gateway: Gateway) -> None:
-    """Wait until no run is left to do, and nothing is left to send."""
-    changed = asyncio.Event()
-    unlisten = gateway.runtime.hub.listen(lambda event: changed.set())
-    try:
-        while True:
-            changed.clear()
-            if not await _is_busy(gateway):
-                return
-            await changed.wait()
-    finally:
-        unlisten()
-
-
-async def _is_busy(gateway: Gateway) -> bool:
-    if await gateway.store.runs(states=(RunState.QUEUED, RunState.RUNNING), limit=1):
-        return True
-    for state in (DeliveryState.PENDING, DeliveryState.SENDING):
-        if await gateway.store.receipts(state=state, limit=1):
-            return True
-    # One look in the end, not one a state: a delivery of several parts goes back and forth between the two.
-    receipts = await gateway.store.receipts(limit=ALL)
-    return any(receipt.delivery.state.is_open for receipt in receipts)
 
 
 def _sum(counts: Counter[str]) -> str:

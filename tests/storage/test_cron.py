@@ -159,6 +159,19 @@ async def test_an_interval_does_not_drift_however_late_it_fires(host: Host) -> N
         assert ((await next_at(host.store) or 0) - START_MS) % MINUTE == 0
 
 
+@pytest.mark.parametrize("schedule", ["every 10m", "*/10 * * * *"])
+async def test_a_clock_that_is_set_back_as_a_time_comes_does_not_make_it_come_twice(host: Host, schedule: str) -> None:
+    await host.store.add_cron_job(job(schedule))
+    host.clock.tick(10 * MINUTE)
+    (timer,) = await host.store.due_timers(100)
+    host.clock.tick(-5)
+    await host.store.carry_out_timer(timer)
+    assert await next_at(host.store) == START_MS + 20 * MINUTE
+    host.clock.tick(5)
+    await carry_out_what_is_due(host)
+    assert len(await all_runs(host.store)) == 1
+
+
 async def test_a_job_of_one_time_is_done_when_it_fired_and_stays_listed(host: Host) -> None:
     await host.store.add_cron_job(job(FUTURE))
     assert (await the_job(host.store)).stored.status is JobStatus.SCHEDULED

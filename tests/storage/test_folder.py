@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from backchannel.errors import StartupError, StateFolderInUse
+from backchannel.gateway.app import Gateway
 from backchannel.storage.folder import StateFolder
 
 HOLDER = """
 import sys
 from pathlib import Path
+from backchannel.gateway.app import Gateway
 from backchannel.storage.folder import StateFolder
 folder = StateFolder.hold(Path(sys.argv[1]))
 print("held", flush=True)
@@ -100,3 +102,41 @@ def test_what_stands_in_an_old_lock_does_not_matter(tmp_path: Path) -> None:
     folder = StateFolder.hold(tmp_path)
     assert (tmp_path / "lock").read_text() == str(os.getpid())
     folder.release()
+
+
+def test_a_database_outside_the_folders_of_two_gateways_is_held_by_one_of_them(tmp_path: Path) -> None:
+    database = tmp_path / "shared.db"
+    (tmp_path / "other.db").symlink_to(database)
+    first, second = StateFolder.hold(tmp_path / "a"), StateFolder.hold(tmp_path / "b")
+    first.hold_database(database)
+    for name in ("shared.db", "other.db"):
+        with pytest.raises(StateFolderInUse, match=f"process {os.getpid()}.*the database {database}"):
+            second.hold_database(tmp_path / name)
+    first.release()
+    second.hold_database(database)
+    second.release()
+
+
+def test_the_database_of_a_folder_is_held_with_it(tmp_path: Path) -> None:
+    folder = StateFolder.hold(tmp_path)
+    folder.hold_database(folder.database)
+    folder.release()
+    assert [file.name for file in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_database_in_a_place_that_is_not_there_says_so(tmp_path: Path) -> None:
+    folder = StateFolder.hold(tmp_path)
+    with pytest.raises(StartupError, match=r"x\.db cannot be written"):
+        folder.hold_database(tmp_path / "nowhere" / "x.db")
+    folder.release()
+
+
+@pytest.mark.anyio
+async def test_two_gateways_do_not_work_on_one_database(tmp_path: Path) -> None:
+    config = {"database": {"url": f"sqlite:///{tmp_path / 'shared.db'}"}}
+    async with Gateway.open(config, state=tmp_path / "a"):
+        with pytest.raises(StateFolderInUse):
+            async with Gateway.open(config, state=tmp_path / "b"):
+                pass
+    async with Gateway.open(config, state=tmp_path / "b"):
+        pass

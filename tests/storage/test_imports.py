@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from backchannel.core.facts import MessageAppended, SessionChanged
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.anyio
 ID = "11111111-2222-4333-8444-555555555555"
 OTHER_ID = "66666666-2222-4333-8444-555555555555"
 OTHER = SessionKey.of("main", "other")
+OWN = SessionKey.of("main", "imported", ID)
 
 
 def session(key: SessionKey = MAIN, session_id: str = ID, **more: Any) -> Session:
@@ -115,12 +117,48 @@ async def test_a_session_that_has_gone_on_here_is_left_alone(store: Store) -> No
     assert await texts(store) == said
 
 
-async def test_a_key_that_exists_with_another_transcript_is_refused(store: Store) -> None:
+async def test_a_session_whose_key_is_taken_gets_one_of_its_own(store: Store) -> None:
     here = await store.patch_session(MAIN, SessionPatch())
+    wanted = session(label="home", display_name="Home", delivery_context='{"channel":"telegram","to":"7"}')
+    taken = await take(store, wanted, "a")
+
+    assert taken == Taken(standing=Standing.NEW, key=str(OWN), place=1, written=1)
+    assert await store.session(str(MAIN)) == here
+    assert await store.session(str(OWN)) == msgspec.structs.replace(wanted, key=str(OWN), kind="other")
+    assert await ids(store, OWN) == ["a"]
+
+
+async def test_a_session_with_a_key_of_its_own_is_found_there_again(host: Host) -> None:
+    store = host.store
+    await store.patch_session(MAIN, SessionPatch())
+    await take(store, session(), "a")
+    before = everything(host)
+
+    assert (await take(store, session(), "a")).standing is Standing.HERE
+    assert everything(host) == before
+    more = await take(store, session(), "a", "b")
+    assert (more.key, more.written) == (str(OWN), 1)
+    await store.delete_session(OWN)
+    deleted = await take(store, session(), "a", "b", "c")
+    assert deleted.refusal == "it was deleted here, and nothing is added to it any more"
+
+
+async def test_half_of_a_session_whose_key_was_taken_meanwhile_is_completed(store: Store) -> None:
+    await take(store, session(), "a", is_last=False)
+    here = await store.patch_session(MAIN, SessionPatch())
+    taken = await take(store, session(), "a", "b")
+
+    assert (taken.key, taken.standing, taken.written) == (str(OWN), Standing.HALF, 1)
+    assert await ids(store, OWN) == ["a", "b"]
+    assert await store.session(str(MAIN)) == here
+
+
+async def test_a_key_of_its_own_that_somebody_else_has_is_refused(store: Store) -> None:
+    await store.patch_session(MAIN, SessionPatch())
+    holder = await store.patch_session(OWN, SessionPatch())
     refused = await take(store, session(), "a")
 
-    assert refused.refusal == f"the key exists here with session id {here.session_id}"
-    assert await ids(store) == []
+    assert refused.refusal == f"the key exists here with session id {holder.session_id}"
     assert await store.session_by_id(ID) is None
 
 
@@ -141,7 +179,8 @@ async def test_a_session_that_was_reset_or_deleted_here_stays_so(store: Store) -
 
     await take(store, session(MAIN, OTHER_ID), "x")
     await store.reset_session(MAIN)
-    assert "the key exists here" in str((await take(store, session(MAIN, OTHER_ID), "x", "y")).refusal)
+    reset = await take(store, session(MAIN, OTHER_ID), "x", "y")
+    assert reset.refusal == "its session id belongs to agent:main:main here"
 
 
 async def test_an_id_that_another_message_has_is_made_unique(store: Store) -> None:

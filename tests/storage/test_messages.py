@@ -67,6 +67,28 @@ async def test_paging_forwards_reaches_every_later_message_once(store: Store, li
     assert seen == list(range(1, 10))
 
 
+@pytest.mark.parametrize("is_forward", [True, False])
+async def test_pages_of_messages_of_megabytes_are_short_and_reach_every_one_once(
+    store: Store, is_forward: bool
+) -> None:
+    session_id = await fill(store, 1)
+    at = (await transcript(store))[0].id if is_forward else None
+    for n in range(1, 30):
+        await store.add_note(MAIN, note(str(n) + " " * 3_000_000))
+    seen: list[int] = []
+    sizes: list[int] = []
+    while True:
+        before, after = (None, at) if is_forward else (at, None)
+        page = await store.history(session_id, limit=1000, before=before, after=after)
+        sizes.append(len(page.messages))
+        seen = seen + numbers(page.messages) if is_forward else numbers(page.messages) + seen
+        if not page.has_more:
+            break
+        at = page.messages[-1 if is_forward else 0].id
+    assert seen == list(range(1 if is_forward else 0, 30))
+    assert max(sizes) < 10
+
+
 async def test_a_page_between_two_messages_has_neither_of_them(store: Store) -> None:
     session_id = await fill(store, 10)
     ids = [message.id for message in await transcript(store)]
@@ -144,7 +166,7 @@ async def test_the_last_messages_leave_tool_results_out_before_they_are_counted(
     assert [message.text for message in with_them[session_id]] == ["done", "done"]
 
 
-@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 128, 200])
+@pytest.mark.parametrize("count", [0, 1, 5, 6, 7, 21, 22, 23, 63, 64, 65, 128, 200])
 async def test_a_model_gets_the_whole_transcript_when_it_fits(store: Store, count: int) -> None:
     started = await begin(store, "-1")
     await store.commit_reply(started.fence, step(started, "-1"))
@@ -163,10 +185,17 @@ async def test_a_model_gets_the_newest_part_when_not_all_fits_and_is_told_so(sto
 
 
 async def test_a_model_is_not_told_of_older_messages_that_do_not_exist(store: Store) -> None:
+    session_id = await fill(store, 8)
+    _, page = await store.context(session_id, max_bytes=1)
+    assert numbers(page.messages) == list(range(8))
+    assert not page.has_more
+
+
+async def test_of_long_messages_few_are_read_that_do_not_fit(store: Store) -> None:
     session_id = await fill(store, 64)
     _, page = await store.context(session_id, max_bytes=1)
-    assert numbers(page.messages) == list(range(64))
-    assert not page.has_more
+    assert len(page.messages) == 8
+    assert page.has_more
 
 
 async def test_a_context_of_a_transcript_that_does_not_exist_is_an_error(store: Store) -> None:

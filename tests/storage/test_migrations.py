@@ -46,6 +46,18 @@ def refuse(database: Path, message: str) -> None:
     assert picture(database.parent) == before
 
 
+def test_a_new_file_and_those_beside_it_are_for_their_owner_alone(database: Path) -> None:
+    old = os.umask(0)
+    try:
+        prepare_sqlite(database)
+        with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            modes = {file.name: file.stat().st_mode & 0o777 for file in database.parent.iterdir()}
+    finally:
+        os.umask(old)
+    assert modes == {database.name + ending: 0o600 for ending in ("", "-wal", "-shm")}
+
+
 def test_a_new_file_gets_every_table_and_says_whose_it_is(database: Path) -> None:
     prepare_sqlite(database)
     assert rows(database, "PRAGMA application_id") == [(APPLICATION_ID,)]

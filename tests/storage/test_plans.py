@@ -15,7 +15,7 @@ from backchannel.config.schema_doors import CronJob
 from backchannel.core.delivery import DeliveryLane, DeliveryState
 from backchannel.core.facts import Fact
 from backchannel.core.keys import SessionKey
-from backchannel.core.runs import RunState
+from backchannel.core.runs import FlowCall, RunState
 from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
 from backchannel.core.spawn_values import SpawnRules
 from backchannel.core.visibility import Scope
@@ -25,25 +25,27 @@ from backchannel.storage.transactions import (
     cron,
     deliveries,
     exchanges,
+    exports,
     inbox,
     messages,
     recovery,
     requesters,
     runs,
+    sending,
     sessions,
     spawns,
     timers,
     tokens,
 )
 from backchannel.storage.transactions.deliveries import NoOutlets, Post
-from backchannel.storage.transactions.spawns import SpawnAsk, SpawnCall
+from backchannel.storage.transactions.spawns import SpawnAsk
 from backchannel.storage.tx import Row
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
 POST = Post(session_key=str(MAIN), address=Address(channel="desk", to="C"), text="hello")
 AFTER = Page(5, "agent:main:x")
 SPAWN = SpawnAsk(
-    call=SpawnCall(spawn_id="s", run_id="k", digest="d"),
+    call=FlowCall(flow_id="s", run_id="k", digest="d"),
     requester=MAIN,
     child=SessionKey.subagent("main", "s"),
     task="dig",
@@ -122,6 +124,11 @@ HOT: dict[str, Read] = {
     "history with tools": history(with_tools=True),
     "context": partial(messages.read_back, session_id="s", max_bytes=1),
     "transcript file": partial(messages.read_from, session_id="s", seq=5, limit=9),
+    "export": partial(exports.listed_after, after="agent:", limit=9),
+    "export of an agent": partial(exports.listed_after, after="", limit=9, agent_id="main"),
+    "export of some": partial(exports.listed_after, after="", limit=9, keys=[str(MAIN), str(CRON)]),
+    "transcript": partial(exports.read, session_id="s", place=exports.Place(0), until=9, size=9),
+    "part of a message": partial(exports.read, session_id="s", place=exports.Place(0, 5), until=9, size=9),
     "pending": partial(inbox.pending, key=str(MAIN)),
     "run": partial(runs.find, run_id="r"),
     "runs": partial(runs.page, session_key=None, states=(), limit=9, before=None),
@@ -153,10 +160,10 @@ HOT: dict[str, Read] = {
         deliveries.page, session_key=None, state=DeliveryState.FAILED, limit=9, before=None
     ),
     "post": partial(deliveries.post, post=POST, now=1),
-    "claim": partial(deliveries.claim, lane=DeliveryLane("desk", "default", "C", None), outlets=NoOutlets(), now=1),
-    "retries that are due": partial(deliveries.lanes_due, now=5),
-    "the next retry": partial(deliveries.next_due, now=5),
-    "what was being sent": deliveries.any_sending,
+    "claim": partial(sending.claim, lane=DeliveryLane("desk", "default", "C", None), outlets=NoOutlets(), now=1),
+    "retries that are due": partial(sending.lanes_due, now=5),
+    "the next retry": partial(sending.next_due, now=5),
+    "what was being sent": sending.any_sending,
     "abort": partial(runs.request_abort, key=str(MAIN), run_id=None, now=1),
     "abort all": partial(runs.abort_all, key=str(MAIN), now=1),
 }

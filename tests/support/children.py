@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
+from backchannel.agents.scripted import Reply, call
 from backchannel.core.commands import Command, CommandName, Standing
 from backchannel.core.contracts import Clock, ModelRequest, Price
 from backchannel.core.messages import Message, Role, ToolCallBlock
@@ -25,13 +25,11 @@ from backchannel.core.spawn_values import Spawn, read_spawn
 from backchannel.gateway.app import Gateway
 from backchannel.storage.sqlite import Faults, ProcessKilled
 from tests.support.gateways import MAIN, Equip, Heard, Power, ended, running, transcript_of
-from tests.support.kill import settle
-from tests.support.talks import TABLES, Talk
+from tests.support.resting import at_rest
+from tests.support.talks import TABLES, Actor, Line, Talk
 
 PATIENCE_S = 20
 EVERY_TABLE = (*TABLES, "spawns", "barriers", "timers")
-
-Line: TypeAlias = Scripted | Callable[[ModelRequest], Any] | list[Any] | Mapping[str, Any]
 
 
 def config(*others: str, **subagents: Any) -> dict[str, Any]:
@@ -46,34 +44,12 @@ def spawn(task: str = "dig", **more: Any) -> ToolCallBlock:
     return call("sessions_spawn", task=task, **more)
 
 
-class Cast:
-    """What is said in each step.
-
-    A list is said one by one, its last again and again; a mapping is looked up by a word of the sub-agent's task.
-    """
+class Cast(Actor):
+    """What a session and its sub-agents say in each step."""
 
     def __init__(self, price: Price | None = None, **says: Line) -> None:
-        self._says: dict[str, Line] = {"person": "hello", "result": "on it", "wake": "NO_REPLY", "task": "dug"}
-        self._says |= {"announce": "the hole is dug", **says}
-        self.asked: list[tuple[str, ModelRequest]] = []
-        self.model = ScriptedModel(replies=self._answer, price=price)
-
-    def _answer(self, request: ModelRequest) -> Any:
-        step = step_of(request)
-        self.asked.append((step, request))
-        line = self._says[step]
-        if isinstance(line, Mapping):
-            line = next(line[word] for word in line if word in request.messages[0].text)
-        if isinstance(line, list) and line and not isinstance(line[0], ToolCallBlock):
-            line = line.pop(0) if len(line) > 1 else line[0]
-        return line(request) if callable(line) else line
-
-    def requests(self, step: str) -> list[ModelRequest]:
-        return [request for name, request in self.asked if name == step]
-
-    def prompts(self, step: str) -> list[str]:
-        """What was asked in a step."""
-        return [request.messages[-1].text for request in self.requests(step)]
+        known: dict[str, Line] = {"person": "hello", "result": "on it", "wake": "NO_REPLY", "task": "dug"}
+        super().__init__(step_of, known | {"announce": "the hole is dug"} | says, price=price)
 
 
 def step_of(request: ModelRequest) -> str:
@@ -117,7 +93,7 @@ class Family(Talk):
     async def over(self) -> None:
         """Wait until no run is left to do, and nothing is left to send."""
         async with asyncio.timeout(PATIENCE_S):
-            await settle(self.gateway)
+            await at_rest(self.gateway)
 
     async def ask(self, text: str = "go", key: str = MAIN) -> str:
         """Say something to the requester, and wait for its reply."""

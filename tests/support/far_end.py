@@ -15,9 +15,10 @@ import json
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from backchannel.channels.bridge import SIGNATURE, is_signed, sign
+from tests.support.servers import LocalServer
 
 SECRET = "a secret of the tests, long enough"
 
@@ -61,10 +62,11 @@ class Message:
     message_id: str
 
 
-class FarEnd:
+class FarEnd(LocalServer):
     """The stand-in for a platform and its bridge."""
 
     def __init__(self, secret: str = SECRET) -> None:
+        super().__init__()
         self.secret = secret
         self.url = ""
         self.posts: list[str] = []
@@ -73,21 +75,9 @@ class FarEnd:
         self._taken: dict[str, Message] = {}
         self._told: deque[Told] = deque()
         self._came = asyncio.Condition()
-        self._handlers: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/out"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for handler in self._handlers:
-            handler.cancel()
-        await asyncio.gather(*self._handlers, return_exceptions=True)
-        await self._server.wait_closed()
+    def opened(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}/out"
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """Make the settings of a channel that leads here."""
@@ -117,18 +107,9 @@ class FarEnd:
         """How often each key was taken: once, or somebody reads it twice."""
         return Counter(message.key for message in self.messages)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._handlers.add(task)
-        task.add_done_callback(self._handlers.discard)
-        try:
-            while await self._one(reader, writer):
-                pass
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await self._one(reader, writer):
             pass
-        finally:
-            writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")

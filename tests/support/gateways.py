@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from backchannel.agents.scripted import Reply, Scripted
 from backchannel.config.load import config_from
-from backchannel.core.contracts import Clock, Model
+from backchannel.core.contracts import Clock, Model, ModelRequest
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.facts import DeliveryChanged, RunChanged
 from backchannel.core.keys import SessionKey
@@ -153,6 +154,15 @@ async def settled(gateway: Gateway) -> None:
     for receipt in await gateway.store.receipts(state=DeliveryState.PENDING, limit=10_000):
         if receipt.delivery.channel == WEBCHAT.channel:
             await heard.until(partial(heard.is_settled, receipt.delivery.id))
+
+
+def held(*texts: str, reached: asyncio.Event | None = None) -> Reply:
+    """Make a reply that says these and then never ends."""
+    return Reply(text=texts, gate=asyncio.Event(), held_at=len(texts), reached=reached)
+
+
+def echo(request: ModelRequest) -> Scripted:
+    return f"re: {request.messages[-1].text}"
 
 
 def request(key: str, text: str, **more: Any) -> RunRequest:

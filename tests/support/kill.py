@@ -22,13 +22,12 @@ from typing import Any, Literal, Protocol
 
 from backchannel.config.load import config_from
 from backchannel.core.channels import OutboundPart, Sent
-from backchannel.core.delivery import DeliveryState
 from backchannel.core.messages import Message, Role, decode_message
-from backchannel.core.runs import RunState
 from backchannel.errors import Unavailable
 from backchannel.gateway.app import Gateway
 from backchannel.storage.sqlite import ProcessKilled
 from tests.support.far_end import FarEnd, Hang
+from tests.support.resting import at_rest
 
 When = Literal["before", "after"]
 Moment = Literal["before", "taken", "answered"]
@@ -213,30 +212,8 @@ async def _until_killed(flow: Flow, gateway: Gateway) -> None:
 async def _complete(flow: Flow, folder: Path, config: dict[str, object] | None) -> int:
     async with asyncio.timeout(PATIENCE_S), _gateway(flow, folder, None, config) as gateway:
         await flow.drive(gateway)
-        await settle(gateway)
+        await at_rest(gateway)
         return gateway.store.commits
-
-
-async def settle(gateway: Gateway) -> None:
-    """Wait until no run is left to do, and nothing is left to send."""
-    changed = asyncio.Event()
-    unlisten = gateway.runtime.hub.listen(lambda event: changed.set())
-    try:
-        while True:
-            changed.clear()
-            if not await _is_busy(gateway):
-                return
-            await changed.wait()
-    finally:
-        unlisten()
-
-
-async def _is_busy(gateway: Gateway) -> bool:
-    if await gateway.store.runs(states=(RunState.QUEUED, RunState.RUNNING), limit=1):
-        return True
-    # One look, not one a state: a delivery of several parts goes back and forth between the two.
-    receipts = await gateway.store.receipts(limit=100)
-    return any(receipt.delivery.state in (DeliveryState.PENDING, DeliveryState.SENDING) for receipt in receipts)
 
 
 def _check(flow: Flow, folder: Path, when: str) -> None:

@@ -144,6 +144,3 @@ class Messages:
         used = {"output_tokens": answer.output_tokens}
         yield Frame(event("message_delta", delta=stop, usage=used), len(answer.texts), is_end=True)
         yield Frame(event("message_stop"), is_end=True)
-
-    def whole(self, body: Body, answer: Answer) -> str:
-        raise NotImplementedError  # `check` refuses what is not a stream

@@ -208,6 +208,3 @@ class Responses:
         }
         ended = {**response, "status": kind.partition(".")[2], "incomplete_details": reason, "usage": usage}
         yield Frame(event(kind, response=ended), len(answer.texts), is_end=True)
-
-    def whole(self, body: Body, answer: Answer) -> str:
-        raise NotImplementedError  # `check` refuses what is not a stream

@@ -18,8 +18,9 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
+from tests.support.servers import LocalServer
 from tests.support.stub_anthropic import Messages
 from tests.support.stub_openai import ChatCompletions, Responses
 from tests.support.stub_wires import Answer, Call, Wire
@@ -79,10 +80,11 @@ class Asked:
 Told = Answer | Fault | Hang | Drop
 
 
-class StubProvider:
+class StubProvider(LocalServer):
     """The stand-in; `key` is the only key it takes, when one is given."""
 
     def __init__(self, *, key: str | None = None, reply: Callable[[Asked], Told] | None = None) -> None:
+        super().__init__()
         self.key = key
         self.reply = reply
         self.requests: list[Asked] = []
@@ -91,21 +93,9 @@ class StubProvider:
         self.base_url = ""
         self._told: deque[Told] = deque()
         self._arrived = asyncio.Event()
-        self._handlers: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.base_url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for handler in self._handlers:
-            handler.cancel()
-        await asyncio.gather(*self._handlers, return_exceptions=True)
-        await self._server.wait_closed()
+    def opened(self, port: int) -> None:
+        self.base_url = f"http://127.0.0.1:{port}/v1"
 
     def then(self, *told: Told) -> None:
         """Say how the next requests are answered."""
@@ -117,22 +107,13 @@ class StubProvider:
             await self._arrived.wait()
         return self.requests[count - 1]
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._handlers.add(task)
-        task.add_done_callback(self._handlers.discard)
-        watcher: asyncio.Task[None] | None = None
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await _read_request(reader)
+        watcher = asyncio.create_task(_watch(reader, asked))
         try:
-            asked = await _read_request(reader)
-            watcher = asyncio.create_task(_watch(reader, asked))
             await self._answer(asked, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client went away; `gone` tells
         finally:
-            if watcher is not None:
-                watcher.cancel()
-            writer.close()
+            watcher.cancel()
 
     async def _answer(self, asked: Asked, writer: asyncio.StreamWriter) -> None:
         wire = WIRES.get(asked.path)
@@ -153,6 +134,7 @@ class StubProvider:
             case answer if asked.body.get("stream"):
                 await _stream(asked, writer, wire, answer)
             case answer:
+                assert isinstance(wire, ChatCompletions), "the others refuse what is not streamed"
                 await _send(writer, 200, wire.whole(asked.body, answer))
 
     def _refuse(self, asked: Asked, wire: Wire) -> Fault | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,7 +27,7 @@ TABLES = (
     "idempotency",
 )  # fmt: skip
 
-Line: TypeAlias = Scripted | Callable[[ModelRequest], Any] | list[Any]
+Line: TypeAlias = Scripted | Callable[[ModelRequest], Any] | list[Any] | Mapping[str, Any]
 _STEPS = {
     "request": "[Agent-to-agent context]",
     "turn": "[Agent-to-agent exchange, reply-back turn",
@@ -35,18 +35,24 @@ _STEPS = {
 }
 
 
-class Player:
-    """What an agent says in each step; a list is said one by one, its last again and again."""
+class Actor:
+    """What a model says in each step.
 
-    def __init__(self, name: str, **says: Line) -> None:
-        self._says: dict[str, Line] = {"turn": "REPLY_SKIP", "announce": "ANNOUNCE_SKIP", "result": "I see.", **says}
+    A list is said one by one, its last again and again; a mapping is looked up by a word of the first message.
+    """
+
+    def __init__(self, step_of: Callable[[ModelRequest], str], says: dict[str, Line], **model: Any) -> None:
+        self._step_of = step_of
+        self._says = says
         self.asked: list[tuple[str, ModelRequest]] = []
-        self.model = ScriptedModel(f"scripted/{name}", replies=self._answer)
+        self.model = ScriptedModel(replies=self._answer, **model)
 
     def _answer(self, request: ModelRequest) -> Any:
-        step = step_of(request)
+        step = self._step_of(request)
         self.asked.append((step, request))
-        line = self._says.get(step, f"{step}?")
+        line = self._says[step]
+        if isinstance(line, Mapping):
+            line = next(line[word] for word in line if word in request.messages[0].text)
         if isinstance(line, list) and line and not isinstance(line[0], ToolCallBlock):
             line = line.pop(0) if len(line) > 1 else line[0]
         return line(request) if callable(line) else line
@@ -57,6 +63,15 @@ class Player:
     def prompts(self, step: str) -> list[str]:
         """What it was told in a step."""
         return [request.messages[-1].text for request in self.requests(step)]
+
+
+class Player(Actor):
+    """One of several agents that talk to each other."""
+
+    def __init__(self, name: str, **says: Line) -> None:
+        silent: dict[str, Line] = {"turn": "REPLY_SKIP", "announce": "ANNOUNCE_SKIP", "result": "I see."}
+        unsaid: dict[str, Line] = {"person": "person?", "request": "request?"}
+        super().__init__(step_of, silent | unsaid | says, ref=f"scripted/{name}")
 
 
 def step_of(request: ModelRequest) -> str:

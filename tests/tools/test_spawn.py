@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
+from backchannel.core.commands import Command, CommandName, Standing
 from backchannel.core.sessions import SessionPatch
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.app import Gateway
@@ -291,3 +294,22 @@ async def test_a_session_that_is_not_there_spawns_nothing(tmp_path: Path) -> Non
         assert result["status"] == "error"
         assert "agent:main:cron:none" in result["error"]
         assert household.counts() == before
+
+
+async def test_a_task_of_megabytes_reaches_the_child_whole_and_holds_up_nobody_who_looks(tmp_path: Path) -> None:
+    task = "token=abc1 " * 250_000
+    async with family(tmp_path) as household:
+        for _ in range(5):
+            result = await household.spawned(task)
+        await household.over()
+        assert (await household.said_to(result["childSessionKey"]))[0].text == task
+        before = time.process_time()
+        for word, child in (("list", None), ("info", "1"), ("log", "1")):
+            command = Command(CommandName.SUBAGENTS, word, child)
+            told = await household.gateway.inbound.carry_out(command, household.gateway.key(MAIN), Standing.OWNER)
+            assert "token=[redacted]" in told and len(told) < 5000
+        status = await household.gateway.tools(MAIN).session_status()
+        listed = await household.gateway.tools().sessions_list(messageLimit=20)
+        assert all("abc1" not in child["spawn"]["task"] for child in status["children"])
+        assert "abc1" not in json.dumps(listed) and listed["redacted"]
+        assert time.process_time() - before < 2

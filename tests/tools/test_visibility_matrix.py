@@ -52,6 +52,7 @@ TALKS: dict[str, dict[str, Any]] = {
     "off": {"enabled": False, "allow": ["*"]},
     "nobody": {"enabled": True, "allow": []},
     "everyone": {"enabled": True},
+    "each by name": {"enabled": True, "allow": ["main", "friend", "strange*"]},
     "not the caller": {"enabled": True, "allow": ["friend", "stranger"]},
 }
 
@@ -176,6 +177,8 @@ async def test_the_operator_sees_everything(family: Shelf, tool: str) -> None:
         ("all", "off", "spawned", "some", {"mode": "all", "restricted": True}),
         ("all", "off", "spawned", "off", {"mode": "all", "restricted": True}),
         ("all", "off", "spawned", "everyone", {"mode": "all", "restricted": False}),
+        ("all", "off", "spawned", "each by name", {"mode": "all", "restricted": False}),
+        ("agent", "off", "spawned", "each by name", {"mode": "agent", "restricted": True}),
         ("all", "all", "spawned", "everyone", {"mode": "tree", "restricted": True}),
         ("all", "all", "all", "everyone", {"mode": "all", "restricted": False}),
     ],

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from backchannel.agents.scripted import Scripted, ScriptedModel
-from backchannel.core.channels import OutboundPart, Sent
 from backchannel.core.contracts import ModelRequest
 from backchannel.gateway.app import Gateway
 from tests.support.clocks import HandClock
+from tests.support.far_channel import FAR, FarChannel
 from tests.support.gateways import CONFIG, dying, running, settled
-
-CHANNEL = {"adapter": "bridge", "url": "http://127.0.0.1:9/", "secret": "a secret of its own", "allowFrom": ["*"]}
 
 
 def job(schedule: str, **more: Any) -> dict[str, Any]:
@@ -26,25 +24,10 @@ def echo(request: ModelRequest) -> Scripted:
     return f"re: {request.messages[-1].text.splitlines()[-1]}"
 
 
-class FarEnd:
-    """A platform that takes each key once, however often it is sent."""
-
-    name = "far"
-    max_text_length = 1000
-    takes_key = True
-
-    def __init__(self) -> None:
-        self.taken: dict[str, OutboundPart] = {}
-
-    async def send(self, part: OutboundPart) -> Sent:
-        self.taken.setdefault(part.key, part)
-        return Sent(part.key)
-
-
 class Clockwork:
     """The gateway, its clock and its far end."""
 
-    def __init__(self, gateway: Gateway, clock: HandClock, far: FarEnd) -> None:
+    def __init__(self, gateway: Gateway, clock: HandClock, far: FarChannel) -> None:
         self.gateway, self.clock, self.far = gateway, clock, far
 
     async def turn_to(self, *times: str) -> None:
@@ -86,8 +69,8 @@ async def clockwork(
     **config: Any,
 ) -> AsyncIterator[Clockwork]:
     """Open a gateway with these jobs; it ends cleanly, or as by a power cut."""
-    far = FarEnd()
-    whole = {**CONFIG, "channels": {"far": CHANNEL}, "cron": {"jobs": list(jobs)}, **config}
+    far = FarChannel()
+    whole = {**CONFIG, "channels": {"far": FAR}, "cron": {"jobs": list(jobs)}, **config}
 
     def equip(gateway: Gateway) -> None:
         gateway.add_channel(far)

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.headers import header_of, new_mark
-from backchannel.core.keys import CallerKeys, KeyScheme, Kind, SessionKey
+from backchannel.core.keys import KeyScheme, Kind, SessionKey
 from backchannel.core.messages import ProvenanceKind, Role
 from backchannel.core.runs import function_call_id, scoped_run_id, tool_call_id
 from backchannel.errors import Forbidden, InvalidRequest, InvalidSessionKey
@@ -42,6 +43,13 @@ def test_a_bare_pattern_fits_every_agent_and_a_full_one_only_its_own() -> None:
     assert may("agent:writer:main", "main")
     assert not may("agent:writer:main", "agent:main:main")
     assert not may("agent:main:mainly", "main")
+
+
+def test_a_pattern_may_have_an_older_spelling() -> None:
+    assert may("agent:main:node-kitchen", "node:*")
+    assert may("agent:main:telegram:direct:42", "agent:main:telegram:dm:4*")
+    assert not may("agent:main:node-kitchen", "node:pi")
+    assert not may("agent:main:telegram:group:42", "telegram:dm:*")
 
 
 @pytest.mark.parametrize("scheme", [KeyScheme(main_key="home"), KeyScheme(global_scope=True)])

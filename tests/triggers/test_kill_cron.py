@@ -17,9 +17,10 @@ from backchannel.errors import JobNotFound
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
 from tests.support.clocks import HandClock, moment
+from tests.support.far_channel import FAR, FarChannel
 from tests.support.gateways import CONFIG
 from tests.support.kill import kill_at_every_commit
-from tests.triggers.clockwork import CHANNEL, FarEnd, job, rest
+from tests.triggers.clockwork import job, rest
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +29,7 @@ JOBS = [
     job("2026-06-01T08:05", id="once"),
     job("2026-06-01T07:00", id="late"),
 ]
-SETTINGS: dict[str, Any] = {**CONFIG, "channels": {"far": CHANNEL}, "cron": {"jobs": JOBS}}
+SETTINGS: dict[str, Any] = {**CONFIG, "channels": {"far": FAR}, "cron": {"jobs": JOBS}}
 
 
 class Firings:
@@ -36,7 +37,7 @@ class Firings:
 
     def __init__(self) -> None:
         self.clock = HandClock("2026-06-01T08:00")
-        self.far = FarEnd()
+        self.far = FarChannel()
         self.model = ScriptedModel(replies=self.reply)
 
     def reply(self, request: ModelRequest) -> Scripted:

@@ -15,7 +15,8 @@ from backchannel.gateway.app import Gateway
 from backchannel.gateway.http import Web
 from tests.conftest import CRASH_POINTS
 from tests.support.far_end import FarEnd
-from tests.support.kill import kill_at_every_commit, kill_at_every_send, settle
+from tests.support.kill import kill_at_every_commit, kill_at_every_send
+from tests.support.resting import at_rest
 
 pytestmark = pytest.mark.anyio
 TOKEN = "the-hook-token-of-the-tests"
@@ -48,7 +49,7 @@ class PostedTwice:
                     raise Unavailable("the process is dead")
                 assert [answer.status_code for answer in answers] == [status] * 2
                 assert answers[0].json() == answers[1].json()
-        await settle(gateway)
+        await at_rest(gateway)
 
     def check(self, database: sqlite3.Connection) -> None:
         assert not self.model.refused, self.model.refused

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -16,14 +16,18 @@ from typing import Any
 from backchannel.agents.demo_exchanges import answer_request, play_part
 from backchannel.agents.demo_parts import Part, newest_part, said_by_user
 from backchannel.agents.demo_results import tell_results
-from backchannel.agents.demo_spawns import do_task, is_task, play_step
+from backchannel.agents.demo_spawns import NAMED, counts_to, do_task, is_task, play_step, refuse_number, spawn_arguments
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
 from backchannel.core.messages import Block, Role, ToolCallBlock, Usage, text_content
-from backchannel.core.requests import estimate_tokens, text_tokens
+from backchannel.core.tokens import estimate_tokens, text_tokens
 
 REF = "builtin/demo"
 WORD_DELAY_S = 0.012
 """Slow enough that a person sees it stream, quick enough that nobody waits."""
+NUMBER_DELAY_S = 0.05
+"""Sub-agents count more slowly: one that is to be watched, or killed, has to be at work for some seconds."""
+MOST_PIECES = 1200
+"""So that the longest count takes a minute."""
 
 INTRODUCTION = (
     "I am Backchannel's built-in demo model. I run offline and follow a few fixed rules, so do not expect wit; "
@@ -43,6 +47,8 @@ class Skill:
     arguments: Callable[[re.Match[str]], dict[str, Any]] = lambda match: {}
     times: Callable[[re.Match[str]], int] = lambda match: 1
     """How often it calls the tool, all at once."""
+    refuse: Callable[[re.Match[str]], str | None] = lambda match: None
+    """What it says instead of calling the tool."""
 
 
 class DemoModel:
@@ -62,14 +68,22 @@ class DemoModel:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         content = decide(request)
+        delay_s = WORD_DELAY_S if counts_to(newest_part(request)) is None else NUMBER_DELAY_S
         for block in content:
             if not isinstance(block, ToolCallBlock):
-                for word in re.findall(r"\S+\s*|\s+", getattr(block, "text", "")):
-                    yield TextDelta(word)
-                    await asyncio.sleep(WORD_DELAY_S)
+                for piece in pieces_of(getattr(block, "text", "")):
+                    yield TextDelta(piece)
+                    await asyncio.sleep(delay_s)
         used = sum(estimate_tokens(message) for message in request.messages) + text_tokens(request.system)
         written = sum(text_tokens(getattr(block, "text", "")) for block in content)
         yield ModelReply(content=content, usage=Usage(input=used, output=written), model=REF)
+
+
+def pieces_of(text: str) -> Iterator[str]:
+    """Cut a text into words, or, if it has very many, into so many words at a time."""
+    words = re.findall(r"\S+\s*|\s+", text)
+    size = len(words) // MOST_PIECES + 1
+    return ("".join(words[start : start + size]) for start in range(0, len(words), size))
 
 
 def decide(request: ModelRequest) -> tuple[Block, ...]:
@@ -92,6 +106,8 @@ def decide(request: ModelRequest) -> tuple[Block, ...]:
 def _use(skill: Skill, match: re.Match[str], request: ModelRequest) -> tuple[Block, ...]:
     if skill.answer is not None:
         return text_content(skill.answer(match, request))
+    if (refusal := skill.refuse(match)) is not None:
+        return text_content(refusal)
     if any(tool.name == skill.tool for tool in request.tools):
         call = ToolCallBlock(id="", name=skill.tool, arguments=skill.arguments(match))
         return (call,) * skill.times(match)
@@ -156,15 +172,22 @@ SKILLS = (
     ),
     Skill(
         "spawn 3 <task>",
-        re.compile(r"spawn (?P<times>[2-9])\s+(?P<task>.+)", re.IGNORECASE | re.DOTALL),
+        re.compile(rf"spawn (?P<times>\d{{1,9}})\s+(?:{NAMED})?(?P<task>.+)", re.IGNORECASE | re.DOTALL),
         tool="sessions_spawn",
-        arguments=lambda match: {"task": match["task"]},
+        arguments=spawn_arguments,
         times=lambda match: int(match["times"]),
+        refuse=refuse_number,
+    ),
+    Skill(
+        "spawn researcher count to ten",
+        re.compile(rf"spawn {NAMED}(?P<task>.+)", re.IGNORECASE | re.DOTALL),
+        tool="sessions_spawn",
+        arguments=spawn_arguments,
     ),
     Skill(
         "spawn <task>",
         re.compile(r"spawn (?P<task>.+)", re.IGNORECASE | re.DOTALL),
         tool="sessions_spawn",
-        arguments=lambda match: {"task": match["task"]},
+        arguments=spawn_arguments,
     ),
 )

@@ -18,7 +18,7 @@ def tell_results(results: Sequence[tuple[str, str]]) -> str:
     if not started:
         return "\n\n".join(told)
     whose = "What comes of it" if started == 1 else "What comes of them"
-    return "\n".join(told) + f"\n\n{whose} is told here. `backchannel tree --watch` shows who is at work."
+    return "\n".join(told) + f"\n\n{whose} is told here. `/subagents` shows who is at work."
 
 
 def tell_result(tool: str, text: str) -> str:

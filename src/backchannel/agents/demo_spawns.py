@@ -12,11 +12,15 @@ from backchannel.core.messages import Role
 from backchannel.core.spawn import SOURCE_TOOL
 from backchannel.core.spawn_texts import ANNOUNCE_LINE, WAKE_LINE
 
-HIGHEST = 1000
+HIGHEST = 100_000
 """As far as it counts."""
+MOST_AT_ONCE = 20
+"""As many sub-agents as a session may have at work, unless `maxChildren` says otherwise."""
+NAMED = r"(?P<agent>(?!quietly\b)[a-z0-9][a-z0-9_-]*)(?::\s+|\s+(?=(?:quietly[:,]?\s+)?count\s))"
+"""An agent before a task; it is told from the task's own words by a colon, or by what every sub-agent can do."""
 
 _WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
-_COUNT = re.compile(r"(?:quietly[:,]?\s+)?count (?:up )?to (\w+)\s*[.!]*", re.IGNORECASE)
+_COUNT = re.compile(r"(?:quietly[:,]?\s+)?count (?:up )?to (\w+|[\d,]{1,12})\s*[.!]*", re.IGNORECASE)
 _TITLE = re.compile(r'^Sub-agent .*task "([^"]*)":(?P<is_known> its result is above already\.)?$', re.MULTILINE)
 _STATUS = re.compile(r"Status: (\w+)\nResult: (.*?)(?=\n(?:Notes|Stats): |\Z)", re.DOTALL)
 
@@ -28,16 +32,40 @@ def is_task(part: Part) -> bool:
 
 def do_task(part: Part) -> str:
     """Do what a sub-agent can do without a real model: count."""
-    last = _number(counted[1]) if (counted := _COUNT.fullmatch(part.text)) else None
-    if last is not None:
-        return ", ".join(map(str, range(1, last + 1)))
-    return "I am the built-in demo model, and counting is all that I can do by myself; a real model would have done it."
+    last = counts_to(part)
+    if last is None:
+        return "I am the built-in demo model, and counting is all I can do by myself; a real model would have done it."
+    if last > HIGHEST:
+        return f"I count to {HIGHEST:,} at most, so I did not begin."
+    return ", ".join(map(str, range(1, last + 1)))
+
+
+def counts_to(part: Part) -> int | None:
+    """Tell how far a sub-agent is to count; None when it is to do something else."""
+    counted = _COUNT.fullmatch(part.text) if is_task(part) else None
+    return _number(counted[1].lower().replace(",", "")) if counted else None
 
 
 def _number(word: str) -> int | None:
-    if word.lower() in _WORDS:
-        return _WORDS.index(word.lower()) + 1
-    return int(word) if word.isascii() and word.isdecimal() and len(word) < 5 and 0 < int(word) <= HIGHEST else None
+    if word in _WORDS:
+        return _WORDS.index(word) + 1
+    return int(word) if word.isascii() and word.isdecimal() and len(word) < 100 and int(word) > 0 else None
+
+
+def spawn_arguments(match: re.Match[str]) -> dict[str, str]:
+    """Read what `sessions_spawn` is called with: the task, and the agent if one is named."""
+    agent = match.groupdict().get("agent")
+    return {"task": match["task"]} | ({"agentId": agent} if agent else {})
+
+
+def refuse_number(match: re.Match[str]) -> str | None:
+    """Say so when somebody wants none, or more than are allowed."""
+    if int(match["times"]) == 0:
+        return f"That would be none. Say how many, from 1 to {MOST_AT_ONCE}: `spawn 3 {short(match['task'])}`"
+    if int(match["times"]) > MOST_AT_ONCE:
+        limit = "unless `agents.defaults.subagents.maxChildren` says otherwise"
+        return f"A session has at most {MOST_AT_ONCE} sub-agents at work, {limit}; I start no more than that at once."
+    return None
 
 
 def play_step(part: Part, request: ModelRequest) -> str | None:

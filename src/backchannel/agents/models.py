@@ -16,8 +16,8 @@ import msgspec
 from backchannel.agents.providers import Connection, Endpoint, ProviderModel
 from backchannel.agents.services import (
     SERVICES,
-    Service,
     all_published,
+    hint_for,
     is_at,
     missing_for,
     ollama_url,
@@ -105,8 +105,9 @@ class Models:
         if (own := self._providers.get(provider)) is not None:
             if own.models is not None and name not in (model.id for model in own.models):
                 raise _unknown(ref, f"of {provider}, {_one_of([model.id for model in own.models], name)}")
-        elif (service := SERVICES.get(provider)) is not None:
-            _check_service(ref, provider, service, self._env)
+        elif provider in SERVICES:
+            if hint := hint_for(provider, self._env):
+                raise _unknown(ref, hint)
         elif registered := [_split(r)[1] for r in self._registered if r.startswith(f"{provider}/")]:
             raise _unknown(ref, f"of {provider}, {_one_of(registered, name)}")
         else:
@@ -203,11 +204,3 @@ def _unknown(ref: str, hint: str) -> UnknownModel:
 def _one_of(names: Sequence[str], wanted: str) -> str:
     near = get_close_matches(wanted, names, n=1)
     return f"{f'did you mean {near[0]}? ' if near else ''}known are {', '.join(names) or 'none'}"
-
-
-def _check_service(ref: str, provider: str, service: Service, env: Mapping[str, str]) -> None:
-    match missing_for(service, env):
-        case "key":
-            raise _unknown(ref, f"set {' or '.join(service.keys)}, or configure models.providers.{provider}")
-        case "package":
-            raise _unknown(ref, f"{provider} needs a package: pip install 'pydantic-ai-slim[{provider}]'")

@@ -71,6 +71,18 @@ def missing_for(service: Service, env: Mapping[str, str]) -> Literal["key", "pac
     return None
 
 
+def hint_for(provider: str, env: Mapping[str, str]) -> str | None:
+    """Say what would let a well-known provider be used; None if nothing is missing, or it is none of them."""
+    service = SERVICES.get(provider)
+    match missing_for(service, env) if service else None:
+        case "key":
+            keys = " or ".join(SERVICES[provider].keys)
+            return f"set {keys}, or configure models.providers.{provider}"
+        case "package":
+            return f"{provider} needs a package: pip install 'pydantic-ai-slim[{provider}]'"
+    return None
+
+
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None

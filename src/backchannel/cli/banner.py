@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 def show_banner(options: Options, gateway: Gateway, place: Listening, token: OperatorToken) -> None:
     """Say where the gateway is, who answers there, and what to try."""
     facts = dict(_facts(options, gateway, token))
+    warnings = [options.spell(str(warning)) for warning in gateway.config.warnings]
     if is_terminal(sys.stdout):
-        _show_on_terminal(facts, gateway, place.url, next_things(options, gateway))
+        _show_on_terminal(facts, warnings, place.url, next_things(options, gateway))
         return
     say(f"Backchannel {__version__} is running at {place.url}")
     for name, text in facts.items():
         say(f"{name}: {text}")
-    for warning in gateway.config.warnings:
+    for warning in warnings:
         say(f"warning: {warning}")
     for command, _ in next_things(options, gateway):
         say(f"try: {command}")
@@ -75,7 +76,7 @@ def next_things(options: Options, gateway: Gateway) -> list[tuple[str, str]]:
     ]
 
 
-def _show_on_terminal(facts: dict[str, str], gateway: Gateway, url: str, tries: list[tuple[str, str]]) -> None:
+def _show_on_terminal(facts: dict[str, str], warnings: list[str], url: str, tries: list[tuple[str, str]]) -> None:
     from rich.text import Text
 
     out = console()
@@ -83,8 +84,8 @@ def _show_on_terminal(facts: dict[str, str], gateway: Gateway, url: str, tries: 
     out.print()
     for name, text in facts.items():
         out.print(Text.assemble((f"  {name:<8}", "dim"), text), soft_wrap=True)
-    for warning in gateway.config.warnings:
-        out.print(Text.assemble(("  warning ", "yellow"), str(warning)), soft_wrap=True)
+    for warning in warnings:
+        out.print(Text.assemble(("  warning ", "yellow"), warning), soft_wrap=True)
     out.print()
     out.print("Try next, in another terminal:")
     width = max(len(command) for command, _ in tries)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backchannel.cli.errors import FAILED, INTERRUPTED, CommandFailed
+from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import Options, options_of
 from backchannel.cli.output import is_terminal, say, say_dim
 
@@ -21,7 +22,7 @@ def chat(
     message: Annotated[
         str | None, typer.Argument(help="Say this, print the reply and end. Also read from a pipe.")
     ] = None,
-    session: Annotated[str, typer.Option("--session", "-s", help="The session to talk to.")] = "main",
+    session: Annotated[str, typer.Option("--session", "-s", help=f"The session to talk to: {WHICH}.")] = "main",
 ) -> None:
     """Talk to an agent. Ctrl-C aborts its reply, Ctrl-D ends the program, /help lists commands."""
     options = options_of(ctx)
@@ -29,13 +30,13 @@ def chat(
         from backchannel.cli.prompt import Prompt
 
         with _link(options) as link:
-            Prompt(options, link, session).run()
+            Prompt(options, link, find_key(options, session)).run()
         return
     text = sys.stdin.read() if message is None else message
     if not text.strip():
         raise CommandFailed("There is no message: pass one, or pipe one in.")
     with _link(options) as link:
-        _say_once(link, session, text)
+        _say_once(options, link, find_key(options, session), text)
 
 
 def _link(options: Options) -> Link:
@@ -44,7 +45,7 @@ def _link(options: Options) -> Link:
     return Link(options, lambda text: say_dim(text, err=True))
 
 
-def _say_once(link: Link, session: str, text: str) -> None:
+def _say_once(options: Options, link: Link, session: str, text: str) -> None:
     from backchannel.cli.conversation import ReplyView, StoppedWaiting, ask, new_run_id
 
     run_id = new_run_id()
@@ -57,7 +58,7 @@ def _say_once(link: Link, session: str, text: str) -> None:
         raise typer.Exit(INTERRUPTED) from None
     view.end(ended.get("reply") or "")
     if ended["status"] != "ok":
-        say(how_it_ended(ended), err=True)
+        say(options.spell(how_it_ended(ended)), err=True)
         raise typer.Exit(INTERRUPTED if ended["status"] == "aborted" else FAILED)
 
 

@@ -23,6 +23,7 @@ from websockets.sync.client import ClientConnection, connect
 from backchannel.cli.options import Options
 from backchannel.cli.output import patience
 from backchannel.errors import GatewayError
+from backchannel.storage.address import load_address
 from backchannel.version import __version__
 
 Payload: TypeAlias = dict[str, Any]
@@ -68,19 +69,24 @@ class Place:
 
 
 def find_gateway(options: Options) -> Place:
-    """Tell where the gateway is: as given, else where it says it listens, else as configured.
+    """Tell where the gateway is: as given, else where that of the state folder says it listens.
+
+    A port that is only configured is not asked: somebody else may listen there by now, and would get the token.
 
     Raises:
+        NoGateway: none runs on the state folder, and no address is given.
         ConfigError: the configuration is needed and something in it is wrong.
     """
+    start = Options(options.state, options.config).command("up")
     url = options.url or os.environ.get("BACKCHANNEL_URL")
     token = os.environ.get("BACKCHANNEL_TOKEN")
     if not (url and token):
         config = options.load_config()
-        settings = config.gateway
-        url = url or _load(config.state_dir / "address") or f"http://{settings.host}:{settings.port}"
-        token = settings.auth.token or _load(config.state_dir / "token")
-    return Place(_websocket_url(url), token, Options(options.state, options.config).command("up"))
+        url = url or load_address(config.state_dir)
+        if url is None:
+            raise NoGateway(f"No gateway runs on the state folder {config.state_dir}. Start one with: {start}")
+        token = token or config.gateway.auth.token or _load(config.state_dir / "token")
+    return Place(_websocket_url(url), token, start)
 
 
 def _load(file: Path) -> str | None:

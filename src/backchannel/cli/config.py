@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from backchannel.cli.errors import FAILED, CommandFailed
 from backchannel.cli.options import AsJson, Options, options_of
-from backchannel.cli.output import say, say_styled, show_json, show_table
+from backchannel.cli.output import say, say_styled, show_facts, show_json, show_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,24 +33,26 @@ app = typer.Typer(help="Check, show and migrate the configuration.", no_args_is_
 @app.command()
 def check(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Show everything that is wrong or doubtful in the configuration; exits with 1 if something is wrong."""
+    from backchannel.agents.services import hint_for
     from backchannel.config import check_config
 
     options = options_of(ctx)
     where = options.where
-    findings = check_config(options.config, os.environ, state=options.state)
+    ask = partial(hint_for, env=os.environ)
+    findings = check_config(options.config, os.environ, state=options.state, hint_for=ask)
     errors = sum(finding.level == "error" for finding in findings)
     file = str(where.config_file) if where.has_file else None
     if as_json:
         show_json({"ok": not errors, "file": file, "findings": [finding._asdict() for finding in findings]})
     else:
-        _show_findings(findings, file, errors)
+        _show_findings(options, findings, file, errors)
     if errors:
         raise typer.Exit(FAILED)
 
 
-def _show_findings(findings: list[Finding], file: str | None, errors: int) -> None:
+def _show_findings(options: Options, findings: list[Finding], file: str | None, errors: int) -> None:
     say(file or "There is no configuration file: the defaults hold.")
-    rows = [[finding.level, finding.line, finding.path, finding.message] for finding in findings]
+    rows = [[finding.level, finding.line, finding.path, options.spell(finding.message)] for finding in findings]
     if rows:
         show_table(["level", "line", "setting", "what"], rows, empty="")
     warnings = len(findings) - errors
@@ -68,7 +71,7 @@ def path(ctx: typer.Context, as_json: AsJson = False) -> None:
         exists = where.config_file.exists()
         show_json({"file": str(where.config_file), "exists": exists, "state": str(where.state_dir)})
     else:
-        say(str(where.config_file))
+        show_facts({"file": where.config_file, "state": where.state_dir})
 
 
 @app.command()

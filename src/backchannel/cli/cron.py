@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from backchannel.cli.options import AsJson, Options, options_of
-from backchannel.cli.output import age, clock_time, say, show_json, show_table
+from backchannel.cli.options import AsJson, Options, ask, options_of
+from backchannel.cli.output import age, clock_time, one_line, say, show_json, show_table, until
 
 app = typer.Typer(help="List, add, run and remove cron jobs.", rich_markup_mode=None)
 
@@ -28,10 +28,7 @@ def list_jobs(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 
 def _list(options: Options, as_json: bool) -> None:
-    from backchannel.cli.client import connected
-
-    with connected(options) as client:
-        listed = client.call("cron.list")
+    listed = ask(options, "cron.list")
     if as_json:
         show_json(listed)
         return
@@ -49,13 +46,13 @@ def _next(job: dict[str, Any]) -> str:
     if "nextAt" not in job:
         return str(job["status"])
     now = int(time.time() * 1000)
-    when = f"in {age(now, job['nextAt'])}" if job["nextAt"] > now else "now"
+    when = f"in {until(job['nextAt'], now)}" if job["nextAt"] > now else "now"
     return f"{when} ({clock_time(job['nextAt'])})"
 
 
 def _last_run(job: dict[str, Any]) -> str:
-    error = " ".join(job.get("lastError", "").split())
-    shown = f": {error if len(error) <= 60 else error[:59] + '…'}" if error else ""
+    error = one_line(job.get("lastError", ""))
+    shown = f": {error}" if error else ""
     if "lastRun" not in job:
         return shown.lstrip(": ")
     run = job["lastRun"]
@@ -80,23 +77,21 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add a job; it stays over restarts of the gateway."""
-    from backchannel.cli.client import connected
-
     if (channel is None) != (to is None) or (account is not None and channel is None):
         raise typer.BadParameter("--channel and --to belong together, and --account to both")
     options = options_of(ctx)
-    with connected(options) as client:
-        added = client.call(
-            "cron.add",
-            id=job_id,
-            schedule=schedule,
-            message=message,
-            tz=tz,
-            agentId=agent,
-            deliver=None if channel is None else {"channel": channel, "to": to, "accountId": account},
-            model=model,
-            timeoutSeconds=timeout,
-        )
+    added = ask(
+        options,
+        "cron.add",
+        id=job_id,
+        schedule=schedule,
+        message=message,
+        tz=tz,
+        agentId=agent,
+        deliver=None if channel is None else {"channel": channel, "to": to, "accountId": account},
+        model=model,
+        timeoutSeconds=timeout,
+    )
     if as_json:
         show_json(added)
         return
@@ -107,11 +102,8 @@ def add(
 @app.command()
 def run(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
     """Fire a job now; when it comes next stays as it is."""
-    from backchannel.cli.client import connected
-
     options = options_of(ctx)
-    with connected(options) as client:
-        fired = client.call("cron.run", id=job_id)
+    fired = ask(options, "cron.run", id=job_id)
     if as_json:
         show_json(fired)
     else:
@@ -121,10 +113,7 @@ def run(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
 @app.command()
 def remove(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
     """Remove a job that was added by `cron add`; one of the configuration is taken out there."""
-    from backchannel.cli.client import connected
-
-    with connected(options_of(ctx)) as client:
-        removed = client.call("cron.remove", id=job_id)
+    removed = ask(options_of(ctx), "cron.remove", id=job_id)
     if as_json:
         show_json(removed)
     else:

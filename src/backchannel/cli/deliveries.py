@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from backchannel.cli.options import AsJson, Limit, Options, options_of
-from backchannel.cli.output import age, clock_time, say, show_facts, show_json, show_table
+from backchannel.cli.naming import find_key
+from backchannel.cli.options import AsJson, Limit, Options, ask, options_of
+from backchannel.cli.output import age, clock_time, one_line, say_more, show_facts, show_json, show_table
 
 app = typer.Typer(help="List, show, retry, re-route and drop what is sent to chats.", rich_markup_mode=None)
 
@@ -40,10 +41,8 @@ def list_deliveries(
 
 
 def _list(options: Options, session: str | None, state: str | None, limit: int, as_json: bool) -> None:
-    from backchannel.cli.client import connected
-
-    with connected(options) as client:
-        listed = client.call("deliveries.list", sessionKey=session, state=state, limit=limit)
+    key = find_key(options, session)
+    listed = ask(options, "deliveries.list", sessionKey=key, state=state, limit=limit)
     if as_json:
         show_json(listed)
         return
@@ -54,13 +53,13 @@ def _list(options: Options, session: str | None, state: str | None, limit: int, 
             age(delivery["createdAt"]),
             _place(delivery),
             _progress(delivery),
-            _line(delivery.get("error") or delivery.get("text") or ""),
+            one_line(delivery.get("error") or delivery.get("text") or ""),
         ]
         for delivery in listed["deliveries"]
     ]
     show_table(["id", "state", "age", "to", "parts", "error or text"], rows, empty="There are no deliveries.")
     if listed["hasMore"]:
-        say(f"There are more: --limit {limit * 2} shows them.", err=True)
+        say_more(limit)
 
 
 def _place(delivery: dict[str, Any]) -> str:
@@ -72,11 +71,6 @@ def _progress(delivery: dict[str, Any]) -> str:
     parts = [part for part in delivery["parts"] if part["state"] != "dropped"]
     sent = sum(part["state"] == "sent" for part in parts)
     return f"{sent}/{len(parts)}" if parts else ""
-
-
-def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else line[:59] + "…"
 
 
 @app.command()
@@ -114,10 +108,7 @@ def drop(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
 
 
 def _call(options: Options, as_json: bool, method: str, **params: Any) -> None:
-    from backchannel.cli.client import connected
-
-    with connected(options) as client:
-        shown = client.call(method, **params)
+    shown = ask(options, method, **params)
     if as_json:
         show_json(shown)
     else:

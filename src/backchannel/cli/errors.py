@@ -23,6 +23,16 @@ EXIT_CODES = {
 _REFUSALS = ("AUTH_TOKEN_MISMATCH", "scope_missing", "forbidden", "rate_limited")
 
 
+_LISTED_BY = {
+    "session_not_found": ("sessions", ("sessions",)),
+    "run_not_found": ("runs", ("runs",)),
+    "delivery_not_found": ("deliveries", ("deliveries",)),
+    "token_not_found": ("tokens", ("tokens", "list")),
+    "job_not_found": ("jobs", ("cron",)),
+    "unknown_agent": ("agents", ("status",)),
+}
+
+
 class CommandFailed(GatewayError):
     """A command cannot do what it was asked."""
 
@@ -42,6 +52,13 @@ def exit_code_of(error: GatewayError) -> int:
     return REFUSED if reason in _REFUSALS else FAILED
 
 
+def told(error: GatewayError, options: Options) -> str:
+    """The message of an error. The gateway's own hint, in the words of its methods, gives way to the next step."""
+    is_told_here = reason_of(error) in _LISTED_BY and reason_of(error) != "unknown_agent"
+    what, hint, _ = error.message.rpartition(" (")
+    return options.spell(what if is_told_here and hint and error.message.endswith(")") else error.message)
+
+
 def next_step(error: GatewayError, options: Options) -> str | None:
     """Say what to do about an error, where its message does not say so itself."""
     if isinstance(error, ConfigError):
@@ -54,16 +71,9 @@ def next_step(error: GatewayError, options: Options) -> str | None:
             )
         case "scope_missing":
             return f"Make a token that has it: {options.command('tokens', 'create', '--scope', 'admin')}"
-        case "session_not_found":
-            return f"See the sessions with: {options.command('sessions')}"
-        case "run_not_found":
-            return f"See the runs with: {options.command('runs')}"
-        case "token_not_found":
-            return f"See the tokens with: {options.command('tokens', 'list')}"
-        case "job_not_found":
-            return f"See the jobs with: {options.command('cron')}"
-        case "unknown_agent":
-            return f"See the agents with: {options.command('status')}"
+        case reason if reason in _LISTED_BY:
+            what, words = _LISTED_BY[reason]
+            return f"See the {what} with: {options.command(*words)}"
         case "unknown_method" | "PROTOCOL_MISMATCH":
             return "The gateway is of another version than this program: restart it."
     return None

@@ -6,21 +6,16 @@ again. What follows the reply is read as `exchanges.get` tells it: events say wh
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Sequence
 
 from backchannel.cli.client import CallFailed, Client, Payload
 from backchannel.cli.conversation import new_run_id
+from backchannel.cli.following import invoke, is_on_its_way, show_receipt, show_said, wait_for_news
 from backchannel.cli.link import Link
-from backchannel.cli.output import Waiting, is_terminal, patience, say, say_dim, say_styled
+from backchannel.cli.output import Waiting, patience
 from backchannel.core.control_words import is_control_word
 
-LOOK_AGAIN_S = 1.0
-"""How often the receipt is looked at though nothing was told."""
-
 _WAITS_FOR = "waiting for what follows"
-_OPEN = ("pending", "sending")
 
 
 class Sending:
@@ -82,7 +77,7 @@ class _View:
             self._show_runs(exchange["runs"])
             if not is_on_its_way(exchange["receipt"]):
                 return dict(exchange["receipt"])
-            self._wait_for_news()
+            wait_for_news(self._client)
 
     def _load(self) -> Payload:
         found: Payload = self._client.call("exchanges.get", runId=self._result["runId"])["exchange"]
@@ -119,56 +114,5 @@ class _View:
                 break
             receipt = mine[0]
             if is_on_its_way(receipt):
-                self._wait_for_news()
+                wait_for_news(self._client)
         return receipt
-
-    def _wait_for_news(self) -> None:
-        """Return when a step has ended, or after a while."""
-        deadline = time.monotonic() + LOOK_AGAIN_S
-        while (left_s := deadline - time.monotonic()) > 0:
-            if any(ends_step(event) for event in self._client.events(left_s)):
-                return
-
-
-def is_on_its_way(receipt: Payload) -> bool:
-    """Whether more is to be seen soon; a delivery that waits for its next attempt may take an hour."""
-    return receipt["state"] in _OPEN and not receipt.get("error")
-
-
-def ends_step(event: Payload) -> bool:
-    """Whether an event says that a run has ended or a receipt has changed."""
-    payload = event["payload"]
-    match event["event"]:
-        case "agent":
-            return payload["stream"] == "lifecycle" and bool(payload["data"]["phase"] != "start")
-        case "delivery":
-            return True
-    return False
-
-
-def invoke(client: Client, tool: str, args: Payload, caller: str | None, key: str | None = None) -> Payload:
-    """Call a session tool as a session, or as the operator, and give its result."""
-    request = client.ask("tools.invoke", tool=tool, args=args, sessionKey=caller, idempotencyKey=key)
-    result: Payload = client.wait(request)["result"]  # for as long as the tool was told to wait
-    return result
-
-
-def show_said(step: str, session: str, text: str, *, is_remark: bool = False) -> None:
-    """Print what a session said in a step of an exchange."""
-    if not is_terminal(sys.stdout):
-        say(f"{step} {session}: {text}")
-        return
-    show_heading(step, session)
-    (say_dim if is_remark else say)(text + "\n")
-
-
-def show_heading(step: str, session: str) -> None:
-    """Print, on a terminal, who speaks and in which step."""
-    say_styled(session, end=" ", fg="cyan", bold=True)
-    say_dim(step)
-
-
-def show_receipt(receipt: Payload) -> None:
-    """Print what became of the text that a chat is told."""
-    reason = f": {receipt['error']}" if receipt.get("error") else ""
-    say(f"receipt {receipt['id']}: {receipt['state']}{reason}")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backchannel.cli.errors import CommandFailed
+from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Options, options_of
-from backchannel.cli.output import patience, say, show_json
+from backchannel.cli.output import counted, patience, say, say_dim, show_json
 
 if TYPE_CHECKING:
     from backchannel.cli.exporting import Exported
@@ -22,7 +23,7 @@ def export(
     ),
     session: Annotated[
         list[str] | None,
-        typer.Option("--session", "-s", metavar="KEY", help="Only this one: a key, `main`, or a session id. Repeats."),
+        typer.Option("--session", "-s", metavar="KEY", help=f"Only this one: {WHICH}. Repeats."),
     ] = None,
     agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
     archived: Annotated[bool, typer.Option("--archived", help="Also those that were deleted.")] = False,
@@ -31,7 +32,7 @@ def export(
 ) -> None:
     """Write sessions and their transcripts in the form of OpenClaw: sessions.json and JSONL files for each agent.
 
-    Reads the database of the state folder, whether a gateway runs or not.
+    Each session is written as it is at one moment; the gateway goes on meanwhile.
     """
     folder = folder.expanduser()
     _check_folder(folder, force=force)
@@ -41,7 +42,7 @@ def export(
         show_json({"folder": str(folder), "count": len(written), "sessions": [_told(one) for one in written]})
     elif written:
         messages = sum(one.messages for one in written)
-        say(f"Wrote {_counted(len(written), 'session')} with {_counted(messages, 'message')} to {folder}")
+        say(f"Wrote {counted(len(written), 'session')} with {counted(messages, 'message')} to {folder}")
     else:
         say("There are no such sessions: nothing was written (deleted ones need --archived).")
 
@@ -53,29 +54,21 @@ def _check_folder(folder: Path, *, force: bool) -> None:
         raise CommandFailed(f"{folder} is not empty, and stays as it is. To write into it all the same: --force")
 
 
-def _write(options: Options, folder: Path, texts: list[str], agent: str | None, *, archived: bool) -> list[Exported]:
-    from backchannel.cli.exporting import Exporting, Wanted, find_keys
-    from backchannel.core.keys import normalise_agent_id
-    from backchannel.storage.folder import database_file
-    from backchannel.storage.reading import open_reader
+def _write(options: Options, folder: Path, names: list[str], agent: str | None, *, archived: bool) -> list[Exported]:
+    import msgspec
 
-    config = options.load_config()
-    database = database_file(config.database_url)
-    if not database.exists():
-        raise CommandFailed(f"there are no sessions yet: {database} is not there (--state names another state folder)")
-    with open_reader(database) as reader:
-        with reader.snapshot() as tx:
-            keys = find_keys(tx, config.key_scheme, texts)
-        wanted = Wanted(keys, None if agent is None else normalise_agent_id(agent), archived)
+    from backchannel.cli.exporting import Exporting, Wanted
+    from backchannel.cli.link import Link
+
+    keys = tuple(find_key(options, name) for name in names)
+    with Link(options, lambda text: say_dim(text, err=True)) as link:
         try:
-            return list(Exporting(reader, config.key_scheme, folder, wanted).run())
+            return list(Exporting(link, folder, Wanted(keys, agent, archived)).run())
         except OSError as error:
             raise CommandFailed(f"cannot write to {folder}: {error.strerror}") from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise CommandFailed(f"the gateway's answer cannot be read: {error} (is it of another version?)") from error
 
 
 def _told(one: Exported) -> dict[str, object]:
     return {"key": one.key, "sessionId": one.session_id, "messages": one.messages, "file": str(one.file)}
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

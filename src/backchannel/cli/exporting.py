@@ -1,7 +1,8 @@
 """An export: sessions and their transcripts in the form of OpenClaw, as `backchannel import` reads it too.
 
-It reads the database beside a running gateway, one session after the other, each as it is at one moment. A file is
-complete or not there; `sessions.json` comes last, so it never names a transcript that is missing.
+The gateway is asked a page at a time, and asked again where it was restarted in between. Each session is written as
+it was when it was listed. A file is complete or not there; `sessions.json` comes last, so it never names a transcript
+that is missing.
 """
 
 from __future__ import annotations
@@ -9,25 +10,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
-from backchannel.core.foreign.writing import entry_of, header_of, line_of
-from backchannel.core.keys import CallerKeys, Found, KeyScheme, SessionKey, Written
-from backchannel.core.messages import decode_message
-from backchannel.core.sessions import Session
-from backchannel.errors import SessionNotFound
-from backchannel.storage.foreign import STORE_FILE
-from backchannel.storage.reading import Reader
-from backchannel.storage.transactions import exports, sessions
-from backchannel.storage.tx import Tx
+from backchannel.cli.client import ANSWER_S, Client, Payload
+from backchannel.cli.errors import CommandFailed
+from backchannel.cli.link import Link
+from backchannel.core.foreign.entries import SESSION_ID
+from backchannel.core.foreign.writing import line_of
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Message, decode_message
+from backchannel.errors import InvalidSessionKey
+from backchannel.storage.foreign import STORE_FILE, iso_time
 
-PAGE = 500
+READ_AHEAD = 8
+"""How many transcripts are begun at a time: most are short, and a far gateway takes a while to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,109 +41,133 @@ class Exported:
     file: Path
 
 
+class Listed(msgspec.Struct, frozen=True, rename="camel"):
+    """A session as the gateway tells of it."""
+
+    key: str
+    session_id: str
+    length: int
+    entry: dict[str, Any]
+    header: dict[str, Any]
+
+    @property
+    def agent(self) -> str:
+        """The agent whose folder it goes to.
+
+        Raises:
+            CommandFailed: its names would lead out of the folder; no gateway of ours says such a thing.
+        """
+        try:
+            key = SessionKey.parse(self.key)
+        except InvalidSessionKey as error:
+            raise CommandFailed(f"the gateway tells of a session that cannot be written: {error}") from error
+        if not SESSION_ID.fullmatch(self.session_id):
+            raise CommandFailed(
+                f"the gateway tells of a session that cannot be written: {self.session_id[:80]!r} is no name of a file"
+            )
+        return key.agent
+
+
+class _Listing(msgspec.Struct, frozen=True):
+    sessions: list[Listed]
+    next: str | None = None
+
+
+class _Passage(msgspec.Struct, frozen=True):
+    """Some of a transcript: whole messages, or a part of one, which `offset` says is not the last."""
+
+    lines: list[Message]
+    part: str | None = None
+    next: int | None = None
+    offset: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which sessions are exported: those named, else all; of one agent, else of every one."""
 
-    keys: frozenset[str] = field(default_factory=frozenset)
+    keys: tuple[str, ...] = ()
     agent: str | None = None
     archived: bool = False
-
-    def has(self, listed: exports.Listed) -> bool:
-        if listed.is_archived and not self.archived:
-            return False
-        is_named = not self.keys or listed.key in self.keys
-        return is_named and self.agent in (None, SessionKey.stored(listed.key).agent)
-
-
-def find_keys(tx: Tx, scheme: KeyScheme, texts: list[str]) -> frozenset[str]:
-    """Find the sessions that a person named, by keys as people write them or by session ids.
-
-    Raises:
-        InvalidSessionKey, SessionIdReplaced
-        SessionNotFound: there is none.
-    """
-    keys = CallerKeys(scheme, None)
-
-    def look_up(written: Written) -> Found:
-        entry = sessions.by_id(tx, written.session_id) if written.session_id else None
-        return Found(
-            key_exists=sessions.find(tx, str(written.key)) is not None,
-            id_key=None if entry is None else SessionKey.stored(entry.key),
-            id_is_current=entry is not None and entry.is_current,
-        )
-
-    found = {text: keys.resolve(text, look_up) for text in texts}
-    for text, resolved in found.items():
-        if not resolved.exists:
-            raise SessionNotFound(f"there is no session {text!r}")
-    return frozenset(str(resolved.key) for resolved in found.values())
 
 
 class Exporting:
     """One export."""
 
-    def __init__(self, reader: Reader, scheme: KeyScheme, folder: Path, wanted: Wanted) -> None:
-        self._reader = reader
-        self._scheme = scheme
+    def __init__(self, link: Link, folder: Path, wanted: Wanted) -> None:
+        self._link = link
         self._folder = folder
         self._wanted = wanted
 
     def run(self) -> Iterator[Exported]:
         """Write the sessions, and tell of each."""
-        for agent, keys in groupby(self._keys(), lambda key: SessionKey.stored(key).agent):
-            yield from self._write_agent(self._folder / "agents" / agent / "sessions", keys)
+        for agent, listed in groupby(self._sessions(), lambda one: one.agent):
+            yield from self._write_agent(self._folder / "agents" / agent / "sessions", listed)
 
-    def _keys(self) -> Iterator[str]:
-        after = ""
+    def _sessions(self) -> Iterator[Listed]:
+        wanted = self._wanted
+        after: str | None = None
+        asked = {"keys": wanted.keys or None, "agentId": wanted.agent, "archived": wanted.archived}
         while True:
-            with self._reader.snapshot() as tx:
-                page = exports.listed_after(tx, after, PAGE)
-            if not page:
+            (page,) = self._ask("sessions.export", [{**asked, "after": after}])
+            listing = msgspec.convert(page, _Listing)
+            yield from listing.sessions
+            if listing.next is None:
                 return
-            after = page[-1].key
-            yield from (listed.key for listed in page if self._wanted.has(listed) and self._is_shown(listed.key))
+            after = listing.next
 
-    def _is_shown(self, key: str) -> bool:
-        return self._scheme.is_listed(SessionKey.stored(key))
-
-    def _write_agent(self, folder: Path, keys: Iterator[str]) -> Iterator[Exported]:
+    def _write_agent(self, folder: Path, sessions: Iterator[Listed]) -> Iterator[Exported]:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _written(folder / STORE_FILE) as store:
             before = b"{"
-            for key in keys:
-                with self._reader.snapshot() as tx:
-                    session = sessions.required_session(tx, key)
-                    exported = _write_transcript(tx, folder, session)
-                store.write(before + b"\n  " + _json(key) + b": " + _json(entry_of(session)))
-                before = b","
-                yield exported
+            while some := list(islice(sessions, READ_AHEAD)):
+                begun = self._ask("transcripts.read", [_beginning(one) for one in some])
+                for one, page in zip(some, begun, strict=True):
+                    written = self._write_transcript(folder, one, page)
+                    store.write(before + b"\n  " + _json(one.key) + b": " + _json(one.entry))
+                    before = b","
+                    yield written
             store.write(b"\n}\n")
 
+    def _write_transcript(self, folder: Path, one: Listed, page: Payload) -> Exported:
+        path = folder / f"{one.session_id}.jsonl"
+        parent: str | None = None
+        count = 0
+        with _written(path) as file:
+            file.write(_json(one.header) + b"\n")
+            for message in self._messages(one, page):
+                file.write(_json(line_of(message, parent, iso_time(message.timestamp))) + b"\n")
+                parent, count = message.id, count + 1
+        return Exported(one.key, one.session_id, count, path)
 
-def _write_transcript(tx: Tx, folder: Path, session: Session) -> Exported:
-    path = folder / f"{session.session_id}.jsonl"
-    parent: str | None = None
-    count = 0
-    with _written(path) as file:
-        file.write(_json(header_of(session, _iso(session.created_at))) + b"\n")
-        for body in exports.lines(tx, session.session_id):
-            message = decode_message(body)
-            file.write(_json(line_of(message, parent, _iso(message.timestamp))) + b"\n")
-            parent, count = message.id, count + 1
-    return Exported(session.key, session.session_id, count, path)
+    def _messages(self, one: Listed, page: Payload) -> Iterator[Message]:
+        parts: list[str] = []
+        while True:
+            passage = msgspec.convert(page, _Passage)
+            yield from passage.lines
+            if passage.part is not None:
+                parts.append(passage.part)
+            if parts and passage.offset is None:  # the message is whole
+                yield decode_message("".join(parts))
+                parts.clear()
+            if passage.next is None:
+                return
+            asked = {**_beginning(one), "from": passage.next, "offset": passage.offset}
+            (page,) = self._ask("transcripts.read", [asked])
+
+    def _ask(self, method: str, each: list[Payload]) -> list[Payload]:
+        def ask(client: Client) -> list[Payload]:
+            requests = [client.ask(method, **params) for params in each]
+            return [client.wait(request, ANSWER_S) for request in requests]
+
+        return self._link.ask(ask)
+
+
+def _beginning(one: Listed) -> Payload:
+    return {"sessionId": one.session_id, "until": one.length}
 
 
 _json = msgspec.json.Encoder().encode
-
-
-def _iso(at_ms: int) -> str:
-    seconds, ms = divmod(at_ms, 1000)
-    try:
-        at = datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):  # no date has such a number; the message keeps it all the same
-        at = datetime.fromtimestamp(0, UTC)
-    return at.strftime("%Y-%m-%dT%H:%M:%S") + f".{ms:03}Z"
 
 
 @contextmanager
@@ -150,7 +175,8 @@ def _written(path: Path) -> Iterator[BinaryIO]:
     """Write a file that only its owner can read, and that is there all at once or not at all."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        # Never through a link that somebody has put there: the folder may be one in which others write too.
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
 from backchannel.cli.output import say_dim, show_json
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def history(
     ctx: typer.Context,
-    key: Annotated[str, typer.Argument(help="The session: a key, `main`, or a session id.")] = "main",
+    key: Annotated[str, typer.Argument(help=f"The session: {WHICH}.")] = "main",
     limit: Limit = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
     tools: Annotated[bool, typer.Option("--tools", help="Also show calls of tools and their results.")] = False,
@@ -24,12 +25,14 @@ def history(
     """Show the last messages of a session, oldest first. With --json and --follow, a message a line."""
     from backchannel.cli.client import connected
 
+    options = options_of(ctx)
+    key = find_key(options, key)
     if follow:
-        Following(options_of(ctx), key, with_tools=tools, as_json=as_json).run(limit)
+        Following(options, key, with_tools=tools, as_json=as_json).run(limit)
         return
     from backchannel.cli.messages import load_last, show_message
 
-    with connected(options_of(ctx)) as client:
+    with connected(options) as client:
         loaded = load_last(client, key, limit, with_tools=tools)
     if as_json:
         show_json(loaded)

@@ -12,7 +12,7 @@ import typer
 
 from backchannel.cli.errors import INTERRUPTED, CommandFailed
 from backchannel.cli.options import AsJson, Options, options_of
-from backchannel.cli.output import console, is_terminal, say, show_json
+from backchannel.cli.output import console, counted, is_terminal, say, show_json
 
 if TYPE_CHECKING:
     from backchannel.cli.import_report import Report
@@ -34,7 +34,8 @@ def import_(
     """Take sessions and their transcripts from OpenClaw, Clawdbot or an export.
 
     Works on the state folder itself, so no gateway may be running on it. Without --yes it first tells what it would
-    take, and asks. What is here already is never changed; the same import again takes what is missing.
+    take, and asks. What is here already is never changed: a session whose key is taken here gets one of its own. The
+    same import again takes what is missing.
     """
     options = options_of(ctx)
     work = ImportCommand(options, options.load_config(), folder.expanduser(), as_json=as_json)
@@ -90,7 +91,10 @@ class ImportCommand:
         try:
             if asks and not self._is_wanted():
                 return
-            self._show(self._taken(held), is_written=True)
+            report = self._taken(held)
+            self._show(report, is_written=True)
+            if not self._as_json:
+                say(f"\n{_what_was_written(report, self._config.state_dir)}")
         except KeyboardInterrupt:
             say("\nStopped. What was taken stays; the same command goes on from there.", err=True)
             raise typer.Exit(INTERRUPTED) from None
@@ -168,9 +172,18 @@ class ImportCommand:
         show_json({**places, **report.told(), "agentsToConfigure": unconfigured})
 
 
+def _what_was_written(report: Report, state: Path) -> str:
+    if not report.has_work:
+        return "Nothing was written: there was nothing new."
+    return f"Wrote {counted(report.changed, 'session')} with {counted(report.messages, 'new message')} to {state}"
+
+
 def _what_is_there(folder: Path) -> str:
     if (folder / "backchannel.db").exists():
-        return "it belongs to Backchannel itself; `backchannel export` makes a folder that can be imported"
+        # Not between backticks: this folder's own gateway is asked, not the one that the command speaks of.
+        return (
+            f"it belongs to Backchannel itself; with its gateway running, export it: --state {folder} export <folder>"
+        )
     if any(folder.glob("agents/*/agent/*.sqlite")):
         return f"this version of OpenClaw keeps them in a database, which is not read ({EXPECTED})"
     return EXPECTED

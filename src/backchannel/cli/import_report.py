@@ -105,9 +105,14 @@ class Report:
         return sum(result.action is action for result in self.results)
 
     @property
+    def changed(self) -> int:
+        """How many sessions are new, or have something new."""
+        return self.count(Action.NEW) + self.count(Action.MORE)
+
+    @property
     def has_work(self) -> bool:
         """Whether anything is new."""
-        return any(result.action in (Action.NEW, Action.MORE) for result in self.results)
+        return self.changed > 0
 
     @property
     def messages(self) -> int:
@@ -116,7 +121,8 @@ class Report:
     @property
     def agents(self) -> list[str]:
         """The agents whose sessions are taken."""
-        return sorted({result.key.split(":")[1] for result in self.results if result.key is not None})
+        taken = (result for result in self.results if result.action is not Action.SKIPPED)
+        return sorted({result.key.split(":")[1] for result in taken if result.key is not None})
 
     def told(self) -> dict[str, Any]:
         """Show it as JSON does."""

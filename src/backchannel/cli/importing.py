@@ -87,7 +87,7 @@ class Rehearsal:
     async def take(self, session: Session, batch: Batch) -> Taken:
         if self._reader is None:
             new = len(batch.offered)
-            return Taken(standing=Standing.NEW, place=batch.place + new, written=new)
+            return Taken(standing=Standing.NEW, key=session.key, place=batch.place + new, written=new)
         with self._reader.snapshot() as tx:
             return rehearse(tx, session, batch)
 
@@ -110,6 +110,9 @@ class _Candidate:
         """Tell who gets a key that several have: not one that can do without it, and then the newest."""
         return (self.foreign.spare is None, self.foreign.session.updated_at)
 
+    def is_spawned(self) -> bool:
+        return self.foreign.session.spawned_by is not None
+
 
 class Importing:
     """One import."""
@@ -124,12 +127,15 @@ class Importing:
         self._on_bytes = on_bytes
         self._opened: set[Path] = set()
         self._unsettled: list[str] = []
+        self._renamed: dict[str, str] = {}
+        """The keys of sessions that got another one here."""
 
     async def run(self) -> Report:
         """Take every session of the folder that can be taken."""
         shelves = find_shelves(self._root)
         candidates = [candidate for shelf in shelves for candidate in self._read_shelf(shelf)]
-        for candidate in self._with_own_keys(candidates):
+        # A session comes before what it spawned, which is told the key that it got.
+        for candidate in sorted(self._with_own_keys(candidates), key=_Candidate.is_spawned):
             await self._take(candidate)
             if len(self._unsettled) >= SETTLED_AT_ONCE:
                 await self._settle()
@@ -171,7 +177,7 @@ class Importing:
         yield from (candidate for candidate in candidates if holders[candidate.key] is candidate)
 
     async def _take(self, candidate: _Candidate) -> None:
-        session, result = candidate.foreign.session, candidate.result
+        session, result = self._with_spawner(candidate.foreign.session), candidate.result
         result.key, result.session_id = session.key, session.session_id
         result.remarks = list(candidate.foreign.remarks)
         try:
@@ -183,7 +189,14 @@ class Importing:
         with transcript.file:
             await self._offer(session, transcript, result)
         if result.action is not Action.SKIPPED:
-            self._unsettled.append(session.key)
+            self._unsettled.append(result.key)
+            if result.key != session.key:
+                self._renamed[session.key] = result.key
+                result.remarks.append(f"another session here has {session.key}")
+
+    def _with_spawner(self, session: Session) -> Session:
+        spawner = self._renamed.get(session.spawned_by or "")
+        return session if spawner is None else msgspec.structs.replace(session, spawned_by=spawner)
 
     async def _settle(self) -> None:
         unsettled, self._unsettled = self._unsettled, []
@@ -203,6 +216,7 @@ class Importing:
             if taken.refusal is not None:
                 result.reason = taken.refusal
                 return
+            result.key = taken.key
             place, written, standing = taken.place, written + taken.written, standing or taken.standing
             reading.add_without_id(taken.without_id)
             if taken.label_holder is not None:

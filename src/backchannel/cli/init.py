@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +20,9 @@ def init(
     options = options_of(ctx)
     file = options.where.config_file
     if not write_starter(file, force=force):
-        raise CommandFailed(f"{file} is there already, and stays as it is. To replace it: init --force")
+        raise CommandFailed(
+            f"{file} is there already, and stays as it is. To replace it: {options.command('init', '--force')}"
+        )
     say(f"Wrote {file}: three agents that may talk to each other.")
     say(f"Start the gateway with: {options.command('up')}")
 
@@ -33,22 +34,11 @@ def write_starter(file: Path, *, force: bool = False) -> bool:
         CommandFailed: it cannot be written.
     """
     from backchannel.config import starter_config
+    from backchannel.config.files import store_private
 
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            draft.write_text(starter_config(), encoding="utf-8")
-            if force:
-                draft.replace(file)
-            else:
-                os.link(draft, file)  # never replaces a file, not even one made a moment ago
-        except FileExistsError:
-            return False
-        finally:
-            draft.unlink(missing_ok=True)
+        return store_private(file, starter_config(), replaces=force)
     except OSError as error:
         raise CommandFailed(
             f"cannot write {file}: {error.strerror} (check its folder, or name another with --state)"
         ) from error
-    return True

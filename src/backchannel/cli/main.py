@@ -36,21 +36,29 @@ from backchannel.cli import (
     tree,
     up,
 )
-from backchannel.cli.errors import exit_code_of, next_step
+from backchannel.cli.errors import exit_code_of, next_step, told
 from backchannel.cli.options import Options, options_of
 from backchannel.cli.output import say, say_styled
 from backchannel.errors import GatewayError
 from backchannel.version import __version__
 
+_MEANT = {"list": "sessions", "ls": "sessions", "start": "up", "serve": "up"}
+"""What people try first, and which command it is here."""
+
 
 class _Commands(TyperGroup):
     """All commands. An error that can be expected is told without a traceback, with what to do about it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in _MEANT:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {_MEANT[args[0]]!r}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except GatewayError as error:
-            say_styled(error.message, err=True, fg="red")
+            say_styled(told(error, options_of(ctx)), err=True, fg="red")
             if step := next_step(error, options_of(ctx)):
                 say(step, err=True)
             raise typer.Exit(exit_code_of(error)) from None
@@ -107,7 +115,8 @@ def _options(
         ),
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="The gateway to talk to. [env: BACKCHANNEL_URL; default: as configured]")
+        str | None,
+        typer.Option(help="The gateway to talk to. [env: BACKCHANNEL_URL; default: that of the state folder]"),
     ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from backchannel.cli.naming import find_key
 from backchannel.cli.options import options_of
 
 
@@ -18,4 +19,5 @@ def mcp(
     """Serve the session tools to the MCP client that started this, until it closes standard input."""
     from backchannel.cli.mcp_bridge import serve
 
-    serve(options_of(ctx), as_session)
+    options = options_of(ctx)
+    serve(options, find_key(options, as_session))

@@ -18,12 +18,12 @@ from urllib.parse import quote
 
 import httpx2
 import msgspec
-from mcp.server.stdio import stdio_server
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 
 from backchannel.cli.client import OPEN_S, CallFailed, NoGateway, Payload, Place, find_gateway
 from backchannel.cli.errors import INTERRUPTED
 from backchannel.cli.link import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from backchannel.cli.mcp_requests import answered_stdio
 from backchannel.cli.options import Options
 from backchannel.cli.output import say
 from backchannel.errors import GatewayError
@@ -54,7 +54,7 @@ async def _serve(options: Options, session: str | None) -> None:
         toolbox = GatewayTools(options, session, http)
         await toolbox.check()
         server = build_server(toolbox)
-        async with stdio_server() as (incoming, outgoing):
+        async with answered_stdio() as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
 
 
@@ -76,7 +76,11 @@ class Refusal(CallFailed):
 
 
 class Lost(Exception):
-    """The gateway cannot be reached, or went away before it had answered."""
+    """The gateway cannot be reached, or went away before it had answered; `missing` says so to people."""
+
+    def __init__(self, missing: NoGateway) -> None:
+        super().__init__(missing.message)
+        self.missing = missing
 
 
 class GatewayTools:
@@ -96,11 +100,10 @@ class GatewayTools:
         Raises:
             NoGateway, CallFailed
         """
-        place = find_gateway(self._options)
         try:
-            await self._post(place, "tools/list", {})
-        except Lost:
-            raise place.missing from None
+            await self._post("tools/list", {})
+        except Lost as lost:
+            raise lost.missing from None
 
     async def tools(self) -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] = (await self._ask("tools/list", {}))["tools"]
@@ -123,12 +126,11 @@ class GatewayTools:
         """
         deadline, pause_s, was_lost = time.monotonic() + self._patience_s, FIRST_PAUSE_S, False
         while True:
-            place = find_gateway(self._options)  # it may come back at another address
             try:
-                answer = await self._post(place, method, params)
-            except Lost:
+                answer = await self._post(method, params)
+            except Lost as lost:
                 if time.monotonic() > deadline:
-                    raise place.missing from None
+                    raise lost.missing from None
                 if not was_lost:
                     say("The gateway went away. Waiting for it to come back ...", err=True)
                 was_lost = True
@@ -139,14 +141,15 @@ class GatewayTools:
                 say("It is back.", err=True)
             return answer
 
-    async def _post(self, place: Place, method: str, params: Payload) -> Payload:
-        """Put a question to the gateway.
+    async def _post(self, method: str, params: Payload) -> Payload:
+        """Put a question to the gateway, wherever it is by now.
 
         Raises:
             Lost: no answer came.
             NoGateway: what answers is something else.
             CallFailed: it refused.
         """
+        place = self._find()
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         sending = self._http.stream("POST", _door_of(place), json=body, headers=self._headers(place))
         try:
@@ -159,8 +162,14 @@ class GatewayTools:
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
             raise NoGateway(f"{place.url!r} is not an address (expected ws://host:port or http://host:port)") from None
         except httpx2.TransportError as error:
-            raise Lost from error
-        raise Lost
+            raise Lost(place.missing) from error
+        raise Lost(place.missing)
+
+    def _find(self) -> Place:
+        try:
+            return find_gateway(self._options)
+        except NoGateway as missing:
+            raise Lost(missing) from None
 
     def _headers(self, place: Place) -> dict[str, str]:
         headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": LATEST_HANDSHAKE_VERSION}

@@ -8,11 +8,12 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from backchannel.cli.client import Payload
     from backchannel.config import Config, Locations
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -50,10 +51,22 @@ class Options:
         repeated = [part for name, value in given.items() if value is not None for part in (name, str(value))]
         return shlex.join([*program(), *repeated, *words])
 
+    def spell(self, text: str) -> str:
+        """Write the commands that a text names in backticks so that they can be typed as they are."""
+        return text.replace("`backchannel ", f"`{self.command()} ")
+
 
 def options_of(ctx: typer.Context) -> Options:
     """The global options of the command in progress."""
     return ctx.obj if isinstance(ctx.obj, Options) else Options()
+
+
+def ask(options: Options, method: str, /, **params: Any) -> Payload:
+    """Connect to the gateway for a single question."""
+    from backchannel.cli.client import connected
+
+    with connected(options) as client:
+        return client.call(method, **params)
 
 
 def program() -> list[str]:

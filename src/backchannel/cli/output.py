@@ -155,6 +155,11 @@ def _cell(cell: object, is_short: bool) -> str:
     return clean(text).replace("\n", " ")
 
 
+def say_more(limit: int) -> None:
+    """Say that a list is cut, and how to see the rest."""
+    say(f"There are more: --limit {limit * 2} shows them.", err=True)
+
+
 def show_facts(facts: Mapping[str, object]) -> None:
     """Print names and values, a line each; what is not known is left out."""
     known = {name: value for name, value in facts.items() if value not in (None, "")}
@@ -181,6 +186,17 @@ def clean(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
+def one_line(text: str, most: int = 60) -> str:
+    """Put a text on one line, and cut what is too long for a table."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
+
+
+def counted(number: int, word: str) -> str:
+    """Tell how many there are: `1 session`, `2 sessions`."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 def age(then_ms: int | None, now_ms: int | None = None) -> str:
     """Tell how long ago something was: `5s`, `12m`, `3h`, `9d`."""
     if then_ms is None:
@@ -190,6 +206,15 @@ def age(then_ms: int | None, now_ms: int | None = None) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
+
+
+def until(then_ms: int, now_ms: int) -> str:
+    """Tell in how long something will be, as `age` does; the moment since it was set makes no 59m of an hour."""
+    seconds = max(0, then_ms - now_ms) / 1000
+    for unit, size, below in (("d", 86_400, 3_600), ("h", 3_600, 60), ("m", 60, 1)):
+        if (rounded := round(seconds / below) * below) >= size:
+            return f"{rounded // size}{unit}"
+    return f"{round(seconds)}s"
 
 
 def clock_time(at_ms: int) -> str:

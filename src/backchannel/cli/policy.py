@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from backchannel.cli.options import AsJson, options_of
+from backchannel.cli.naming import find_key
+from backchannel.cli.options import AsJson, ask, options_of
 from backchannel.cli.output import say, show_facts, show_json, show_table
 
 app = typer.Typer(help="Explain what the rules decide.", no_args_is_help=True, rich_markup_mode=None)
@@ -36,10 +37,10 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Show what each session tool and a send to a session would be told, and which setting decides; nothing is done."""
-    from backchannel.cli.client import connected
-
-    with connected(options_of(ctx)) as client:
-        told = client.call("policy.explain", target=target, caller=caller, channel=channel, chatType=chat_type)
+    options = options_of(ctx)
+    caller = find_key(options, caller)
+    target = find_key(options, target, caller)
+    told = ask(options, "policy.explain", target=target, caller=caller, channel=channel, chatType=chat_type)
     if as_json:
         show_json(told)
         return

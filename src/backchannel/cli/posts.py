@@ -5,8 +5,8 @@ Events tell that there is something; what it is stands in the receipts and runs 
 
 from __future__ import annotations
 
-from backchannel.cli.client import CallFailed, Client, NoGateway, Payload
-from backchannel.cli.exchange import ends_step
+from backchannel.cli.client import ANSWER_S, CallFailed, Client, NoGateway, Payload
+from backchannel.cli.following import ends_step
 from backchannel.cli.link import Link
 from backchannel.cli.output import clock_time, say, say_dim, say_styled
 from backchannel.core.control_words import is_silent
@@ -46,13 +46,15 @@ class Posts:
         except CallFailed as refused:
             if refused.is_retryable:
                 self._link.lose()
+            elif refused.reason == "session_not_found":
+                self._seen = self._seen or set()  # whatever is posted to a session that is to come is new
             # Otherwise the token may write and not read: it gets replies, and nothing else.
         return []
 
     def _is_told(self, client: Client) -> bool:
         """Whether something has ended in the session; a new connection may have missed that."""
         if client is not self._watched:
-            client.call("sessions.messages.subscribe", key=self._session)
+            _ask(client, "sessions.messages.subscribe", key=self._session)
             self._watched = client
             return True
         is_told = False
@@ -67,7 +69,7 @@ class Posts:
         return sorted(fresh, key=lambda post: int(post["at"]))
 
     def _sent(self, client: Client) -> list[Payload]:
-        listed = client.call("deliveries.list", sessionKey=self._session, state="sent", limit=LISTED)
+        listed = _ask(client, "deliveries.list", sessionKey=self._session, state="sent", limit=LISTED)
         return [
             {"id": receipt["id"], "at": receipt["updatedAt"], "text": receipt["text"]}
             for receipt in reversed(listed["deliveries"])
@@ -75,12 +77,17 @@ class Posts:
         ]
 
     def _spoken(self, client: Client) -> list[Payload]:
-        listed = client.call("runs.list", sessionKey=self._session, states=["ok"], limit=LISTED)
+        listed = _ask(client, "runs.list", sessionKey=self._session, states=["ok"], limit=LISTED)
         return [
             {"id": run["runId"], "at": run["endedAt"], "text": run["reply"]}
             for run in reversed(listed["runs"])
             if run["kind"] in BY_ITSELF and not is_silent(run.get("reply"))
         ]
+
+
+def _ask(client: Client, method: str, **params: object) -> Payload:
+    """Ask without a word about waiting, which would be written over the prompt."""
+    return client.wait(client.ask(method, **params), ANSWER_S)
 
 
 def show_post(post: Payload) -> None:

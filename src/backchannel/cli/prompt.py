@@ -2,15 +2,16 @@
 
 What is posted to the chat meanwhile, such as the result of a sub-agent, is shown while the line is empty. A line that
 somebody has begun to type is left alone; what came in between is shown above the next one.
+
+A clock ticks while a line is read. Each tick shows what was posted in the place of the empty prompt and writes the
+prompt again below, so that whoever edits the line finds the cursor where it was.
 """
 
 from __future__ import annotations
 
 import contextlib
 import readline
-import select
 import sys
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,12 +24,11 @@ from backchannel.cli.options import Options
 from backchannel.cli.output import is_terminal, say, say_dim
 from backchannel.cli.posts import Posts, show_post
 from backchannel.cli.sessions import show_sessions
+from backchannel.cli.ticking import Ticking
 from backchannel.errors import GatewayError
 
 PROMPT = "> "
 BLANK = f"\r{' ' * len(PROMPT)}\r"
-LOOK_S = 0.2
-"""How often is looked for posts while nobody types."""
 SHOWN_AT_START = 6
 REMEMBERED_LINES = 1000
 HELP = """\
@@ -44,15 +44,17 @@ class Prompt:
     """A person at a terminal, talking to one session."""
 
     def __init__(self, options: Options, link: Link, session: str) -> None:
+        self._options = options
         self._link = link
         self._session = session
         self._posts = Posts(link, session)
+        self._ticking = Ticking(self._tick)
         self._lines = options.where.state_dir / "chat_lines"
 
     def run(self) -> None:
         """Read lines until the person has had enough."""
         self._greet()
-        with _remembered(self._lines):
+        with _remembered(self._lines), self._ticking:
             while (line := self._read_line()) is not None:
                 if line.strip() in ("/quit", "/exit"):
                     return
@@ -63,13 +65,10 @@ class Prompt:
         """Read a line; None means that the person is done."""
         while True:
             try:
-                if is_terminal(sys.stdout):
-                    self._wait_for_key()
-            except KeyboardInterrupt:
-                say()
-                return None
-            try:
-                return input(PROMPT)
+                self._show_posts(self._posts.load())
+                _control("\r")  # where the prompt is to stand, also after a tick that came too late and left one
+                with self._ticking.reading():
+                    return input(PROMPT)
             except EOFError:
                 say()
                 return None
@@ -78,17 +77,14 @@ class Prompt:
                 if not readline.get_line_buffer().strip():
                     return None
 
-    def _wait_for_key(self) -> None:
-        """Show what is posted until somebody types; the prompt stands below it."""
-        self._show_posts(self._posts.load())
-        with _key_by_key():
+    def _tick(self) -> None:
+        """Show what is posted in the place of the prompt, unless somebody has begun to type."""
+        if readline.get_line_buffer() or not is_terminal(sys.stdout):
+            return
+        if posted := self._posts.load_if_told():
+            _control(BLANK)
+            self._show_posts(posted)
             say(PROMPT, end="")
-            while not _is_key_pressed():
-                if posted := self._posts.load_if_told():
-                    say(BLANK, end="")
-                    self._show_posts(posted)
-                    say(PROMPT, end="")
-        say("\r", end="")  # whoever reads the line writes the prompt again
 
     @staticmethod
     def _show_posts(posted: list[Payload]) -> None:
@@ -119,7 +115,7 @@ class Prompt:
             self._link.lose()
             say(gone.message, err=True)
         except GatewayError as error:
-            say(error.message, err=True)
+            say(self._options.spell(error.message), err=True)
         except KeyboardInterrupt:
             say()
 
@@ -131,12 +127,12 @@ class Prompt:
         except StoppedWaiting as stopped:
             view.remark(stopped.message)
             return
-        except BaseException:
+        except BaseException:  # Ctrl-C too: nothing is left on the line, and the error goes on
             view.close()
             raise
         view.end(ended.get("reply") or "")
         if ended["status"] != "ok":
-            say_dim(how_it_ended(ended))
+            say_dim(self._options.spell(how_it_ended(ended)))
         say()
 
     def _history(self, limit: int) -> Payload:
@@ -155,24 +151,11 @@ class Prompt:
             show_message(message, is_pending=True)
 
 
-@contextlib.contextmanager
-def _key_by_key() -> Iterator[None]:
-    """Let the terminal tell of each key, and keep it for whoever reads the line."""
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-    changed = termios.tcgetattr(terminal)
-    changed[3] &= ~(termios.ICANON | termios.ECHO)
-    termios.tcsetattr(terminal, termios.TCSADRAIN, changed)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-
-
-def _is_key_pressed() -> bool:
-    """Wait a moment for somebody to type."""
-    ready, _, _ = select.select([sys.stdin], [], [], LOOK_S)
-    return bool(ready)
+def _control(keys: str) -> None:
+    """Move the cursor of the terminal, which `say` lets no text do."""
+    if is_terminal(sys.stdout):
+        sys.stdout.write(keys)
+        sys.stdout.flush()
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from backchannel.cli.errors import EXIT_CODES
 from backchannel.cli.main import app
+from backchannel.core.markdown import replace_between, table
 
 BEGIN = "<!-- commands: made by `python -m backchannel.cli.reference` -->"
 END = "<!-- end of commands -->"
@@ -37,11 +38,7 @@ def insert_reference(page: str) -> str:
     Raises:
         ValueError: the page lacks a mark.
     """
-    before, found, rest = page.partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not (found and closed):
-        raise ValueError(f"the page needs the marks {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n\n{render_reference()}\n{END}{after}"
+    return replace_between(page, BEGIN, END, render_reference())
 
 
 def _sections(command: object, path: list[str]) -> Iterator[str]:
@@ -63,7 +60,7 @@ def _section(command: TyperCommand | TyperGroup, path: list[str]) -> str:
     lines = [title, "", (command.help or "").strip(), "", f"    {usage}", ""]
     rows = [*(_argument_row(argument) for argument in arguments), *(_option_row(option) for option in options)]
     if rows:
-        lines += ["| | default | |", "|---|---|---|", *rows, ""]
+        lines += [*table(["", "default", ""], rows), ""]
     return "\n".join(lines)
 
 
@@ -72,23 +69,22 @@ def _argument(argument: TyperArgument) -> str:
     return name if argument.required else f"[{name}]"
 
 
-def _argument_row(argument: TyperArgument) -> str:
+def _argument_row(argument: TyperArgument) -> tuple[str, ...]:
     return _row(f"`{argument.metavar or (argument.name or '').upper()}`", argument.default, argument.help)
 
 
-def _option_row(option: TyperOption) -> str:
+def _option_row(option: TyperOption) -> tuple[str, ...]:
     names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len, reverse=True))
     return _row(names, None if option.is_flag else option.default, option.help)
 
 
-def _row(name: str, default: object, text: str | None) -> str:
-    shown = f"`{default}`" if isinstance(default, str | int | float) else "–"
-    return f"| {name} | {shown} | {(text or '').replace('|', chr(92) + '|')} |"
+def _row(name: str, default: object, text: str | None) -> tuple[str, ...]:
+    return name, f"`{default}`" if isinstance(default, str | int | float) else "–", text or ""
 
 
 def _exit_codes() -> str:
-    rows = [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
-    return "\n".join(["### Exit codes", "", "| code | meaning |", "|---|---|", *rows, ""])
+    rows = [(str(code), meaning) for code, meaning in EXIT_CODES.items()]
+    return "\n".join(["### Exit codes", "", *table(["code", "meaning"], rows), ""])
 
 
 if __name__ == "__main__":

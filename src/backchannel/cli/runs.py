@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from backchannel.cli.errors import FAILED
-from backchannel.cli.options import AsJson, Limit, Options, options_of
-from backchannel.cli.output import age, clock_time, patience, say, show_facts, show_json, show_table
+from backchannel.cli.naming import find_key
+from backchannel.cli.options import AsJson, Limit, Options, ask, options_of
+from backchannel.cli.output import age, clock_time, one_line, patience, say, say_more, show_facts, show_json, show_table
 
 app = typer.Typer(help="List, show, retry and wait for runs.", rich_markup_mode=None)
 
@@ -37,10 +38,8 @@ def list_runs(
 
 
 def _list(options: Options, session: str | None, states: list[str] | None, limit: int, as_json: bool) -> None:
-    from backchannel.cli.client import connected
-
-    with connected(options) as client:
-        listed = client.call("runs.list", sessionKey=session, states=states or None, limit=limit)
+    key = find_key(options, session)
+    listed = ask(options, "runs.list", sessionKey=key, states=states or None, limit=limit)
     if as_json:
         show_json(listed)
         return
@@ -51,18 +50,13 @@ def _list(options: Options, session: str | None, states: list[str] | None, limit
             run["status"],
             age(run["acceptedAt"]),
             _took(run),
-            run.get("error") or run.get("reply"),
+            one_line(run.get("error") or run.get("reply") or ""),
         ]
-        for run in (_short(run) for run in listed["runs"])
+        for run in listed["runs"]
     ]
     show_table(["id", "session", "status", "age", "took", "result"], rows, empty="There are no runs.")
     if listed["hasMore"]:
-        say(f"There are more: --limit {limit * 2} shows them.", err=True)
-
-
-def _short(run: dict[str, Any]) -> dict[str, Any]:
-    texts = {name: " ".join(run[name].split()) for name in ("error", "reply") if run.get(name)}
-    return run | {name: text if len(text) <= 60 else text[:59] + "…" for name, text in texts.items()}
+        say_more(limit)
 
 
 def _took(run: dict[str, Any]) -> str:
@@ -72,17 +66,15 @@ def _took(run: dict[str, Any]) -> str:
 @app.command()
 def show(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
     """Show one run: where it is, what it used, how it ended."""
-    from backchannel.cli.client import connected
-
-    with connected(options_of(ctx)) as client:
-        shown = client.call("runs.get", runId=run_id)
+    options = options_of(ctx)
+    shown = ask(options, "runs.get", runId=run_id)
     if as_json:
         show_json(shown)
     else:
-        _show(shown["run"])
+        _show(options, shown["run"])
 
 
-def _show(run: dict[str, Any]) -> None:
+def _show(options: Options, run: dict[str, Any]) -> None:
     usage = run["usage"]
     show_facts(
         {
@@ -96,7 +88,7 @@ def _show(run: dict[str, Any]) -> None:
             "model": run.get("model"),
             "tokens": f"{usage.get('input', 0)} in, {usage.get('output', 0)} out",
             "cost": f"${usage['cost']:.4f}" if "cost" in usage else None,
-            "error": run.get("error"),
+            "error": options.spell(run.get("error", "")),
             "reply": run.get("reply"),
         }
     )
@@ -105,11 +97,8 @@ def _show(run: dict[str, Any]) -> None:
 @app.command()
 def retry(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
     """Start a run once more that failed or was parked."""
-    from backchannel.cli.client import connected
-
     options = options_of(ctx)
-    with connected(options) as client:
-        shown = client.call("runs.retry", runId=run_id)
+    shown = ask(options, "runs.retry", runId=run_id)
     if as_json:
         show_json(shown)
     else:
@@ -127,7 +116,8 @@ def wait(
     from backchannel.cli.client import connected
     from backchannel.cli.waiting import wait_for_run
 
-    with connected(options_of(ctx)) as client, patience(f"waiting for run {run_id}"):
+    options = options_of(ctx)
+    with connected(options) as client, patience(f"waiting for run {run_id}"):
         ended = wait_for_run(client, run_id, timeout)
     if as_json:
         show_json(ended)
@@ -135,6 +125,6 @@ def wait(
         say(ended["reply"])
     else:
         still = "running" if ended.get("running") else "queued"
-        say(ended.get("error") or f"The run is still {still} after {timeout:g} s.", err=True)
+        say(options.spell(ended.get("error", "")) or f"The run is still {still} after {timeout:g} s.", err=True)
     if ended["status"] != "ok":
         raise typer.Exit(FAILED)

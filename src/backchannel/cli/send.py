@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backchannel.cli.errors import FAILED, INTERRUPTED
+from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import say, say_dim, show_json
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def send(
     ctx: typer.Context,
-    session: Annotated[str, typer.Argument(metavar="SESSION", help="The session: a key, `main`, or a session id.")],
+    session: Annotated[str, typer.Argument(metavar="SESSION", help=f"The session: {WHICH}.")],
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What to say.")],
     wait: Annotated[
         float,
@@ -34,8 +35,11 @@ def send(
     from backchannel.cli.exchange import Sending
     from backchannel.cli.link import Link
 
-    with Link(options_of(ctx), lambda text: say_dim(text, err=True)) as link:
-        sending = Sending(link, session, message, wait_s=wait, caller=as_session)
+    options = options_of(ctx)
+    caller = find_key(options, as_session)
+    target = find_key(options, session, caller)
+    with Link(options, lambda text: say_dim(text, err=True)) as link:
+        sending = Sending(link, target, message, wait_s=wait, caller=caller)
         try:
             result = sending.send()
             if as_json:
@@ -51,7 +55,7 @@ def send(
 
 def _show(result: Payload) -> bool:
     """Print what came back; True means that there is more to see."""
-    from backchannel.cli.exchange import show_receipt, show_said
+    from backchannel.cli.following import show_receipt, show_said
 
     match result["status"]:
         case "ok":

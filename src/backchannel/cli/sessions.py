@@ -100,9 +100,9 @@ class SessionsPicture:
         return [
             [
                 row["key"],
-                row["kind"],
+                "sub-agent" if "spawnedBy" in row else row["kind"],
                 status_of(row),
-                name_of(row),
+                name_of(row) or _origin_of(row),
                 row.get("model"),
                 tokens_of(row),
                 age(row["updatedAt"], now_ms),
@@ -124,6 +124,10 @@ def status_of(row: dict[str, Any]) -> str:
 def name_of(row: dict[str, Any]) -> str | None:
     """What a session is called, if anything."""
     return row.get("label") or row.get("displayName")
+
+
+def _origin_of(row: dict[str, Any]) -> str | None:
+    return f"sub-agent of {row['spawnedBy']}" if "spawnedBy" in row else None
 
 
 def tokens_of(row: dict[str, Any]) -> str:

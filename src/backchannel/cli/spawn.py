@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backchannel.cli.errors import FAILED, INTERRUPTED
+from backchannel.cli.naming import find_key
 from backchannel.cli.options import AsJson, Options, options_of
 from backchannel.cli.output import say, say_dim, show_json
 
@@ -63,7 +64,7 @@ def spawn(
     }
     options = options_of(ctx)
     with Link(options, lambda text: say_dim(text, err=True)) as link:
-        spawning = Spawning(link, args, caller=as_session)
+        spawning = Spawning(link, args, caller=find_key(options, as_session))
         try:
             result = spawning.start()
             is_ok = _show(result, options, as_json=as_json, is_followed=follow)

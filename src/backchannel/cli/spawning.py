@@ -8,21 +8,12 @@ agent's token can do that too; an operator's also sees the text as it is written
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 
 from backchannel.cli.client import CallFailed, Client, NoGateway, Payload
 from backchannel.cli.conversation import ReplyView, new_run_id
-from backchannel.cli.exchange import (
-    LOOK_AGAIN_S,
-    ends_step,
-    invoke,
-    is_on_its_way,
-    show_heading,
-    show_receipt,
-    show_said,
-)
+from backchannel.cli.following import invoke, is_on_its_way, show_heading, show_receipt, show_said, wait_for_news
 from backchannel.cli.link import Link
 from backchannel.cli.output import is_terminal, patience, say
 from backchannel.cli.waiting import wait_for_run
@@ -127,7 +118,7 @@ class _View:
         requester, receipt = self._receipt()
         with patience("waiting for the receipt"):
             while receipt is not None and is_on_its_way(receipt):
-                self._wait_for_news()
+                wait_for_news(self._client)
                 requester, receipt = self._receipt()
         if receipt is None:
             return
@@ -143,13 +134,6 @@ class _View:
             return status.get("key", ""), None
         whole = _if_seen(partial(self._client.call, "deliveries.get", id=known[0]["id"]))
         return status["key"], whole or known[0]
-
-    def _wait_for_news(self) -> None:
-        """Return when a step has ended, or after a while."""
-        deadline = time.monotonic() + LOOK_AGAIN_S
-        while (left_s := deadline - time.monotonic()) > 0:
-            if any(ends_step(event) for event in self._client.events(left_s)):
-                return
 
 
 def _if_seen(question: Callable[[], Payload]) -> Payload | None:

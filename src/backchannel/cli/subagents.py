@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from backchannel.cli.output import Long
+from backchannel.cli.output import Long, one_line
 from backchannel.cli.sessions import name_of, status_of
 
 if TYPE_CHECKING:
@@ -65,8 +65,7 @@ def short_title(title: str | None) -> Long | None:
     """Give a title a short form."""
     if title is None:
         return None
-    line = " ".join(title.split())
-    return Long(line, line if len(line) <= SHORT_NAME else f"{line[: SHORT_NAME - 1].rstrip()}…")
+    return Long(" ".join(title.split()), one_line(title, SHORT_NAME))
 
 
 def short_key(session: Payload) -> str:

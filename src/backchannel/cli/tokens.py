@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from backchannel.cli.options import AsJson, options_of
+from backchannel.cli.naming import find_key
+from backchannel.cli.options import AsJson, ask, options_of
 from backchannel.cli.output import age, is_terminal, say, show_json, show_table
 
 app = typer.Typer(help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
@@ -24,12 +25,11 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a token, for an operator (--scope) or an agent (--session); it is shown this once."""
-    from backchannel.cli.client import connected
-
     if bool(scope) == (session is not None):
         raise typer.BadParameter("give either --scope or --session", param_hint="--scope / --session")
-    with connected(options_of(ctx)) as client:
-        made = client.call("tokens.create", scopes=scope or None, sessionKey=session, label=label)
+    options = options_of(ctx)
+    key = find_key(options, session)
+    made = ask(options, "tokens.create", scopes=scope or None, sessionKey=key, label=label)
     if as_json:
         show_json(made)
         return
@@ -42,10 +42,7 @@ def create(
 @app.command("list")
 def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the tokens that were made; the operator's own is not among them."""
-    from backchannel.cli.client import connected
-
-    with connected(options_of(ctx)) as client:
-        listed = client.call("tokens.list")
+    listed = ask(options_of(ctx), "tokens.list")
     if as_json:
         show_json(listed)
         return
@@ -69,10 +66,7 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Make a token invalid, at once and for good; whoever is connected with it is closed."""
-    from backchannel.cli.client import connected
-
-    with connected(options_of(ctx)) as client:
-        revoked = client.call("tokens.revoke", id=token_id)
+    revoked = ask(options_of(ctx), "tokens.revoke", id=token_id)
     if as_json:
         show_json(revoked)
     else:

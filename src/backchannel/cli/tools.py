@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from backchannel.cli.errors import FAILED
+from backchannel.cli.naming import find_key
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import patience, say, show_json, show_table
 
@@ -84,8 +85,10 @@ def call(
     if args is not None and pairs:
         raise typer.BadParameter("give the arguments as KEY=VALUE or with --args, not both", param_hint="--args")
     given |= dict(_read_pair(name, pair) for pair in pairs or ())
-    with connected(options_of(ctx)) as client, patience(f"waiting for {name}"):
-        request = client.ask("tools.invoke", tool=name, args=given, sessionKey=as_session)
+    options = options_of(ctx)
+    caller = find_key(options, as_session)
+    with connected(options) as client, patience(f"waiting for {name}"):
+        request = client.ask("tools.invoke", tool=name, args=given, sessionKey=caller)
         result = client.wait(request)["result"]  # a tool may wait for an agent as long as it was told to
     show_json(result)
     if isinstance(result, dict) and result.get("status") in ("error", "forbidden"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from backchannel.cli.naming import find_key
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import console, is_terminal, say, show_json
 
@@ -36,7 +37,9 @@ def rebuild(
 
     if (key is None) != all_sessions:
         raise typer.BadParameter("name a session, or give --all", param_hint="KEY / --all")
-    with connected(options_of(ctx)) as client:
+    options = options_of(ctx)
+    key = find_key(options, key)
+    with connected(options) as client:
         rebuilt = _rebuild_all(client) if key is None else [client.call("transcripts.rebuild", key=key)]
     if as_json:
         show_json({"count": len(rebuilt), "rebuilt": rebuilt})

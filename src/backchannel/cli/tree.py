@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, options_of
 from backchannel.cli.output import Long, Rows, age, say, show_json, show_table
 from backchannel.cli.sessions import EMPTY, SessionsView
@@ -25,9 +26,7 @@ SPARE = ("active", "tokens", "name", "receipt")
 
 def tree(
     ctx: typer.Context,
-    key: Annotated[
-        str | None, typer.Argument(help="Only this session and what it spawned: a key, `main`, or a session id.")
-    ] = None,
+    key: Annotated[str | None, typer.Argument(help=f"Only this session and what it spawned: {WHICH}.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only the sessions of this agent, and what they spawned.")] = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Keep it up to date until Ctrl-C; piped, a line per change.")
@@ -43,7 +42,7 @@ def tree(
     options = options_of(ctx)
     if key is not None and agent is not None:
         raise typer.BadParameter("name a session, or give --agent", param_hint="KEY / --agent")
-    view = TreeView(key, agent, limit)
+    view = TreeView(find_key(options, key), agent, limit)
     if watch:
         from backchannel.cli.watch import watch as keep_watching
 

@@ -71,3 +71,4 @@ def _serve(options: Options, config: Config, log_level: str | None) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(gateway, ready))
+    say("Stopped. What it has accepted goes on at the next start.")

@@ -28,6 +28,8 @@ REDRAW_S = 0.25
 """The least time between two looks at the gateway, however much happens."""
 TICK_S = 1.0
 """How often ages are drawn anew."""
+HEAD_LINES = 2
+"""What stands above a table: the time, and an empty line."""
 LOOK_AGAIN_S = 10.0
 """How often the gateway is asked though it told nothing: some rows leave a view by growing old."""
 
@@ -157,7 +159,7 @@ class Screen:
     ) -> None:
         self._live.stop()
         if self._picture is not None:  # what was seen last stays on the first screen
-            self._console.print(self._table(self._picture))
+            self._console.print(self._build(self._rows(self._picture)))
 
     def show(self, picture: Picture, deleted: set[str]) -> None:
         self._picture, self._note = picture, ""
@@ -180,13 +182,29 @@ class Screen:
         if self._note:
             head = Text(self._note, style="yellow")
         self._drawn = time.monotonic()
-        table = self._table(self._picture) if self._picture is not None else Text()
+        table = self._fitting(self._picture) if self._picture is not None else Text()
         self._live.update(Group(head, Text(), table), refresh=True)
 
-    def _table(self, picture: Picture) -> RenderableType:
+    def _fitting(self, picture: Picture) -> RenderableType:
+        """The table as far as the window reaches, and how much of it is below."""
+        from rich.console import Group
         from rich.text import Text
 
-        rows = picture.rows(picture.ts + int((time.monotonic() - self._loaded) * 1000))
+        rows = self._rows(picture)
+        table = self._build(rows)
+        if len(self._console.render_lines(table)) <= (room := self._console.height - HEAD_LINES):
+            return table
+        shown = rows[: max(1, room - 2)]  # one line names the columns, one tells of the rest
+        while len(shown) > 1 and len(self._console.render_lines(self._build(shown))) >= room:
+            shown = shown[:-1]  # some rows take more than a line
+        return Group(self._build(shown), Text(f"… {len(rows) - len(shown)} more", "dim"))
+
+    def _rows(self, picture: Picture) -> Rows:
+        return picture.rows(picture.ts + int((time.monotonic() - self._loaded) * 1000))
+
+    def _build(self, rows: Rows) -> RenderableType:
+        from rich.text import Text
+
         return build_table(self._view.columns, rows, self._view.spare) if rows else Text(self._view.empty)
 
 

@@ -21,6 +21,7 @@ from backchannel.errors import InvalidSessionKey, UnknownAgent
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 _MODEL_REF = re.compile(r"[^/\s]+/\S+\Z")
+_PLACEHOLDER = "change-me"
 _BUILT_IN_CHANNELS = ("webchat", "internal", "unknown")
 
 
@@ -42,6 +43,14 @@ def check_rules(file: ConfigFile, registered: Iterable[str] = ()) -> list[Issue]
     issues = [issue for rule in _RULES for issue in rule(file)]
     issues += _named_agents(file, {normalise_agent_id(name) for name in registered})
     return issues
+
+
+def check_models(file: ConfigFile, hint_for: Callable[[str], str | None]) -> Iterator[Issue]:
+    """Find the models that cannot be asked; `hint_for` says of a well-known provider what would let it be asked."""
+    for path, ref in _model_references(file):
+        provider = ref.partition("/")[0]
+        if provider not in file.models.providers and (hint := hint_for(provider)):
+            yield Issue("warning", path, f"which cannot be asked as things are: {hint}", ref)
 
 
 def _agent_ids(file: ConfigFile) -> Iterator[Issue]:
@@ -184,6 +193,8 @@ def _secrets(file: ConfigFile) -> Iterator[Issue]:
         if value in holders:
             yield Issue("error", path, f"must differ from `{show_path(holders[value])}`")
         holders.setdefault(value, path)
+        if _PLACEHOLDER in value.lower():
+            yield Issue("warning", path, "is the one of an example, which everybody knows; choose your own")
         if len(value) < MIN_SECRET_LENGTH:
             yield Issue("warning", path, f"is short; {MIN_SECRET_LENGTH} characters or more are hard to guess")
     if file.hooks.enabled and file.hooks.token is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backchannel.config.agents import complete
-from backchannel.config.checks import Issue, check_rules
+from backchannel.config.checks import Issue, check_models, check_rules
 from backchannel.config.environment import OVERRIDES, override, overrides, substitute
 from backchannel.config.findings import Finding, SettingPath, config_error, show_path
 from backchannel.config.legacy import modernise
@@ -46,10 +46,7 @@ def load_config(
     Raises:
         ConfigError: something is wrong; the message has a line for each problem.
     """
-    where = locate(state, path, env)
-    source = load_source(where.config_file) if where.has_file else source_from({})
-    reading = _Reading(source, env, overrides(env, host, port), base_dir=where.config_file.parent)
-    return reading.config(where.state_dir)
+    return _load(path, env, state, overrides(env, host, port))
 
 
 def config_from(
@@ -80,12 +77,34 @@ def config_from(
     return reading.config(where.state_dir)
 
 
-def check_config(path: Path | None, env: Mapping[str, str], *, state: Path | None = None) -> list[Finding]:
-    """Find every error and warning in the configuration that `load_config` would read."""
+def check_config(
+    path: Path | None,
+    env: Mapping[str, str],
+    *,
+    state: Path | None = None,
+    hint_for: Callable[[str], str | None] | None = None,
+) -> list[Finding]:
+    """Find every error and warning in the configuration that `load_config` would read.
+
+    `hint_for` says of a provider of models what would let it be asked, if anything is missing.
+    """
     try:
-        return list(load_config(path, env, state=state).warnings)
+        return list(_load(path, env, state, overrides(env, None, None), hint_for).warnings)
     except ConfigError as error:
         return [Finding(**problem) for problem in error.details["problems"]]
+
+
+def _load(
+    path: Path | None,
+    env: Mapping[str, str],
+    state: Path | None,
+    overridden: Mapping[tuple[str, ...], Any],
+    hint_for: Callable[[str], str | None] | None = None,
+) -> Config:
+    where = locate(state, path, env)
+    source = load_source(where.config_file) if where.has_file else source_from({})
+    reading = _Reading(source, env, overridden, base_dir=where.config_file.parent, hint_for=hint_for)
+    return reading.config(where.state_dir)
 
 
 @dataclass(slots=True)
@@ -97,6 +116,7 @@ class _Reading:
     overridden: Mapping[tuple[str, ...], Any]
     base_dir: Path
     registered: tuple[str, ...] = ()
+    hint_for: Callable[[str], str | None] | None = None
     findings: list[Finding] = field(default_factory=list)
 
     def config(self, state_dir: Path) -> Config:
@@ -111,6 +131,8 @@ class _Reading:
         self._add([self._finding(issue) for issue in modern.issues] + missing + misfits)
         file = msgspec.convert(raw, ConfigFile)
         self._add([self._finding(issue) for issue in check_rules(file, self.registered)])
+        if self.hint_for is not None:
+            self._add([self._finding(issue) for issue in check_models(file, self.hint_for)])
         file = complete(self._with_instructions(file))
         return Config(
             **{name: getattr(file, name) for name in file.__struct_fields__},

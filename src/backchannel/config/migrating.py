@@ -150,3 +150,5 @@ def _cover(group: Group) -> None:
             member.colon, member.value = ": ", _COVERED
         elif isinstance(member.value, Group):
             _cover(member.value)
+        else:
+            member.value = without_secrets(member.value)

@@ -18,6 +18,7 @@ from msgspec.structs import FieldInfo, fields
 
 from backchannel.config.kinds import Kind, in_words, kind_of
 from backchannel.config.schema import ConfigFile
+from backchannel.core.markdown import replace_between, table
 
 BEGIN = "<!-- settings: made by `python -m backchannel.config.reference` -->"
 END = "<!-- end of settings -->"
@@ -34,11 +35,7 @@ def insert_reference(page: str) -> str:
     Raises:
         ValueError: the page lacks a mark.
     """
-    before, found, rest = page.partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not (found and closed):
-        raise ValueError(f"the page needs the marks {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n\n{render_reference()}\n{END}{after}"
+    return replace_between(page, BEGIN, END, render_reference())
 
 
 def _section(field: FieldInfo) -> str:
@@ -46,18 +43,17 @@ def _section(field: FieldInfo) -> str:
     rows = list(_rows(field, ""))
     if kind.struct:
         rows = rows[1:]  # the group itself is the heading
-    table = ["| setting | value | default | |", "|---|---|---|---|", *rows]
-    return "\n".join([f"### `{field.encode_name}`", "", kind.description, "", *table, ""])
+    settings = table(["setting", "value", "default", ""], rows)
+    return "\n".join([f"### `{field.encode_name}`", "", kind.description, "", *settings, ""])
 
 
-def _rows(field: FieldInfo, prefix: str) -> Iterator[str]:
+def _rows(field: FieldInfo, prefix: str) -> Iterator[tuple[str, ...]]:
     path, kind = f"{prefix}{field.encode_name}", kind_of(field.type)
-    cells = (f"`{path}`", in_words(kind), _default(field), kind.description)
-    yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    yield f"`{path}`", in_words(kind), _default(field), kind.description
     yield from _inner_rows(path, kind)
 
 
-def _inner_rows(path: str, kind: Kind) -> Iterator[str]:
+def _inner_rows(path: str, kind: Kind) -> Iterator[tuple[str, ...]]:
     if kind.item is not None:
         path, kind = f"{path}[]", kind_of(kind.item)
     elif kind.member is not None:

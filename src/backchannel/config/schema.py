@@ -87,8 +87,8 @@ class Database(Settings, frozen=True, kw_only=True):
     url: Annotated[
         Annotated[str, Meta(pattern=r"^(sqlite:///|postgres(ql)?://).")] | None,
         secret(
-            "`sqlite:///…` or `postgresql://…`. Unset: `backchannel.db` in the state folder. "
-            "`BACKCHANNEL_DATABASE_URL` wins.",
+            "`sqlite:///…`. Unset: `backchannel.db` in the state folder. `BACKCHANNEL_DATABASE_URL` wins. "
+            "`postgresql://…` is meant for later versions: this one has no such store, and does not start with it.",
         ),
     ] = None
 

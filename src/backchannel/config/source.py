@@ -148,12 +148,19 @@ def _syntax_finding(error: pyjson5.Json5DecoderException, positions: Positions) 
 def _excerpt(text: str, line: int, column: int) -> str:
     """The offending line with a mark under the column, and without what may be a secret."""
     start = max(0, column - 60)
-    shown = without_secrets(text).split("\n")[line - 1][start : start + 100].replace("\t", " ").rstrip()
+    shown = _covered(text).split("\n")[line - 1][start : start + 100].replace("\t", " ").rstrip()
     return f"\n    {shown}\n    {' ' * (column - 1 - start)}^"
 
 
 def without_secrets(text: str) -> str:
-    """Cover what may be a secret in a text, up to the end of its line."""
+    """Hide what its name, or its looks, give away as a secret."""
+    from backchannel.core.redaction import redact  # its patterns take their time, and most commands show no secrets
+
+    return redact(_covered(text))[0]
+
+
+def _covered(text: str) -> str:
+    """Cover what follows a secret's name up to the end of its line; all else stays in its place."""
     return _SECRET_VALUE.sub(lambda match: match[1] + "•" * len(match[2]), text)
 
 

@@ -72,6 +72,8 @@ class CommandSpec:
     summary: str
     forms: tuple[Form, ...] = (Form(),)
     needs: Standing = Standing.AUTHORISED
+    alone: str | None = None
+    """The word that is meant when nothing follows the name."""
 
     @property
     def usage(self) -> str:
@@ -97,8 +99,14 @@ COMMANDS = (
     ),
     CommandSpec(
         CommandName.SUBAGENTS,
-        "list the sub-agents of this session, look at one, read its log, or stop it",
-        (Form("list"), *(Form(word, "child", has_spaces=True) for word in ("info", "log", "stop"))),
+        "list the sub-agents of this session, look at one, read its log, or stop it or all",
+        (
+            Form("list"),
+            Form("info", "child", has_spaces=True),
+            Form("log", "child", has_spaces=True),
+            Form("stop", "child|all", has_spaces=True),
+        ),
+        alone="list",
     ),
     CommandSpec(CommandName.HELP, "show the commands"),
 )
@@ -142,7 +150,7 @@ def parse(text: str, bot_names: Collection[str] | None = None) -> Command | Comm
     spec = _BY_NAME.get(match["name"].lower()) if match else None
     if match is None or spec is None or not _is_ours(match["bot"], bot_names):
         return None
-    words = match["rest"].split()
+    words = match["rest"].split() or ([spec.alone] if spec.alone else [])
     for form in spec.forms:
         if command := _fit(spec.name, form, words):
             return command

@@ -3,12 +3,13 @@
 Each string over the limit is cut, with a marker that says how much is left out and how to read on. An offset counts
 in the message's *reading text*: its blocks one after the other, a tool call as its name and its arguments in JSON.
 Redaction comes first, always: a secret that was cut in half would no longer be recognised, and offsets of the
-redacted text are the only ones that a caller ever sees.
+redacted text are the only ones that a caller ever sees. Of a long string no more is redacted than is shown, so that a
+list of long messages costs little; how long it would be redacted is not known then, and once something was cut, all
+further markers of the message say to read on from there.
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -26,7 +27,7 @@ from backchannel.core.messages import (
     decode_message,
     encode_message,
 )
-from backchannel.core.redaction import redact_message
+from backchannel.core.redaction import MAX_DEPTH, redact, redact_block, redact_message, redact_opening, redact_value
 
 TEXT_LIMIT = 4000
 LABEL_LIMIT = 256
@@ -47,8 +48,14 @@ class Piece:
 
 def present(message: Message, *, limit: int = TEXT_LIMIT) -> tuple[Message, bool]:
     """Make a message fit to be returned by a tool, and tell whether anything was redacted."""
-    redacted, is_redacted = redact_message(message)
-    return cut_message(redacted, limit=limit), is_redacted
+    if not any(_is_long(block, limit) for block in message.content):
+        redacted, is_redacted = redact_message(message)
+        return _cut_names(redacted), is_redacted
+    cuts = _Cuts(message.id, limit)
+    blocks = [cuts.present(block) for block in message.content]
+    named, is_redacted = redact_message(replace(message, content=()))
+    shown = replace(named, content=tuple(block for block, _ in blocks))
+    return _cut_names(shown), is_redacted or any(hidden for _, hidden in blocks)
 
 
 def present_line(line: str) -> tuple[msgspec.Raw, bool]:
@@ -63,17 +70,6 @@ def _present_line(line: str) -> tuple[msgspec.Raw, bool]:
 
 # A list that is asked for again and again shows the same messages, and to read and redact them is most of its work.
 _present_short = lru_cache(maxsize=4096)(_present_line)
-
-
-def cut_message(message: Message, *, limit: int = TEXT_LIMIT) -> Message:
-    """Cut every string over the limit, tool arguments included; pass a redacted message."""
-    content = message.content
-    if any(_is_long(block, limit) for block in content):
-        sizes = (len(_text_of(block)) + 1 for block in content)
-        starts = itertools.accumulate(sizes, initial=0)
-        cut = (_cut_block(block, message.id, start, limit) for block, start in zip(content, starts, strict=False))
-        message = replace(message, content=tuple(cut))
-    return _cut_names(message)
 
 
 def _cut_names(message: Message) -> Message:
@@ -126,44 +122,61 @@ def _is_long(block: Block, limit: int) -> bool:
             return len(block.mime_type) > limit or len(block.url or "") > limit
 
 
-def _has_long(value: Any, limit: int) -> bool:
+def _has_long(value: Any, limit: int, depth: int = 0) -> bool:
     match value:
         case str():
             return len(value) > limit
+        case list() | tuple() | dict() if depth >= MAX_DEPTH:
+            return True  # whoever cuts it leaves the rest out
         case list() | tuple():
-            return any(_has_long(item, limit) for item in value)
+            return any(_has_long(item, limit, depth + 1) for item in value)
         case dict():
-            return any(len(name) > limit or _has_long(item, limit) for name, item in value.items())
+            return any(len(name) > limit or _has_long(item, limit, depth + 1) for name, item in value.items())
     return False
 
 
-def _cut_block(block: Block, message_id: str, start: int, limit: int) -> Block:
-    """Cut a block that begins at `start` of the reading text."""
-    match block:
-        case TextBlock():
-            return TextBlock(text=_cut(block.text, message_id, start, limit))
-        case ThinkingBlock():
-            return replace(block, thinking=_cut(block.thinking, message_id, start, limit))
-        case ToolCallBlock():
-            name, arguments = (_cut_value(value, message_id, start, limit) for value in (block.name, block.arguments))
-            return replace(block, name=name, arguments=arguments)
-        case ImageBlock():
-            # A cut address leads nowhere.
-            url = block.url if len(block.url or "") <= limit else None
-            return ImageBlock(mime_type=_cut(block.mime_type, message_id, start, limit), url=url)
+class _Cuts:
+    """Redacts and cuts the blocks of one message, in order."""
 
+    def __init__(self, message_id: str, limit: int) -> None:
+        self._message_id = message_id
+        self._limit = limit
+        self._place = 0
+        """Where in the reading text a block begins; once something was cut, where the rest of that begins."""
+        self._is_cut = False
 
-def _cut_value(value: Any, message_id: str, start: int, limit: int) -> Any:
-    match value:
-        case str() if len(value) > limit:
-            # Where in the reading text it was cut depends on how JSON writes it: the marker names the whole call.
-            return value[:limit] + _marker(len(value) - limit, message_id, start)
-        case list() | tuple():
-            return [_cut_value(item, message_id, start, limit) for item in value]
-        case dict():
-            items = value.items()
-            return {_cut_value(k, message_id, start, limit): _cut_value(v, message_id, start, limit) for k, v in items}
-    return value
+    def present(self, block: Block) -> tuple[Block, bool]:
+        match block:
+            case TextBlock() | ThinkingBlock():
+                shown, hidden = redact_block(block, self._cut_text)
+            case ToolCallBlock():
+                arguments, hidden = redact_value(block.arguments, self._cut_part)
+                shown = replace(block, name=self._cut_part(block.name)[0], arguments=arguments)
+            case ImageBlock():
+                # A cut address leads nowhere.
+                url = block.url if len(block.url or "") <= self._limit else None
+                image = ImageBlock(mime_type=self._cut_part(block.mime_type)[0], url=url)
+                shown, hidden = redact_block(image)
+        if not self._is_cut:
+            self._place += len(_text_of(shown)) + 1
+        return shown, hidden
+
+    def _cut_text(self, text: str) -> tuple[str, bool]:
+        """Cut a block that is nothing but its text."""
+        return self._cut(text, moves=not self._is_cut)
+
+    def _cut_part(self, text: str) -> tuple[str, bool]:
+        """Cut a part of a block: where it was cut depends on how JSON writes it, so the marker names the whole call."""
+        return self._cut(text, moves=False)
+
+    def _cut(self, text: str, *, moves: bool) -> tuple[str, bool]:
+        if len(text) <= self._limit:
+            return redact(text)
+        shown, hidden = redact_opening(text, self._limit)
+        self._is_cut = True
+        if moves:
+            self._place += len(shown)
+        return shown + _marker(len(text) - self._limit, self._message_id, self._place), hidden
 
 
 def _cut(text: str, message_id: str, start: int, limit: int) -> str:

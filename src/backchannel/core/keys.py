@@ -1,49 +1,26 @@
-"""Session keys: the address of a session, and how each caller writes and sees it.
+"""Session keys: the address of a session.
 
-`SessionKey` is the stored address, `agent:<id>:<rest>`. `KeyScheme` holds the settings that decide which key
-is the main session. `CallerKeys` joins a scheme and a caller: `show` gives the text that the caller sees,
-`read` takes the text that it wrote, and `choose` decides, with what the store found, which session was meant.
-Showing a key and resolving that text again always gives the same key.
-
-A key has one spelling. Its first word, channels, peers and groups are in lower case; accounts, threads and
-the ids of jobs, hooks and nodes keep their case. `:`, `%`, white space and control characters in ids are
-percent-encoded. `parse` reads stored and typed keys alike and so takes `agent:main:global`; only `read`
-refuses it, because `global` and `unknown` cannot be addressed.
+`SessionKey` is the stored address, `agent:<id>:<rest>`, in its one spelling (`core/key_spelling.py`). `KeyScheme` holds
+the settings that decide which key is the main session. How each caller writes and sees a key is in
+`core/caller_keys.py`. `parse` reads stored and typed keys alike and so takes `agent:main:global`; only what a caller
+writes is refused then, because `global` and `unknown` cannot be addressed.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import Self
 
-from backchannel.errors import (
-    AmbiguousLabel,
-    InvalidSessionKey,
-    SessionIdReplaced,
-    SessionNotFound,
-    UnknownAgent,
-)
+from backchannel.core.key_spelling import ChatType as ChatType
+from backchannel.core.key_spelling import check_channel, decode, encode, not_a_key, quote, read_chat, spell, split
+from backchannel.core.key_spelling import normalise_agent_id as normalise_agent_id
+from backchannel.errors import InvalidSessionKey, UnknownAgent
 
 MAX_KEY_LENGTH = 512
-MAX_AGENT_ID_LENGTH = 64
 MAX_MAIN_KEY_LENGTH = 64  # with it, the main key of every agent fits
 
 _RESERVED = ("global", "unknown")
-_OWN_WORDS = (
-    "cron",
-    "hook",
-    "subagent",
-    "openai",
-)  # they open a key of their own, so no channel has such a name
-_SUFFIXES = ("thread", "topic")
-_UNSAFE = re.compile(r"[\s:%\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_ESCAPES = re.compile(r"(?:%[0-9a-fA-F]{2})+")
-_NOT_IN_AGENT_ID = re.compile(r"[^a-z0-9_-]+")
-_SESSION_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_WHAT_WORKS = "write main, current, a key such as agent:main:cron:nightly, or a session id from sessions_list"
 
 
 class Kind(StrEnum):
@@ -55,14 +32,6 @@ class Kind(StrEnum):
     HOOK = "hook"
     NODE = "node"
     OTHER = "other"
-
-
-class ChatType(StrEnum):
-    """What sort of chat a key stands for."""
-
-    DIRECT = "direct"
-    GROUP = "group"
-    CHANNEL = "channel"
 
 
 class DmScope(StrEnum):
@@ -89,10 +58,10 @@ class SessionKey:
             InvalidSessionKey: the text is not `agent:<id>:<rest>`, has an empty part, or is too long.
         """
         text = text.strip()
-        word, *parts = _split(text)
+        word, *parts = split(text)
         if word.lower() != "agent" or len(parts) < 2:
-            raise _not_a_key(text, "expected agent:<id>:<rest>, such as agent:main:cron:nightly")
-        agent, *ids = map(_decode, parts)
+            raise not_a_key(text, "expected agent:<id>:<rest>, such as agent:main:cron:nightly")
+        agent, *ids = map(decode, parts)
         return cls.of(agent, *ids)
 
     @classmethod
@@ -109,19 +78,19 @@ class SessionKey:
             InvalidSessionKey: an id is empty, the agent id has nothing usable, or the key is too long.
         """
         if not ids or not all(ids):
-            raise _not_a_key(":".join(("agent", agent, *ids)), "no part may be empty")
+            raise not_a_key(":".join(("agent", agent, *ids)), "no part may be empty")
         try:
-            key = cls(normalise_agent_id(agent), tuple(map(_encode, _spell(ids))))
+            key = cls(normalise_agent_id(agent), tuple(map(encode, spell(ids))))
         except UnknownAgent as error:
             raise InvalidSessionKey(error.message) from error
         if len(str(key)) > MAX_KEY_LENGTH:
-            raise _not_a_key(str(key), f"a key has at most {MAX_KEY_LENGTH} characters")
+            raise not_a_key(str(key), f"a key has at most {MAX_KEY_LENGTH} characters")
         return key
 
     @classmethod
     def group(cls, agent: str, channel: str, type: ChatType, chat: str, thread: str | None = None) -> Self:
         """Build the key of a group or room, or of one thread in it."""
-        _check_channel(channel)
+        check_channel(channel)
         suffix = () if thread is None else ("topic" if channel.lower() == "telegram" else "thread", thread)
         return cls.of(agent, channel, type, chat, *suffix)
 
@@ -171,19 +140,19 @@ class SessionKey:
     @property
     def chat_type(self) -> ChatType | None:
         """The sort of chat that the key names; None for main sessions and everything that is no chat."""
-        chat = _read_chat(self.path)
+        chat = read_chat(self.path)
         return chat.type if chat else None
 
     @property
     def channel(self) -> str | None:
         """The channel that the key names, if it names one."""
-        chat = _read_chat(self.path)
-        return _decode(chat.place[0]) if chat and chat.place else None
+        chat = read_chat(self.path)
+        return decode(chat.place[0]) if chat and chat.place else None
 
     @property
     def parent(self) -> SessionKey | None:
         """The chat that this thread or topic belongs to; None when the key is no thread."""
-        chat = _read_chat(self.path)
+        chat = read_chat(self.path)
         return SessionKey(self.agent, self.path[:-2]) if chat and chat.suffix else None
 
 
@@ -207,7 +176,7 @@ class KeyScheme:
         key = SessionKey.of(self.default_agent, self.main_key)
         if key.is_reserved or key.rest == "current" or len(key.rest) > MAX_MAIN_KEY_LENGTH:
             works = f"at most {MAX_MAIN_KEY_LENGTH} characters, and not global, unknown or current"
-            raise InvalidSessionKey(f"not a main key: {_quote(key.rest)} (expected {works})")
+            raise InvalidSessionKey(f"not a main key: {quote(key.rest)} (expected {works})")
         object.__setattr__(self, "main_key", key.rest)
         object.__setattr__(self, "default_agent", key.agent)
 
@@ -221,7 +190,7 @@ class KeyScheme:
         """Build the key of a direct chat."""
         if self.global_scope or self.dm_scope is DmScope.MAIN:
             return self.main(agent)
-        _check_channel(channel)
+        check_channel(channel)
         if self.dm_scope is DmScope.PER_PEER:
             return SessionKey.of(agent, ChatType.DIRECT, peer)
         place = (channel,) if self.dm_scope is DmScope.PER_CHANNEL_PEER else (channel, account)
@@ -255,140 +224,21 @@ class KeyScheme:
         return Kind.GROUP if key.chat_type in (ChatType.GROUP, ChatType.CHANNEL) else Kind.OTHER
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What a caller wrote: a key, perhaps a session id; explicit when the text alone names a session."""
+def read_part(text: str) -> tuple[str, ...]:
+    """Read the beginning of keys, or a pattern of them, as people write it: so, and as keys are spelled today.
 
-    text: str
-    key: SessionKey
-    session_id: str | None
-    is_explicit: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What the store knows about a `Written`.
-
-    `id_key` is the session that has, or before a reset had, the session id. Leave it out
-    when the caller must not learn of that session.
+    `node:` and `dm:` were written before. Both are kept, since an id may be such a word.
     """
-
-    key_exists: bool = False
-    id_key: SessionKey | None = None
-    id_is_current: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """The session that was meant, which may not exist yet."""
-
-    key: SessionKey
-    exists: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CallerKeys:
-    """Keys as one caller writes and sees them; the caller is a session, or None for the operator."""
-
-    scheme: KeyScheme
-    caller: SessionKey | None
-
-    @property
-    def agent(self) -> str:
-        """The agent that `main` and bare keys belong to."""
-        return self.caller.agent if self.caller else self.scheme.default_agent
-
-    def show(self, key: SessionKey) -> str:
-        """Show a key as the caller can pass it back: short to its own agent, in full to the operator."""
-        kind = self.scheme.kind(key)
-        if self.caller and key.agent == self.caller.agent:
-            if kind is Kind.MAIN:
-                return "main"
-            if kind in (Kind.CRON, Kind.HOOK, Kind.NODE):
-                return key.rest
-        if kind is Kind.MAIN and self.scheme.global_scope:
-            return f"agent:{key.agent}:main"
-        return str(key)
-
-    def read(self, text: str) -> Written:
-        """Read `main`, `current`, a full key, a bare key of the caller's agent, or a session id.
-
-        Raises:
-            InvalidSessionKey: the text is malformed or reserved, or is `current` from an operator.
-        """
-        text = text.strip()
-        word = text.lower()
-        if word == "main":
-            return Written(text, self.scheme.main(self.agent), None, is_explicit=True)
-        if word == "current":
-            return Written(text, self._current(), None, is_explicit=True)
-        is_full = word.startswith("agent:")
-        key = SessionKey.parse(text) if is_full else SessionKey.of(self.agent, *map(_decode, _split(text)))
-        if key.is_reserved:
-            raise _not_a_key(text, "global and unknown are reserved; " + _WHAT_WORKS)
-        is_explicit = is_full or len(key.path) > 1 or self.scheme.kind(key) is not Kind.OTHER
-        session_id = word if _SESSION_ID.fullmatch(word) else None
-        return Written(text, self.scheme.in_force(key), session_id, is_explicit)
-
-    def _current(self) -> SessionKey:
-        if self.caller is None:
-            works = f"write main, or a key such as agent:{self.agent}:main"
-            raise InvalidSessionKey(f"'current' is the calling session, and an operator is none ({works})")
-        return self.scheme.in_force(self.caller)
-
-    def choose(self, written: Written, found: Found) -> Resolved:
-        """Decide which session was meant; a key wins over a session id.
-
-        Raises:
-            SessionIdReplaced: the text is an id that a reset has replaced; the message names the key.
-            SessionNotFound: no session has this key or id, and the text alone does not name one.
-        """
-        if found.key_exists:
-            return Resolved(written.key, exists=True)
-        if written.session_id and found.id_key and self.scheme.is_listed(found.id_key):
-            if found.id_is_current:
-                return Resolved(found.id_key, exists=True)
-            shown = self.show(found.id_key)
-            message = f"session id {written.session_id} was replaced by a reset (write its key: {shown})"
-            raise SessionIdReplaced(message, sessionKey=shown)
-        if written.is_explicit:
-            return Resolved(written.key, exists=False)
-        raise SessionNotFound(f"no session has the key or id {_quote(written.text)} ({_WHAT_WORKS})")
-
-    def resolve(self, text: str, look_up: Callable[[Written], Found]) -> Resolved:
-        """Read a text and choose the session, with a look-up that runs in the caller's transaction."""
-        written = self.read(text)
-        return self.choose(written, look_up(written))
-
-    def choose_label(self, label: str, matches: Iterable[SessionKey]) -> SessionKey:
-        """Decide which of the visible sessions with this label was meant.
-
-        Raises:
-            SessionNotFound: none has it.
-            AmbiguousLabel: several have it; the message lists them.
-        """
-        keys = sorted({key for key in matches if self.scheme.is_listed(key)}, key=str)
-        match keys:
-            case []:
-                raise SessionNotFound(f"no session has the label {_quote(label)} (see sessions_list)")
-            case [key]:
-                return key
-        shown = [self.show(key) for key in keys]
-        message = f"{len(keys)} sessions have the label {_quote(label)} (write a key: {', '.join(shown)})"
-        raise AmbiguousLabel(message, sessionKeys=shown)
-
-
-def normalise_agent_id(text: str) -> str:
-    """Bring an agent's name to its id: `Research Bot` is `research-bot`.
-
-    Raises:
-        UnknownAgent: nothing usable is left, or it is too long; no agent can have such an id.
-    """
-    name = _NOT_IN_AGENT_ID.sub("-", text.lower()).strip("-")
-    if not name or len(name) > MAX_AGENT_ID_LENGTH:
-        rule = f"letters, digits, _ and -, at most {MAX_AGENT_ID_LENGTH}, such as research-bot"
-        raise UnknownAgent(f"not an agent id: {_quote(text)} (expected {rule})")
-    return name
+    written = text.strip().lower()
+    parts = written.split(":")
+    start = 2 if parts[0] == "agent" else 0
+    match parts[start:]:
+        case ["node", id, *rest]:
+            today = [f"node-{id}", *rest]
+        case ids:
+            today = ["direct" if id == "dm" and place <= 2 else id for place, id in enumerate(ids)]
+    spelled = ":".join((*parts[:start], *today))
+    return (written,) if spelled == written else (written, spelled)
 
 
 def row_channel(key: SessionKey, kind: Kind, recorded_channel: str | None, last_channel: str | None) -> str:
@@ -398,83 +248,3 @@ def row_channel(key: SessionKey, kind: Kind, recorded_channel: str | None, last_
     if kind is Kind.GROUP:
         return recorded_channel or key.channel or "unknown"
     return last_channel or "unknown"
-
-
-class _Chat(NamedTuple):
-    """A chat's parts: `place` is `channel`, `channel, account` or nothing; `suffix` names a thread."""
-
-    place: tuple[str, ...]
-    type: ChatType
-    peer: str
-    suffix: tuple[str, ...]
-
-
-def _read_chat(parts: Sequence[str]) -> _Chat | None:
-    """Read the parts as a chat in its one spelling, or tell that they are none."""
-    words = [part.lower() for part in parts]
-    if words[0] in _OWN_WORDS or words[0].startswith("node-"):
-        return None
-    suffix: tuple[str, ...] = ()
-    if len(words) > 3 and words[-2] in _SUFFIXES:
-        suffix = (words[-2], parts[-1])
-        words = words[:-2]
-    match words:
-        case [*place, "direct" | "dm", peer] if len(place) <= 2:
-            return _Chat((*place[:1], *parts[1 : len(place)]), ChatType.DIRECT, peer, suffix)
-        case [channel, "group" | "channel" as word, peer]:
-            return _Chat((channel,), ChatType(word), peer, suffix)
-    return None
-
-
-def _spell(ids: Sequence[str]) -> tuple[str, ...]:
-    """Bring plain ids to the one spelling of their key."""
-    head = ids[0].lower()
-    if head == "node" and len(ids) > 1:
-        return (f"node-{ids[1]}", *ids[2:])
-    if head.startswith("node-"):
-        return (f"node-{ids[0][5:]}", *ids[1:])
-    if chat := _read_chat(ids):
-        return (*chat.place, chat.type.value, chat.peer, *chat.suffix)
-    return (head, *ids[1:])
-
-
-def _check_channel(channel: str) -> None:
-    word = channel.lower()
-    if word in (*_OWN_WORDS, "node") or word.startswith("node-"):
-        raise InvalidSessionKey(f"a channel cannot be called {_quote(channel)}: such keys mean something else")
-
-
-def _split(text: str) -> list[str]:
-    parts = text.split(":")
-    if not all(parts):
-        raise _not_a_key(text, "no part may be empty; " + _WHAT_WORKS)
-    return parts
-
-
-def _encode(plain: str) -> str:
-    # Lower-case hex digits, so that lower-casing a stored part changes nothing. Lone surrogates are
-    # encoded too: no database takes them.
-    return _UNSAFE.sub(lambda match: _escape(match[0]), plain)
-
-
-def _escape(character: str) -> str:
-    return "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
-
-
-def _decode(part: str) -> str:
-    return _ESCAPES.sub(_unescape, part)
-
-
-def _unescape(match: re.Match[str]) -> str:
-    try:
-        return bytes.fromhex(match[0].replace("%", "")).decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        return match[0]  # not encoded text after all, such as `100%ff`: the percent sign is meant
-
-
-def _not_a_key(text: str, what_works: str) -> InvalidSessionKey:
-    return InvalidSessionKey(f"not a session key: {_quote(text)} ({what_works})")
-
-
-def _quote(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:79] + "…")

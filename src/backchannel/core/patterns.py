@@ -21,8 +21,3 @@ def matches(pattern: str, name: str) -> bool:
             return False
         at += len(part)
     return True
-
-
-def matches_all(pattern: str) -> bool:
-    """Whether every name fits."""
-    return bool(pattern.strip()) and not pattern.strip().strip(ANY)

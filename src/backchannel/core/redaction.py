@@ -6,7 +6,8 @@ ordinary message costs a few searches and no copy. Redacting twice is redacting 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,6 +24,8 @@ _SHORTEST = 6
 _MOST_PASSES = 4
 """Hiding one secret can uncover another that stood half inside it. Two passes settle almost every text; the limit
 keeps the time linear for those that were made to need more."""
+_OVERLAP = 4096
+"""How much further than what is given a secret is looked for; few are longer."""
 
 
 def redact(text: str) -> tuple[str, bool]:
@@ -37,6 +40,20 @@ def redact(text: str) -> tuple[str, bool]:
             break
         shown = _hide(shown, spans)
     return shown, shown is not text
+
+
+def redact_opening(text: str, limit: int) -> tuple[str, bool]:
+    """Hide credentials in the first `limit` characters of a text, and give only those.
+
+    However long the text is, little more of it is looked at than is given.
+    """
+    opening = text[: limit + _OVERLAP]
+    shown, is_hidden = redact(opening)
+    if len(opening) < len(text):
+        # What stands last may be half of a secret, which nobody recognises: it began behind the last one that is known.
+        known, mark, rest = shown.rpartition(REDACTED)
+        shown = known + mark + rest[:-_OVERLAP]
+    return shown[:limit], is_hidden
 
 
 def _find(text: str) -> list[Span]:
@@ -65,29 +82,54 @@ def _hide(text: str, spans: Iterable[Span]) -> str:
     return "".join((*shown, text[at:]))
 
 
-def redact_value(value: Any, *, depth: int = 0) -> tuple[Any, bool]:
+TextRedaction = Callable[[str], tuple[str, bool]]
+"""Hides credentials in a text and tells whether there were any, as `redact` does; it may cut the text too."""
+
+
+def redact_value(value: Any, text: TextRedaction = redact, *, depth: int = 0) -> tuple[Any, bool]:
     """Hide credentials anywhere in a JSON value, keys included; a value with a secret name is hidden as it is."""
     match value:
         case str():
-            return redact(value)
+            return text(value)
         case dict() | list() | tuple() if depth >= MAX_DEPTH:
             return TOO_DEEP, False
         case dict():
-            return _redact_dict(value, depth)
+            return _redact_dict(value, text, depth)
         case list() | tuple():
-            items = [redact_value(item, depth=depth + 1) for item in value]
+            items = [redact_value(item, text, depth=depth + 1) for item in value]
             is_same = all(new is old for (new, _), old in zip(items, value, strict=True))
             return (value if is_same else [item for item, _ in items]), any(hidden for _, hidden in items)
     return value, False
 
 
-def _redact_dict(value: dict[str, Any], depth: int) -> tuple[Any, bool]:
+def redact_value_opening(value: Any, limit: int) -> Any:
+    """Hide credentials in a JSON value of which only the first `limit` characters are shown; leaves the rest out."""
+    return redact_value(_opening(value, limit))[0]
+
+
+def _opening(value: Any, limit: int, depth: int = 0) -> Any:
+    match value:
+        case str():
+            return redact_opening(value, limit)[0]
+        case dict() | list() if depth >= MAX_DEPTH:
+            return TOO_DEEP
+        case dict():
+            pairs = islice(value.items(), limit)
+            return {redact_opening(name, limit)[0]: _opening(item, limit, depth + 1) for name, item in pairs}
+        case list():
+            return [_opening(item, limit, depth + 1) for item in value[:limit]]
+    return value
+
+
+def _redact_dict(value: dict[str, Any], text: TextRedaction, depth: int) -> tuple[Any, bool]:
     shown: dict[str, Any] = {}
     is_hidden = False
     for name, item in value.items():
-        hide = _hide_all if is_secret_name(name) else redact_value
-        new_name, name_hidden = redact(name)
-        new_item, item_hidden = hide(item, depth=depth + 1)
+        new_name, name_hidden = text(name)
+        if is_secret_name(name):
+            new_item, item_hidden = _hide_all(item, depth=depth + 1)
+        else:
+            new_item, item_hidden = redact_value(item, text, depth=depth + 1)
         shown[new_name] = new_item
         is_hidden |= name_hidden or item_hidden
     pairs = zip(shown.items(), value.items(), strict=False)  # names that became equal leave fewer
@@ -113,7 +155,7 @@ def _hide_all(value: Any, *, depth: int) -> tuple[Any, bool]:
 
 def redact_message(message: Message) -> tuple[Message, bool]:
     """Hide credentials in every block, and leave out what no reader can use: signatures and image data."""
-    blocks = [_redact_block(block) for block in message.content]
+    blocks = [redact_block(block) for block in message.content]
     label, label_hidden = redact(message.label) if message.label else (message.label, False)
     is_same = label is message.label and all(new is old for (new, _), old in zip(blocks, message.content, strict=True))
     is_hidden = label_hidden or any(hidden for _, hidden in blocks)
@@ -122,16 +164,18 @@ def redact_message(message: Message) -> tuple[Message, bool]:
     return replace(message, content=tuple(block for block, _ in blocks), label=label), is_hidden
 
 
-def _redact_block(block: Block) -> tuple[Block, bool]:
+def redact_block(block: Block, text: TextRedaction = redact) -> tuple[Block, bool]:
+    """Hide credentials in a block, and leave out what no reader can use."""
     match block:
         case TextBlock():
-            text, hidden = redact(block.text)
-            return (TextBlock(text=text) if hidden else block), hidden
+            said, hidden = text(block.text)
+            return (block if said is block.text else TextBlock(text=said)), hidden
         case ThinkingBlock():
-            thinking, hidden = redact(block.thinking)
-            return (ThinkingBlock(thinking=thinking) if hidden or block.signature else block), hidden
+            thinking, hidden = text(block.thinking)
+            is_same = thinking is block.thinking and not block.signature
+            return (block if is_same else ThinkingBlock(thinking=thinking)), hidden
         case ToolCallBlock():
-            arguments, hidden = redact_value(block.arguments)
+            arguments, hidden = redact_value(block.arguments, text)
             return (block if arguments is block.arguments else replace(block, arguments=arguments)), hidden
         case ImageBlock():
             return _redact_image(block)

@@ -84,6 +84,19 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     spawn_id: str | None = None
 
 
+class FlowCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that starts an exchange or a spawn; the same call always has the same ids."""
+
+    flow_id: str
+    run_id: str
+    """The first run of what it starts."""
+    call_id: str | None = None
+    """The tool call in a run of the requester."""
+    calling_run: str | None = None
+    digest: str | None = None
+    """What the idempotency key of a call from outside stands for."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """A run as its row says; the field names are the columns."""
 

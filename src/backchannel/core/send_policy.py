@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, Self, TypeAlias
 
 from backchannel.core.decisions import Decision, quote
-from backchannel.core.keys import ChatType, KeyScheme, SessionKey
+from backchannel.core.keys import ChatType, KeyScheme, SessionKey, read_part
 
 Action: TypeAlias = Literal["allow", "deny"]
 
@@ -116,8 +116,8 @@ def is_about(match: Match, destination: Destination) -> bool:
         return False
     if match.key_prefix is None:
         return True
-    prefix = _fold(match.key_prefix)
-    return any(_fold(spelling).startswith(prefix) for spelling in destination.spellings)
+    prefixes = read_part(match.key_prefix)
+    return any(_fold(spelling).startswith(prefixes) for spelling in destination.spellings)
 
 
 def _fold(word: str) -> str:

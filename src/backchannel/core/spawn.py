@@ -44,6 +44,7 @@ SOURCE_TOOL = "sessions_spawn"
 ANNOUNCE_LIMIT_S = 60.0
 MAX_CHILDREN = "agents.defaults.subagents.maxChildren"
 ANY = "*"
+TASK_KEPT = 4_000
 
 
 def may_spawn(requester: SessionKey, agent_id: str, allowed: Collection[str], *, leaves_sandbox: bool) -> Decision:
@@ -86,6 +87,14 @@ def first_run(spawn: Spawn, requester_shown: str) -> QueueRun:
     return QueueRun(
         id=spawn.child_run, kind=RunKind.CHILD, key=spawn.child, text=spawn.task, provenance=asks, chain=spawn.chain
     )
+
+
+def kept(spawn: Spawn) -> Spawn:
+    """Leave only the beginning of a long task: the child's transcript has all of it, and every list reads this."""
+    left_out = len(spawn.task) - TASK_KEPT
+    if left_out <= 0:
+        return spawn
+    return replace(spawn, task=f"{spawn.task[:TASK_KEPT]}… ({left_out} characters more)")
 
 
 def step(spawn: Spawn, event: Event) -> Stepped:

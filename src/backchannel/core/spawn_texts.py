@@ -9,7 +9,7 @@ from __future__ import annotations
 from backchannel.core.control_words import ANNOUNCE_SKIP, NO_REPLY, is_silent
 from backchannel.core.fences import fenced, joined
 from backchannel.core.headers import quote_name
-from backchannel.core.redaction import redact
+from backchannel.core.redaction import redact_opening
 from backchannel.core.runs import RunState
 from backchannel.core.spawn_values import Findings, Spawn
 
@@ -21,7 +21,7 @@ WAKE_LINE = "[Results of your sub-agents]"
 _STATUS = {RunState.OK: "success"}
 _NOT_AVAILABLE = "(not available)"
 _UNKNOWN = "n/a"
-_TOOL_RESULT_LIMIT = 4_000
+_LONGEST = 4_000
 _KEY_LIMIT = 512
 
 
@@ -60,19 +60,20 @@ def _result(announced: str | None, findings: Findings) -> str:
         if said is not None and not is_silent(said):
             return said.strip()
     if findings.tool_result is not None and not is_silent(findings.tool_result):
-        return _cut(redact(findings.tool_result.strip())[0])
+        return _opening(findings.tool_result.strip())
     return _NOT_AVAILABLE
 
 
-def _cut(text: str) -> str:
-    if len(text) <= _TOOL_RESULT_LIMIT:
-        return text
-    return f"{text[:_TOOL_RESULT_LIMIT]}… ({len(text) - _TOOL_RESULT_LIMIT} characters more)"
+def _opening(text: str) -> str:
+    """Show as much as a chat can use of what a tool or a library said, without what looks like a credential."""
+    more = len(text) - _LONGEST
+    return redact_opening(text, _LONGEST)[0] + (f"… ({more} characters more)" if more > 0 else "")
 
 
 def _notes(spawn: Spawn, note: str | None) -> tuple[str, ...]:
     # Errors are the words of tools and libraries, which say more than a chat should read.
-    known = [redact(text.strip())[0] for text in (spawn.error, note) if text and text.strip()]
+    told = [text.strip() for text in (spawn.error, note) if text]
+    known = [_opening(text) for text in told if text and text != spawn.status]  # "aborted" is said above
     return (f"Notes: {'; '.join(known)}",) if known else ()
 
 

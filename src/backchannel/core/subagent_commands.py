@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from backchannel.core.cutting import present, reading_text
+from backchannel.core.cutting import reading_text
 from backchannel.core.headers import quote_name
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, ThinkingBlock
-from backchannel.core.redaction import redact
+from backchannel.core.messages import Block, Message, TextBlock, ThinkingBlock, ToolCallBlock
+from backchannel.core.redaction import redact_opening, redact_value_opening
 from backchannel.core.spawn_texts import show_cost, show_duration, show_tokens
 
 ALL = "all"
@@ -25,6 +25,8 @@ _ID_SHOWN = 8
 _ID_BEGINS = 4
 """So much of an id names a child at least."""
 _LINE_LIMIT = 300
+_LOOKED_AT = 4000
+"""How much of a text is looked at for its line; white space at its beginning is none of it."""
 
 
 class ChildView(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +35,7 @@ class ChildView(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     key: SessionKey
     doing: str
-    """Such as `running`, `success` or `error`."""
+    """Such as `running`, `ok` or `error`."""
     label: str | None = None
     task: str | None = None
     model: str | None = None
@@ -82,7 +84,7 @@ def _line(child: ChildView) -> str:
         facts.append(child.receipt)
     if child.is_archived:
         facts.append("archived")
-    task = f": {quote_name(redact(child.task)[0])}" if child.task else ""
+    task = f": {quote_name(redact_opening(child.task, _LOOKED_AT)[0])}" if child.task else ""
     return f"{child.name}, {', '.join(facts)}{task}"
 
 
@@ -90,7 +92,7 @@ def info_text(child: ChildView) -> str:
     """Write what `/subagents info` answers."""
     facts = [
         f"Sub-agent {child.name}: {child.doing}{', archived' if child.is_archived else ''}",
-        f"Task: {_short(redact(child.task)[0])}" if child.task else None,
+        f"Task: {_short(redact_opening(child.task, _LOOKED_AT)[0])}" if child.task else None,
         f"Model: {child.model}" if child.model else None,
         f"Runtime: {show_duration(child.runtime_ms)}" if child.runtime_ms is not None else None,
         f"Tokens: {show_tokens(child.tokens_in, child.tokens_out)}",
@@ -108,9 +110,18 @@ def log_text(child: ChildView, messages: Sequence[Message]) -> str:
 
 
 def _said(message: Message) -> str:
-    """Give what a person reads of a message; thoughts are left out."""
-    content = tuple(block for block in message.content if not isinstance(block, ThinkingBlock))
-    return reading_text(present(msgspec.structs.replace(message, content=content))[0])
+    """Give what a person reads of a message's beginning; thoughts are left out."""
+    content = tuple(_opening(block) for block in message.content[:_LINE_LIMIT] if not isinstance(block, ThinkingBlock))
+    return reading_text(msgspec.structs.replace(message, content=content))
+
+
+def _opening(block: Block) -> Block:
+    match block:
+        case TextBlock():
+            return TextBlock(text=redact_opening(block.text, _LOOKED_AT)[0])
+        case ToolCallBlock():
+            return msgspec.structs.replace(block, arguments=redact_value_opening(block.arguments, _LINE_LIMIT))
+    return block
 
 
 def unknown_text(written: str, children: Sequence[ChildView]) -> str:

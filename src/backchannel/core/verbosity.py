@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backchannel.core.redaction import redact_value
+from backchannel.core.redaction import redact_value_opening
 from backchannel.core.runs import ToolCall
 
 ON = "on"
@@ -15,7 +15,7 @@ _ARGUMENTS_LIMIT = 160
 def tool_line(call: ToolCall) -> str:
     """Say in one line which tool was called, and with what; credentials are hidden before anything is cut."""
     name = _cut(" ".join(call.name.split()), _NAME_LIMIT)
-    arguments, _ = redact_value(call.block.arguments)
+    arguments = redact_value_opening(call.block.arguments, _ARGUMENTS_LIMIT)
     told = f": {_cut(msgspec.json.encode(arguments).decode(), _ARGUMENTS_LIMIT)}" if arguments else ""
     return f"🔧 {name}{told}"
 

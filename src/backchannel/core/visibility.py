@@ -18,7 +18,7 @@ from typing import Literal, Protocol, Self
 
 from backchannel.core.decisions import Decision, quote
 from backchannel.core.keys import KeyScheme, SessionKey
-from backchannel.core.patterns import matches, matches_all
+from backchannel.core.patterns import matches
 
 VISIBILITY = "tools.sessions.visibility"
 SANDBOX_VISIBILITY = "agents.defaults.sandbox.sessionToolsVisibility"
@@ -109,14 +109,6 @@ class Viewer:
         if self.caller is None:
             return Mode.ALL
         return Mode.TREE if self.is_clamped and self.setting.includes(Mode.TREE) else self.setting
-
-    @property
-    def is_restricted(self) -> bool:
-        """Whether there can be sessions that it does not see."""
-        if self.caller is None:
-            return False
-        everyone = self.talk.allow is None or any(map(matches_all, self.talk.allow))
-        return not (self.mode is Mode.ALL and self.talk.enabled and everyone)
 
     @property
     def hides_existence(self) -> bool:
@@ -249,3 +241,11 @@ def scope(viewer: Viewer, agent_ids: Iterable[str]) -> Scope:
         spawned_by=key if mode.includes(Mode.TREE) else None,
         agent_ids=tuple(agents),
     )
+
+
+def is_restricted(viewer: Viewer, agent_ids: Iterable[str]) -> bool:
+    """Whether there can be sessions that the viewer does not see; `agent_ids` as for `scope`."""
+    if viewer.caller is None:
+        return False
+    agents = {viewer.caller.agent, *agent_ids}
+    return not agents <= set(scope(viewer, agents).agent_ids)

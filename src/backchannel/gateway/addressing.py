@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from backchannel.core.keys import CallerKeys, Found, Resolved, SessionKey, Written, normalise_agent_id
+from backchannel.core.caller_keys import CallerKeys, Found, Resolved, Written
+from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, SessionNotFound
 

@@ -32,12 +32,14 @@ from backchannel.channels.inbound import Inbound
 from backchannel.config.defaults import default_model, needs_default_model, with_default_model
 from backchannel.config.load import config_from
 from backchannel.config.schema import Config
+from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.channels import Channel
 from backchannel.core.contracts import Clock, Effects, Model
-from backchannel.core.keys import CallerKeys, SessionKey
+from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.errors import GatewayError, InvalidRequest, Unavailable
+from backchannel.gateway.logs import calm_logs, secrets_of
 from backchannel.runtime.clock import SystemClock
 from backchannel.runtime.supervisor import Runtime
 from backchannel.storage.folder import StateFolder, database_file
@@ -75,6 +77,7 @@ class Gateway:
     def __init__(self, config: Config, *, clock: Clock | None = None, faults: Faults | None = None) -> None:
         if needs_default_model(config):
             config = with_default_model(config, default_model(os.environ))
+        calm_logs(secrets_of(config))
         self.config = config
         self.clock = clock or SystemClock()
         self.scheme = config.key_scheme

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import os
+import math
 import secrets
 import socket
 from collections import OrderedDict, deque
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+from backchannel.config.files import store_private
 from backchannel.config.schema_doors import GatewaySettings
 from backchannel.core.contracts import Clock
 from backchannel.core.keys import SessionKey
@@ -35,6 +36,8 @@ TOKEN_PREFIX = "bc_"
 MAX_TOKEN_LENGTH = 1024
 FAILURES_ALLOWED = 5
 FAILURE_WINDOW_S = 60.0
+SLOWED_TO_S = 1.0
+"""How long an address waits between two attempts when too many have failed."""
 MAX_ADDRESSES = 10_000
 
 _ORDER = (Scope.READ, Scope.WRITE, Scope.ADMIN)
@@ -122,32 +125,13 @@ def load_operator_token(state_dir: Path, configured: str | None) -> OperatorToke
         return OperatorToken(configured, is_new=False)
     file = state_dir / "token"
     try:
-        made = _make_token_file(file)
+        made = not file.exists() and store_private(file, new_token() + "\n")
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise StartupError(f"cannot keep the operator token in {file}: {error}") from error
     if not token:
         raise StartupError(f"{file} is empty (delete it to have a new token made, or set gateway.auth.token)")
     return OperatorToken(token, is_new=made)
-
-
-def _make_token_file(file: Path) -> bool:
-    if file.exists():
-        return False
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = file.with_name(f".token.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write(new_token() + "\n")
-            out.flush()
-            os.fsync(out.fileno())
-        os.link(draft, file)  # never replaces a token that another start has just made
-    except FileExistsError:
-        return False
-    finally:
-        draft.unlink()
-    return True
 
 
 def new_token() -> str:
@@ -205,11 +189,17 @@ class Access:
 
 
 class Failures:
-    """Remembers failed logins per address, for a minute, and for a bounded number of addresses."""
+    """Remembers failed logins per address, for a minute, and for a bounded number of addresses.
+
+    Where too many failed, one attempt a second is looked at. So nobody guesses fast, and a program with an old token
+    cannot shut out those who come from the same address with a right one: on one machine, all do.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._times: OrderedDict[str, deque[float]] = OrderedDict()
+        self._looked_at: dict[str, float] = {}
+        """When an attempt of an address that is slowed down was last looked at."""
 
     def check(self, address: str) -> None:
         """Refuse an address that failed too often.
@@ -217,12 +207,17 @@ class Failures:
         Raises:
             SlowDown: it did; the error says when to come back.
         """
-        times = self._times.get(_network(address))
-        if times is None or len(times) < FAILURES_ALLOWED:
+        name, now = _network(address), self._clock.monotonic()
+        times = self._times.get(name)
+        if times is None or len(times) < FAILURES_ALLOWED or times[0] + FAILURE_WINDOW_S <= now:
             return
-        wait_s = times[0] + FAILURE_WINDOW_S - self._clock.monotonic()
+        wait_s = max(times[-1], self._looked_at.get(name, 0.0)) + SLOWED_TO_S - now
         if wait_s > 0:
-            raise SlowDown("too many failed logins; wait before the next", retryAfterMs=int(wait_s * 1000) + 1)
+            raise SlowDown(
+                f"too many failed logins from this address: try again in {math.ceil(wait_s)} s",
+                retryAfterMs=int(wait_s * 1000) + 1,
+            )
+        self._looked_at[name] = now
 
     def add(self, address: str) -> None:
         """Count a failed login."""
@@ -230,7 +225,8 @@ class Failures:
         self._times.setdefault(name, deque(maxlen=FAILURES_ALLOWED)).append(self._clock.monotonic())
         self._times.move_to_end(name)
         if len(self._times) > MAX_ADDRESSES:
-            self._times.popitem(last=False)
+            oldest, _ = self._times.popitem(last=False)
+            self._looked_at.pop(oldest, None)
 
 
 def _network(address: str) -> str:

@@ -24,10 +24,9 @@ from backchannel.gateway.addressing import check_agent, operator_keys
 from backchannel.gateway.auth import Caller, Failures, hash_token, read_bearer
 from backchannel.gateway.messages import (
     ONE_LINE,
-    IdempotencyKey,
     Label,
+    TriggersKey,
     digest_of,
-    hash_request,
     read_content,
     read_model,
     read_posted,
@@ -36,6 +35,7 @@ from backchannel.gateway.messages import (
 )
 from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.storage.tx import Check
+from backchannel.tools.flows import hash_request
 from backchannel.tools.inputs import Answer, Params
 from backchannel.tools.rows import Rows
 from backchannel.triggers import hooks
@@ -71,12 +71,12 @@ class HookAgentParams(Params, frozen=True, kw_only=True):
     model: str | None = None
     thinking: str | None = None
     timeout_seconds: Annotated[float, Meta(gt=0, le=MAX_RUN_S)] | None = None
-    idempotency_key: IdempotencyKey | None = None
+    idempotency_key: TriggersKey | None = None
 
 
 class HookWakeParams(Params, frozen=True, kw_only=True):
     text: str
-    idempotency_key: IdempotencyKey | None = None
+    idempotency_key: TriggersKey | None = None
 
 
 class HookAccepted(Answer, frozen=True, kw_only=True):
@@ -139,7 +139,7 @@ class HookDoor:
         read_content(params.text, "text")
         key = self._gateway.scheme.main(self._gateway.scheme.default_agent)
         note = hooks.wake_note(params.text, self._gateway.clock.now_ms())
-        digest = hash_request(_CALLER, WAKE, str(key), params.text)
+        digest = hash_request(_CALLER.token_id, WAKE, str(key), params.text)
         message_id = await self._gateway.store.add_note(key, note, _scoped(params.idempotency_key), digest)
         return _show(200, HookNoted(ok=True, message_id=message_id, session_key=self._rows.key(str(key))))
 

@@ -97,7 +97,7 @@ class Web:
                 await self._http(scope, receive, send)
         except GatewayError as refused:
             await show_error(refused)(scope, receive, send)
-        except Exception:
+        except Exception:  # the edge of a request, which keeps the server going
             # The client has been answered by now: the framework does that first and raises again.
             log.exception("request failed", path=scope["path"])
 

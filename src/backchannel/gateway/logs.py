@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
@@ -47,6 +48,27 @@ def configure_logs(level: str, stream: TextIO, *, as_json: bool, secrets: Iterab
     _configure_libraries(number, stream, shared, rendered)
 
 
+def calm_logs(secrets: Iterable[str]) -> None:
+    """Keep secrets out of the logs of a program that has not said how it logs; one that has is left alone.
+
+    What structlog does by itself shows the variables of every traceback, and so whatever is held in them.
+    """
+    _untold.add(secrets)
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+            _untold.mask,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # asked each time: a program may replace it
+    )
+
+
 def _renderers(as_json: bool, stream: TextIO) -> list[Processor]:
     if not as_json:
         return [
@@ -78,14 +100,25 @@ class Masking:
     """The last step of a log line: takes secrets out of it."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
+        self._words: set[str] = set()
+        self._known: re.Pattern[str] | None = None
+        self.add(secrets)
+
+    def add(self, secrets: Iterable[str]) -> None:
+        """Know further secrets."""
         # In JSON a secret may stand escaped; the longest first, so that no part of one is left.
-        known = {form for secret in secrets for form in (secret, json.dumps(secret)[1:-1])}
-        words = sorted((word for word in known if len(word) >= MIN_SECRET_LENGTH), key=len, reverse=True)
+        forms = {form for secret in secrets for form in (secret, json.dumps(secret)[1:-1])}
+        self._words |= {word for word in forms if len(word) >= MIN_SECRET_LENGTH}
+        words = sorted(self._words, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, words))) if words else None
 
     def mask(self, logger: WrappedLogger, method: str, line: EventDict | str) -> str:
         masked = _MADE_TOKEN.sub(MASK, str(line))
         return self._known.sub(MASK, masked) if self._known else masked
+
+
+_untold = Masking(())
+"""The secrets of all gateways in a process that has not said how it logs."""
 
 
 def secrets_of(settings: Settings, env: Mapping[str, str] | None = None) -> list[str]:

@@ -20,6 +20,7 @@ from backchannel.errors import GatewayError
 from backchannel.gateway.auth import Access, read_bearer
 from backchannel.gateway.auth import Caller as TokenHolder
 from backchannel.gateway.callers import InvokeParams, caller_of, has_tool, invoke_as
+from backchannel.gateway.messages import read_idempotency_key
 from backchannel.gateway.openai_api import SESSION_HEADER
 from backchannel.gateway.protocol import Scope as TokenScope
 from backchannel.tools.base import SessionTool
@@ -86,7 +87,8 @@ class CallerTools:
     async def call(self, name: str, arguments: dict[str, Any], call_id: str | None) -> dict[str, Any]:
         tool = find_tool(name)
         session = None if self._caller.key is None else str(self._caller.key)
-        params = InvokeParams(tool=tool.name, args=arguments, session_key=session, idempotency_key=call_id)
+        key = read_idempotency_key(call_id, "idempotencyKey")
+        params = InvokeParams(tool=tool.name, args=arguments, session_key=session, idempotency_key=key)
         return plain(await invoke_as(self._gateway, self._holder, params))
 
     def _has_scope(self, tool: type[SessionTool]) -> bool:

@@ -72,7 +72,7 @@ def build_server(toolbox: Toolbox, *, report_every_s: float = REPORT_EVERY_S) ->
                 return _result(await toolbox.call(params.name, params.arguments or {}, _call_id(params)))
         except GatewayError as error:
             return _failure(error)
-        except Exception:
+        except Exception:  # the edge of a request: it is answered, and the connection goes on
             log.exception("a tool failed", tool=params.name)
             return _failure(GatewayError("something went wrong; the log says what"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
@@ -14,8 +13,10 @@ from backchannel.core.messages import Block, text_content
 from backchannel.core.sessions import WEBCHAT, Address
 from backchannel.errors import InvalidRequest, UnknownChannel
 from backchannel.gateway.auth import Caller
-from backchannel.tools.inputs import NAME, NAME_LIMIT, Params, bad_params
+from backchannel.tools.flows import hash_request
+from backchannel.tools.inputs import CLIENTS_KEY, NAME, NAME_LIMIT, Params
 from backchannel.tools.inputs import ONE_LINE as ONE_LINE
+from backchannel.tools.kinds import bad_params, in_words
 
 if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound=Params)
 
 THINKING_LEVELS: tuple[str, ...] = get_args(ThinkingLevel)
-IdempotencyKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=ONE_LINE)]
+IdempotencyKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=CLIENTS_KEY)]
+"""A client's key is the id of its run. It must not be one that a hook or a node will need."""
+TriggersKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=ONE_LINE)]
+"""A key of a hook or a node, which is made the id of a run apart from all others."""
 Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT, pattern=NAME)]
 
 # They name the request or the session, which the digest holds in another form, or guard it against a reset.
@@ -42,6 +46,19 @@ def read_posted(path: str, body: bytes, params: type[P]) -> P:
         raise bad_params(path, error, params) from None
     except (ValueError, RecursionError) as error:  # what is not UTF-8 is no error of the decoder's own
         raise InvalidRequest(f"{path}: the body is not JSON: {error}") from None
+
+
+def read_idempotency_key(given: str | None, name: str) -> str | None:
+    """Read a key that came beside the parameters, in a header or the like.
+
+    Raises:
+        InvalidRequest: it cannot be one.
+    """
+    try:
+        return msgspec.convert(given, IdempotencyKey | None)
+    except msgspec.ValidationError:
+        expected = in_words(msgspec.inspect.type_info(IdempotencyKey))
+        raise InvalidRequest(f"{name}: expected {expected}", param=name) from None
 
 
 def read_content(message: str, param: str = "message") -> tuple[Block, ...]:
@@ -121,9 +138,4 @@ def digest_of(caller: Caller, method: str, key: SessionKey | str, params: Params
     if given.get("idempotency_key") is None:
         return None
     shaping = {name: value for name, value in given.items() if name not in _NOT_PART_OF_THE_RUN}
-    return hash_request(caller, method, str(key), shaping)
-
-
-def hash_request(caller: Caller, method: str, *parts: object) -> str:
-    """Hash a request, so that its repetition can be told from another one under the same key."""
-    return hashlib.sha256(msgspec.json.encode([caller.token_id, method, *parts])).hexdigest()
+    return hash_request(caller.token_id, method, str(key), shaping)

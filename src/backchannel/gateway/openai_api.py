@@ -27,9 +27,10 @@ from backchannel.errors import Forbidden, GatewayError, InvalidRequest, ScopeMis
 from backchannel.gateway.addressing import address_for_message
 from backchannel.gateway.auth import Access, Caller, read_bearer
 from backchannel.gateway.events import error_of
-from backchannel.gateway.messages import IdempotencyKey, hash_request
+from backchannel.gateway.messages import read_idempotency_key
 from backchannel.gateway.protocol import Scope
 from backchannel.runtime.events import Event, ReplyGrew
+from backchannel.tools.flows import hash_request
 
 if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway
@@ -112,7 +113,7 @@ class OpenAiDoor:
         agent_id = self._agent(asked.model)
         name = request.headers.get(SESSION_HEADER) or asked.user
         key = await self._key(agent_id, name)
-        run_id = _read_idempotency_key(request)
+        run_id = read_idempotency_key(request.headers.get("idempotency-key"), "Idempotency-Key")
         run = await self._submit(caller, key, asked, run_id, is_new=name is None)
         if asked.stream:
             return StreamingResponse(self._stream(run, agent_id), media_type="text/event-stream")
@@ -138,13 +139,13 @@ class OpenAiDoor:
         text = _whole_history(asked.messages) if is_new else _new_part(asked.messages)
         if not text.strip():
             raise InvalidRequest("the last message must be the user's, and not be empty", param="messages")
+        place = asked.model if is_new else str(key)  # a fresh session's key is new each time; what is asked is the same
         request = RunRequest(
             key=key,
             content=text_content(text),
             provenance=Provenance(kind=ProvenanceKind.EXTERNAL_USER),
             id=run_id,
-            # A fresh session's key is new each time; what is asked is the same.
-            digest=hash_request(caller, "openai", asked.model if is_new else str(key), text) if run_id else None,
+            digest=hash_request(caller.token_id, "openai", place, text) if run_id else None,
         )
         return (await self._gateway.runtime.submit(request)).run
 
@@ -213,14 +214,6 @@ def _read(body: bytes) -> ChatRequest:
         return msgspec.json.decode(body, type=ChatRequest)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the body is not a chat completion request: {error}") from error
-
-
-def _read_idempotency_key(request: Request) -> str | None:
-    given = request.headers.get("idempotency-key")
-    try:
-        return msgspec.convert(given, IdempotencyKey | None)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"Idempotency-Key: {error}", param="Idempotency-Key") from None
 
 
 def _new_part(messages: list[ChatMessage]) -> str:

@@ -21,7 +21,8 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from backchannel.errors import InvalidRequest
-from backchannel.tools.inputs import Answer, Params, bad_params
+from backchannel.tools.inputs import Answer, Params
+from backchannel.tools.kinds import bad_params
 
 if TYPE_CHECKING:
     from backchannel.gateway.call import Call
@@ -153,7 +154,10 @@ class Method(Generic[P]):
 def _without_meaningless(method: str, body: bytes) -> dict[str, Any] | None:
     """Leave out the fields that have no effect; None when there are none."""
     without_effect = WITHOUT_EFFECT.get(method, frozenset())
-    given = msgspec.json.decode(body)
+    try:
+        given = msgspec.json.decode(body)
+    except msgspec.DecodeError:  # somewhere in it is a number that nothing can hold
+        return None
     if not isinstance(given, dict):
         return None
     kept = {

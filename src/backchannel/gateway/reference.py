@@ -8,17 +8,16 @@ writes `methods.md` for people and `protocol.json` for programs; a test checks t
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import inspect
 
+from backchannel.core.markdown import table
 from backchannel.gateway.events import AgentEvent, ChatEvent, SessionMessage, SessionsChanged
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.protocol import EVENTS, PROTOCOL_VERSION, WITHOUT_EFFECT, Connect, Method
-from backchannel.tools.inputs import Params
+from backchannel.tools.kinds import describe
 from backchannel.tools.receipts import DeliveryRow
 
 _INTRO = f"""# Methods of the WebSocket protocol
@@ -34,7 +33,7 @@ include {PROTOCOL_VERSION}. A frame whose id cannot be told is answered with `id
 - Requests of one connection run at the same time and are answered by id.
 - An error is `{{code, message, details {{code, …}}, retryable?, retryAfterMs?}}`; `details.code` is a stable word.
 - An unknown or wrongly typed parameter is an error that names it. Fields listed as *without effect* are accepted and
-  change nothing.
+  change nothing. Null is listed where it says something else than leaving the parameter out.
 - Sessions are named as people write them: `main`, a bare key of the default agent (or of `agentId`), a full key, or a
   session id. Answers show full keys.
 - A scope includes those before it: `operator.read`, `operator.write`, `operator.admin`. An agent's token is bound to
@@ -73,9 +72,8 @@ def render_page() -> str:
 
 def _section(method: Method[Any]) -> str:
     lines = [f"### `{method.name}`", "", f"{method.doc} {_for_whom(method)}.", ""]
-    rows = list(_rows(method.params))
-    if rows:
-        lines += ["| parameter | type | default |", "|---|---|---|", *rows, ""]
+    if rows := [(field.name, field.kind, field.default) for field in describe(method.params)]:
+        lines += [*table(["parameter", "type", "default"], rows), ""]
     lines.append(f"Answer: {method.answer}.")
     if ignored := WITHOUT_EFFECT.get(method.name):
         lines += ["", f"Without effect: {', '.join(f'`{name}`' for name in sorted(ignored))}."]
@@ -86,63 +84,6 @@ def _for_whom(method: Method[Any]) -> str:
     if method.for_nodes:
         return "For nodes only"
     return f"Scope: `{method.scope.value}`" + (", agents" if method.for_agents else "")
-
-
-def _rows(params: type[Params]) -> Iterator[str]:
-    described = inspect.type_info(params)
-    assert isinstance(described, inspect.StructType)
-    for field in described.fields:
-        default = "required" if field.required else _default(_default_of(field))
-        kind = _in_words(field.type).replace("|", "\\|")
-        yield f"| `{field.encode_name}` | {kind} | {default} |"
-
-
-def _default_of(field: inspect.Field) -> Any:
-    if field.default is not msgspec.NODEFAULT:
-        return field.default
-    return None if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-
-
-def _default(value: Any) -> str:
-    if value is None or value is msgspec.UNSET:
-        return "–"
-    return f"`{msgspec.json.encode(value).decode()}`"
-
-
-def _in_words(kind: inspect.Type) -> str:
-    match kind:
-        case inspect.UnionType():
-            return " | ".join(_in_words(each) for each in kind.types)
-        case inspect.NoneType():
-            return "null"
-        case inspect.StrType():
-            return "text" + _limits(kind.min_length, kind.max_length, " of %s characters")
-        case inspect.IntType():
-            return "whole number" + _range(kind)
-        case inspect.FloatType():
-            return "number" + _range(kind)
-        case inspect.BoolType():
-            return "true or false"
-        case inspect.LiteralType():
-            return " | ".join(f"`{value}`" for value in kind.values)
-        case inspect.EnumType():
-            return " | ".join(f"`{member.value}`" for member in kind.cls)
-        case inspect.ListType() | inspect.VarTupleType():
-            return f"list of {_in_words(kind.item_type)}" + _limits(kind.min_length, kind.max_length, ", %s of them")
-        case inspect.StructType():
-            names = (field.encode_name + ("" if field.required else "?") for field in kind.fields)
-            return f"`{{{', '.join(names)}}}`"
-    return "any"
-
-
-def _limits(low: int | None, high: int | None, wording: str) -> str:
-    return "" if low is None and high is None else wording % f"{low or 0} to {high}"
-
-
-def _range(kind: inspect.IntType | inspect.FloatType) -> str:
-    low = f"over {kind.gt:g}" if kind.gt is not None else "" if kind.ge is None else f"{kind.ge:g}"
-    high = "" if kind.le is None else f"{kind.le:.0f}"
-    return f", {low} to {high}" if low and high else ""
 
 
 def render_protocol() -> str:

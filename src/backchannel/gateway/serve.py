@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from backchannel.config.schema_doors import GatewaySettings
 from backchannel.errors import StartupError
 from backchannel.gateway.auth import OperatorToken, check_bind, load_operator_token
 from backchannel.gateway.server import Listening, listening
+from backchannel.storage.address import Address
 from backchannel.storage.folder import StateFolder
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ log = structlog.get_logger(__name__)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ONE_REQUEST_S = 0.5
 """Signals this close together are one request: a terminal and a parent process often send it both."""
-ADDRESS_FILE = "address"
-"""Where in the state folder a gateway says how it is reached, for clients on this machine."""
 
 
 async def serve(gateway: Gateway, on_ready: Callable[[Listening, OperatorToken], None]) -> None:
@@ -46,7 +45,7 @@ async def serve(gateway: Gateway, on_ready: Callable[[Listening, OperatorToken],
     with _stop_signals() as stop:
         check_start(gateway)
         async with gateway, _listening(gateway) as (place, token):
-            with _address_file(gateway.config.state_dir / ADDRESS_FILE, place.url):
+            with _address_file(gateway.config.state_dir, place.url):
                 on_ready(place, token)
                 await _until_stopped(gateway, stop)
 
@@ -90,19 +89,18 @@ async def _listening(gateway: Gateway) -> AsyncIterator[tuple[Listening, Operato
 
 
 @contextmanager
-def _address_file(file: Path, url: str) -> Iterator[None]:
-    """Say where the gateway listens for as long as it does. Clients fall back to the configuration without it."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
+def _address_file(state: Path, url: str) -> Iterator[None]:
+    """Say where the gateway listens for as long as it does. Without that, clients on this machine need `--url`."""
     try:
-        draft.write_text(url + "\n", encoding="utf-8")
-        draft.replace(file)
+        address = Address.hold(state, url)
     except OSError as error:
-        log.warning("the address file is not written", file=str(file), error=str(error))
+        log.warning("the address file is not written: clients need --url", folder=str(state), error=str(error))
+        yield
+        return
     try:
         yield
     finally:
-        with suppress(OSError):
-            file.unlink()
+        address.release()
 
 
 @contextmanager

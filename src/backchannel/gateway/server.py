@@ -14,7 +14,7 @@ import uvicorn
 from backchannel.errors import StartupError
 from backchannel.gateway.auth import check_bind
 from backchannel.gateway.http import Web
-from backchannel.gateway.transport import WebSocketProtocol
+from backchannel.gateway.transport import HttpProtocol, WebSocketProtocol
 from backchannel.gateway.websocket import Limits
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def _configure(web: Web) -> uvicorn.Config:
     return uvicorn.Config(
         web,
         lifespan="on",
+        http=HttpProtocol,
         ws=WebSocketProtocol,
         ws_max_size=web.limits.frame_bytes,
         ws_per_message_deflate=False,

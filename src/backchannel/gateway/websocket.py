@@ -76,6 +76,8 @@ class Limits:
     requests_at_once: int = 256
     buffered_bytes: int = 16 * 1024 * 1024
     handshake_s: float = 10.0
+    request_s: float = 60.0
+    """How long a whole HTTP request may take to come."""
     tick_s: float = 15.0
 
     @property
@@ -347,7 +349,7 @@ class Connection:
             self._out.send(show_error(request.id, error.wire()))
         except asyncio.CancelledError:
             raise
-        except Exception:
+        except Exception:  # the edge of a request: it is answered, and the connection goes on
             log.exception("request failed", method=request.method[:64], connection=self.id)
             self._out.send(show_error(request.id, GatewayError("something went wrong; the log says what").wire()))
         else:

@@ -61,7 +61,7 @@ class Calls:
             async with asyncio.TaskGroup() as group:
                 for call in calls:
                     group.create_task(self._carry_out(turn, tools, call))
-        except BaseExceptionGroup as failed:
+        except BaseExceptionGroup as failed:  # the first failure stands for the round, as it does for a single call
             raise failed.exceptions[0] from None
 
     async def _carry_out(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> None:
@@ -143,7 +143,7 @@ async def _invoke(tool: Tool, context: ToolContext, arguments: Any) -> ToolOutpu
         if is_cancelled():
             raise
         return _error("CancelledError: the tool's own work was cancelled")
-    except Exception as error:
+    except Exception as error:  # the edge of a tool: whatever fails there is the call's result
         log.warning("a tool failed", tool=tool.name, run_id=context.run_id, exc_info=error)
         return _error(f"{type(error).__name__}: {error}")
 

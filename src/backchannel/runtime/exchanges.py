@@ -12,7 +12,8 @@ from backchannel.runtime.lanes import Lanes
 from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.waits import Waits
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.exchanges import Ask, Opened
+from backchannel.storage.transactions.exchanges import Opened
+from backchannel.storage.transactions.sends import Ask
 
 
 class Exchanges:
@@ -54,7 +55,7 @@ class Exchanges:
             return opened
         return await self._ended(opened, await self._waits.ended(opened.run.id, timeout_s))
 
-    async def wait_in_run(self, opened: Opened, key: SessionKey, run_id: str) -> Opened:
+    async def wait_in_run(self, opened: Opened, key: SessionKey, run_id: str, timeout_s: float) -> Opened:
         """Wait for the primary run, for a call in this run of this session, which gives its slot back meanwhile.
 
         The end of its wait is written down. Once it is over, it is over: a call that is repeated after a crash is told
@@ -63,6 +64,7 @@ class Exchanges:
         if opened.run.is_finished or opened.exchange.is_left:
             return opened
         remaining_s = max(0.0, ((opened.wait_until or 0) - self._clock.now_ms()) / 1000)
+        remaining_s = min(remaining_s, timeout_s)  # the clock may have been set back since the end was written down
         async with self._lanes.paused(str(key), run_id):
             self._hub.publish(WaitStarted(run_id))
             run = await self._waits.ended(opened.run.id, remaining_s)

@@ -172,7 +172,7 @@ class Lanes:
             if self._pauses[run_id] == 1:
                 has_slot = True  # also if it is stopped while it waits for one
                 await self._take_back(is_subagent)
-        except BaseException:
+        except BaseException:  # however it ends: the slot is counted right, and the error goes on
             if self._pauses[run_id] == 1 and not has_slot:
                 has_slot = True
                 self._slots.take_anyway(is_subagent)  # it is being stopped, and must come to its end
@@ -191,7 +191,7 @@ class Lanes:
         self._returning.append((turn, is_subagent))
         try:
             await turn
-        except BaseException:
+        except BaseException:  # it is stopped while it waits: the slot is counted right, and the error goes on
             if not turn.done() or turn.cancelled():
                 self._slots.take_anyway(is_subagent)
             raise

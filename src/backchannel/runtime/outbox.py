@@ -23,7 +23,7 @@ from backchannel.errors import Unavailable
 from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.timers import LONGEST_SLEEP_S, sleep_or_event
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.deliveries import Claimed
+from backchannel.storage.transactions.sending import Claimed
 
 log = structlog.get_logger(__name__)
 
@@ -170,13 +170,21 @@ class Outbox:
 
     async def _keep_time(self) -> None:
         """Wake lanes when their retries are due."""
-        while True:
-            self._sooner.clear()
-            for lane in await self._store.lanes_due():
-                self._wake(lane)
-            due_at = await self._store.next_delivery_due()
-            if due_at is None:
-                await self._sooner.wait()
-                continue
-            wait_s = min(max(0, due_at - self._clock.now_ms()) / 1000, LONGEST_SLEEP_S)
-            await sleep_or_event(self._clock, wait_s, self._sooner)
+        while not self._store.is_closed:
+            try:
+                await self._wake_what_is_due()
+            except Exception:  # the edge that keeps time going: the rows are looked at again
+                if not self._store.is_closed:
+                    log.exception("the retries could not be looked at")
+                    await self._clock.sleep(1)
+
+    async def _wake_what_is_due(self) -> None:
+        self._sooner.clear()
+        for lane in await self._store.lanes_due():
+            self._wake(lane)
+        due_at = await self._store.next_delivery_due()
+        if due_at is None:
+            await self._sooner.wait()
+            return
+        wait_s = min(max(0, due_at - self._clock.now_ms()) / 1000, LONGEST_SLEEP_S)
+        await sleep_or_event(self._clock, wait_s, self._sooner)

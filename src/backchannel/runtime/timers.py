@@ -55,6 +55,9 @@ class Timers:
             except Unavailable as refused:  # a full disk: the rows stay, and are done when there is room
                 log.warning("timers wait", error=refused.message)
                 await self._clock.sleep(1)
+            except Exception:  # the edge that keeps time going: the rows are looked at again
+                log.exception("the timers could not be looked at")
+                await self._clock.sleep(1)
 
     async def _do_what_is_due(self) -> None:
         self._sooner.clear()

@@ -15,7 +15,7 @@ class StateFolder:
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
-        self._lock = lock
+        self._locks = [lock]
 
     @classmethod
     def hold(cls, path: Path) -> Self:
@@ -27,27 +27,40 @@ class StateFolder:
         """
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise _unwritable(path, error) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, str(os.getpid()).encode(), 0)
-        except BlockingIOError:
-            holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
-            os.close(lock)
+            return cls(path, _lock(path / "lock"))
+        except _Held as held:
             raise StateFolderInUse(
-                f"another gateway (process {holder}) uses the state folder {path}: "
+                f"another gateway (process {held}) uses the state folder {path}: "
                 "stop it first, or name another folder with --state"
             ) from None
         except OSError as error:
-            os.close(lock)
             raise _unwritable(path, error) from error
-        return cls(path, lock)
+
+    def hold_database(self, file: Path) -> None:
+        """Take a database that lies elsewhere too: gateways with folders of their own may name the same one.
+
+        Raises:
+            StateFolderInUse: another process holds it.
+            StartupError: nothing can be written beside it.
+        """
+        file = file.resolve()
+        if file == self.database.resolve():
+            return
+        try:
+            self._locks.append(_lock(file.with_name(f"{file.name}.lock")))
+        except _Held as held:
+            raise StateFolderInUse(
+                f"another gateway (process {held}) uses the database {file}: "
+                "stop it first, or name another one in database.url"
+            ) from None
+        except OSError as error:
+            raise StartupError(
+                f"{file} cannot be written ({error.strerror}): check the folder's owner and free space"
+            ) from error
 
     def release(self) -> None:
-        os.close(self._lock)
+        for lock in self._locks:
+            os.close(lock)
 
     @property
     def database(self) -> Path:
@@ -60,6 +73,27 @@ class StateFolder:
 
     def transcript(self, agent_id: str, session_id: str) -> Path:
         return self.agents / agent_id / "sessions" / f"{session_id}.jsonl"
+
+
+class _Held(Exception):
+    """Another process holds a lock; the text is its number."""
+
+
+def _lock(file: Path) -> int:
+    """Take a lock that the kernel frees when this process dies."""
+    lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+    except BlockingIOError:
+        holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise _Held(holder) from None
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def database_file(url: str) -> Path:

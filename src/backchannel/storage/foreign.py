@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -175,3 +176,13 @@ def _pass_over(file: BinaryIO) -> tuple[int, bool]:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:79] + "…")
+
+
+def iso_time(at_ms: int) -> str:
+    """Write a time as it stands in these files."""
+    seconds, ms = divmod(at_ms, 1000)
+    try:
+        at = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):  # no date has such a number; the message keeps it all the same
+        at = datetime.fromtimestamp(0, UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%S") + f".{ms:03}Z"

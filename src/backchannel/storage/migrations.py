@@ -27,8 +27,10 @@ def prepare_sqlite(path: Path) -> None:
     if current > len(scripts):
         raise _too_new(path, current, len(scripts))
     try:
+        if not path.exists():
+            path.touch(mode=0o600)  # SQLite would ask the umask; the files that it makes beside it take this mode
         _migrate(path, scripts, current)
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error) as error:
         raise DatabaseUnusable(
             f"{path} cannot be written ({error}): check the folder's owner and free space"
         ) from error

@@ -210,7 +210,7 @@ class SqliteDriver:
         execute("SAVEPOINT unit")
         try:
             entry.result = entry.unit(tx)
-        except Exception as error:
+        except Exception as error:  # the edge of a unit: its caller is told, and the rest of the group goes on
             if _is_full(error) or not self._writer.in_transaction:
                 raise sqlite3.OperationalError("the transaction is gone") from error
             entry.refuse(error)
@@ -286,7 +286,7 @@ class SqliteDriver:
     def _tell(self, facts: Sequence[Fact]) -> None:
         try:
             self._on_facts(facts)
-        except Exception:
+        except Exception:  # the edge of whoever listens
             # The change is durable: whoever made it, and the rest of the group, must hear so.
             log.exception("facts of a commit were not taken")
 

@@ -27,6 +27,7 @@ from backchannel.storage.transcripts import Transcripts, archived_path
 from backchannel.storage.units.cron import CronUnits
 from backchannel.storage.units.deliveries import DeliveryUnits
 from backchannel.storage.units.exchanges import ExchangeUnits
+from backchannel.storage.units.exports import ExportUnits
 from backchannel.storage.units.imports import ImportUnits
 from backchannel.storage.units.inbound import InboundUnits
 from backchannel.storage.units.messages import MessageUnits
@@ -47,6 +48,7 @@ class Store(
     CronUnits,
     UpkeepUnits,
     ImportUnits,
+    ExportUnits,
 ):
     """The durable facts of one gateway."""
 
@@ -77,14 +79,16 @@ class Store(
 
         Raises:
             DatabaseUnusable: it is corrupt, not ours, or newer than this program.
+            StateFolderInUse: another process uses it.
         """
         store = cls(folder, scheme, clock)
         path = database or folder.database
+        folder.hold_database(path)
         await asyncio.to_thread(prepare_sqlite, path)
         store._driver = SqliteDriver(path, on_facts=store._committed, on_fatal=on_fatal, faults=faults)
         try:
             store.number = await store._driver.write(partial(recovery.enter, now=clock.now_ms()))
-        except BaseException:
+        except BaseException:  # a store that cannot be opened leaves no thread behind, and the error goes on
             await store.abandon()
             raise
         if writes_files:

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from backchannel.errors import InvalidRequest
-from backchannel.tools.inputs import Answer, Params, bad_params
+from backchannel.tools.inputs import Answer, Params
+from backchannel.tools.kinds import bad_params
 from backchannel.tools.parts import Caller, Parts
 
 

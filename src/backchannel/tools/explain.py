@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.decisions import Decision
-from backchannel.core.keys import CallerKeys, ChatType, SessionKey
+from backchannel.core.keys import ChatType, SessionKey
 from backchannel.core.send_policy import Destination, may_send
 from backchannel.core.visibility import explain as explain_view
 from backchannel.errors import InvalidRequest

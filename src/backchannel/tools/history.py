@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -12,6 +13,7 @@ from backchannel.core.messages import Message, encode_message, text_content
 from backchannel.core.redaction import redact_message
 from backchannel.errors import InvalidRequest, NotFound
 from backchannel.tools.base import SessionTool
+from backchannel.tools.beside import beside
 from backchannel.tools.inputs import Answer, Params
 from backchannel.tools.parts import Caller
 from backchannel.tools.targets import REFUSALS, Refused, Target, find_target
@@ -99,7 +101,7 @@ class SessionsHistory(SessionTool):
             )
             has_more = page.has_more
             for message in reversed(page.messages):
-                shown, hidden = _fitting(message, room, is_newest=not taken)
+                shown, hidden = await _fitting(message, room, is_newest=not taken)
                 if shown is None:
                     return _answer(target, taken, has_more=True, truncated=True, redacted=redacted)
                 taken.append(shown)
@@ -110,7 +112,7 @@ class SessionsHistory(SessionTool):
 
     async def _piece(self, target: Target, message_id: str, offset: int) -> History:
         message = await self._parts.store.message_in(target.session.session_id, message_id)
-        redacted, hidden = redact_message(message)
+        redacted, hidden = await _redacted(message)
         piece = read_piece(redacted, offset)
         shown = msgspec.structs.replace(redacted, content=text_content(piece.text), label=None)
         return History(
@@ -123,12 +125,16 @@ class SessionsHistory(SessionTool):
         )
 
 
-def _fitting(message: Message, room: int, *, is_newest: bool) -> tuple[Message | None, bool]:
+async def _fitting(message: Message, room: int, *, is_newest: bool) -> tuple[Message | None, bool]:
     """Make a message fit into what is left of the answer; the newest always does."""
     shown, hidden = present(message)
     if len(encode_message(shown)) + 1 <= room:
         return shown, hidden
-    return (condense(redact_message(message)[0]), hidden) if is_newest else (None, False)
+    return (condense((await _redacted(message))[0]), hidden) if is_newest else (None, False)
+
+
+async def _redacted(message: Message) -> tuple[Message, bool]:
+    return await beside(len(encode_message(message)), partial(redact_message, message))
 
 
 def _answer(target: Target, taken: list[Message], *, has_more: bool, truncated: bool, redacted: bool) -> History:

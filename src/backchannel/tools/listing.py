@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -10,8 +11,9 @@ from msgspec import Meta
 from backchannel.core.cutting import present_line
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey
 from backchannel.core.sessions import Page, Session, SessionFilter
-from backchannel.core.visibility import scope
+from backchannel.core.visibility import is_restricted, scope
 from backchannel.tools.base import SessionTool
+from backchannel.tools.beside import beside
 from backchannel.tools.cursors import read_cursor, write_cursor
 from backchannel.tools.inputs import Answer, Params
 from backchannel.tools.parts import Caller
@@ -81,6 +83,7 @@ class SessionsList(SessionTool):
 
     async def run(self, caller: Caller, params: ListParams) -> Listed:
         viewer = self._parts.viewer(caller)
+        agents = () if caller.key is None else await self._agents()
         limit = min(params.limit, MOST_ROWS)
         kinds = tuple(sorted(set(params.kinds or ())))
         query = [str(caller.key), kinds, params.active_minutes, params.label, params.search]
@@ -90,7 +93,7 @@ class SessionsList(SessionTool):
             label=params.label,
             search=params.search,
             updated_since=self._since(params.active_minutes),
-            visible=None if caller.key is None else scope(viewer, await self._agents()),
+            visible=None if caller.key is None else scope(viewer, agents),
         )
         found = await self._parts.store.sessions(wanted, after=after, limit=limit + 1)
         page = found[:limit]
@@ -99,7 +102,7 @@ class SessionsList(SessionTool):
         return Listed(
             count=len(rows),
             sessions=rows,
-            visibility=View(mode=viewer.mode.value, restricted=viewer.is_restricted),
+            visibility=View(mode=viewer.mode.value, restricted=is_restricted(viewer, agents)),
             redacted=redacted or msgspec.UNSET,
             next_cursor=write_cursor(query, Page(page[-1].updated_at, page[-1].key))
             if page != found
@@ -118,9 +121,13 @@ class SessionsList(SessionTool):
             return [rows.row(session) for session in sessions], False
         ids = [session.session_id for session in sessions]
         last = await self._parts.store.last_lines(ids, message_limit, with_tools=False)
-        shown = {session_id: [present_line(line) for line in lines] for session_id, lines in last.items()}
+        shown = await beside(sum(len(line) for lines in last.values() for line in lines), partial(_present, last))
         listed = [rows.row(session, messages=_messages(shown.get(session.session_id, []))) for session in sessions]
         return listed, any(hidden for messages in shown.values() for _, hidden in messages)
+
+
+def _present(last: dict[str, list[str]]) -> dict[str, list[tuple[msgspec.Raw, bool]]]:
+    return {session_id: [present_line(line) for line in lines] for session_id, lines in last.items()}
 
 
 def _messages(shown: list[tuple[msgspec.Raw, bool]]) -> list[msgspec.Raw]:

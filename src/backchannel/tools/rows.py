@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from backchannel.core.keys import CallerKeys, Kind, SessionKey, row_channel
+from backchannel.core.caller_keys import CallerKeys
+from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.messages import Message, Usage
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Address, Session
@@ -42,9 +43,7 @@ class Row(Answer, frozen=True, kw_only=True):
     last_channel: Annotated[str | None, told("`deliveryContext.channel`.")] = None
     last_to: Annotated[str | None, told("`deliveryContext.to`.")] = None
     last_account_id: Annotated[str | None, told("`deliveryContext.accountId`.")] = None
-    delivery_context: Annotated[
-        Address | None, told("Its return address: `{channel, to?, accountId?, threadId?}`.")
-    ] = None
+    delivery_context: Annotated[Address | None, told("Its return address.")] = None
     transcript_path: Annotated[str | None, told("The JSONL file of the transcript.")] = None
     spawned_by: Annotated[str | None, told("Of a sub-agent: the session that started it.")] = None
     archived_at: Annotated[int | None, told("When it was archived; no list of the tools shows such a session.")] = None

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
+from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.exchange_values import Refused as NotOpened
-from backchannel.core.keys import CallerKeys, SessionKey, normalise_agent_id
+from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.runs import Run, RunState
 from backchannel.core.visibility import sees
 from backchannel.errors import AmbiguousLabel, InvalidRequest, PolicyDenied, SessionNotFound, UnknownAgent
-from backchannel.storage.ids import new_id
-from backchannel.storage.transactions.exchanges import Ask, Opened
+from backchannel.storage.transactions.exchanges import Opened
+from backchannel.storage.transactions.sends import Ask
 from backchannel.tools.base import SessionTool
+from backchannel.tools.flows import name_flow
 from backchannel.tools.inputs import Answer, Params
 from backchannel.tools.parts import Caller
 from backchannel.tools.targets import Refused, find_address
@@ -120,7 +121,7 @@ class SessionsSend(SessionTool):
 
     async def _wait(self, opened: Opened, caller: Caller, params: SendParams) -> Opened:
         if caller.run_id is not None and caller.key is not None:
-            return await self._parts.exchanges.wait_in_run(opened, caller.key, caller.run_id)
+            return await self._parts.exchanges.wait_in_run(opened, caller.key, caller.run_id, params.timeout_seconds)
         return await self._parts.exchanges.wait(opened, params.timeout_seconds)
 
     def _shown(self, caller: Caller, key: SessionKey) -> str:
@@ -153,32 +154,17 @@ class SessionsSend(SessionTool):
             return Refused(status="error", error=error.message)
 
     def _ask(self, caller: Caller, target: SessionKey, params: SendParams) -> Ask:
-        """Name the exchange after the call, so that the same call finds it again."""
-        key = caller.call_id or new_id()
-        exchange_id = hashlib.sha256(f"{caller.key} {key}".encode()).hexdigest()[:32]
-        in_run = caller.run_id is not None
-        from_outside = caller.call_id is not None and not in_run
-        digest = _digest(caller, target, params) if from_outside else None
         return Ask(
-            exchange_id=exchange_id,
-            run_id=key if from_outside else f"{exchange_id}/primary",
+            call=name_flow(caller, self.name, "primary", str(target), params.message),
             requester=caller.key,
             target=target,
             message=params.message,
             wait_ms=_wait_ms(params),
-            call_id=caller.call_id if in_run else None,
-            calling_run=caller.run_id,
-            digest=digest,
         )
 
 
 def _wait_ms(params: SendParams) -> int:
     return int(params.timeout_seconds * 1000)
-
-
-def _digest(caller: Caller, target: SessionKey, params: SendParams) -> str:
-    parts: list[Any] = [caller.token_id, "sessions_send", str(caller.key), str(target), params.message]
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def _receipt(opened: Opened) -> dict[str, str]:

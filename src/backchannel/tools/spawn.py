@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 import uuid
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
 from backchannel.config.agents import AgentSettings
 from backchannel.config.schema_agents import ThinkingLevel
-from backchannel.core.keys import CallerKeys, SessionKey, normalise_agent_id
+from backchannel.core.caller_keys import CallerKeys
+from backchannel.core.keys import SessionKey, normalise_agent_id
+from backchannel.core.runs import FlowCall
 from backchannel.core.spawn import may_spawn
 from backchannel.core.spawn_values import Refused as NotSpawned
 from backchannel.core.spawn_values import Spawn, SpawnRules
 from backchannel.core.visibility import is_sandboxed, sees
 from backchannel.errors import InvalidRequest, LabelInUse, SessionNotFound, UnknownAgent, UnknownModel
-from backchannel.storage.ids import new_id
-from backchannel.storage.transactions.spawns import SpawnAsk, SpawnCall
+from backchannel.storage.transactions.spawns import SpawnAsk
 from backchannel.tools.base import SessionTool
+from backchannel.tools.flows import name_flow
 from backchannel.tools.inputs import NAME, NAME_LIMIT, Answer, Params
 from backchannel.tools.parts import Caller, Parts
 from backchannel.tools.targets import Refused
@@ -94,7 +94,7 @@ class SessionsSpawn(SessionTool):
 
     async def run(self, caller: Caller, params: SpawnParams) -> Spawned | Refused:
         self._check(params)
-        call = _call(caller, params)
+        call = name_flow(caller, self.name, "child", params)
         # Whatever has changed since the same call was made first, its sub-agent stays its sub-agent.
         spawn = await self._parts.store.repeat_spawn(call) or await self._open(caller, params, call)
         if isinstance(spawn, Refused):
@@ -118,7 +118,7 @@ class SessionsSpawn(SessionTool):
             error = f"{params.label!r} is blank or has control characters: a label is a name on one line"
             raise InvalidRequest(f"{self.name}: label: {error}", param="label")
 
-    async def _open(self, caller: Caller, params: SpawnParams, call: SpawnCall) -> Spawn | Refused:
+    async def _open(self, caller: Caller, params: SpawnParams, call: FlowCall) -> Spawn | Refused:
         requester = caller.key or self._parts.scheme.main(self._parts.agents.default_id)
         try:
             agent = self._agent(requester, params.agent_id)
@@ -172,13 +172,13 @@ class SessionsSpawn(SessionTool):
         return model
 
     def _ask(
-        self, call: SpawnCall, requester: SessionKey, agent: AgentSettings, params: SpawnParams, model: str
+        self, call: FlowCall, requester: SessionKey, agent: AgentSettings, params: SpawnParams, model: str
     ) -> SpawnAsk:
         is_agents_own = model == agent.model or self._parts.agents.function(agent.id) is not None
         return SpawnAsk(
             call=call,
             requester=requester,
-            child=SessionKey.subagent(agent.id, str(uuid.UUID(call.spawn_id))),
+            child=SessionKey.subagent(agent.id, str(uuid.UUID(call.flow_id))),
             task=params.task,
             rules=self._rules(params),
             max_children=self._parts.config.agents.defaults.subagents.max_children,
@@ -212,23 +212,3 @@ def stays_in_sandbox(parts: Parts, caller: Caller, agent_id: str) -> bool:
 def _wait_ms(seconds: float) -> int | None:
     """Read how long to wait: 0 is no end, anything above is at least a moment, and no time is out of reach."""
     return math.ceil(min(seconds, LONGEST_WAIT_S) * 1000) or None
-
-
-def _call(caller: Caller, params: SpawnParams) -> SpawnCall:
-    """Name the spawn after the call, so that the same call finds it again."""
-    key = caller.call_id or new_id()
-    spawn_id = hashlib.sha256(f"spawn {caller.key} {key}".encode()).hexdigest()[:32]
-    in_run = caller.run_id is not None
-    from_outside = caller.call_id is not None and not in_run
-    return SpawnCall(
-        spawn_id=spawn_id,
-        run_id=key if from_outside else f"{spawn_id}/child",
-        call_id=caller.call_id if in_run else None,
-        calling_run=caller.run_id,
-        digest=_digest(caller, params) if from_outside else None,
-    )
-
-
-def _digest(caller: Caller, params: SpawnParams) -> str:
-    asked = [caller.token_id, SessionsSpawn.name, str(caller.key), msgspec.structs.asdict(params)]
-    return hashlib.sha256(msgspec.json.encode(asked)).hexdigest()

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage
-from backchannel.core.redaction import redact
+from backchannel.core.redaction import redact_opening
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Session
 from backchannel.core.visibility import sees
@@ -170,7 +170,7 @@ def _spawn(story: SpawnStory | None) -> SpawnShown | None:
     ended_at = spawn.ended_at or run.ended_at
     return SpawnShown(
         state=spawn.state.value,
-        task=_cut(redact(spawn.task)[0]),
+        task=_cut(redact_opening(spawn.task, TASK_SHOWN + 1)[0]),
         run_id=spawn.child_run,
         run_status=run.state.value,
         receipt=Flow(id=story.delivery_id, state=story.delivery_state.value, updated_at=story.delivery_changed_at),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from backchannel.core.caller_keys import CallerKeys, Found, Written
 from backchannel.core.decisions import Decision
-from backchannel.core.keys import CallerKeys, Found, SessionKey, Written
+from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import Session
 from backchannel.core.visibility import Viewer, sees, unseen
 from backchannel.errors import InvalidRequest, SessionNotFound

@@ -10,8 +10,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.decisions import Decision, quote
-from backchannel.core.keys import CallerKeys, KeyScheme, Kind, SessionKey
+from backchannel.core.keys import KeyScheme, Kind, SessionKey, read_part
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
 from backchannel.core.patterns import matches
 from backchannel.core.send_policy import Destination
@@ -58,7 +59,7 @@ def may_name(key: SessionKey, scheme: KeyScheme, allowed: Sequence[str]) -> Deci
         return Decision(True, "it is a hook's own kind of key")
     spellings = Destination.of(key, scheme).spellings
     for pattern in allowed:
-        if any(matches(pattern, spelling) for spelling in spellings):
+        if any(matches(part, spelling) for part in read_part(pattern) for spelling in spellings):
             return Decision(True, f"{ALLOW_SESSION_KEYS} has {quote(pattern)}", ALLOW_SESSION_KEYS)
     shown = CallerKeys(scheme, None).show(key)
     reason = f"{quote(shown)} is no hook: key, and {ALLOW_SESSION_KEYS} has no pattern that fits it"

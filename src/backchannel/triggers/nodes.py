@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from backchannel.core.keys import CallerKeys, KeyScheme, SessionKey
+from backchannel.core.caller_keys import CallerKeys
+from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind
 from backchannel.core.runs import scoped_run_id
 from backchannel.errors import Forbidden, InvalidRequest

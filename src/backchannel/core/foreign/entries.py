@@ -25,7 +25,7 @@ LONGEST_MODEL = 256
 LONGEST_ADDRESS = 4096
 THINKING_LEVELS = ("off", "minimal", "low", "medium", "high", "xhigh")
 
-_SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HALF = re.compile(r"\\u[dD]")
 """Perhaps half of a character; files without any need not be walked through."""
@@ -119,7 +119,7 @@ class EntryReader:
         if not isinstance(entry.value, dict):
             return Unfit(entry.key, "the entry is no object")
         session_id = entry.value.get("sessionId")
-        if not isinstance(session_id, str) or not _SESSION_ID.fullmatch(session_id):
+        if not isinstance(session_id, str) or not SESSION_ID.fullmatch(session_id):
             return Unfit(entry.key, f"its sessionId {_shown(session_id)} cannot be the name of a file")
         channel = text_in(entry.value, "channel", "provider", "surface")
         chat_type = text_in(entry.value, "chatType")

@@ -6,7 +6,8 @@
     +4912345, telegram:12345     the oldest direct chats: the agent's direct chat, by the settings here
     global, unknown              reserved; `global` is the main session where session.scope is global
 
-A direct chat that would share a key with another session has a `spare` key, made of the person alone.
+A direct chat that would share a key with another session of the folder has a `spare` key, made of the person alone. A
+session whose key is another session's here gets one that only it can have, `agent:<id>:imported:<sessionId>`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ _PLACEHOLDERS = ("surface", "provider")
 _PHONE = re.compile(r"\+\d{4,20}", re.ASCII)
 _WHATSAPP_GROUP = "@g.us"
 _WHATSAPP_PEOPLE = ("@s.whatsapp.net", "@lid", "@c.us")
+
+
+def imported_key(agent: str, session_id: str) -> SessionKey:
+    """Build the key of a session that cannot have its own here."""
+    return SessionKey.of(agent, "imported", session_id)
 
 
 @dataclass(frozen=True, slots=True)

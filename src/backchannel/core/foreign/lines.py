@@ -93,6 +93,8 @@ def read_line(data: bytes, *, before: int) -> Heard | Silent | Fault:
         return _read(line, before)
     except _Unreadable as error:
         return Fault(str(error))
+    except RecursionError:
+        return Fault("it is nested too deeply")
 
 
 class _Unreadable(ValueError):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import calendar
 import json
-import math
 import re
+import sys
 from typing import Any
 
 import msgspec
@@ -113,7 +113,7 @@ def count_in(mapping: Any, *names: str) -> int | None:
 
 def number_in(mapping: Any, name: str) -> float | None:
     value = mapping.get(name) if isinstance(mapping, dict) else None
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
         return float(value)
     return None
 

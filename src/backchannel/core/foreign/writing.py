@@ -56,7 +56,7 @@ def entry_of(session: Session) -> dict[str, Any]:
 
 
 def header_of(session: Session, time: str) -> dict[str, Any]:
-    """Write the first line of a transcript."""
+    """Write the first line of a transcript; `time` is when it began, in ISO 8601."""
     return {"type": HEADER, "version": VERSION, "id": session.session_id, "timestamp": time, "cwd": "/"}
 
 

@@ -11,6 +11,7 @@ from backchannel.gateway.methods import (
     cron,
     deliveries,
     exchanges,
+    exports,
     health,
     nodes,
     runs,
@@ -36,6 +37,7 @@ METHODS: Mapping[str, Method[Any]] = {
         cron,
         tokens,
         transcripts,
+        exports,
         tools,
         nodes,
     )

@@ -12,10 +12,11 @@ from backchannel.core.sessions import WEBCHAT, Address
 from backchannel.errors import UnknownChannel
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.call import Call
-from backchannel.gateway.messages import IdempotencyKey, hash_request, read_content
+from backchannel.gateway.messages import IdempotencyKey, read_content
 from backchannel.gateway.protocol import Method, NoParams, Scope
 from backchannel.storage.transactions.deliveries import Post
 from backchannel.tools.cursors import read_cursor, write_cursor
+from backchannel.tools.flows import hash_request
 from backchannel.tools.inputs import Answer, Params
 from backchannel.tools.receipts import ReceiptRow, show_receipt
 
@@ -78,7 +79,7 @@ async def send(call: Call, params: SendParams) -> ReceiptRow:
     post = Post(session_key=str(key), address=address, text=params.message)
     digest = None
     if params.idempotency_key is not None:
-        digest = hash_request(call.caller, "send", str(key), address, params.message)
+        digest = hash_request(call.caller.token_id, "send", str(key), address, params.message)
     receipt = await gateway.store.post(post, idempotency_key=params.idempotency_key, digest=digest)
     return show_receipt(receipt, call.door.rows.key)
 

@@ -10,7 +10,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind, RunRequest
 from backchannel.errors import Forbidden
 from backchannel.gateway.call import Call
-from backchannel.gateway.messages import IdempotencyKey, digest_of, read_content
+from backchannel.gateway.messages import TriggersKey, digest_of, read_content
 from backchannel.gateway.methods.chat import ChatHistory, ChatStarted, read_history, shown_state
 from backchannel.gateway.protocol import Method, Scope
 from backchannel.tools.inputs import Params
@@ -20,7 +20,7 @@ from backchannel.triggers import nodes
 class NodeMessageParams(Params, frozen=True, kw_only=True):
     text: str
     session_key: str | None = None
-    idempotency_key: IdempotencyKey | None = None
+    idempotency_key: TriggersKey | None = None
 
 
 class NodeHistoryParams(Params, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from itertools import count
 
 import msgspec
 
@@ -96,7 +95,7 @@ def find(tx: Tx, job_id: str) -> StoredJob | None:
 def need(tx: Tx, job_id: str) -> StoredJob:
     stored = find(tx, job_id)
     if stored is None:
-        raise JobNotFound(f"no cron job {job_id[:128]!r}: `cron.list` shows those there are", id=job_id[:128])
+        raise JobNotFound(f"no cron job {job_id[:128]!r} (cron.list shows those there are)", id=job_id[:128])
     return stored
 
 
@@ -250,7 +249,8 @@ def fire(tx: Tx, job_id: str, scheme: KeyScheme, now: int) -> None:
     else:
         _start(tx, job, scheme, at, now)
     tx.run("UPDATE cron_jobs SET fired_at = ? WHERE id = ?", at, job_id)
-    _set_next(tx, job_id, *_next_time(job, stored.created_at, at, now))
+    # The clock may have been set back since the time was found to have come: it must not come again.
+    _set_next(tx, job_id, *_next_time(job, stored.created_at, at, max(now, at)))
 
 
 def run_now(tx: Tx, job_id: str, scheme: KeyScheme, now: int) -> Run:
@@ -276,7 +276,7 @@ def _start(tx: Tx, job: CronJob, scheme: KeyScheme, at: int, now: int) -> Run:
         content=text_content(job.message),
         provenance=_PROVENANCE,
         kind=RunKind.CRON,
-        id=_free_id(tx, _run_id(job, at)),
+        id=runs.free_id(tx, _run_id(job, at)),  # taken, too, by a run by hand at this very moment
         deliver=job.deliver is not None,
         reply_to=_address(job),
         model=job.model,
@@ -299,18 +299,6 @@ def _address(job: CronJob) -> Address | None:
     if job.deliver is None:
         return None
     return Address(channel=job.deliver.channel, to=job.deliver.to, account_id=job.deliver.account_id)
-
-
-def _free_id(tx: Tx, wanted: str) -> str:
-    """Take the id, unless it is taken: by a client as its own key, or by a run by hand at this very moment."""
-
-    def is_taken(run_id: str) -> bool:
-        used = "SELECT 1 FROM runs WHERE id = ? UNION ALL SELECT 1 FROM idempotency WHERE key = ?"
-        return tx.one(used, run_id, run_id) is not None
-
-    if not is_taken(wanted):
-        return wanted
-    return next(other for n in count(2) if not is_taken(other := f"{wanted}#{n}"))
 
 
 def _is_skipped(tx: Tx, stored: StoredJob, at: int) -> bool:

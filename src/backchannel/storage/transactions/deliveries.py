@@ -1,47 +1,37 @@
-"""Deliveries: a receipt made with the step that caused it, its parts claimed, sent and settled, one commit each.
+"""Deliveries: a receipt made with the step that caused it, and put in line to be sent.
 
 What follows what is decided in `core/delivery.py`; here it is written down. A row takes its place in line when its
-text is written and again with each retry, so that within a lane the row that is being sent is always the first.
+text is written and again with each retry, so that within a lane the row that is being sent is always the first. How
+its parts are sent is in `sending.py`, and what a person does with one that did not arrive in `mending.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from backchannel.core import verbosity
-from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelError, Sent
+from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.control_words import is_silent
 from backchannel.core.decisions import Decision
 from backchannel.core.delivery import (
-    Action,
-    Attempted,
     Delivery,
-    DeliveryLane,
     DeliveryState,
     Part,
-    Tries,
-    act,
-    after_attempt,
-    after_crash,
     make_parts,
-    state_of,
 )
 from backchannel.core.facts import DeliveryChanged
 from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
-from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
+from backchannel.errors import DeliveryNotFound
 from backchannel.storage.ids import new_id
 from backchannel.storage.transactions import sessions, spawns
 from backchannel.storage.tx import Row, Tx, columns, required
 
 FIELDS = columns(Delivery.__struct_fields__)
 PART_FIELDS = columns(Part.__struct_fields__)
-
-# Rows that stand in line, in the words of their index.
-IN_LINE = "state IN ('pending', 'sending') AND text IS NOT NULL"
 
 
 class Outlets(Protocol):
@@ -83,13 +73,6 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the send policy is passed by: a command's reply."""
 
 
-class Claimed(msgspec.Struct, frozen=True):
-    """A part that may be sent now, and nobody else sends."""
-
-    delivery: Delivery
-    part: Part
-
-
 class Receipt(msgspec.Struct, frozen=True):
     """A delivery with its parts."""
 
@@ -97,17 +80,17 @@ class Receipt(msgspec.Struct, frozen=True):
     parts: list[Part]
 
 
-def _delivery(row: Row) -> Delivery:
+def of_row(row: Row) -> Delivery:
     return msgspec.convert(row, Delivery, strict=False)
 
 
-def _part(row: Row) -> Part:
+def part_of_row(row: Row) -> Part:
     return msgspec.convert(row, Part, strict=False)
 
 
 def find(tx: Tx, delivery_id: str) -> Delivery | None:
     row = tx.one(f"SELECT {FIELDS} FROM deliveries WHERE id = ?", delivery_id)
-    return None if row is None else _delivery(row)
+    return None if row is None else of_row(row)
 
 
 def need(tx: Tx, delivery_id: str) -> Delivery:
@@ -115,14 +98,14 @@ def need(tx: Tx, delivery_id: str) -> Delivery:
     delivery = find(tx, delivery_id)
     if delivery is None:
         raise DeliveryNotFound(
-            f"no delivery {delivery_id[:80]!r}: `deliveries.list` shows those there are", deliveryId=delivery_id[:80]
+            f"no delivery {delivery_id[:80]!r} (deliveries.list shows those there are)", deliveryId=delivery_id[:80]
         )
     return delivery
 
 
 def parts_of(tx: Tx, delivery_id: str) -> list[Part]:
     rows = tx.all(f"SELECT {PART_FIELDS} FROM delivery_parts WHERE delivery_id = ? ORDER BY n", delivery_id)
-    return [_part(row) for row in rows]
+    return [part_of_row(row) for row in rows]
 
 
 def receipt(tx: Tx, delivery_id: str) -> Receipt:
@@ -138,7 +121,7 @@ def update(tx: Tx, delivery_id: str, **changed: Any) -> Delivery:
     """Change columns of a delivery, and tell of it."""
     sets = ", ".join(f"{name} = ?" for name in changed)
     row = tx.one(f"UPDATE deliveries SET {sets} WHERE id = ? RETURNING {FIELDS}", *changed.values(), delivery_id)
-    delivery = _delivery(required(row))
+    delivery = of_row(required(row))
     tx.tell(DeliveryChanged(delivery))
     spawns.receipt_changed(tx, delivery, delivery.updated_at)
     return delivery
@@ -187,7 +170,7 @@ def hand_over(
     elif address.to is None:
         state, error = DeliveryState.NO_CHANNEL, f"the address on {address.channel[:64]} names no chat"
     channel, account_id, target, thread_id = _columns(address)
-    _to_the_end(tx, delivery_id)
+    to_the_end(tx, delivery_id)
     delivery = update(
         tx,
         delivery_id,
@@ -202,7 +185,7 @@ def hand_over(
         updated_at=now,
     )
     if outlets is not None and state is DeliveryState.PENDING:
-        return _prepare(tx, delivery, outlets, now, asks=not always)
+        return prepare(tx, delivery, outlets, now, asks=not always)
     return delivery
 
 
@@ -211,7 +194,7 @@ def settle(tx: Tx, delivery_id: str, state: str, reason: str | None, now: int) -
     return update(tx, delivery_id, state=DeliveryState(state).value, error=reason, due_at=None, updated_at=now)
 
 
-def _to_the_end(tx: Tx, delivery_id: str) -> None:
+def to_the_end(tx: Tx, delivery_id: str) -> None:
     tx.run(
         "UPDATE deliveries SET position = (SELECT coalesce(max(position), 0) + 1 FROM deliveries) WHERE id = ?",
         delivery_id,
@@ -224,12 +207,12 @@ def _columns(address: Address | None) -> tuple[str | None, ...]:
     return (address.channel, address.account_id or DEFAULT_ACCOUNT, address.to, address.thread_id)
 
 
-def _prepare(tx: Tx, delivery: Delivery, outlets: Outlets, now: int, *, asks: bool = True) -> Delivery:
+def prepare(tx: Tx, delivery: Delivery, outlets: Outlets, now: int, *, asks: bool = True) -> Delivery:
     """Split a delivery for its channel; one that cannot or may not go there is settled with the reason."""
     channel, text = delivery.channel or "", delivery.text or ""
     limit = outlets.limit(channel)
     if limit is None:
-        return settle(tx, delivery.id, DeliveryState.NO_CHANNEL, _no_channel(channel, outlets), now)
+        return settle(tx, delivery.id, DeliveryState.NO_CHANNEL, no_channel(channel, outlets), now)
     if asks:
         session = sessions.find(tx, delivery.session_key)
         decision = outlets.decide(delivery.session_key, session.send_policy if session else None, channel)
@@ -247,7 +230,7 @@ def _prepare(tx: Tx, delivery: Delivery, outlets: Outlets, now: int, *, asks: bo
     return delivery
 
 
-def _no_channel(channel: str, outlets: Outlets) -> str:
+def no_channel(channel: str, outlets: Outlets) -> str:
     return f"no channel {channel[:64]!r} is configured (there are: {', '.join(outlets.names) or 'none'})"
 
 
@@ -277,191 +260,6 @@ def post_call(tx: Tx, run: Run, call: ToolCall, now: int) -> None:
         post(tx, Post(session_key=run.session_key, address=address, text=line, run_id=run.id), now)
 
 
-# Sending
-
-
-def _in(lane: DeliveryLane) -> tuple[str, list[str]]:
-    """Say which rows stand in a lane, so that their index is entered at it."""
-    where, values = "channel = ? AND account_id = ? AND target = ?", [lane.channel, lane.account_id, lane.to]
-    if lane.thread_id is None:
-        return f"{where} AND thread_id IS NULL AND {IN_LINE}", values
-    return f"{where} AND thread_id = ? AND {IN_LINE}", [*values, lane.thread_id]
-
-
-def claim(tx: Tx, lane: DeliveryLane, outlets: Outlets, now: int) -> Claimed | None:
-    """Mark the next part of a lane as being sent, unless it waits for its time or another is on its way.
-
-    A delivery whose turn comes first is judged by its real destination, and split for it. Those for webchat are settled
-    here.
-    """
-    where, values = _in(lane)
-    while row := tx.one(f"SELECT {FIELDS} FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values):
-        head = _delivery(row)
-        if head.state is DeliveryState.SENDING or (head.due_at is not None and head.due_at > now):
-            return None
-        if not _has_parts(tx, head.id):
-            head = _prepare(tx, head, outlets, now)
-        elif outlets.limit(lane.channel) is None:
-            head = _fail(tx, head.id, _no_channel(lane.channel, outlets), now)
-        if head.state is DeliveryState.PENDING:
-            claimed = _begin(tx, head, now)
-            if lane.channel != WEBCHAT.channel:
-                return claimed
-            # The message is in the transcript, and this commit is told as a `chat` event: nobody else has to take it.
-            _write(tx, claimed.part, Attempted(state=DeliveryState.SENT), now)
-    return None
-
-
-def _has_parts(tx: Tx, delivery_id: str) -> bool:
-    row = tx.one("SELECT 1 FROM delivery_parts WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')", delivery_id)
-    return row is not None
-
-
-def _begin(tx: Tx, head: Delivery, now: int) -> Claimed:
-    part = tx.one(
-        "UPDATE delivery_parts SET state = 'sending', attempts = attempts + 1, error = NULL, "
-        "first_attempt_at = coalesce(first_attempt_at, ?) WHERE delivery_id = ? AND n = "
-        "(SELECT min(n) FROM delivery_parts WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')) "
-        f"RETURNING {PART_FIELDS}",
-        now,
-        head.id,
-        head.id,
-    )
-    sending = update(
-        tx, head.id, state=DeliveryState.SENDING.value, attempts=head.attempts + 1, due_at=None, updated_at=now
-    )
-    return Claimed(sending, _part(required(part)))
-
-
-def _fail(tx: Tx, delivery_id: str, error: str, now: int) -> Delivery:
-    tx.run(
-        "UPDATE delivery_parts SET state = 'failed', error = ? WHERE delivery_id = ? AND state = 'pending'",
-        error,
-        delivery_id,
-    )
-    return settle(tx, delivery_id, DeliveryState.FAILED, error, now)
-
-
-def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: bool, now: int) -> Delivery:
-    """Write what an attempt came to; one that is not the part's last any more changes nothing."""
-    row = tx.one(
-        f"SELECT {PART_FIELDS} FROM delivery_parts WHERE delivery_id = ? AND n = ?", claimed.delivery_id, claimed.n
-    )
-    part = None if row is None else _part(row)
-    if part is None or part.state is not DeliveryState.SENDING or part.attempts != claimed.attempts:
-        return need(tx, claimed.delivery_id)
-    tries = Tries(part.attempts, part.first_attempt_at or now)
-    return _write(tx, part, after_attempt(answer, tries, takes_key=takes_key, now_ms=now), now)
-
-
-def _write(tx: Tx, part: Part, made: Attempted, now: int) -> Delivery:
-    tx.run(
-        "UPDATE delivery_parts SET state = ?, message_id = ?, error = ? WHERE delivery_id = ? AND n = ?",
-        made.state.value,
-        made.message_id,
-        made.error,
-        part.delivery_id,
-        part.n,
-    )
-    rows = tx.all(
-        "SELECT state FROM delivery_parts WHERE delivery_id = ? AND state <> 'dropped' ORDER BY n", part.delivery_id
-    )
-    state = state_of([DeliveryState(state) for (state,) in rows])
-    return update(tx, part.delivery_id, state=state.value, due_at=made.due_at, error=made.error, updated_at=now)
-
-
-def any_sending(tx: Tx) -> bool:
-    """Whether a process ended while it was sending something."""
-    return tx.one("SELECT 1 FROM deliveries WHERE state = 'sending' LIMIT 1") is not None
-
-
-def recover(tx: Tx, takes_key: Callable[[str], bool], now: int) -> None:
-    """Decide on every part that was being sent when its process ended."""
-    rows = tx.all("SELECT id, channel FROM deliveries WHERE state = 'sending' ORDER BY id")
-    for delivery_id, channel in rows:
-        for part in parts_of(tx, delivery_id):
-            made = after_crash(part.state, part.attempts, takes_key=takes_key(channel))
-            if made is not None:
-                _write(tx, part, made, now)
-
-
-def lanes_in_line(tx: Tx) -> list[DeliveryLane]:
-    """Name the lanes that have something to send, now or later."""
-    rows = tx.all(f"SELECT DISTINCT channel, account_id, target, thread_id FROM deliveries WHERE {IN_LINE}")
-    return [DeliveryLane(*row) for row in rows]
-
-
-def lanes_due(tx: Tx, now: int) -> list[DeliveryLane]:
-    """Name the lanes whose retry has come."""
-    rows = tx.all(
-        "SELECT channel, account_id, target, thread_id FROM deliveries "
-        "WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at",
-        now,
-    )
-    return [DeliveryLane(*row) for row in rows]
-
-
-def next_due(tx: Tx, now: int) -> int | None:
-    """Tell when the next retry is due, after those that are."""
-    row = tx.one("SELECT min(due_at) FROM deliveries WHERE due_at IS NOT NULL AND due_at > ?", now)
-    return None if row is None else row[0]
-
-
-# What a person does
-
-
-def retry(tx: Tx, delivery_id: str, outlets: Outlets, now: int) -> Receipt:
-    """Put a delivery back in line, as if its parts that did not arrive had never been tried."""
-    delivery = need(tx, delivery_id)
-    act(Action.RETRY, delivery)
-    if delivery.text is None or delivery.channel is None:
-        works = "retry the run that was to write it: runs.retry"
-        raise InvalidRequest(f"cannot retry delivery {delivery_id}: it has no text ({works})", deliveryId=delivery_id)
-    if outlets.limit(delivery.channel) is None:
-        message = f"{_no_channel(delivery.channel, outlets)}; re-route it, or configure the channel"
-        raise UnknownChannel(message, deliveryId=delivery_id)
-    tx.run(
-        "UPDATE delivery_parts SET state = 'pending', attempts = 0, error = NULL, first_attempt_at = NULL "
-        "WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')",
-        delivery_id,
-    )
-    return _back_in_line(tx, delivery_id, now)
-
-
-def reroute(tx: Tx, delivery_id: str, address: Address, outlets: Outlets, now: int) -> Receipt:
-    """Send a delivery's whole text elsewhere; what did not arrive at the old place is dropped there.
-
-    Raises:
-        UnknownChannel, PolicyDenied: it cannot go there.
-        InvalidRequest: it cannot be re-routed any more, or not yet.
-    """
-    delivery = need(tx, delivery_id)
-    act(Action.REROUTE, delivery)
-    if outlets.limit(address.channel) is None or address.to is None:
-        raise UnknownChannel(_no_channel(address.channel, outlets), channel=address.channel[:64])
-    session = sessions.find(tx, delivery.session_key)
-    decision = outlets.decide(delivery.session_key, session.send_policy if session else None, address.channel)
-    if not decision.allowed:
-        raise PolicyDenied(f"not sent: {decision.reason}", rule=decision.rule, deliveryId=delivery_id)
-    tx.run("UPDATE delivery_parts SET state = 'dropped' WHERE delivery_id = ? AND state <> 'sent'", delivery_id)
-    moved = hand_over(tx, delivery_id, delivery.text or "", address, now, outlets)
-    return Receipt(moved, parts_of(tx, delivery_id))
-
-
-def drop(tx: Tx, delivery_id: str, now: int) -> Receipt:
-    """Settle a delivery as given up; its parts tell how far it came."""
-    act(Action.DROP, need(tx, delivery_id))
-    dropped = update(tx, delivery_id, state=DeliveryState.DROPPED.value, due_at=None, updated_at=now)
-    return Receipt(dropped, parts_of(tx, delivery_id))
-
-
-def _back_in_line(tx: Tx, delivery_id: str, now: int) -> Receipt:
-    _to_the_end(tx, delivery_id)
-    pending = DeliveryState.PENDING.value
-    changed = update(tx, delivery_id, state=pending, due_at=None, error=None, updated_at=now)
-    return Receipt(changed, parts_of(tx, delivery_id))
-
-
 # Looking
 
 
@@ -482,4 +280,4 @@ def page(
         values.append(before)
     where = " AND ".join(conditions)
     rows = tx.all(f"SELECT {FIELDS} FROM deliveries WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
-    return [Receipt(delivery, parts_of(tx, delivery.id)) for delivery in map(_delivery, rows)]
+    return [Receipt(delivery, parts_of(tx, delivery.id)) for delivery in map(of_row, rows)]

@@ -1,18 +1,16 @@
 """Exchanges: what `sessions_send` started, each step in the commit of what caused it.
 
 `core/exchange.py` decides; this executes. Whatever ends a run, a wait or a session calls in here from its own unit, so
-"the primary run ended" and "turn 1 waits in the requester's inbox" are one commit.
+"the primary run ended" and "turn 1 waits in the requester's inbox" are one commit. How one is opened is in `sends.py`.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import replace
 
 from backchannel.core.delivery import Delivery, DeliveryState
-from backchannel.core.exchange import SendLimits, open_exchange, step, why_not_retried
+from backchannel.core.exchange import step, why_not_retried
 from backchannel.core.exchange_values import (
     AbortRun,
     Action,
@@ -22,13 +20,10 @@ from backchannel.core.exchange_values import (
     Event,
     Exchange,
     Finish,
-    Party,
     QueueRun,
-    Refused,
     Reopen,
     Retried,
     RunEnded,
-    SendRequest,
     SessionInterrupted,
     Settle,
     Stepped,
@@ -37,31 +32,13 @@ from backchannel.core.exchange_values import (
     read_exchange,
     write_exchange,
 )
-from backchannel.core.keys import KeyScheme, Kind, SessionKey, row_channel
+from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, TextBlock
 from backchannel.core.runs import Run, RunRequest
-from backchannel.core.sessions import Session
-from backchannel.core.waits import Wait, may_wait
-from backchannel.errors import ExchangeNotFound, FenceLost, InvalidRequest, SessionNotFound, StopRequested
+from backchannel.errors import ExchangeNotFound, InvalidRequest
 from backchannel.storage.ids import new_id
-from backchannel.storage.transactions import chains, deliveries, idempotency, inbox, receipts, runs, sessions
-from backchannel.storage.tx import LIVE, Check, Tx, required
-
-
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A send, as a tool asks for it; what it stands on is read in the unit that accepts it."""
-
-    exchange_id: str
-    run_id: str
-    requester: SessionKey | None
-    target: SessionKey
-    message: str
-    wait_ms: int
-    call_id: str | None = None
-    """The tool call in a run of the requester."""
-    calling_run: str | None = None
-    digest: str | None = None
-    """What the idempotency key of a call from outside stands for."""
+from backchannel.storage.transactions import deliveries, inbox, receipts, runs, sessions
+from backchannel.storage.tx import Tx, required
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -74,88 +51,7 @@ class Opened(msgspec.Struct, frozen=True):
     wait_until: int | None
 
 
-def open_(tx: Tx, ask: Ask, scheme: KeyScheme, limits: SendLimits, check: Check, now: int) -> Opened | Refused:
-    """Accept a send with its primary run, its receipt and its wait; the same call again finds the first."""
-    if ask.digest is not None:
-        idempotency.find_run(tx, ask.run_id, ask.digest)  # refuses a key that stands for something else
-    if find(tx, ask.exchange_id) is not None:
-        return look(tx, ask.exchange_id)
-    if ask.calling_run is not None:
-        _check_at_work(runs.need(tx, ask.calling_run))
-    target = _target(tx, ask.target, scheme)
-    show = chains.shown(scheme)
-    if ask.wait_ms > 0 and ask.requester == ask.target:
-        # Also where a program calls in the name of a session that is not there yet.
-        return Refused(may_wait((), str(ask.target), str(ask.target), show))
-    request = SendRequest(
-        exchange_id=ask.exchange_id,
-        # A key of a client is the id of its run, and was looked at above.
-        run_id=ask.run_id if ask.digest is not None else runs.free_id(tx, ask.run_id),
-        requester=None if ask.requester is None else _party(tx, ask.requester, show),
-        target=_as_party(ask.target, target, show),
-        message=ask.message,
-        call_id=ask.call_id,
-        is_waiting=ask.wait_ms > 0,
-        address=target.address if target else None,
-        origin=chains.lineage(tx, ask.calling_run, show),
-    )
-    opened = open_exchange(request, _waits(tx, now), limits, show)
-    if isinstance(opened, Refused):
-        return opened
-    # Made only now: a send that is refused leaves nothing behind.
-    check(sessions.ensure(tx, ask.target, scheme, now))
-    exchange, actions = opened
-    _insert(tx, exchange, ask, now)
-    if ask.digest is not None:
-        idempotency.remember_run(tx, ask.run_id, ask.digest, now)
-    _perform(tx, exchange, actions, now)
-    return look(tx, exchange.id)
-
-
-def _check_at_work(run: Run) -> None:
-    """Refuse a send that comes after its run has ended, or was asked to stop: its call is closed, or about to be.
-
-    Raises:
-        FenceLost, StopRequested
-    """
-    if run.is_finished:
-        raise FenceLost(run.id)
-    if run.abort_requested:
-        raise StopRequested(run.id)
-
-
-def _insert(tx: Tx, exchange: Exchange, ask: Ask, now: int) -> None:
-    delivery_id = new_id()
-    requester = None if ask.requester is None else str(ask.requester)
-    tx.run(
-        "INSERT INTO exchanges "
-        "(id, requester_key, target_key, state, turn, body, call_id, delivery_id, created_at, updated_at) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        exchange.id,
-        requester,
-        str(ask.target),
-        exchange.state.value,
-        exchange.turn,
-        write_exchange(exchange),
-        exchange.call_id,
-        delivery_id,
-        now,
-        now,
-    )
-    receipts.open_(tx, delivery_id, str(ask.target), exchange.id, now)
-    if ask.wait_ms > 0 and ask.call_id is not None:
-        tx.run(
-            "INSERT INTO waits (call_id, waiter_key, target_key, run_id, until_at) VALUES (?, ?, ?, ?, ?)",
-            ask.call_id,
-            requester,
-            str(ask.target),
-            exchange.primary_run,
-            now + ask.wait_ms,
-        )
-        _hold_wait(tx, ask.call_id)
-
-
-def _hold_wait(tx: Tx, call_id: str) -> None:
+def hold_wait(tx: Tx, call_id: str) -> None:
     """Say that the calling run waits under the fence it has now: recovery does not blame it for a crash."""
     tx.run(
         "UPDATE waits SET fence = "
@@ -164,46 +60,6 @@ def _hold_wait(tx: Tx, call_id: str) -> None:
         call_id,
         call_id,
     )
-
-
-def _target(tx: Tx, key: SessionKey, scheme: KeyScheme) -> Session | None:
-    """Load the session to send to; None is the main session of an agent before its first message.
-
-    Raises:
-        SessionNotFound: it is not there any more.
-    """
-    session = sessions.find(tx, str(key))
-    is_there = session is not None and session.archived_at is None and not session.deleting
-    if not is_there and not scheme.is_main(key):
-        raise SessionNotFound(f"there is no session {str(key)!r} any more: it was deleted", sessionKey=str(key))
-    return session
-
-
-def _party(tx: Tx, key: SessionKey, show: Callable[[str], str]) -> Party | None:
-    """Tell who asks; a session that does not exist cannot be answered, and a call does not make it."""
-    session = sessions.find(tx, str(key))
-    return None if session is None or session.archived_at is not None else _as_party(key, session, show)
-
-
-def _as_party(key: SessionKey, session: Session | None, show: Callable[[str], str]) -> Party:
-    name = show(str(key))
-    channel = "unknown" if session is None else _channel(session, key)
-    return Party(key=key, channel=channel, shown=None if name == str(key) else name)
-
-
-def _channel(session: Session, key: SessionKey) -> str:
-    address = session.address
-    return row_channel(key, Kind(session.kind), session.channel, address.channel if address else None)
-
-
-def _waits(tx: Tx, now: int) -> list[Wait]:
-    """List who waits for whom; whoever has its answer by now, and only needs a slot to go on, waits for nobody."""
-    rows = tx.all(
-        "SELECT w.waiter_key, w.target_key FROM waits w JOIN runs r ON r.id = w.run_id "
-        f"WHERE w.until_at > ? AND r.{LIVE}",
-        now,
-    )
-    return [Wait(*row) for row in rows]
 
 
 def find(tx: Tx, exchange_id: str) -> Exchange | None:
@@ -230,7 +86,7 @@ def repeat(tx: Tx, call_id: str) -> Opened | None:
     """Take up a call again that was made before a crash: what it has sent stays sent, and it waits on if it waited."""
     opened = sent_by(tx, call_id)
     if opened is not None:
-        _hold_wait(tx, call_id)
+        hold_wait(tx, call_id)
     return opened
 
 
@@ -367,7 +223,7 @@ def _advance(tx: Tx, exchange_id: str, event: Event, now: int) -> None:
     exchange, actions = _named(tx, *step(before, event, target.address if target else None))
     if exchange != before:
         _write(tx, exchange, now)
-    _perform(tx, exchange, actions, now)
+    perform(tx, exchange, actions, now)
 
 
 def _named(tx: Tx, exchange: Exchange, actions: tuple[Action, ...]) -> Stepped:
@@ -392,7 +248,8 @@ def _write(tx: Tx, exchange: Exchange, now: int) -> None:
     )
 
 
-def _perform(tx: Tx, exchange: Exchange, actions: tuple[Action, ...], now: int) -> None:
+def perform(tx: Tx, exchange: Exchange, actions: tuple[Action, ...], now: int) -> None:
+    """Do what a step asks for."""
     for action in actions:
         match action:
             case QueueRun():

@@ -2,39 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from backchannel.storage.transactions import messages
-from backchannel.storage.tx import Tx
+from backchannel.core.sessions import Session
+from backchannel.storage.transactions import messages, sessions
+from backchannel.storage.tx import Tx, columns
 
-PAGE_BYTES = 1024 * 1024
+PAGE_SIZE = 1024 * 1024
+"""How much of a transcript is read at a time, in characters: that is what databases count."""
 MOST_LINES = 500
+
+_LISTED = (
+    f"SELECT next_seq, {columns(Session.__struct_fields__, 'sessions.')} "
+    "FROM sessions JOIN session_ids ON session_ids.session_id = sessions.session_id"
+)
 
 
 class Listed(NamedTuple):
-    """A session by name."""
+    """A session as it is at one moment, with the number of messages in its transcript."""
 
-    key: str
-    is_archived: bool
+    length: int
+    session: Session
 
 
-def listed_after(tx: Tx, after: str, limit: int) -> list[Listed]:
+class Place(NamedTuple):
+    """Where reading a transcript goes on: at a message, and if that is too long to come whole, within it."""
+
+    seq: int
+    offset: int = 0
+
+
+class Passage(NamedTuple):
+    """Some of a transcript: whole messages, or a part of one; without a place to go on at it is the end."""
+
+    lines: Sequence[str] = ()
+    part: str | None = None
+    next: Place | None = None
+
+
+def listed_after(
+    tx: Tx, after: str, limit: int, *, agent_id: str | None = None, keys: Sequence[str] | None = None
+) -> list[Listed]:
     """List sessions by their keys, so that those of an agent come together, archived ones included."""
-    rows = tx.all("SELECT key, archived_at IS NOT NULL FROM sessions WHERE key > ? ORDER BY key LIMIT ?", after, limit)
-    return [Listed(key, bool(is_archived)) for key, is_archived in rows]
+    where, values = "sessions.key > ?", [after]
+    if agent_id is not None:
+        where += " AND sessions.key > ? AND sessions.key < ?"
+        values += [f"agent:{agent_id}:", f"agent:{agent_id};"]  # the character after the colon: all its keys, by index
+    if keys is not None:
+        where += f" AND sessions.key IN ({', '.join('?' for _ in keys)})"
+        values += keys
+    rows = tx.all(f"{_LISTED} WHERE {where} ORDER BY sessions.key LIMIT ?", *values, limit)
+    return [Listed(length, sessions.of_row(tuple(row))) for length, *row in rows]
+
+
+def read(tx: Tx, session_id: str, place: Place, until: int, size: int) -> Passage:
+    """Read messages from a place on, up to `size` characters of them; a longer one comes in parts of that size."""
+    if place.seq >= until:
+        return Passage()
+    count = 0 if place.offset else min(_fitting(tx, session_id, place.seq, size), until - place.seq)
+    if count == 0:
+        return _read_part(tx, session_id, place, until, size)
+    rows = messages.read_from(tx, session_id, place.seq, count)
+    return Passage([body for _, body in rows], next=_before(until, rows[-1][0] + 1))
+
+
+def _read_part(tx: Tx, session_id: str, place: Place, until: int, size: int) -> Passage:
+    row = tx.one(
+        "SELECT substr(body, ?, ?), length(body) FROM messages WHERE session_id = ? AND seq = ?",
+        place.offset + 1,
+        size,
+        session_id,
+        place.seq,
+    )
+    if row is None:
+        return Passage()
+    part, length = row
+    end = place.offset + len(part)
+    is_last = end >= length or not part
+    return Passage(part=part, next=_before(until, place.seq + 1) if is_last else Place(place.seq, end))
+
+
+def _before(until: int, seq: int) -> Place | None:
+    return Place(seq) if seq < until else None
 
 
 def lines(tx: Tx, session_id: str) -> Iterator[str]:
     """Read a transcript from its beginning, about a megabyte at a time, or one message that is larger."""
     place = 0
-    while count := _fitting(tx, session_id, place):
-        rows = messages.read_from(tx, session_id, place, count)
+    while rows := messages.read_from(tx, session_id, place, max(_fitting(tx, session_id, place, PAGE_SIZE), 1)):
         yield from (body for _, body in rows)
         place = rows[-1][0] + 1
 
 
-def _fitting(tx: Tx, session_id: str, place: int) -> int:
+def _fitting(tx: Tx, session_id: str, place: int, size: int) -> int:
+    """Tell how many messages from a place on have no more than this together."""
     sizes = tx.all(
         "SELECT length(body) FROM messages WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT ?",
         session_id,
@@ -42,10 +104,10 @@ def _fitting(tx: Tx, session_id: str, place: int) -> int:
         MOST_LINES,
     )
     total = 0
-    for count, (size,) in enumerate(sizes):
-        total += size
-        if total > PAGE_BYTES:
-            return max(count, 1)
+    for count, (length,) in enumerate(sizes):
+        total += length
+        if total > size:
+            return count
     return len(sizes)
 
 

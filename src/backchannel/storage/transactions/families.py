@@ -43,7 +43,8 @@ class Family(msgspec.Struct, frozen=True):
 def family(tx: Tx, key: str, limit: int) -> Family:
     """Load the children of a session, and add up the whole tree."""
     rows = tx.all(
-        "SELECT key FROM sessions WHERE spawned_by = ? ORDER BY archived_at IS NOT NULL, created_at DESC, key LIMIT ?",
+        "SELECT key FROM sessions WHERE spawned_by = ? "
+        f"ORDER BY archived_at IS NOT NULL, created_at DESC, {sessions.FIRST_RUN} DESC, key LIMIT ?",
         key,
         limit,
     )

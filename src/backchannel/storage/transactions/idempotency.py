@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from backchannel.errors import IdempotencyConflict
 from backchannel.storage.tx import Tx
 
@@ -32,21 +34,20 @@ def remember_run(tx: Tx, key: str, digest: str | None, now: int) -> None:
     )
 
 
-def find_result(tx: Tx, key: str, digest: str | None) -> str | None:
-    """Find what a request that is no run came to under this key.
+def once(tx: Tx, key: str | None, digest: str | None, now: int, do: Callable[[], str]) -> str:
+    """Do what is no run, once for each key; tells what it came to, or what it came to the first time.
 
     Raises:
         IdempotencyConflict: the key stands for something else. Nothing of that is told.
     """
+    if key is None:
+        return do()
     row = tx.one("SELECT digest, result FROM idempotency WHERE key = ?", key)
-    if row is None:
-        return None
-    if row[0] != (digest or "") or row[1] is None:
-        raise _conflict(key)
-    return str(row[1])
-
-
-def remember_result(tx: Tx, key: str, digest: str | None, result: str, now: int) -> None:
+    if row is not None:
+        if row[0] != (digest or "") or row[1] is None:
+            raise _conflict(key)
+        return str(row[1])
+    result = do()
     tx.run(
         "INSERT INTO idempotency (key, digest, result, created_at) VALUES (?, ?, ?, ?)",
         key,
@@ -54,6 +55,7 @@ def remember_result(tx: Tx, key: str, digest: str | None, result: str, now: int)
         result,
         now,
     )
+    return result
 
 
 def _conflict(key: str) -> IdempotencyConflict:

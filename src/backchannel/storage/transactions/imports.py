@@ -4,6 +4,8 @@ A session that is being taken is a transcript without a session: nobody sees hal
 crash or on purpose, offers all of its messages once more, in order. Those that are here are found by their ids and
 places, and only what comes after them is written. So what is here must be the beginning of what is there (or the other
 way round: then nothing is missing). Where the two differ, both have gone on, and nothing is written.
+
+A session whose key is another session's here is taken under a key of its own: neither gives way to the other.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from enum import StrEnum
 import msgspec
 
 from backchannel.core.facts import SessionChanged
+from backchannel.core.foreign.keys import imported_key
 from backchannel.core.headers import new_mark
+from backchannel.core.keys import Kind
 from backchannel.core.messages import Message, encode_message
 from backchannel.core.sessions import Session
 from backchannel.storage.transactions import sessions
@@ -53,6 +57,8 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a batch."""
 
     standing: Standing
+    key: str
+    """The key under which it is taken."""
     place: int = 0
     """The number of the message that comes next."""
     written: int = 0
@@ -68,6 +74,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 def take(tx: Tx, session: Session, batch: Batch, now: int) -> Taken:
     """Write what is missing of a batch, and with the last one the session."""
+    session = _with_free_key(tx, session)
     here = _look(tx, session)
     if here.standing is Standing.NEW and here.refusal is None:
         _begin(tx, session, now)
@@ -84,6 +91,7 @@ def take(tx: Tx, session: Session, batch: Batch, now: int) -> Taken:
 
 def rehearse(tx: Tx, session: Session, batch: Batch) -> Taken:
     """Tell what `take` would do; nothing is written."""
+    session = _with_free_key(tx, session)
     here = _look(tx, session)
     taken = _place(tx, session, batch, here, writes=False)
     if taken.starts_over:
@@ -91,6 +99,16 @@ def rehearse(tx: Tx, session: Session, batch: Batch) -> Taken:
     if taken.refusal is None and batch.is_last and here.standing is not Standing.HERE:
         return msgspec.structs.replace(taken, label_holder=_label_holder(tx, session))
     return taken
+
+
+def _with_free_key(tx: Tx, session: Session) -> Session:
+    """Give a session a key of its own if another has the one it would get, or if it was given one before."""
+    own = str(imported_key(session.agent_id, session.session_id))
+    holder = sessions.find(tx, session.key)
+    is_free = holder is None or holder.session_id == session.session_id
+    if is_free and sessions.find(tx, own) is None:
+        return session
+    return msgspec.structs.replace(session, key=own, kind=Kind.OTHER.value, channel=None)
 
 
 class _Here(msgspec.Struct, frozen=True):
@@ -131,7 +149,7 @@ def _begin(tx: Tx, session: Session, now: int) -> None:
 def _place(tx: Tx, session: Session, batch: Batch, here: _Here, *, writes: bool) -> Taken:
     """Find each message of a batch at its place, and write those that come after all that is here."""
     if here.refusal is not None:
-        return Taken(standing=here.standing, refusal=here.refusal)
+        return Taken(standing=here.standing, key=session.key, refusal=here.refusal)
     place, written = batch.place, 0
     without_id: list[int] = []
     for offered in batch.offered:
@@ -140,23 +158,24 @@ def _place(tx: Tx, session: Session, batch: Batch, here: _Here, *, writes: bool)
             without_id.append(offered.line)
             continue
         if not is_here and place < here.next_seq:
-            return _differs(here, place)
+            return _differs(session, here, place)
         if not is_here and here.is_closed:
-            return Taken(standing=here.standing, refusal="it was deleted here, and nothing is added to it any more")
+            reason = "it was deleted here, and nothing is added to it any more"
+            return Taken(standing=here.standing, key=session.key, refusal=reason)
         if not is_here and writes:
             _insert(tx, session.session_id, place, msgspec.structs.replace(offered.message, id=id))
         place, written = place + 1, written + (not is_here)
     if writes and written:
         # No fact is told of each message: the file is written anew when all of them are here.
         tx.run("UPDATE session_ids SET next_seq = ? WHERE session_id = ?", place, session.session_id)
-    return Taken(standing=here.standing, place=place, written=written, without_id=tuple(without_id))
+    return Taken(standing=here.standing, key=session.key, place=place, written=written, without_id=tuple(without_id))
 
 
-def _differs(here: _Here, place: int) -> Taken:
+def _differs(session: Session, here: _Here, place: int) -> Taken:
     if here.standing is Standing.HALF:  # nobody has seen that half
-        return Taken(standing=here.standing, starts_over=True)
+        return Taken(standing=here.standing, key=session.key, starts_over=True)
     reason = f"it has gone on here since it was taken: the two differ from message {place + 1} on"
-    return Taken(standing=here.standing, refusal=reason)
+    return Taken(standing=here.standing, key=session.key, refusal=reason)
 
 
 def _choose_id(tx: Tx, session_id: str, place: int, ids: Sequence[str]) -> tuple[str | None, bool]:

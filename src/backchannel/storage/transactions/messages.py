@@ -13,6 +13,10 @@ from backchannel.storage.tx import Row, Tx, required
 
 LOOKED_BACK = 50
 """How many messages are looked at for a run's last words."""
+FIRST_READ, MOST_READ = 8, 64
+"""How many messages are read at a time: few at first, since they may be megabytes."""
+LARGEST_PAGE = 16 * 1024 * 1024
+_BEHIND_ALL = 1 << 62
 
 
 class HistoryPage(msgspec.Struct, frozen=True):
@@ -61,20 +65,31 @@ def find_in(tx: Tx, session_id: str, message_id: str) -> Message:
 def history(
     tx: Tx, session_id: str, *, limit: int, before: str | None, after: str | None, with_tools: bool
 ) -> HistoryPage:
-    """Read a page: the newest, the ones before a message, or the ones after one."""
-    where, values = "session_id = ?", [session_id]
-    if not with_tools:
-        where += " AND role <> 'toolResult'"
-    if after is not None:
-        where += f" AND seq > {seq_of(tx, session_id, after)}"
-    if before is not None:
-        where += f" AND seq < {seq_of(tx, session_id, before)}"
-    order = "ASC" if after is not None else "DESC"
-    rows = tx.all(f"SELECT body FROM messages WHERE {where} ORDER BY seq {order} LIMIT ?", *values, limit + 1)
-    page = [decode_message(body) for (body,) in rows[:limit]]
-    if after is None:
-        page.reverse()
-    return HistoryPage(page, len(rows) > limit)
+    """Read a page: the newest, the ones before a message, or the ones after one. Of long messages it has fewer."""
+    low = -1 if after is None else seq_of(tx, session_id, after)
+    high = _BEHIND_ALL if before is None else seq_of(tx, session_id, before)
+    order = "DESC" if after is None else "ASC"
+    roles = "" if with_tools else " AND role <> 'toolResult'"
+    found: list[str] = []
+    size, count, has_more = 0, FIRST_READ, True
+    while has_more and len(found) <= limit and size < LARGEST_PAGE:
+        count = min(count, limit + 1 - len(found))
+        rows = tx.all(
+            f"SELECT seq, body FROM messages WHERE session_id = ? AND seq > ? AND seq < ?{roles} "
+            f"ORDER BY seq {order} LIMIT ?",
+            session_id,
+            low,
+            high,
+            count,
+        )
+        found.extend(body for _, body in rows)
+        size += sum(len(body) for _, body in rows)
+        has_more = len(rows) == count
+        if has_more:
+            low, high = (low, rows[-1][0]) if after is None else (rows[-1][0], high)
+        count = min(2 * count, MOST_READ)
+    page = [decode_message(body) for body in (found[:-1] if has_more else found)]
+    return HistoryPage(page[::-1] if after is None else page, has_more)
 
 
 def last_text_of(tx: Tx, session_id: str, run_id: str, role: Role) -> str | None:
@@ -113,18 +128,19 @@ def seq_of(tx: Tx, session_id: str, message_id: str) -> int:
 def read_back(tx: Tx, session_id: str, *, max_bytes: int) -> HistoryPage:
     """Read the newest messages, oldest first, until about `max_bytes` of them are there."""
     found: list[str] = []
-    size, before = 0, 1 << 62
+    size, before, count = 0, _BEHIND_ALL, FIRST_READ
     while size < max_bytes:
         rows = tx.all(
-            "SELECT seq, body FROM messages WHERE session_id = ? AND seq < ? ORDER BY seq DESC LIMIT 64",
+            "SELECT seq, body FROM messages WHERE session_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
             session_id,
             before,
+            count,
         )
         found.extend(body for _, body in rows)
         size += sum(len(body) for _, body in rows)
-        if len(rows) < 64:
+        if len(rows) < count:
             return HistoryPage([decode_message(body) for body in reversed(found)], False)
-        before = rows[-1][0]
+        before, count = rows[-1][0], min(2 * count, MOST_READ)
     return HistoryPage([decode_message(body) for body in reversed(found)], before > 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ def find(tx: Tx, run_id: str) -> Run | None:
 def need(tx: Tx, run_id: str) -> Run:
     run = find(tx, run_id)
     if run is None:
-        raise RunNotFound(f"no run {run_id!r}: `runs.list` shows those there are", runId=run_id)
+        raise RunNotFound(f"no run {run_id!r} (runs.list shows those there are)", runId=run_id)
     return run
 
 
@@ -156,11 +157,13 @@ def _insert(
 
 
 def free_id(tx: Tx, wanted: str) -> str:
-    """Give a run of a flow the id that follows from the flow's own, unless somebody has called a run so.
+    """Give a run the id that follows from what it is for or, if somebody has called a run so, one like it.
 
     Clients' keys are ids of their runs: with a name that can be guessed, nobody may keep a step from happening.
     """
-    return wanted if find(tx, wanted) is None else new_id()
+    used = "SELECT 1 FROM runs WHERE id = ? UNION ALL SELECT 1 FROM idempotency WHERE key = ?"
+    names = itertools.chain([wanted], (f"{wanted}#{n}" for n in itertools.count(2)))
+    return next(name for name in names if tx.one(used, name, name) is None)
 
 
 def queue_step(tx: Tx, request: RunRequest, now: int) -> None:

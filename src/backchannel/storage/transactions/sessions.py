@@ -17,6 +17,8 @@ from backchannel.storage.ids import new_session_id
 from backchannel.storage.tx import Row, Tx, columns, required
 
 FIELDS = columns(Session.__struct_fields__)
+FIRST_RUN = "(SELECT min(position) FROM runs WHERE session_key = sessions.key)"
+"""Tells sessions apart that were made in the same millisecond: runs are counted as they are accepted."""
 
 
 class SessionIdEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -47,7 +49,7 @@ def need(tx: Tx, key: str) -> Session:
     """Load a session that must be there and not be archived."""
     session = find(tx, key)
     if session is None or session.archived_at is not None:
-        raise SessionNotFound(f"no session {key!r}: `sessions.list` shows those there are", sessionKey=key)
+        raise SessionNotFound(f"no session {key!r} (sessions.list shows those there are)", sessionKey=key)
     return session
 
 
@@ -295,10 +297,10 @@ def _escape_like(text: str) -> str:
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-def children(tx: Tx, key: str) -> list[Session]:
-    """List the sessions that one has spawned, oldest first, archived ones included."""
-    rows = tx.all(f"SELECT {FIELDS} FROM sessions WHERE spawned_by = ? ORDER BY created_at, key", key)
-    return [of_row(row) for row in rows]
+def child_keys(tx: Tx, key: str) -> list[str]:
+    """Name the sessions that one has spawned, oldest first, archived ones included: there may be thousands."""
+    rows = tx.all(f"SELECT key FROM sessions WHERE spawned_by = ? ORDER BY created_at, {FIRST_RUN}, key", key)
+    return [child for (child,) in rows]
 
 
 def agents_with_sessions(tx: Tx) -> list[str]:

@@ -18,7 +18,7 @@ from backchannel.core.delivery import Delivery
 from backchannel.core.exchange import is_deliverable
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, decode_message
-from backchannel.core.runs import Run, RunKind, RunRequest
+from backchannel.core.runs import FlowCall, Run, RunKind, RunRequest
 from backchannel.core.sessions import Address, Session, SessionPatch, read_address
 from backchannel.core.spawn_texts import stopped_text
 from backchannel.core.spawn_values import (
@@ -60,22 +60,10 @@ STOPPED = "its requester was stopped"
 DELETED = "its requester was deleted"
 
 
-class SpawnCall(msgspec.Struct, frozen=True, kw_only=True):
-    """The call that asks for a spawn; the same call always has the same ids."""
-
-    spawn_id: str
-    run_id: str
-    call_id: str | None = None
-    """The tool call in a run of the requester."""
-    calling_run: str | None = None
-    digest: str | None = None
-    """What the idempotency key of a call from outside stands for."""
-
-
 class SpawnAsk(msgspec.Struct, frozen=True, kw_only=True):
     """A spawn, as the tool asks for it; what it stands on is read in the unit that accepts it."""
 
-    call: SpawnCall
+    call: FlowCall
     requester: SessionKey
     child: SessionKey
     task: str
@@ -90,7 +78,7 @@ class SpawnAsk(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 0.0
 
 
-def repeat(tx: Tx, call: SpawnCall) -> Spawn | None:
+def repeat(tx: Tx, call: FlowCall) -> Spawn | None:
     """Find what the same call has started before.
 
     Raises:
@@ -98,7 +86,7 @@ def repeat(tx: Tx, call: SpawnCall) -> Spawn | None:
     """
     if call.digest is not None:
         idempotency.find_run(tx, call.run_id, call.digest)
-    return find(tx, call.spawn_id)
+    return find(tx, call.flow_id)
 
 
 def open_(
@@ -125,7 +113,7 @@ def open_(
     requester = _requester(tx, ask.requester, scheme, now)
     child = _make_child(tx, ask, scheme, now)
     spawn = Spawn(
-        id=ask.call.spawn_id,
+        id=ask.call.flow_id,
         requester=ask.requester,
         child=ask.child,
         task=ask.task,
@@ -140,7 +128,7 @@ def open_(
         model=ask.model,
         transcript=transcript(child.agent_id, child.session_id),
     )
-    _insert(tx, spawn, ask.call, now)
+    _insert(tx, flow.kept(spawn), ask.call, now)
     _queue(tx, spawn, flow.first_run(spawn, show(str(ask.requester))), now, timeout_s=ask.timeout_s)
     return spawn
 
@@ -190,7 +178,7 @@ def _make_child(tx: Tx, ask: SpawnAsk, scheme: KeyScheme, now: int) -> Session:
     return sessions.update(tx, str(ask.child), "spawned_by = ?", str(ask.requester))
 
 
-def _insert(tx: Tx, spawn: Spawn, call: SpawnCall, now: int) -> None:
+def _insert(tx: Tx, spawn: Spawn, call: FlowCall, now: int) -> None:
     delivery_id = new_id()
     tx.run(
         "INSERT INTO spawns (id, requester_key, requester_run, child_key, state, body, delivery_id, call_id, "

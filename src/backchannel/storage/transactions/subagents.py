@@ -29,6 +29,7 @@ def carry_out(tx: Tx, command: Command, session: Session | None, now: int) -> st
     family = None if session is None else families.family(tx, session.key, LISTED)
     numbers = {} if session is None else _numbers(tx, session.key)
     children = [] if family is None else [_view(kin, numbers[kin.session.key], now) for kin in family.children]
+    children.sort(key=lambda child: child.number)
     if command.argument is None:
         return list_text(children, 0 if family is None else family.total - len(children))
     child = find_child(children, command.argument)
@@ -58,7 +59,7 @@ def _stop(tx: Tx, key: str, now: int) -> int:
 
 def _numbers(tx: Tx, key: str) -> dict[str, int]:
     """Number the children of a session in the order in which they were started, archived ones included."""
-    return {child.key: number for number, child in enumerate(sessions.children(tx, key), start=1)}
+    return {child: number for number, child in enumerate(sessions.child_keys(tx, key), start=1)}
 
 
 def _view(kin: Kin, number: int, now: int) -> ChildView:
@@ -81,12 +82,12 @@ def _view(kin: Kin, number: int, now: int) -> ChildView:
 
 def _doing(story: SpawnStory) -> str:
     if story.spawn.state is State.ANNOUNCE:
-        return "reporting"
-    return "success" if story.run.state.value == "ok" else story.run.state.value
+        return "announcing"
+    return story.run.state.value
 
 
 def _runtime_ms(story: SpawnStory, now: int) -> int | None:
     run = story.run
     if run.started_at is None:
         return None
-    return run.ran_ms if run.is_finished else now - run.started_at
+    return run.ran_ms if run.is_finished else max(0, now - run.started_at)

@@ -9,8 +9,9 @@ from functools import partial
 from backchannel.core.channels import ChannelError, Sent
 from backchannel.core.delivery import Delivery, DeliveryLane, DeliveryState, Part
 from backchannel.core.sessions import Address
-from backchannel.storage.transactions import deliveries, exchanges, idempotency
-from backchannel.storage.transactions.deliveries import Claimed, Post, Receipt
+from backchannel.storage.transactions import deliveries, exchanges, idempotency, mending, sending
+from backchannel.storage.transactions.deliveries import Post, Receipt
+from backchannel.storage.transactions.sending import Claimed
 from backchannel.storage.tx import Tx
 from backchannel.storage.units.base import Units
 
@@ -26,40 +27,38 @@ class DeliveryUnits(Units):
         """
 
         def unit(tx: Tx) -> Receipt:
-            if idempotency_key is not None and (known := idempotency.find_result(tx, idempotency_key, digest)):
-                return deliveries.receipt(tx, known)
-            made = deliveries.post(tx, post, now, outlets)
-            if idempotency_key is not None:
-                idempotency.remember_result(tx, idempotency_key, digest, made.id, now)
-            return deliveries.receipt(tx, made.id)
+            known = idempotency.once(
+                tx, idempotency_key, digest, now, lambda: deliveries.post(tx, post, now, outlets).id
+            )
+            return deliveries.receipt(tx, known)
 
         now, outlets = self._now, self.outlets
         return await self._driver.write(unit)
 
     def claim_part(self, lane: DeliveryLane) -> asyncio.Future[Claimed | None]:
         """Mark the next part of a lane as being sent, if it is time."""
-        return self._driver.write(partial(deliveries.claim, lane=lane, outlets=self.outlets, now=self._now))
+        return self._driver.write(partial(sending.claim, lane=lane, outlets=self.outlets, now=self._now))
 
     def settle_part(self, part: Part, answer: Sent | ChannelError, *, takes_key: bool) -> asyncio.Future[Delivery]:
         """Write what an attempt to send a part came to."""
-        unit = partial(deliveries.attempted, claimed=part, answer=answer, takes_key=takes_key, now=self._now)
+        unit = partial(sending.attempted, claimed=part, answer=answer, takes_key=takes_key, now=self._now)
         return self._driver.write(unit)
 
     async def recover_deliveries(self, takes_key: Callable[[str], bool]) -> None:
         """Decide on every part that was being sent when its process ended."""
-        if self._driver.look(deliveries.any_sending):
-            await self._driver.write(partial(deliveries.recover, takes_key=takes_key, now=self._now))
+        if self._driver.look(sending.any_sending):
+            await self._driver.write(partial(sending.recover, takes_key=takes_key, now=self._now))
 
     async def lanes_in_line(self) -> list[DeliveryLane]:
-        return await self._read(deliveries.lanes_in_line)
+        return await self._read(sending.lanes_in_line)
 
     async def lanes_due(self) -> list[DeliveryLane]:
         """Name the lanes whose retry has come."""
-        return self._driver.look(partial(deliveries.lanes_due, now=self._now))
+        return self._driver.look(partial(sending.lanes_due, now=self._now))
 
     async def next_delivery_due(self) -> int | None:
         """Tell when the next retry is due, after those that are."""
-        return self._driver.look(partial(deliveries.next_due, now=self._now))
+        return self._driver.look(partial(sending.next_due, now=self._now))
 
     async def receipt(self, delivery_id: str) -> Receipt:
         """Load a delivery with its parts.
@@ -87,15 +86,15 @@ class DeliveryUnits(Units):
         def unit(tx: Tx) -> Receipt:
             if exchanges.announce_again(tx, deliveries.need(tx, delivery_id), now):
                 return deliveries.receipt(tx, delivery_id)
-            return deliveries.retry(tx, delivery_id, outlets, now)
+            return mending.retry(tx, delivery_id, outlets, now)
 
         now, outlets = self._now, self.outlets
         return await self._driver.write(unit)
 
     async def reroute_delivery(self, delivery_id: str, address: Address) -> Receipt:
         return await self._driver.write(
-            partial(deliveries.reroute, delivery_id=delivery_id, address=address, outlets=self.outlets, now=self._now)
+            partial(mending.reroute, delivery_id=delivery_id, address=address, outlets=self.outlets, now=self._now)
         )
 
     async def drop_delivery(self, delivery_id: str) -> Receipt:
-        return await self._driver.write(partial(deliveries.drop, delivery_id=delivery_id, now=self._now))
+        return await self._driver.write(partial(mending.drop, delivery_id=delivery_id, now=self._now))

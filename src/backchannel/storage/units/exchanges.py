@@ -6,8 +6,9 @@ from functools import partial
 
 from backchannel.core.exchange import SendLimits
 from backchannel.core.exchange_values import Refused
-from backchannel.storage.transactions import exchanges
-from backchannel.storage.transactions.exchanges import Ask, Opened, Story
+from backchannel.storage.transactions import exchanges, sends
+from backchannel.storage.transactions.exchanges import Opened, Story
+from backchannel.storage.transactions.sends import Ask
 from backchannel.storage.tx import Check
 from backchannel.storage.units.base import Units
 
@@ -17,7 +18,7 @@ class ExchangeUnits(Units):
 
     async def open_exchange(self, ask: Ask, limits: SendLimits, check: Check) -> Opened | Refused:
         """Accept a send with its primary run, its receipt and its wait; the same call again finds the first."""
-        unit = partial(exchanges.open_, ask=ask, scheme=self.scheme, limits=limits, check=check, now=self._now)
+        unit = partial(sends.open_, ask=ask, scheme=self.scheme, limits=limits, check=check, now=self._now)
         return await self._driver.write(unit)
 
     async def repeat_send(self, call_id: str) -> Opened | None:

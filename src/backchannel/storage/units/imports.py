@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from backchannel.core.sessions import Session
-from backchannel.storage.transactions import exports, imports
+from backchannel.storage.transactions import imports
 from backchannel.storage.transactions.imports import Batch, Taken
 from backchannel.storage.units.base import Units
 
@@ -16,7 +16,3 @@ class ImportUnits(Units):
     async def take_session(self, session: Session, batch: Batch) -> Taken:
         """Write what is missing of a batch of a session's messages, and with the last one the session itself."""
         return await self._driver.write(partial(imports.take, session=session, batch=batch, now=self._now))
-
-    async def transcript_bytes(self, session_id: str) -> int:
-        """Tell how large a transcript's file is when nothing is missing in it."""
-        return await self._read(partial(exports.transcript_bytes, session_id=session_id))

@@ -47,17 +47,14 @@ class InboundUnits(Units):
         asker = Asker(standing=standing, agent_model=agent_model, judge=judge)
 
         def unit(tx: Tx) -> str:
-            if idempotency_key is not None and (known := idempotency.find_result(tx, idempotency_key, digest)):
-                return known
-            if (session := sessions.find(tx, str(key))) is not None:
-                sessions.check_current(session, expected_session_id)
-            if isinstance(command, CommandReply):
-                text = command.text
-            else:
-                text = commands.carry_out(tx, command, key, self.scheme, asker, now)
-            if idempotency_key is not None:
-                idempotency.remember_result(tx, idempotency_key, digest, text, now)
-            return text
+            def do() -> str:
+                if (session := sessions.find(tx, str(key))) is not None:
+                    sessions.check_current(session, expected_session_id)
+                if isinstance(command, CommandReply):
+                    return command.text
+                return commands.carry_out(tx, command, key, self.scheme, asker, now)
+
+            return idempotency.once(tx, idempotency_key, digest, now, do)
 
         now = self._now
         return await self._driver.write(unit)

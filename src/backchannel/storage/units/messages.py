@@ -87,12 +87,11 @@ class MessageUnits(Units):
         """
 
         def unit(tx: Tx) -> str:
-            if idempotency_key is not None and (known := idempotency.find_result(tx, idempotency_key, digest)):
-                return known
-            inbox.add_note(tx, key, self.scheme, note, now)
-            if idempotency_key is not None:
-                idempotency.remember_result(tx, idempotency_key, digest, note.id, now)
-            return note.id
+            def add() -> str:
+                inbox.add_note(tx, key, self.scheme, note, now)
+                return note.id
+
+            return idempotency.once(tx, idempotency_key, digest, now, add)
 
         now = self._now
         return await self._driver.write(unit)

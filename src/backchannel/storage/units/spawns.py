@@ -5,17 +5,18 @@ from __future__ import annotations
 from functools import partial
 
 from backchannel.core.chain import ChainLimits
+from backchannel.core.runs import FlowCall
 from backchannel.core.spawn_values import Refused, Spawn
 from backchannel.storage.transactions import families, spawns
 from backchannel.storage.transactions.families import Family, SpawnStory
-from backchannel.storage.transactions.spawns import SpawnAsk, SpawnCall
+from backchannel.storage.transactions.spawns import SpawnAsk
 from backchannel.storage.units.base import Units
 
 
 class SpawnUnits(Units):
     """What `sessions_spawn` started."""
 
-    async def repeat_spawn(self, call: SpawnCall) -> Spawn | None:
+    async def repeat_spawn(self, call: FlowCall) -> Spawn | None:
         """Find what the same call has started before; None for one that is made for the first time.
 
         Raises:

@@ -1,0 +1,156 @@
+"""The pieces of a conversation, cut to what a model's context window takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from backchannel.core.messages import ImageBlock, Message, Role, text_content, text_of
+from backchannel.core.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, estimate_tokens, text_tokens
+
+LINE_TOKENS = 64
+"""One line of ours, with its header."""
+
+_HEADER_TOKENS = 16  # `[<mark> user message]`, which a joined message may need
+_CUT_TOKENS = 256  # what stays of an old tool result that has to make room
+
+
+@dataclass(slots=True)
+class Said:
+    """What a model sees as a user message: somebody's words, or a note; the header goes on top of it."""
+
+    message: Message
+    header: str | None
+
+    @property
+    def tokens(self) -> int:
+        return estimate_tokens(self.message) + (text_tokens(self.header) if self.header else _HEADER_TOKENS)
+
+
+@dataclass(slots=True)
+class Step:
+    """A reply and the results of its tool calls, in order of the calls."""
+
+    reply: Message
+    results: list[Message]
+
+    @property
+    def tokens(self) -> int:
+        return LINE_TOKENS + estimate_tokens(self.reply) + sum(map(estimate_tokens, self.results))
+
+
+Piece = Said | Step
+
+
+def fit(pieces: list[Piece], budget: int, is_cut: bool) -> tuple[list[Piece], bool]:
+    """Leave out the oldest, up to something said; also tells whether anything was left out."""
+    start = current = _current_turn(pieces)
+    used = sum(piece.tokens for piece in pieces[current:])
+    if used > budget:
+        kept = _shrink(pieces[current:], budget)
+        return kept, len(kept) < len(pieces)
+    for i in range(current - 1, -1, -1):
+        used += pieces[i].tokens
+        if used > budget:
+            break
+        if isinstance(pieces[i], Said) or (i == 0 and not is_cut):
+            start = i
+    return pieces[start:], start > 0
+
+
+def _current_turn(pieces: list[Piece]) -> int:
+    """Find the newest user message; a note stands in where there is none, or the oldest piece."""
+    newest_note = 0
+    for i in range(len(pieces) - 1, -1, -1):
+        piece = pieces[i]
+        if isinstance(piece, Said):
+            if piece.message.role is Role.USER:
+                return i
+            newest_note = newest_note or i
+    return newest_note
+
+
+def _shrink(turn: list[Piece], budget: int) -> list[Piece]:
+    """Make the current turn fit: what it is about stays, its newest step stays, and old results go first."""
+    if isinstance(turn[0], Step):
+        return _shrink_steps(turn, budget)
+    rest = sum(piece.tokens for piece in turn[1:])
+    opening = _squeeze(turn[:1], max(budget - rest, budget * 3 // 4))
+    return opening + _shrink_steps(turn[1:], budget - opening[0].tokens)
+
+
+def _shrink_steps(pieces: list[Piece], room: int) -> list[Piece]:
+    if not pieces:
+        return []
+    last = max((i for i, piece in enumerate(pieces) if isinstance(piece, Step)), default=len(pieces) - 1)
+    older, newest = pieces[:last], pieces[last:]
+    # One huge result must not push out all that was done before it: it gets half, and more if that is free.
+    newest = _squeeze(newest, max(room - sum(piece.tokens for piece in older), room // 2))
+    return _thin_out(older, room - sum(piece.tokens for piece in newest)) + newest
+
+
+def _thin_out(pieces: list[Piece], room: int) -> list[Piece]:
+    """Cut results and notes, the oldest first; if that is not enough, leave out whole pieces, the oldest first."""
+    sizes = [piece.tokens for piece in pieces]
+    excess = sum(sizes) - room
+    thinned = list(pieces)
+    for i, piece in enumerate(pieces):
+        if excess <= 0:
+            return thinned
+        thinned[i] = _cut_piece(piece, _CUT_TOKENS)
+        excess += thinned[i].tokens - sizes[i]
+    start = 0
+    while excess > 0 and start < len(thinned):
+        excess -= thinned[start].tokens
+        start += 1
+    return thinned[start:]
+
+
+def _squeeze(pieces: list[Piece], room: int) -> list[Piece]:
+    """Cut the longest results and notes to one length, such that all fit; replies cannot be cut."""
+    total = sum(piece.tokens for piece in pieces)
+    if total <= room:
+        return pieces
+    sizes = sorted(estimate_tokens(message) for piece in pieces for message in _cuttable(piece))
+    left = room - (total - sum(sizes))
+    limit = 0
+    for i, size in enumerate(sizes):
+        limit = left // (len(sizes) - i)
+        if size > limit:
+            break
+        left -= size
+    return [_cut_piece(piece, limit) for piece in pieces]
+
+
+def _cuttable(piece: Piece) -> list[Message]:
+    return piece.results if isinstance(piece, Step) else [piece.message]
+
+
+def _cut_piece(piece: Piece, limit: int) -> Piece:
+    if isinstance(piece, Step):
+        return replace(piece, results=[_cut(message, limit) for message in piece.results])
+    return replace(piece, message=_cut(piece.message, limit))
+
+
+def _cut(message: Message, limit: int) -> Message:
+    """Cut a message to a number of tokens: images that do not fit, and the middle of its text."""
+    if estimate_tokens(message) <= limit:
+        return message
+    room = limit - MESSAGE_TOKENS
+    images = [block for block in message.content if isinstance(block, ImageBlock)]
+    kept = images[: max(0, room - LINE_TOKENS) // IMAGE_TOKENS]
+    notice = f"[images left out: {len(images) - len(kept)}]" if len(kept) < len(images) else ""
+    text = _cut_text(text_of(message.content), room - len(kept) * IMAGE_TOKENS - text_tokens(notice))
+    lines = "\n".join(line for line in (text, notice) if line)
+    return msgspec.structs.replace(message, content=(*text_content(lines), *kept))
+
+
+def _cut_text(text: str, limit: int) -> str:
+    if text_tokens(text) <= max(limit, _HEADER_TOKENS):
+        return text  # what tells of the cut would be longer
+    raw = text.encode(errors="surrogatepass")
+    half = max(0, (limit - _HEADER_TOKENS) * 3 // 2)
+    head = raw[:half].decode(errors="ignore")
+    tail = raw[len(raw) - half :].decode(errors="ignore")
+    return f"{head}\n[characters left out here: {len(text) - len(head) - len(tail)}]\n{tail}".strip()

@@ -1,0 +1,153 @@
+"""Exports: sessions and their transcripts as they are stored, a page at a time.
+
+`sessions.export` tells how long each transcript is at the moment of its row, and `transcripts.read` reads up to there:
+transcripts only grow, so the two together are the session as it was at that moment, whatever is said to it meanwhile.
+Nothing is kept between two pages, so they can be asked for over a restart of the gateway.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Raw, field
+
+from backchannel.core.foreign.writing import entry_of, header_of
+from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey, normalise_agent_id
+from backchannel.core.sessions import Session
+from backchannel.errors import SessionNotFound
+from backchannel.gateway.addressing import find_session
+from backchannel.gateway.call import Call
+from backchannel.gateway.protocol import Method, Scope
+from backchannel.storage.foreign import iso_time
+from backchannel.storage.transactions.exports import PAGE_SIZE, Listed, Passage, Place
+from backchannel.tools.inputs import Answer, Params
+
+_LISTED, _MOST_LISTED, _MOST_KEYS = 100, 500, 100
+_FAR = 2**53
+_ROOM = 5
+"""A character has four bytes at most, on the wire too; the rest of the frame is for what is around."""
+
+Count = Annotated[int, Meta(ge=0, le=_FAR)]
+
+
+class SessionsExportParams(Params, frozen=True, kw_only=True):
+    keys: Annotated[list[str], Meta(min_length=1, max_length=_MOST_KEYS)] | None = None
+    agent_id: str | None = None
+    archived: bool = False
+    after: Annotated[str, Meta(max_length=MAX_KEY_LENGTH)] = ""
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _LISTED
+
+
+class ExportedSession(Answer, frozen=True, kw_only=True):
+    key: str
+    session_id: str
+    agent_id: str
+    length: int
+    entry: dict[str, Any]
+    header: dict[str, Any]
+
+
+class SessionsExported(Answer, frozen=True, kw_only=True):
+    sessions: list[ExportedSession]
+    next: str | None = None
+
+
+class TranscriptsReadParams(Params, frozen=True, kw_only=True):
+    session_id: str
+    start: Count = field(name="from", default=0)
+    offset: Count = 0
+    until: Count | None = None
+
+
+class TranscriptRead(Answer, frozen=True, kw_only=True):
+    lines: list[Raw]
+    part: str | None = None
+    """Some of the text of a message that is too long for a frame."""
+    next: int | None = None
+    offset: int = 0
+    """How much of the message at `next` was read already."""
+
+
+async def sessions_export(call: Call, params: SessionsExportParams) -> SessionsExported:
+    """Lists sessions by their keys, each as an export writes it and with the number of its messages, at one moment.
+
+    A page can be short, or even empty, and have a `next`: what is left out was looked at too.
+    """
+    gateway, limit = call.gateway, min(params.limit, _MOST_LISTED)
+    found = await gateway.store.sessions_by_key(
+        params.after,
+        limit + 1,
+        agent_id=None if params.agent_id is None else normalise_agent_id(params.agent_id),
+        keys=None if params.keys is None else await _read_keys(call, params.keys),
+    )
+    page = found[:limit]
+    return SessionsExported(
+        sessions=[_exported(listed) for listed in page if _is_wanted(call, params, listed.session)],
+        next=page[-1].session.key if len(found) > limit else None,
+    )
+
+
+async def _read_keys(call: Call, texts: list[str]) -> list[str]:
+    return sorted({(await find_session(call.gateway, text, archived=True)).key for text in texts})
+
+
+def _is_wanted(call: Call, params: SessionsExportParams, session: Session) -> bool:
+    if session.archived_at is not None and not params.archived:
+        return False
+    return call.gateway.scheme.is_listed(SessionKey.stored(session.key))
+
+
+def _exported(listed: Listed) -> ExportedSession:
+    session = listed.session
+    return ExportedSession(
+        key=session.key,
+        session_id=session.session_id,
+        agent_id=session.agent_id,
+        length=listed.length,
+        entry=entry_of(session),
+        header=header_of(session, iso_time(session.created_at)),
+    )
+
+
+async def transcripts_read(call: Call, params: TranscriptsReadParams) -> TranscriptRead:
+    """Reads messages of a transcript as they are stored, up to `until`, about a megabyte a page."""
+    await _check_transcript(call, params.session_id)
+    size = min(PAGE_SIZE, call.door.limits.frame_bytes // _ROOM)
+    place, until = Place(params.start, params.offset), _FAR if params.until is None else params.until
+    return _shown(await call.gateway.store.read_transcript(params.session_id, place, until, size))
+
+
+async def _check_transcript(call: Call, session_id: str) -> None:
+    """Refuse what is nobody's transcript, or that of a session which cannot be seen."""
+    entry = await call.gateway.store.session_by_id(session_id)
+    is_whole = entry is not None and entry.end_reason != "importing"
+    if entry is None or not is_whole or not call.gateway.scheme.is_listed(SessionKey.stored(entry.key)):
+        raise SessionNotFound(f"no session has or had the id {session_id[:80]!r} (sessions.export shows them)")
+
+
+def _shown(passage: Passage) -> TranscriptRead:
+    lines = [Raw(line.encode()) for line in passage.lines]
+    if passage.next is None:
+        return TranscriptRead(lines=lines, part=passage.part)
+    return TranscriptRead(lines=lines, part=passage.part, next=passage.next.seq, offset=passage.next.offset)
+
+
+METHODS: tuple[Method[Any], ...] = (
+    Method(
+        "sessions.export",
+        SessionsExportParams,
+        Scope.READ,
+        sessions_export,
+        "`{sessions: [{key, sessionId, agentId, length, entry, header}], next?}`: `entry` is for `sessions.json`, "
+        "`header` for the first line of the transcript; `next` is the `after` of the next page, and can come with an "
+        "empty one",
+    ),
+    Method(
+        "transcripts.read",
+        TranscriptsReadParams,
+        Scope.READ,
+        transcripts_read,
+        "`{lines, part?, next?, offset?}`; `next` and `offset` are the `from` and `offset` of the next page. A message "
+        "too long for a page comes alone, as JSON text in several `part`s: the last one has no `offset` beside it",
+    ),
+)

@@ -1,0 +1,165 @@
+"""Sending: the parts of a delivery are claimed, sent and settled, one commit each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from backchannel.core.channels import ChannelError, Sent
+from backchannel.core.delivery import (
+    Attempted,
+    Delivery,
+    DeliveryLane,
+    DeliveryState,
+    Part,
+    Tries,
+    after_attempt,
+    after_crash,
+    state_of,
+)
+from backchannel.core.sessions import WEBCHAT
+from backchannel.storage.transactions import deliveries
+from backchannel.storage.transactions.deliveries import Outlets
+from backchannel.storage.tx import Tx, required
+
+# Rows that stand in line, in the words of their index.
+IN_LINE = "state IN ('pending', 'sending') AND text IS NOT NULL"
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A part that may be sent now, and nobody else sends."""
+
+    delivery: Delivery
+    part: Part
+
+
+def _in(lane: DeliveryLane) -> tuple[str, list[str]]:
+    """Say which rows stand in a lane, so that their index is entered at it."""
+    where, values = "channel = ? AND account_id = ? AND target = ?", [lane.channel, lane.account_id, lane.to]
+    if lane.thread_id is None:
+        return f"{where} AND thread_id IS NULL AND {IN_LINE}", values
+    return f"{where} AND thread_id = ? AND {IN_LINE}", [*values, lane.thread_id]
+
+
+def claim(tx: Tx, lane: DeliveryLane, outlets: Outlets, now: int) -> Claimed | None:
+    """Mark the next part of a lane as being sent, unless it waits for its time or another is on its way.
+
+    A delivery whose turn comes first is judged by its real destination, and split for it. Those for webchat are settled
+    here.
+    """
+    where, values = _in(lane)
+    while row := tx.one(f"SELECT {deliveries.FIELDS} FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values):
+        head = deliveries.of_row(row)
+        if head.state is DeliveryState.SENDING or (head.due_at is not None and head.due_at > now):
+            return None
+        if not _has_parts(tx, head.id):
+            head = deliveries.prepare(tx, head, outlets, now)
+        elif outlets.limit(lane.channel) is None:
+            head = _fail(tx, head.id, deliveries.no_channel(lane.channel, outlets), now)
+        if head.state is DeliveryState.PENDING:
+            claimed = _begin(tx, head, now)
+            if lane.channel != WEBCHAT.channel:
+                return claimed
+            # The message is in the transcript, and this commit is told as a `chat` event: nobody else has to take it.
+            _write(tx, claimed.part, Attempted(state=DeliveryState.SENT), now)
+    return None
+
+
+def _has_parts(tx: Tx, delivery_id: str) -> bool:
+    row = tx.one("SELECT 1 FROM delivery_parts WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')", delivery_id)
+    return row is not None
+
+
+def _begin(tx: Tx, head: Delivery, now: int) -> Claimed:
+    part = tx.one(
+        "UPDATE delivery_parts SET state = 'sending', attempts = attempts + 1, error = NULL, "
+        "first_attempt_at = coalesce(first_attempt_at, ?) WHERE delivery_id = ? AND n = "
+        "(SELECT min(n) FROM delivery_parts WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')) "
+        f"RETURNING {deliveries.PART_FIELDS}",
+        now,
+        head.id,
+        head.id,
+    )
+    sending = deliveries.update(
+        tx, head.id, state=DeliveryState.SENDING.value, attempts=head.attempts + 1, due_at=None, updated_at=now
+    )
+    return Claimed(sending, deliveries.part_of_row(required(part)))
+
+
+def _fail(tx: Tx, delivery_id: str, error: str, now: int) -> Delivery:
+    tx.run(
+        "UPDATE delivery_parts SET state = 'failed', error = ? WHERE delivery_id = ? AND state = 'pending'",
+        error,
+        delivery_id,
+    )
+    return deliveries.settle(tx, delivery_id, DeliveryState.FAILED, error, now)
+
+
+def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: bool, now: int) -> Delivery:
+    """Write what an attempt came to; one that is not the part's last any more changes nothing."""
+    row = tx.one(
+        f"SELECT {deliveries.PART_FIELDS} FROM delivery_parts WHERE delivery_id = ? AND n = ?",
+        claimed.delivery_id,
+        claimed.n,
+    )
+    part = None if row is None else deliveries.part_of_row(row)
+    if part is None or part.state is not DeliveryState.SENDING or part.attempts != claimed.attempts:
+        return deliveries.need(tx, claimed.delivery_id)
+    tries = Tries(part.attempts, part.first_attempt_at or now)
+    return _write(tx, part, after_attempt(answer, tries, takes_key=takes_key, now_ms=now), now)
+
+
+def _write(tx: Tx, part: Part, made: Attempted, now: int) -> Delivery:
+    tx.run(
+        "UPDATE delivery_parts SET state = ?, message_id = ?, error = ? WHERE delivery_id = ? AND n = ?",
+        made.state.value,
+        made.message_id,
+        made.error,
+        part.delivery_id,
+        part.n,
+    )
+    rows = tx.all(
+        "SELECT state FROM delivery_parts WHERE delivery_id = ? AND state <> 'dropped' ORDER BY n", part.delivery_id
+    )
+    state = state_of([DeliveryState(state) for (state,) in rows])
+    return deliveries.update(
+        tx, part.delivery_id, state=state.value, due_at=made.due_at, error=made.error, updated_at=now
+    )
+
+
+def any_sending(tx: Tx) -> bool:
+    """Whether a process ended while it was sending something."""
+    return tx.one("SELECT 1 FROM deliveries WHERE state = 'sending' LIMIT 1") is not None
+
+
+def recover(tx: Tx, takes_key: Callable[[str], bool], now: int) -> None:
+    """Decide on every part that was being sent when its process ended."""
+    rows = tx.all("SELECT id, channel FROM deliveries WHERE state = 'sending' ORDER BY id")
+    for delivery_id, channel in rows:
+        for part in deliveries.parts_of(tx, delivery_id):
+            made = after_crash(part.state, part.attempts, takes_key=takes_key(channel))
+            if made is not None:
+                _write(tx, part, made, now)
+
+
+def lanes_in_line(tx: Tx) -> list[DeliveryLane]:
+    """Name the lanes that have something to send, now or later."""
+    rows = tx.all(f"SELECT DISTINCT channel, account_id, target, thread_id FROM deliveries WHERE {IN_LINE}")
+    return [DeliveryLane(*row) for row in rows]
+
+
+def lanes_due(tx: Tx, now: int) -> list[DeliveryLane]:
+    """Name the lanes whose retry has come."""
+    rows = tx.all(
+        "SELECT channel, account_id, target, thread_id FROM deliveries "
+        "WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at",
+        now,
+    )
+    return [DeliveryLane(*row) for row in rows]
+
+
+def next_due(tx: Tx, now: int) -> int | None:
+    """Tell when the next retry is due, after those that are."""
+    row = tx.one("SELECT min(due_at) FROM deliveries WHERE due_at IS NOT NULL AND due_at > ?", now)
+    return None if row is None else row[0]

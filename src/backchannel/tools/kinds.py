@@ -1,0 +1,177 @@
+"""The types of parameters and answers, put into words: for errors and the reference pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+from msgspec import inspect
+
+from backchannel.config.findings import nearest
+from backchannel.errors import InvalidRequest
+from backchannel.tools.inputs import CLIENTS_KEY, NAME, ONE_LINE, Params
+
+_PATTERNS = {
+    ONE_LINE: ", on one line",
+    NAME: ", on one line and not blank",
+    CLIENTS_KEY: ", on one line; `hook/…` and `agent:<id>:node-<id>/…` are those of hooks and nodes",
+}
+_PLACED = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+_GOT = re.compile(r", got `(\w+)`$|^Invalid enum value (.+)", re.DOTALL)
+_SORTS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a fractional number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+"""The decoder's words for what came, in ours."""
+
+
+class Described(NamedTuple):
+    """A field, as people are told of it."""
+
+    name: str
+    kind: str
+    default: str
+    meaning: str
+
+
+def describe(struct: type[msgspec.Struct]) -> Iterator[Described]:
+    """Tell of every field of parameters or of an answer."""
+    for field in fields_of(struct):
+        kind, meaning = field.type, ""
+        if isinstance(kind, inspect.Metadata):
+            meaning = str((kind.extra_json_schema or {}).get("description", ""))
+        shown = in_words(kind) + (" | null" if _can_be_cleared(field) else "")
+        yield Described(f"`{field.encode_name}`", shown, _default_in_words(field), meaning)
+
+
+def fields_of(struct: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
+    described = inspect.type_info(struct)
+    assert isinstance(described, inspect.StructType)
+    return described.fields
+
+
+def _can_be_cleared(field: inspect.Field) -> bool:
+    """Whether null says something else than leaving the parameter out, which then is unset."""
+    is_unset = not field.required and field.default is field.default_factory is msgspec.NODEFAULT
+    return is_unset and isinstance(field.type, inspect.UnionType) and field.type.includes_none
+
+
+def _default_in_words(field: inspect.Field) -> str:
+    """Tell what a parameter is when it is left out."""
+    if field.required:
+        return "required"
+    default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    return "–" if default in (None, msgspec.NODEFAULT) else f"`{msgspec.json.encode(default).decode()}`"
+
+
+def in_words(kind: inspect.Type) -> str:
+    """Tell a type and its limits to people."""
+    match kind:
+        case inspect.Metadata():
+            return in_words(kind.type)
+        case inspect.UnionType():
+            return " | ".join(in_words(each) for each in kind.types if not isinstance(each, inspect.NoneType))
+        case inspect.StrType():
+            return (
+                "text"
+                + _length(kind.min_length, kind.max_length, " characters")
+                + _PATTERNS.get(kind.pattern or "", "")
+            )
+        case inspect.IntType():
+            return "whole number" + _range(kind)
+        case inspect.FloatType():
+            return "number" + _range(kind)
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.LiteralType():
+            return " | ".join(f"`{value}`" for value in kind.values)
+        case inspect.EnumType():
+            return " | ".join(f"`{member.value}`" for member in kind.cls)
+        case inspect.ListType() | inspect.VarTupleType():
+            return f"list of {in_words(kind.item_type)}" + _length(kind.min_length, kind.max_length, " of them")
+        case inspect.StructType():
+            names = (field.encode_name + ("" if field.required else "?") for field in kind.fields)
+            return f"`{{{', '.join(names)}}}`"
+        case inspect.DictType():
+            return "object"
+        case inspect.RawType():
+            return "message"
+    return "any"
+
+
+def _length(low: int | None, high: int | None, of_what: str) -> str:
+    if high is None:
+        return ", not empty" if low == 1 else f", at least {low}{of_what}" if low else ""
+    return f", {low} to {high}{of_what}" if low else f", at most {high}{of_what}"
+
+
+def _range(kind: inspect.IntType | inspect.FloatType) -> str:
+    low = f"over {kind.gt:g}" if kind.gt is not None else "" if kind.ge is None else f"{kind.ge:g}"
+    if kind.le is None:
+        return f", {low} or more" if low else ""
+    return f", {low} to {kind.le:.0f}" if low else f", at most {kind.le:.0f}"
+
+
+def bad_params(method: str, error: msgspec.ValidationError, params: type[Params]) -> InvalidRequest:
+    """Turn what the decoder said into an error that names the parameter and what would work."""
+    placed = _PLACED.fullmatch(str(error))
+    said, place = placed.groups() if placed else (str(error), "")
+    kind = _kind_at(inspect.type_info(params), place)
+    if said.startswith("Object "):
+        structs = (each for each in _choices(kind) if isinstance(each, inspect.StructType))
+        known = [field.encode_name for struct in structs for field in struct.fields]
+        return _bad_field(method, said, place, known)
+    return InvalidRequest(f"{method}: {place or 'params'}: {_wrong(said, kind)}", **({"param": place} if place else {}))
+
+
+def _bad_field(method: str, said: str, place: str, known: list[str]) -> InvalidRequest:
+    """Name a parameter that is unknown or missing: one of the request, or of an object in it."""
+    written = said.split("`")[1][:64]
+    name = f"{place}.{written}" if place else written
+    if said.startswith("Object missing"):
+        return InvalidRequest(f"{method}: the parameter {name} is missing", param=name)
+    close = nearest(written, known)
+    hint = f"did you mean {close}?" if close else f"known: {', '.join(sorted(known)) or 'none'}"
+    return InvalidRequest(f"{method}: unknown parameter {name!r} ({hint})", param=name)
+
+
+def _kind_at(kind: inspect.Type, place: str) -> inspect.Type:
+    """Find the type that is wanted at a place such as `deliver.to` or `kinds[0]`."""
+    for part in re.split(r"[.\[]", place) if place else ():
+        kind = next((inner for each in _choices(kind) for inner in _inside(each, part)), inspect.AnyType())
+    return kind
+
+
+def _choices(kind: inspect.Type) -> Iterator[inspect.Type]:
+    """List the plain types that a parameter may have."""
+    match kind:
+        case inspect.Metadata():
+            yield from _choices(kind.type)
+        case inspect.UnionType():
+            for each in kind.types:
+                yield from _choices(each)
+        case _:
+            yield kind
+
+
+def _inside(kind: inspect.Type, part: str) -> Iterator[inspect.Type]:
+    match kind:
+        case inspect.StructType():
+            yield from (field.type for field in kind.fields if field.encode_name == part)
+        case inspect.ListType() | inspect.VarTupleType():
+            yield kind.item_type
+
+
+def _wrong(said: str, kind: inspect.Type) -> str:
+    """Say what came, where the decoder tells it, and what would work."""
+    expected = f"expected {in_words(kind)}"
+    if got := _GOT.search(said):
+        sort, word = got.groups()
+        return f"got {word[:64] if word else _SORTS.get(sort, sort)}, {expected}"
+    return expected if said.startswith("Expected ") else f"{said}, {expected}"

@@ -1,0 +1,28 @@
+"""What a terminal's screen shows after what a program wrote: as much of one as a prompt and its posts need."""
+
+from __future__ import annotations
+
+import re
+
+_PIECES = re.compile(r"\x1b\[(?P<args>[0-9;?]*)(?P<verb>[a-zA-Z])|\x1b[=>]|(?P<key>.)", re.DOTALL)
+
+
+def read_screen(written: str) -> list[str]:
+    """Give the lines that are seen, without what is blank at their ends."""
+    lines: list[list[str]] = [[]]
+    column = 0
+    for piece in _PIECES.finditer(written):
+        line, key = lines[-1], piece["key"]
+        if piece["verb"] == "K" and piece["args"] in ("", "0"):
+            del line[column:]
+        elif key == "\r":
+            column = 0
+        elif key == "\n":
+            lines.append([])
+        elif key == "\b":
+            column = max(0, column - 1)
+        elif key is not None and key.isprintable():
+            line += " " * (column + 1 - len(line))
+            line[column] = key
+            column += 1
+    return ["".join(line).rstrip() for line in lines]

@@ -1,0 +1,61 @@
+"""Every command that this program tells people to type works as it is printed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .program import PROGRAM, Program
+
+
+@pytest.fixture
+def called(program: Program) -> str:
+    """A way to the program that is only known in its folder, as `make` leaves one."""
+    (program.home / "bin").mkdir()
+    (program.home / "bin" / "backchannel").symlink_to(PROGRAM[0])
+    return "bin/backchannel --state state"
+
+
+def _run(program: Program, called: str, *words: str) -> subprocess.CompletedProcess[str]:
+    path = ":".join(part for part in program.env["PATH"].split(":") if not (Path(part) / "backchannel").exists())
+    return subprocess.run(
+        [*called.split(), *words],
+        env=program.env | {"PATH": path},
+        cwd=program.home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_hints_carry_how_the_program_was_called(program: Program, called: str) -> None:
+    program.write_config("{ agent: { model: 'builtin/demo' } }")
+    assert f"`{called} config migrate` rewrites it" in _run(program, called, "config", "check").stdout
+    assert _run(program, called, "init").stderr.endswith(f"To replace it: {called} init --force\n")
+    assert _run(program, called, "sessions").stderr.endswith(f"Start one with: {called} up\n")
+    with program.up():
+        spawned = _run(program, called, "spawn", "count to three").stderr
+        refused = _run(program, called, "history", "nope").stderr
+
+    assert f"with: {called} tree --watch\n" in spawned
+    assert f"with: {called} history agent:main:subagent:" in spawned
+    assert refused.endswith(f"with: {called} sessions\n")
+
+
+def test_a_refused_token_is_told_with_a_command_that_can_be_typed(program: Program, called: str) -> None:
+    with program.up() as up:
+        done = _run(program, f"{called} --url {up.url}", "sessions")
+        assert done.returncode == 0
+        (program.state / "token").write_text("another\n")
+        done = _run(program, called, "sessions")
+
+    assert done.returncode == 4
+    assert f"`{called} tokens list` shows" in done.stderr
+
+
+def test_the_gateway_says_what_stopping_means(program: Program) -> None:
+    with program.up() as up:
+        assert up.stop() == 0
+        assert up.said.endswith("Stopped. What it has accepted goes on at the next start.\n")

@@ -1,0 +1,110 @@
+"""What comes before anybody has looked at it: how much is taken in, and for how long it is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from backchannel.gateway.transport import HEAD_BYTES
+from backchannel.gateway.websocket import Limits
+
+from .client import OPERATOR, connected
+from .conftest import MakeWorld, World
+
+pytestmark = pytest.mark.anyio
+
+BEGINNING = b"POST /tools/invoke HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+IMPATIENT = Limits(request_s=0.2)
+
+
+@asynccontextmanager
+async def line(world: World) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    host, _, port = world.at.url.removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def is_let_go(reader: asyncio.StreamReader) -> bool:
+    """Wait until the gateway has ended the connection, without an answer."""
+    async with asyncio.timeout(10):
+        try:
+            return await reader.read() == b""
+        except ConnectionResetError:
+            return True
+
+
+async def answer_to(world: World, request: bytes) -> bytes:
+    async with line(world) as (reader, writer), asyncio.timeout(10):
+        writer.write(request)
+        return await reader.readuntil(b"\r\n")
+
+
+@pytest.mark.parametrize("piece", [b"X-Name: value\r\n", b"x"])
+async def test_headers_without_end_are_cut_off_and_the_others_are_served(world: World, piece: bytes) -> None:
+    sent = 0
+    async with line(world) as (reader, writer):
+        writer.write(BEGINNING + b"X: ")
+        with pytest.raises(ConnectionError):
+            while sent < 100 * HEAD_BYTES:
+                writer.write(piece * 1000)
+                await writer.drain()
+                sent += 1000 * len(piece)
+        assert await is_let_go(reader)
+    async with world.client() as client:
+        assert (await client.ask("health"))["ok"]
+
+
+async def test_many_headers_and_a_large_body_are_none_too_many(world: World) -> None:
+    head = BEGINNING + b"X-Name: value\r\n" * 2000 + b"Content-Length: 900000\r\n\r\n"
+    assert await answer_to(world, head + b"x" * 900_000) == b"HTTP/1.1 401 Unauthorized\r\n"
+    token = f"Authorization: Bearer {OPERATOR}\r\n".encode()
+    assert await answer_to(world, head[:-2] + token + b"\r\n" + b"x" * 900_000) == b"HTTP/1.1 400 Bad Request\r\n"
+
+
+async def test_one_request_after_the_other_counts_each_for_itself(world: World) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X-Name: value\r\n" * 2000 + b"\r\n"
+    async with line(world) as (reader, writer), asyncio.timeout(10):
+        for _ in range(5):
+            writer.write(request)
+            assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 200 OK\r\n"
+            await reader.readuntil(b'{"ok":true}')
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"POST", BEGINNING, BEGINNING + b"Content-Length: 10\r\n\r\n12345"],
+    ids=["nothing", "a word", "half of the headers", "half of the body"],
+)
+async def test_a_request_that_does_not_come_to_its_end_is_not_waited_for(make_world: MakeWorld, sent: bytes) -> None:
+    async with make_world(limits=IMPATIENT) as world, line(world) as (reader, writer):
+        writer.write(sent)
+        async with asyncio.timeout(10):
+            left = await reader.read()
+        assert left == b"" or left.startswith(b"HTTP/1.1 401 ")
+
+
+async def test_whoever_is_answered_slowly_or_has_connected_is_not_let_go(make_world: MakeWorld) -> None:
+    async with make_world(limits=IMPATIENT) as world, connected(world.url) as client:
+        before = await client.begin("agent", {"message": "hello", "sessionKey": "agent:held:main"})
+        assert (await client.take(before))["status"] == "accepted"
+        async with line(world) as (reader, _):  # lives as long as one that is let go
+            assert await is_let_go(reader)
+        world.release.set()
+        assert (await client.take(before))["status"] == "ok"
+
+
+async def test_whoever_goes_away_in_the_middle_fills_no_log(make_world: MakeWorld) -> None:
+    channel = {"adapter": "bridge", "url": "http://127.0.0.1:1", "secret": "a secret of the channel"}
+    with capture_logs() as logs:
+        async with make_world({"channels": {"desk": channel}}) as world, line(world) as (_, writer):
+            writer.write(b"POST /channels/desk/inbound HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n123")
+            await writer.drain()
+            assert await answer_to(world, BEGINNING + b"\r\n") == b"HTTP/1.1 401 Unauthorized\r\n"
+    assert [entry for entry in logs if entry["log_level"] == "error"] == []
