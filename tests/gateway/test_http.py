@@ -91,6 +91,12 @@ async def test_wrong_tokens_are_slowed_down(http: httpx.AsyncClient) -> None:
     assert int((await http.get("/metrics", headers=bearer())).headers["Retry-After"]) > 0
 
 
+async def test_a_client_cannot_say_that_it_comes_from_elsewhere_to_guess_on(http: httpx.AsyncClient) -> None:
+    from_elsewhere = [{**bearer("wrong"), "X-Forwarded-For": f"10.0.0.{n}"} for n in range(6)]
+    statuses = [(await http.get("/metrics", headers=headers)).status_code for headers in from_elsewhere]
+    assert statuses == [401] * 5 + [429]
+
+
 async def test_a_foreign_host_or_origin_is_refused(http: httpx.AsyncClient) -> None:
     assert (await http.get("/healthz", headers={"Host": "evil.example"})).status_code == 403
     answer = await http.get("/healthz", headers={"Origin": "https://evil.example"})

@@ -16,7 +16,7 @@ import structlog
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -97,6 +97,8 @@ class Web:
                 await self._http(scope, receive, send)
         except GatewayError as refused:
             await show_error(refused)(scope, receive, send)
+        except ClientDisconnect:
+            pass  # it went away in the middle of its request: there is nobody to tell, and nothing was done
         except Exception:  # the edge of a request, which keeps the server going
             # The client has been answered by now: the framework does that first and raises again.
             log.exception("request failed", path=scope["path"])

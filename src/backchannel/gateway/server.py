@@ -94,6 +94,7 @@ def _configure(web: Web) -> uvicorn.Config:
         log_config=None,
         log_level="warning",  # its access log would show queries, where a careless client may put a token
         access_log=False,
+        proxy_headers=False,  # anybody on this machine can write them, and be somebody else for each guess
         server_header=False,
         date_header=False,
         timeout_graceful_shutdown=GRACE_S,
