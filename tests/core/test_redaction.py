@@ -298,7 +298,7 @@ def test_the_opening_of_megabytes_costs_little() -> None:
     for _ in range(20):
         redact_opening(text, 300)
     redact_value_opening({"text": text, "many": many}, 100)
-    assert time.process_time() - before < 0.5
+    assert time.process_time() - before < 2  # all of it would take ten times as long
 
 
 # Messages
