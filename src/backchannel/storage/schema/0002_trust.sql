@@ -1,0 +1,1 @@
+-- What a gateway has to remember so that nobody is left without an answer, or takes one for another's.
