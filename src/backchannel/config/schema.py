@@ -81,6 +81,14 @@ class Session(Settings, frozen=True, kw_only=True):
     send_policy: Annotated[SendPolicy, setting("What may be sent where.")] = SendPolicy()
 
 
+class MessageSettings(Settings, frozen=True, kw_only=True):
+    """What people are told besides the agents' own words."""
+
+    failure_notice: Annotated[
+        bool, setting("Tell a person in one line when a message could not be answered; the line names the run.")
+    ] = True
+
+
 class Database(Settings, frozen=True, kw_only=True):
     """Where everything is stored."""
 
@@ -136,6 +144,7 @@ class ConfigFile(Settings, frozen=True, kw_only=True):
     """The configuration file."""
 
     session: Annotated[Session, setting("How conversations become sessions.")] = Session()
+    messages: Annotated[MessageSettings, setting("What people are told.")] = MessageSettings()
     agents: Annotated[Agents, setting("The agents.")] = Agents()
     tools: Annotated[Tools, setting("The tools of all agents.")] = Tools()
     models: Annotated[Models, setting("Where models are found.")] = Models()

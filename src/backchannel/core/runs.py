@@ -139,6 +139,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     hop: int
     exchange_id: str | None
     spawn_id: str | None
+    failure_told: bool = False
+    """Whether the person who was owed an answer has been told that there is none."""
 
     @property
     def is_finished(self) -> bool:

@@ -64,6 +64,7 @@ class Runtime:
         self._outbox = Outbox(store, channels, clock)
         self._timers = Timers(store, clock)
         store.outlets = ChannelOutlets(channels, self.guard)
+        store.tells_failures = config.messages.failure_notice
         limits = config.session.agent_to_agent
         self.exchanges = Exchanges(store, self._lanes, self._waits, self.guard, limits, self.hub, clock)
         self._tasks: set[asyncio.Task[None]] = set()

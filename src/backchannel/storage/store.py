@@ -58,6 +58,7 @@ class Store(
         self.number = 0
         self.on_facts: Callable[[Sequence[Fact]], None] = lambda facts: None
         self.outlets: Outlets = NoOutlets()
+        self.tells_failures = True
         self._clock = clock
         self._transcripts: Transcripts | None = None
 

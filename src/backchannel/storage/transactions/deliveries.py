@@ -23,6 +23,7 @@ from backchannel.core.delivery import (
     make_parts,
 )
 from backchannel.core.facts import DeliveryChanged
+from backchannel.core.failure_notice import notice_address, notice_text
 from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.errors import DeliveryNotFound
@@ -244,6 +245,15 @@ def post_reply(tx: Tx, run: Run, now: int) -> None:
     address = None if run.reply_to is None else read_address(run.reply_to)
     if address is None or address.channel != WEBCHAT.channel:
         post(tx, Post(session_key=run.session_key, address=address, text=run.reply or "", run_id=run.id), now)
+
+
+def post_notice(tx: Tx, run: Run, now: int) -> None:
+    """Tell the person who was owed an answer that there is none, once, in the commit that ends the run."""
+    address = notice_address(run)
+    if address is not None:
+        notice = Post(session_key=run.session_key, address=address, text=notice_text(run.id), run_id=run.id)
+        post(tx, notice, now)
+        tx.run("UPDATE runs SET failure_told = 1 WHERE id = ?", run.id)
 
 
 def post_call(tx: Tx, run: Run, call: ToolCall, now: int) -> None:

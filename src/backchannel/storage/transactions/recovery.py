@@ -63,7 +63,7 @@ def interrupted(tx: Tx) -> list[Interrupted]:
     return [Interrupted(id_, key, crashes, bool(is_suspect)) for id_, key, crashes, is_suspect in rows]
 
 
-def resume(tx: Tx, run_id: str, number: int, now: int) -> Started | None:
+def resume(tx: Tx, run_id: str, number: int, now: int, *, tells_failure: bool) -> Started | None:
     """Take over an interrupted run; one that was asked to stop, or keeps killing its process, ends here."""
     run = runs.need(tx, run_id)
     if run.state is not RunState.RUNNING:
@@ -73,7 +73,16 @@ def resume(tx: Tx, run_id: str, number: int, now: int) -> Started | None:
     outcome = _final(run)
     if outcome is None:
         return Started(held, fence, sessions.required_session(tx, run.session_key))
-    runs.finish(tx, fence, outcome, reply=None, at_step=run.step, ran_ms=run.ran_ms, now=now)
+    runs.finish(
+        tx,
+        fence,
+        outcome,
+        reply=None,
+        at_step=run.step,
+        ran_ms=run.ran_ms,
+        now=now,
+        tells_failure=tells_failure,
+    )
     return None
 
 

@@ -242,9 +242,17 @@ def unstopped(tx: Tx, fence: Fence) -> Run:
 
 
 def finish(
-    tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_step: int, ran_ms: int, now: int
+    tx: Tx,
+    fence: Fence,
+    outcome: Outcome,
+    *,
+    reply: Message | None,
+    at_step: int,
+    ran_ms: int,
+    now: int,
+    tells_failure: bool,
 ) -> Run:
-    """End a run that its holder works on.
+    """End a run that its holder works on; with `tells_failure`, whoever was owed an answer is told in the same commit.
 
     `reply` is what step `at_step` had written when it was stopped; if that step was committed after all, the whole
     of it is in the transcript already.
@@ -253,11 +261,15 @@ def finish(
     if run.abort_requested:
         outcome = ABORTED  # it was answered: whatever the run came to at the same moment, it stands
     calls.close_open(tx, run, outcome, now)
+    text = run.reply
     if reply is not None and run.step == at_step:
         reply = msgspec.structs.replace(reply, stop_reason=outcome.state.value)
         messages.append(tx, run.session_key, _transcript(run), reply)
-        return close(tx, run, outcome, reply.text, now, ran_ms=ran_ms)
-    return close(tx, run, outcome, run.reply, now, ran_ms=ran_ms)
+        text = reply.text
+    ended = close(tx, run, outcome, text, now, ran_ms=ran_ms)
+    if tells_failure:
+        deliveries.post_notice(tx, ended, now)
+    return ended
 
 
 def close(

@@ -24,6 +24,8 @@ class Units:
     """This process's start number: the fence of every run it holds."""
     outlets: Outlets
     """Where deliveries can go; the runtime says so before anything is accepted."""
+    tells_failures: bool
+    """Whether somebody whose message could not be answered is told so."""
     _driver: SqliteDriver
     _clock: Clock
     _transcripts: Transcripts | None

@@ -77,6 +77,7 @@ class RunUnits(Units):
                 at_step=at_step,
                 ran_ms=ran_ms,
                 now=self._now,
+                tells_failure=self.tells_failures,
             )
         )
 
@@ -112,7 +113,10 @@ class RunUnits(Units):
 
     async def resume_run(self, run_id: str) -> Started | None:
         """Take over an interrupted run, or end it if it may not go on."""
-        return await self._driver.write(partial(recovery.resume, run_id=run_id, number=self.number, now=self._now))
+        unit = partial(
+            recovery.resume, run_id=run_id, number=self.number, now=self._now, tells_failure=self.tells_failures
+        )
+        return await self._driver.write(unit)
 
     async def retry_run(self, run_id: str) -> Run:
         return await self._driver.write(partial(recovery.retry, run_id=run_id, now=self._now))
