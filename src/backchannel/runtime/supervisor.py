@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from backchannel.agents.models import Models
@@ -21,7 +22,7 @@ from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
 from backchannel.core.runs import Accepted, Run, RunKind, RunRequest
 from backchannel.core.sessions import Session
-from backchannel.errors import ShuttingDown
+from backchannel.errors import ShuttingDown, Unavailable
 from backchannel.runtime.events import Event, Hub, WaitStarted
 from backchannel.runtime.exchanges import Exchanges
 from backchannel.runtime.lanes import Lanes, Slots
@@ -35,6 +36,9 @@ from backchannel.storage.store import Store
 from backchannel.storage.transactions.inbound import Arrival, Taken
 from backchannel.storage.transactions.recovery import Interrupted
 from backchannel.storage.tx import Check
+
+SIGN_OF_LIFE_S = 5.0
+"""How often it is written that runs are at work: of what a crash takes, the time up to the last sign is known."""
 
 
 class Runtime:
@@ -86,6 +90,7 @@ class Runtime:
         await self._outbox.start()
         await self._recover(set(self._agents.ids()))
         self._timers.start()
+        self._spawn(self._give_signs_of_life())
 
     def agent_added(self, agent_id: str) -> None:
         """Go on with what was accepted for an agent that was registered after the start."""
@@ -107,6 +112,13 @@ class Runtime:
         suspects = [entry for entry in interrupted if entry.is_suspect]
         if suspects:
             self._spawn(self._resume_one_by_one(suspects))
+
+    async def _give_signs_of_life(self) -> None:
+        while True:
+            await asyncio.sleep(SIGN_OF_LIFE_S)
+            if self._lanes.running:
+                with suppress(Unavailable):  # a full disk: what is known of lost time is less exact, no more
+                    await self._store.check_writable()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -164,7 +176,7 @@ class Runtime:
         if not self._is_open:
             raise ShuttingDown("the gateway is stopping: send the message again when it is back")
         if request.kind is RunKind.MESSAGE:
-            check = self.guard.check
+            check = _both(self.guard.check, check)
         return await self._lanes.submit(request, check)
 
     async def take(self, arrival: Arrival) -> Taken:
@@ -235,3 +247,16 @@ class Runtime:
             RunNotFound, InvalidRequest
         """
         return await self._store.retry_run(run_id)
+
+
+def _both(first: Check, second: Check | None) -> Check:
+    """Ask two checks, one after the other."""
+    if second is None:
+        return first
+    then = second
+
+    def check(session: Session) -> None:
+        first(session)
+        then(session)
+
+    return check
