@@ -139,6 +139,43 @@ async def test_time_before_a_crash_counts_up_to_the_last_commit(tmp_path: Path) 
         assert 80_000 <= run.ran_ms < 100_000
 
 
+async def test_time_up_to_the_last_sign_of_life_is_counted_and_not_held_against_the_limit(tmp_path: Path) -> None:
+    clock = QuickClock()
+    for _ in range(2):
+        begun = asyncio.Event()
+        model = ScriptedModel(replies=[Reply(text="never", gate=asyncio.Event(), reached=begun)])
+        async with dying(tmp_path, model, clock=clock) as gateway:
+            await gateway.runtime.submit(request(MAIN, "go", id="r", timeout_s=60))
+            await begun.wait()
+            clock.move_on(50)
+            await gateway.store.check_writable()
+            clock.move_on(1_000)  # of which nobody knows
+    async with running(tmp_path, ScriptedModel(replies=["done"]), clock=clock) as gateway:
+        run = await ended(gateway, "r")
+        assert run.state is RunState.OK
+        assert 100_000 <= run.ran_ms < 110_000
+
+
+async def test_a_retried_run_has_its_whole_limit_again_and_its_time_goes_on(tmp_path: Path) -> None:
+    clock = QuickClock()
+
+    def equip(gateway: Gateway) -> None:
+        @gateway.tool(effects="none")
+        async def dig() -> str:
+            clock.move_on(50)
+            return "dug"
+
+    broken = ModelFailed("broken", retryable=False)
+    model = ScriptedModel(replies=[[call("dig")], broken, [call("dig")], "done"])
+    async with running(tmp_path, model, equip=equip, clock=clock) as gateway:
+        await gateway.runtime.submit(request(MAIN, "go", id="r", timeout_s=60))
+        assert (await ended(gateway, "r")).state is RunState.ERROR
+        await gateway.runtime.retry("r")
+        run = await ended(gateway, "r")
+        assert run.state is RunState.OK
+        assert 100_000 <= run.ran_ms < 110_000
+
+
 async def test_a_run_whose_time_was_over_before_a_crash_does_not_get_more(tmp_path: Path) -> None:
     clock, begun = QuickClock(), asyncio.Event()
 

@@ -122,7 +122,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     step: int
     """How many steps are committed."""
     ran_ms: int
-    """How long it has run, as of its last commit; time in which no process held it does not count."""
+    """How long it has run, in all its lives, as of its last commit; time in which no process held it does not count."""
     fence: int
     """The number of the process that holds it."""
     crashes: int
@@ -141,10 +141,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     spawn_id: str | None
     failure_told: bool = False
     """Whether the person who was owed an answer has been told that there is none."""
+    excused_ms: int = 0
+    """How much of `ran_ms` does not count for its limit: what crashes took away, and what was before a retry."""
 
     @property
     def is_finished(self) -> bool:
         return self.state.is_finished
+
+    def remaining_s(self, limit_s: float) -> float | None:
+        """Tell how long it may still run; no limit is None."""
+        return None if limit_s <= 0 else max(0.0, limit_s - (self.ran_ms - self.excused_ms) / 1000)
 
     @property
     def usage(self) -> Usage:

@@ -120,7 +120,7 @@ class Runner:
         """Do the work; None means that its last step has ended the run."""
         agent = self._agents.get(SessionKey.stored(turn.run.session_key).agent)
         limit_s = agent.timeout_s if turn.run.timeout_s is None else turn.run.timeout_s
-        remaining_s = turn.remaining_s(limit_s)
+        remaining_s = turn.run.remaining_s(limit_s)
         if remaining_s == 0:
             return _timed_out(limit_s)  # before a crash: it does not get more
         deadline = asyncio.timeout(remaining_s)

@@ -34,10 +34,6 @@ class Turn:
         """How long the run has run, in this process and before."""
         return self._ran_before_ms + int((self._clock.monotonic() - self._since) * 1000)
 
-    def remaining_s(self, limit_s: float) -> float | None:
-        """Tell how long it may still run; no limit is None."""
-        return None if limit_s <= 0 else max(0.0, limit_s - self._ran_before_ms / 1000)
-
     @property
     def session_id(self) -> str:
         if self.run.session_id is None:

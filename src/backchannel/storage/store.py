@@ -135,7 +135,7 @@ class Store(
         Raises:
             Unavailable: it was refused, for instance because the disk is full.
         """
-        await self._driver.write(partial(recovery.touch, number=self.number))
+        await self._driver.write(partial(recovery.sign_of_life, number=self.number, now=self._now))
 
     # Transcript files
 

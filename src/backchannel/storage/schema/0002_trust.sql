@@ -1,3 +1,14 @@
 -- What a gateway has to remember so that nobody is left without an answer, or takes one for another's.
 
 ALTER TABLE runs ADD COLUMN failure_told INTEGER NOT NULL DEFAULT 0;  -- whoever was owed an answer knows there is none
+-- Runs that go on after crashes. A run that was interrupted too often in one step is set aside until `resume_at`.
+ALTER TABLE runs ADD COLUMN resume_at BIGINT;
+ALTER TABLE runs ADD COLUMN ran_at BIGINT;                          -- when `ran_ms` was true; started_at if not set
+ALTER TABLE runs ADD COLUMN excused_ms BIGINT NOT NULL DEFAULT 0;   -- of `ran_ms`, what does not count for its limit
+ALTER TABLE sessions ADD COLUMN set_aside INTEGER NOT NULL DEFAULT 0;  -- how many of its runs are; `queued` has the others
+ALTER TABLE processes ADD COLUMN alive_at BIGINT;                   -- its last sign of life while it had work
+
+CREATE TABLE function_agents (    -- agents that a program has brought as functions: nothing else answers in their place
+  id TEXT PRIMARY KEY,
+  since BIGINT NOT NULL
+);

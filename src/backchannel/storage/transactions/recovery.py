@@ -32,6 +32,7 @@ class Interrupted(msgspec.Struct, frozen=True):
 def enter(tx: Tx, now: int) -> int:
     """Register this process, and count the crash of every run that a dead one held; returns our number."""
     (number,) = required(tx.one("INSERT INTO processes (started_at) VALUES (?) RETURNING number", now))
+    _count_lost_time(tx, number)
     # Only runs that the dead process itself had taken up count: one that still waited was not the cause.
     tx.run(
         f"UPDATE runs SET crashes = crashes + 1 WHERE {RUNNING} "
@@ -43,14 +44,28 @@ def enter(tx: Tx, now: int) -> int:
     return int(number)
 
 
+def _count_lost_time(tx: Tx, number: int) -> None:
+    """Add to each run what it had run between its last commit and its dead process's last sign of life.
+
+    The run has got nothing for that time, so it does not count for its limit.
+    """
+    since = "p.alive_at - coalesce(runs.ran_at, runs.started_at)"
+    lost = f"SELECT CASE WHEN {since} > 0 THEN {since} ELSE 0 END FROM processes p WHERE p.number = runs.fence"
+    tx.run(
+        f"UPDATE runs SET ran_ms = ran_ms + ({lost}), excused_ms = excused_ms + ({lost}) WHERE {RUNNING} "
+        "AND fence IN (SELECT number FROM processes WHERE ended_at IS NULL AND number < ?)",
+        number,
+    )
+
+
 def leave(tx: Tx, number: int, now: int) -> None:
     """Say that this process ended on purpose: its runs were not interrupted by a fault of theirs."""
     tx.run("UPDATE processes SET ended_at = ? WHERE number = ?", now, number)
 
 
-def touch(tx: Tx, number: int) -> None:
-    """Write something that changes nothing, to see that the disk takes it."""
-    tx.run("UPDATE processes SET started_at = started_at WHERE number = ?", number)
+def sign_of_life(tx: Tx, number: int, now: int) -> None:
+    """Write that this process is at work; it also shows that the disk takes it."""
+    tx.run("UPDATE processes SET alive_at = ? WHERE number = ?", now, number)
 
 
 def interrupted(tx: Tx) -> list[Interrupted]:
@@ -68,7 +83,7 @@ def resume(tx: Tx, run_id: str, number: int, now: int, *, tells_failure: bool) -
     run = runs.need(tx, run_id)
     if run.state is not RunState.RUNNING:
         return None
-    held = runs.update(tx, run_id, fence=number)
+    held = runs.update(tx, run_id, fence=number, ran_at=now)
     fence = Fence(run_id, number)
     outcome = _final(run)
     if outcome is None:
@@ -120,7 +135,7 @@ def retry(tx: Tx, run_id: str, now: int) -> Run:
         ended_at=None,
         abort_requested=0,
         crashes=0,
-        ran_ms=0,
+        excused_ms=run.ran_ms,
         error=None,
         error_code=None,
         reply=None,

@@ -195,9 +195,10 @@ def start_next(tx: Tx, key: str, number: int, now: int) -> Started | None:
 def _begin(tx: Tx, run: Run, session: Session, number: int, now: int) -> Started:
     """Bind a run that was queued to the current transcript, and start it."""
     row = tx.one(
-        "UPDATE runs SET state = 'running', session_id = ?, started_at = coalesce(started_at, ?), fence = ?, "
-        f"message = NULL WHERE id = ? RETURNING {FIELDS}",
+        "UPDATE runs SET state = 'running', session_id = ?, started_at = coalesce(started_at, ?), ran_at = ?, "
+        f"fence = ?, message = NULL WHERE id = ? RETURNING {FIELDS}",
         session.session_id,
+        now,
         now,
         number,
         run.id,

@@ -28,6 +28,7 @@ def commit_reply(tx: Tx, fence: Fence, step: Step, now: int) -> Committed:
     changed = {
         "step": run.step + 1,
         "ran_ms": step.ran_ms,
+        "ran_at": now,
         "answered_by": step.reply.model,
         "tokens_in": run.tokens_in + step.usage.input,
         "tokens_out": run.tokens_out + step.usage.output,
@@ -99,7 +100,7 @@ def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int, now: int) 
     calls.mark_done(tx, call.id)
     exchanges.call_answered(tx, call.id, now, is_error=bool(result.is_error))
     deliveries.post_call(tx, run, call, now)
-    runs.update(tx, run.id, crashes=0, ran_ms=ran_ms)
+    runs.update(tx, run.id, crashes=0, ran_ms=ran_ms, ran_at=now)
 
 
 FUNCTION_STEP = -1
@@ -125,4 +126,4 @@ def commit_function_result(
     exchanges.call_answered(tx, call_id, now, is_error=is_error)
     if call is not None and call.state is not CallState.DONE:
         deliveries.post_call(tx, run, call, now)
-    runs.update(tx, run.id, crashes=0, ran_ms=ran_ms)
+    runs.update(tx, run.id, crashes=0, ran_ms=ran_ms, ran_at=now)
