@@ -33,8 +33,8 @@ def add_to(tx: Tx, session: Session, note: Message, now: int) -> None:
 
 def add_if_kept(tx: Tx, key: SessionKey, note: Message, now: int) -> None:
     """Accept a note of a flow; a session that is gone has nobody left to read it."""
-    session = sessions.find(tx, str(key))
-    if session is not None and session.archived_at is None and not session.deleting:
+    session = sessions.of_flow(tx, key, now)
+    if session.archived_at is None and not session.deleting:
         add_to(tx, session, note, now)
 
 

@@ -170,7 +170,7 @@ def queue_step(tx: Tx, request: RunRequest, now: int) -> None:
     """Queue a run of a flow, once; on a session that is gone it ends at once, so that the flow goes on."""
     if request.id is not None and find(tx, request.id) is not None:
         return
-    session = sessions.required_session(tx, str(request.key))
+    session = sessions.of_flow(tx, request.key, now)
     run = _insert(tx, request, _message(request, now), session, now)
     tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", now, session.key)
     tx.tell(RunChanged(run))

@@ -11,7 +11,7 @@ from backchannel.core.exchange_values import Exchange, Party, Refused, SendReque
 from backchannel.core.keys import KeyScheme, Kind, SessionKey, row_channel
 from backchannel.core.runs import FlowCall, Run
 from backchannel.core.sessions import Session
-from backchannel.core.waits import Wait, may_wait
+from backchannel.core.waits import Wait
 from backchannel.errors import FenceLost, SessionNotFound, StopRequested
 from backchannel.storage.ids import new_id
 from backchannel.storage.transactions import chains, exchanges, idempotency, receipts, runs, sessions
@@ -40,14 +40,11 @@ def open_(tx: Tx, ask: Ask, scheme: KeyScheme, limits: SendLimits, check: Check,
         _check_at_work(runs.need(tx, call.calling_run))
     target = _target(tx, ask.target, scheme)
     show = chains.shown(scheme)
-    if ask.wait_ms > 0 and ask.requester == ask.target:
-        # Also where a program calls in the name of a session that is not there yet.
-        return Refused(may_wait((), str(ask.target), str(ask.target), show))
     request = SendRequest(
         exchange_id=call.flow_id,
         # A key of a client is the id of its run, and was looked at above.
         run_id=call.run_id if call.digest is not None else runs.free_id(tx, call.run_id),
-        requester=None if ask.requester is None else _party(tx, ask.requester, show),
+        requester=None if ask.requester is None else _requester(tx, ask.requester, scheme, show),
         target=_as_party(ask.target, target, show),
         message=ask.message,
         call_id=call.call_id,
@@ -124,10 +121,16 @@ def _target(tx: Tx, key: SessionKey, scheme: KeyScheme) -> Session | None:
     return session
 
 
-def _party(tx: Tx, key: SessionKey, show: Callable[[str], str]) -> Party | None:
-    """Tell who asks; a session that does not exist cannot be answered, and a call does not make it."""
+def _requester(tx: Tx, key: SessionKey, scheme: KeyScheme, show: Callable[[str], str]) -> Party:
+    """Tell who asks. The main session of an agent may ask before its first message, and the call does not make it.
+
+    Raises:
+        SessionNotFound: nobody can ask in its name: it is not there, or not any more.
+    """
     session = sessions.find(tx, str(key))
-    return None if session is None or session.archived_at is not None else _as_party(key, session, show)
+    if not scheme.is_main(key) and (session is None or session.archived_at is not None):
+        raise SessionNotFound(f"there is no session {show(str(key))!r} to send as", sessionKey=str(key))
+    return _as_party(key, session, show)
 
 
 def _as_party(key: SessionKey, session: Session | None, show: Callable[[str], str]) -> Party:

@@ -9,7 +9,7 @@ import msgspec
 
 from backchannel.core.facts import SessionChanged, TranscriptClosed
 from backchannel.core.headers import new_mark
-from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.keys import KeyScheme, Kind, SessionKey
 from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
 from backchannel.core.visibility import Scope
 from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
@@ -57,7 +57,7 @@ def ensure(tx: Tx, key: SessionKey, scheme: KeyScheme, now: int) -> Session:
     """Load a session to write to, making it if it is new, and starting it afresh if it was archived."""
     session = find(tx, str(key))
     if session is None:
-        return _create(tx, key, scheme, now)
+        return _create(tx, key, scheme.kind(key), now)
     check_kept(session)
     return session if session.archived_at is None else _revive(tx, session, now)
 
@@ -68,7 +68,16 @@ def check_kept(session: Session) -> None:
         raise Unavailable(f"session {session.key!r} is being deleted: try again in a moment", sessionKey=session.key)
 
 
-def _create(tx: Tx, key: SessionKey, scheme: KeyScheme, now: int) -> Session:
+def of_flow(tx: Tx, key: SessionKey, now: int) -> Session:
+    """Load a session that takes part in a flow, archived or not.
+
+    One that is not there is the main session of its agent, which may ask before anybody has spoken to it: it is made
+    by the first thing that is put into it.
+    """
+    return find(tx, str(key)) or _create(tx, key, Kind.MAIN, now)
+
+
+def _create(tx: Tx, key: SessionKey, kind: Kind, now: int) -> Session:
     session_id = _new_transcript(tx, str(key), now)
     channel = key.channel if key.chat_type is not None else None
     row = tx.one(
@@ -76,7 +85,7 @@ def _create(tx: Tx, key: SessionKey, scheme: KeyScheme, now: int) -> Session:
         f"VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING {FIELDS}",
         str(key),
         key.agent,
-        scheme.kind(key).value,
+        kind.value,
         session_id,
         now,
         now,
