@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import httpx
+import httpx2
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -56,11 +56,11 @@ def make_app(state: str, *, is_slow: bool) -> Starlette:
 
 
 @asynccontextmanager
-async def running(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
+async def running(app: Starlette) -> AsyncIterator[httpx2.AsyncClient]:
     """Run the application in this process, and give a client of it."""
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client,
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://app") as client,
     ):
         yield client
 

@@ -12,7 +12,7 @@ Prints:
 
 import asyncio
 
-import httpx
+import httpx2
 
 from backchannel import FunctionContext, Gateway
 from backchannel.gateway.server import listening
@@ -33,7 +33,7 @@ async def main() -> None:
     async with (
         gateway,
         listening(gateway, "the-operators-token") as place,
-        httpx.AsyncClient(base_url=place.url, headers={"Authorization": f"Bearer {HOOK_TOKEN}"}) as build_server,
+        httpx2.AsyncClient(base_url=place.url, headers={"Authorization": f"Bearer {HOOK_TOKEN}"}) as build_server,
     ):
         failed = {"message": "build 17 failed", "name": "CI", "sessionKey": "hook:builds", "idempotencyKey": "build-17"}
         print("posted:", shown(await build_server.post("/hooks/agent", json=failed)))
@@ -47,7 +47,7 @@ async def main() -> None:
         print("in the main session:", history["messages"][0]["content"][0]["text"])
 
 
-def shown(answer: httpx.Response) -> str:
+def shown(answer: httpx2.Response) -> str:
     accepted = answer.json()
     return f"{answer.status_code}, run {accepted['runId']} on {accepted['sessionKey']}"
 

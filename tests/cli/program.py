@@ -28,8 +28,9 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]")
 class Program:
     """The command line on a state folder of its own, with nothing of this machine's environment."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, executable: str = PROGRAM[0]) -> None:
         self.home = home
+        self._executable = executable
         self.state = home / "state"
         self.config = self.state / "backchannel.json5"
         self.env = {
@@ -41,7 +42,7 @@ class Program:
         }
 
     def command(self, *words: str) -> list[str]:
-        return [*PROGRAM, "--state", str(self.state), *words]
+        return [self._executable, "--state", str(self.state), *words]
 
     def run(self, *words: str, text: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""

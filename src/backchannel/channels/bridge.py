@@ -35,7 +35,7 @@ from backchannel.core.channels import (
 from backchannel.core.contracts import Clock
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 SIGNATURE = "X-Backchannel-Signature"
 MAX_TEXT_LENGTH = 4000
@@ -81,7 +81,7 @@ class Bridge:
         self._settings = settings
         self._clock = clock
         self._answer_limit_s = answer_limit_s
-        self._client: httpx.AsyncClient | None = None
+        self._client: httpx2.AsyncClient | None = None
 
     @property
     def name(self) -> str:
@@ -107,18 +107,18 @@ class Bridge:
         Raises:
             ChannelRefused, ChannelBusy, ChannelSilent
         """
-        import httpx
+        import httpx2
 
         try:
             async with asyncio.timeout(self._answer_limit_s):
                 return await self._post(part)
-        except (TimeoutError, httpx.ReadTimeout, httpx.WriteTimeout):
+        except (TimeoutError, httpx2.ReadTimeout, httpx2.WriteTimeout):
             raise ChannelSilent(f"{self._where} did not answer within {self._answer_limit_s:g} s") from None
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             raise ChannelBusy(f"{self._where} cannot be reached: {_words(error)}") from error
-        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+        except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
             raise ChannelRefused(f"channels.{self._name}.url cannot be used: {_words(error)}") from error
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise ChannelSilent(f"{self._where} broke off: {_words(error)}") from error
 
     async def _post(self, part: OutboundPart) -> Sent:
@@ -139,15 +139,15 @@ class Bridge:
         async with self._http().stream("POST", self._settings.url, content=body, headers=headers) as answer:
             return self._read(answer, await _start_of(answer))
 
-    def _http(self) -> httpx.AsyncClient:
-        import httpx
+    def _http(self) -> httpx2.AsyncClient:
+        import httpx2
 
         if self._client is None:
             is_local = urlsplit(self._settings.url).hostname in _LOOPBACK
-            self._client = httpx.AsyncClient(timeout=self._answer_limit_s, trust_env=not is_local)
+            self._client = httpx2.AsyncClient(timeout=self._answer_limit_s, trust_env=not is_local)
         return self._client
 
-    def _read(self, answer: httpx.Response, body: bytes) -> Sent:
+    def _read(self, answer: httpx2.Response, body: bytes) -> Sent:
         status = answer.status_code
         if 200 <= status < 300:
             return Sent(_message_id(body))
@@ -177,7 +177,7 @@ class Bridge:
         return f"the far end of {self._name}"
 
 
-async def _start_of(answer: httpx.Response) -> bytes:
+async def _start_of(answer: httpx2.Response) -> bytes:
     """Read an answer to its end, and keep as much as one may have."""
     kept = b""
     async for chunk in answer.aiter_bytes():

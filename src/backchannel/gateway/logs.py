@@ -27,7 +27,7 @@ MIN_SECRET_LENGTH = 6
 """Shorter values are left alone: masking them would blot out ordinary words."""
 
 _MADE_TOKEN = re.compile(rf"\b{TOKEN_PREFIX}[A-Za-z0-9_-]{{20,}}")
-_LOUD = ("httpx", "httpcore", "openai", "anthropic", "asyncio", "websockets", "uvicorn")
+_LOUD = ("httpx2", "httpcore2", "openai", "anthropic", "asyncio", "websockets", "uvicorn")
 
 
 def configure_logs(level: str, stream: TextIO, *, as_json: bool, secrets: Iterable[str] = ()) -> None:
