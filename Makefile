@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+LOG    := $(VENV)/install.log
 STATE  ?= .state
 
 .DEFAULT_GOAL := help
@@ -10,15 +11,34 @@ STATE  ?= .state
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-# The stamp is newer than what it was made from, so a changed dependency installs again.
-$(VENV)/.ready: pyproject.toml constraints.txt
+# Installs the project with the extras $(1). On a terminal it shows for how long, and what pip is at; the rest is in the log.
+define install
+	@$(BIN)/pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.$(1)' >$(LOG) 2>&1 & \
+	pip=$$!; passed=0; \
+	while kill -0 $$pip 2>/dev/null; do \
+	  if [ -t 1 ]; then printf '\r  %3d s  %-66.66s' $$passed "$$(grep -v WARNING $(LOG) | tail -n 1)"; fi; \
+	  sleep 1; passed=$$((passed + 1)); \
+	done; \
+	if [ -t 1 ]; then printf '\r%76s\r' ''; fi; \
+	wait $$pip || { tail -n 20 $(LOG); echo "The installation failed; all of it is in $(LOG)."; exit 1; }; \
+	echo "Installed in $$passed s."
+endef
+
+# Stamps are newer than what they were made from, so a changed dependency installs again. Running needs the first alone.
+$(VENV)/.ready-run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Backchannel needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
-	@echo "Making the environment in $(VENV) (once, about a minute) ..."
+	@echo "Installing Backchannel and what it needs into $(VENV) (once, about a minute) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(call install,)
 	@touch $@
 
-up: $(VENV)/.ready ## Start the gateway; ARGS="--port 18931" gives it options, STATE=folder another state folder
+$(VENV)/.ready: $(VENV)/.ready-run
+	@echo "Installing the tools of development (once, about half a minute) ..."
+	$(call install,[dev])
+	@touch $@
+
+up: $(VENV)/.ready-run ## Start the gateway; ARGS="--port 18931" gives it options, STATE=folder another state folder
+	@echo "Starting the gateway on the state folder $(STATE) ..."
 	@$(BIN)/backchannel --state $(STATE) up --init $(ARGS)
 
 test: $(VENV)/.ready ## Run the tests

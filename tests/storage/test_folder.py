@@ -121,7 +121,7 @@ def test_the_database_of_a_folder_is_held_with_it(tmp_path: Path) -> None:
     folder = StateFolder.hold(tmp_path)
     folder.hold_database(folder.database)
     folder.release()
-    assert [file.name for file in tmp_path.iterdir()] == ["lock"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".gitignore", "lock"]
 
 
 def test_a_database_in_a_place_that_is_not_there_says_so(tmp_path: Path) -> None:
@@ -140,3 +140,23 @@ async def test_two_gateways_do_not_work_on_one_database(tmp_path: Path) -> None:
                 pass
     async with Gateway.open(config, state=tmp_path / "b"):
         pass
+
+
+def test_git_passes_over_a_new_folder_wherever_it_lies(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    git("init", "-q")
+    StateFolder.hold(tmp_path / ".second").release()
+    (tmp_path / ".second" / "token").write_text("secret")
+    git("add", ".")
+
+    assert git("ls-files", "--cached") == ""
+
+
+def test_a_folder_that_somebody_wants_in_git_is_not_taken_out_again(tmp_path: Path) -> None:
+    StateFolder.hold(tmp_path).release()
+    (tmp_path / ".gitignore").unlink()
+    StateFolder.hold(tmp_path).release()
+
+    assert not (tmp_path / ".gitignore").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -27,6 +28,8 @@ class StateFolder:
         """
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not (path / "lock").exists():
+                _keep_out_of_git(path)
             return cls(path, _lock(path / "lock"))
         except _Held as held:
             raise StateFolderInUse(
@@ -77,6 +80,12 @@ class StateFolder:
 
 class _Held(Exception):
     """Another process holds a lock; the text is its number."""
+
+
+def _keep_out_of_git(folder: Path) -> None:
+    """Have a new folder passed over by `git add`: a token and whole conversations lie in it."""
+    with suppress(FileExistsError), (folder / ".gitignore").open("x", encoding="utf-8") as file:
+        file.write("# A state folder: a token and conversations. Nothing of it belongs into a repository.\n*\n")
 
 
 def _lock(file: Path) -> int:
