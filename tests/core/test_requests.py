@@ -163,6 +163,54 @@ def test_a_header_stands_above_an_image_without_text() -> None:
     assert built[0].content == (TextBlock(text=f"[{MARK} system message]"), IMAGE)
 
 
+def of_run(run_id: str, message: Message) -> Message:
+    return msgspec.structs.replace(message, run_id=run_id)
+
+
+NOT_ANSWERED = (
+    f"[{MARK} system message]\nThe message above was not answered: its run ended, or was put aside, without a reply."
+)
+
+
+def test_a_message_that_was_not_answered_is_told_apart_from_the_next_one() -> None:
+    (told,) = build(of_run("1", user("one")), of_run("2", user("two")), of_run("3", user("three")))
+    next_one = f"{NOT_ANSWERED}\n\n[{MARK} user message]"
+    assert told.text == f"one\n\n{next_one}\ntwo\n\n{next_one}\nthree"
+
+
+def test_the_line_stands_right_behind_the_message_that_it_is_about() -> None:
+    asked = [of_run("1", user("one")), note("a result came"), user("said in the group"), of_run("2", user("two"))]
+    (told,) = build(*asked)
+    assert told.text.startswith(f"one\n\n{NOT_ANSWERED}\n\n[{MARK} ") and told.text.count("not answered") == 1
+
+
+def test_a_run_that_ended_after_its_tools_and_before_its_answer_is_told_too() -> None:
+    asked = [of_run("1", user("one")), of_run("1", reply("let me look", "c1")), result("c1"), of_run("2", user("two"))]
+    *_, last = build(*asked)
+    assert last.text == f"{NOT_ANSWERED}\n\n[{MARK} user message]\ntwo"
+
+
+def test_nothing_is_said_of_a_message_that_was_answered_in_whole_or_in_part() -> None:
+    answered = [
+        of_run("1", user("one")),
+        of_run("1", reply("half of", stop_reason="aborted")),
+        of_run("2", user("two")),
+    ]
+    assert [message.text for message in build(*answered)] == ["one", "half of", "two"]
+
+
+def test_nothing_is_said_of_the_message_that_is_being_answered_nor_of_what_was_only_recorded() -> None:
+    asked = [user("said in the group"), of_run("1", user("one")), of_run("1", user("one")), note("a result came")]
+    assert "not answered" not in build(*asked)[0].text
+
+
+def test_the_line_goes_with_its_message_when_that_no_longer_fits() -> None:
+    old = [of_run("1", user("x" * 4000)), of_run("2", user("two")), of_run("2", reply("done"))]
+    asked = [*old, of_run("3", user("three"))]
+    assert "not answered" in build(*asked)[0].text
+    assert "not answered" not in build(*asked, budget=400)[0].text
+
+
 def test_results_follow_their_calls_in_the_order_of_the_calls() -> None:
     built = build(user("go"), reply("", "a", "b"), result("b", "B"), user("wait"), result("a", "A"))
     assert [message.text for message in built] == ["go", "", "A", "B", "wait"]
@@ -430,6 +478,7 @@ MESSAGES = st.builds(
     role=st.sampled_from(Role),
     content=st.lists(BLOCKS, max_size=4).map(tuple),
     timestamp=st.just(1),
+    run_id=st.sampled_from([None, "r", "s"]),
     provenance=PROVENANCES,
     label=NAMES,
     tool_call_id=st.one_of(st.none(), CALL_IDS),

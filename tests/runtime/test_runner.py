@@ -94,16 +94,23 @@ async def test_an_empty_reply_ends_the_run_and_the_next_request_is_a_good_sequen
         assert [await gateway.ask("main", text) for text in "abc"] == ["", "", " "]
         assert await gateway.ask("main", "d") == "there"
     assert not model.refused
-    assert [message.text for message in model.requests[-1].messages] == ["a\n\nb\n\nc\n\nd"]
+    (asked,) = model.requests[-1].messages
+    said = [line for line in asked.text.splitlines() if len(line) == 1]
+    assert said == list("abcd") and asked.text.count("was not answered") == 3
 
 
-async def test_neighbouring_user_messages_are_joined_for_the_model_only(tmp_path: Path) -> None:
-    model = ScriptedModel(replies=[ModelFailed("no", retryable=False), "yes"])
+async def test_a_message_that_failed_is_not_glued_to_the_next_one_and_the_transcript_stays_as_it_was(
+    tmp_path: Path,
+) -> None:
+    model = ScriptedModel(replies=[ModelFailed("no", retryable=False), "hi"])
     async with running(tmp_path, model) as gateway:
-        await ended(gateway, (await gateway.submit("main", "one")).id)
-        await gateway.ask("main", "two")
-        assert await texts_of(gateway) == ["one", "two", "yes"]
-    assert [message.text for message in model.requests[-1].messages] == ["one\n\ntwo"]
+        with pytest.raises(RunFailed):
+            await gateway.ask("main", "hello")
+        await gateway.ask("main", "are you there?")
+        assert await texts_of(gateway) == ["hello", "are you there?", "hi"]
+    lines = model.requests[-1].messages[-1].text.splitlines()
+    assert (lines[0], lines[-1]) == ("hello", "are you there?")
+    assert any(line.startswith("The message above was not answered") for line in lines)
 
 
 async def test_what_no_longer_fits_the_window_is_left_out_and_the_model_told(tmp_path: Path) -> None:

@@ -22,10 +22,13 @@ class Said:
 
     message: Message
     header: str | None
+    is_left_open: bool = False
+    """Whether its run ended here without an answer, which a line says that belongs to this piece."""
 
     @property
     def tokens(self) -> int:
-        return estimate_tokens(self.message) + (text_tokens(self.header) if self.header else _HEADER_TOKENS)
+        line = LINE_TOKENS if self.is_left_open else 0
+        return estimate_tokens(self.message) + (text_tokens(self.header) if self.header else _HEADER_TOKENS) + line
 
 
 @dataclass(slots=True)
@@ -34,10 +37,16 @@ class Step:
 
     reply: Message
     results: list[Message]
+    is_left_open: bool = False
+    """As of what is said: a run may end after its tools were called and before it had an answer."""
 
     @property
     def tokens(self) -> int:
-        return LINE_TOKENS + estimate_tokens(self.reply) + sum(map(estimate_tokens, self.results))
+        return (
+            (1 + self.is_left_open) * LINE_TOKENS
+            + estimate_tokens(self.reply)
+            + sum(map(estimate_tokens, self.results))
+        )
 
 
 Piece = Said | Step

@@ -7,7 +7,8 @@ sequence*:
 - it starts with a user message, and two user messages, or two assistant messages, never stand side by side;
 - an assistant message with tool calls is followed at once by one result per call, in the order of the calls;
 - it ends with a user message or with tool results; no message is empty;
-- it fits the budget: the oldest is left out, and the model is told so.
+- it fits the budget: the oldest is left out, and the model is told so;
+- a message that was not answered is followed by a line that says so, lest it be taken for part of the next one.
 
 It is built in three passes, each linear: *read* the transcript into pieces (something said, or one step: a reply
 with its results), *fit* the pieces into the budget (`core/fitting.py`), *write* them as messages. The transcript
@@ -45,6 +46,7 @@ _LEFT_OUT = "The oldest parts of this conversation no longer fit and are left ou
 _OPENS_WITH_REPLY = "Nothing was said before the reply below."
 _NOTHING_BETWEEN = "Nothing was said between the reply above and the one below."
 _NOTHING_NEW = "Nothing was said after the reply above. Go on where it ends, if something is left to do."
+_NOT_ANSWERED = "The message above was not answered: its run ended, or was put aside, without a reply."
 _NO_RESULT = "no result was recorded"
 _NO_OUTPUT = "(no output)"
 
@@ -71,23 +73,39 @@ def _read(transcript: Sequence[Message], mark: str) -> list[Piece]:
     open_calls: dict[str, tuple[Step, int]] = {}
     called: set[str] = set()
     folded = mark.casefold()
+    asking: str | None = None  # the run whose message came last
+    unanswered: Piece | None = None  # the last piece of that run, for as long as no reply ends it
     for message in transcript:
         if message.role is Role.ASSISTANT:
-            if _is_plain(message, folded):
-                pieces.append(Step(message, []))
-            elif reply := _read_reply(message, mark, called):
+            reply = Step(message, []) if _is_plain(message, folded) else _read_reply(message, mark, called)
+            if reply is not None:
                 pieces.append(reply)
                 open_calls.update((missing.tool_call_id or "", (reply, i)) for i, missing in enumerate(reply.results))
+                unanswered = reply if reply.results else None
         elif message.role is Role.TOOL_RESULT:
             # The first result of a call counts, wherever it stands behind it; one without a call is dropped.
             if call := open_calls.pop(message.tool_call_id or "", None):
                 step, i = call
                 step.results[i] = _read_result(message, step.results[i], mark)
-        elif _is_plain(message, folded):
-            pieces.append(Said(message, header_of(message, mark)))
-        elif content := _read_content(message.content, mark):
-            pieces.append(Said(_with_content(message, content), header_of(message, mark)))
+        else:
+            said = _read_said(message, mark, folded)
+            if said is not None:
+                pieces.append(said)
+            if message.role is Role.USER and message.run_id is not None:
+                if unanswered is not None and asking not in (None, message.run_id):
+                    unanswered.is_left_open = True
+                asking, unanswered = message.run_id, said
     return pieces
+
+
+def _read_said(message: Message, mark: str, folded_mark: str) -> Said | None:
+    """Read what somebody said; None when there is nothing to show."""
+    if not _is_plain(message, folded_mark):
+        content = _read_content(message.content, mark)
+        if not content:
+            return None
+        message = _with_content(message, content)
+    return Said(message, header_of(message, mark))
 
 
 def _is_plain(message: Message, folded_mark: str) -> bool:
@@ -198,6 +216,8 @@ def _write(pieces: list[Piece], mark: str, is_short: bool) -> tuple[Message, ...
     for piece in pieces:
         if isinstance(piece, Said):
             said.append(piece)
+            if piece.is_left_open:
+                said.append(_line(_NOT_ANSWERED, mark))
             continue
         if not said and messages[-1].role is Role.ASSISTANT:
             said.append(_line(_NOTHING_BETWEEN, mark))
@@ -205,6 +225,8 @@ def _write(pieces: list[Piece], mark: str, is_short: bool) -> tuple[Message, ...
             messages.append(_join(said, mark))
             said = []
         messages += [piece.reply, *piece.results]
+        if piece.is_left_open:
+            said.append(_line(_NOT_ANSWERED, mark))
     if not said and messages[-1].role is Role.ASSISTANT:
         said.append(_line(_NOTHING_NEW, mark))
     if said:
