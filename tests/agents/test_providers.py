@@ -6,6 +6,7 @@ import asyncio
 import base64
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -464,6 +465,47 @@ async def test_a_wrong_key_is_final_and_never_shown(kind: str, stub: StubProvide
 async def test_a_key_that_a_provider_echoes_is_taken_out(model: ProviderModel, stub: StubProvider) -> None:
     stub.then(Fault(400, f"you sent {KEY}, or was it {KEY[:15]} or sk-t**********ghij?"))
     assert "or was it [redacted] or [redacted]" in (await fail(model)).message
+
+
+async def test_a_key_is_taken_out_of_a_long_error_wherever_it_stands(model: ProviderModel, stub: StubProvider) -> None:
+    for before in (0, 900, 990, 1000, 3990, 100_000):
+        stub.then(Fault(400, f"{'x ' * (before // 2)}{KEY} {'*' * 5}{KEY[-4:]}" + " and so on" * 10_000))
+        shown = (await fail(model)).message
+        assert len(shown) <= 1000
+        assert KEY[:8] not in shown and KEY[-8:] not in shown
+
+
+def test_an_error_four_times_as_long_is_read_no_longer() -> None:
+    def seconds(length: int) -> float:
+        error = pai.ModelHTTPError(400, "m", {"error": {"message": "E" * length}})
+        started = time.thread_time()
+        build_failure(error, Endpoint("acme", "openai", api_key=KEY))
+        return time.thread_time() - started
+
+    seconds(10)
+    assert min(seconds(4_000_000) for _ in range(3)) < 5 * max(min(seconds(1_000_000) for _ in range(3)), 0.002)
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(400, body=f'{{"error": {{"message": {DEEP}}}}}'),
+        Fault(500, body=DEEP),
+        Fault(200, body=f"data: {DEEP}\n\n", content_type="text/event-stream"),
+        Fault(200, body=f"event: message_start\ndata: {DEEP}\n\n", content_type="text/event-stream"),
+    ],
+    ids=["refusal", "failure", "stream", "event"],
+)
+async def test_an_answer_that_is_nested_too_deeply_is_a_failure_like_any_other(
+    model: ProviderModel, stub: StubProvider, fault: Fault
+) -> None:
+    stub.then(fault, Answer(text="fine"))
+    assert (await fail(model)).message
+    _, reply = await ask(model)
+    assert reply.content == (TextBlock(text="fine"),)
 
 
 @pytest.mark.parametrize("ends", ["cut", "broken"])

@@ -28,6 +28,7 @@ NUMBER_DELAY_S = 0.05
 """Sub-agents count more slowly: one that is to be watched, or killed, has to be at work for some seconds."""
 MOST_PIECES = 1200
 """So that the longest count takes a minute."""
+_WORDS = re.compile(r"\S+\s*|\s+")
 
 INTRODUCTION = (
     "I am Backchannel's built-in demo model. I run offline and follow a few fixed rules, so do not expect wit; "
@@ -81,7 +82,7 @@ class DemoModel:
 
 def pieces_of(text: str) -> Iterator[str]:
     """Cut a text into words, or, if it has very many, into so many words at a time."""
-    words = re.findall(r"\S+\s*|\s+", text)
+    words = _WORDS.findall(text)
     size = len(words) // MOST_PIECES + 1
     return ("".join(words[start : start + size]) for start in range(0, len(words), size))
 

@@ -16,7 +16,7 @@ from backchannel.core.messages import Message, Role
 
 MAX_QUOTE = 120
 
-_MARK = re.compile(rf"`\[(\S+) {SESSION_MESSAGE} ")
+_MARK = re.compile(rf"`\[([^\s`\[]+) {SESSION_MESSAGE} ")
 _FROM = re.compile(r'\| from "([^"]*)"')
 _TOOL = re.compile(r'\| tool "([^"]*)"')
 _CONTEXT = re.compile(rf"\n{re.escape(CONTEXT_LINE)}\nAsked by [^\n]+\n[^\n]+\Z")  # it stands last, whatever is quoted
@@ -42,13 +42,17 @@ class Part:
         return self.kind == USER_MESSAGE and not self.is_request
 
 
+def header_pattern(mark: str) -> re.Pattern[str]:
+    """Make the pattern of the lines that say who speaks from here on."""
+    return re.compile(rf"^\[{re.escape(mark)} ([a-z ]+?)((?: \| .*)?)\]$", re.MULTILINE)
+
+
 def parts_of(message: Message, request: ModelRequest) -> list[Part]:
     """Take a user message apart where headers say that somebody else speaks."""
     mark = _MARK.search(request.system)
     if mark is None:
         return [_part(USER_MESSAGE, message.text)]
-    header = re.compile(rf"^\[{re.escape(mark[1])} ([a-z ]+?)((?: \| .*)?)\]$", re.MULTILINE)
-    first, *rest = header.split(message.text)
+    first, *rest = header_pattern(mark[1]).split(message.text)
     parts = [_part(kind, text, facts) for kind, facts, text in zip(rest[::3], rest[1::3], rest[2::3], strict=True)]
     return [_part(USER_MESSAGE, first), *parts] if first.strip() else parts
 

@@ -25,6 +25,7 @@ import msgspec
 from backchannel.agents.translation import build_history, build_parameters, build_reply, read_delta
 from backchannel.config.schema_agents import ThinkingLevel
 from backchannel.core.contracts import ModelEvent, ModelFailed, ModelReply, ModelRequest, Price
+from backchannel.core.credentials import REDACTED
 
 if TYPE_CHECKING:
     import httpx2
@@ -41,7 +42,9 @@ _KNOWN_AS = {"openai-compatible": "openai-chat", "anthropic-compatible": "anthro
 _RETRYABLE_STATUSES = frozenset({408, 409, 429})
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _MAX_WORDS = 1_000
-_MASKED_KEY = re.compile(r"[\w.-]*\*{3,}[\w.*-]*")
+_MAX_LOOKED_AT = 4_000
+"""How much of a provider's text is looked at: more than is shown, because hiding a key makes it shorter."""
+_MASKED_WORD = re.compile(r"[\w.*-]+")
 _KEY_PIECE = re.compile(r"[\w.-]{8,}")
 
 
@@ -207,10 +210,11 @@ class ProviderModel:
                     if (delta := read_delta(event)) is not None:
                         yield delta
                 response = events.get()
+                reply = build_reply(response, endpoint.provider)
         except Exception as error:  # noqa: BLE001  # what a broken answer raises down there has no common type
             # Without its cause: a provider's error can echo the key, and a logged traceback would show it.
             raise build_failure(error, endpoint) from None
-        yield self._with_cost(build_reply(response, endpoint.provider), response)
+        yield self._with_cost(reply, response)
 
     def _with_cost(self, reply: ModelReply, response: ModelResponse) -> ModelReply:
         cost = None if self._price is None else self._price.of(reply.usage)
@@ -255,7 +259,9 @@ def build_failure(error: Exception, endpoint: Endpoint) -> ModelFailed:
         case _:
             retryable, message = True, f"{provider} did not answer as its API says: {_root_of(error)}"
     return ModelFailed(
-        _redact(message, endpoint.api_key)[:_MAX_WORDS], retryable=retryable, retry_after_s=retry_after_s
+        _redact(message[:_MAX_LOOKED_AT], endpoint.api_key)[:_MAX_WORDS],
+        retryable=retryable,
+        retry_after_s=retry_after_s,
     )
 
 
@@ -278,21 +284,21 @@ def _words_of(body: object) -> str:
     """Find the message in an error body: `{error: {message}}`, `{message}`, or just text."""
     while isinstance(body, dict):
         body = body.get("error") or body.get("message") or body.get("detail")
-    return " ".join(str(body).split()) if body else ""
+    return " ".join(str(body)[:_MAX_LOOKED_AT].split()) if body else ""
 
 
 def _root_of(error: BaseException) -> str:
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
-    return str(error).strip() or type(error).__name__
+    return str(error)[:_MAX_LOOKED_AT].strip() or type(error).__name__
 
 
 def _redact(text: str, key: str | None) -> str:
     """Take the key out of a text: whole, in pieces, or as providers echo it, `sk-ab****yz`."""
     if not key:
         return text
-    text = _MASKED_KEY.sub("[redacted]", text.replace(key, "[redacted]"))
-    return _KEY_PIECE.sub(lambda piece: "[redacted]" if piece[0] in key else piece[0], text)
+    text = _MASKED_WORD.sub(lambda word: REDACTED if "***" in word[0] else word[0], text.replace(key, REDACTED))
+    return _KEY_PIECE.sub(lambda piece: REDACTED if piece[0] in key else piece[0], text)
 
 
 async def _drop_credentials(request: httpx2.Request) -> None:

@@ -14,7 +14,7 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "BACKCHANNEL_DATABASE_URL": ("database", "url"),
 }
 
-_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -27,6 +27,8 @@ def substitute(raw: dict[str, Any], env: Mapping[str, str], source: Source) -> t
             name = match[1]
             if name is None:
                 return "${"
+            if not match[2]:  # it never ends, and so is none; taken as one, so that the rest is looked at once
+                return match[0].replace("$${", "${")
             if name in env:
                 return env[name]
             findings.append(Finding("error", source.named(path), _missing(name), source.line(path)))

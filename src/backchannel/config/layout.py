@@ -17,7 +17,7 @@ from backchannel.config.positions import Positions
 Value: TypeAlias = Union[str, "Group"]
 
 _LINE_COMMENT = r"//[^\n\r\u2028\u2029]*"
-_COMMENT = re.compile(_LINE_COMMENT + r"|/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(_LINE_COMMENT + r"|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _COMMA = re.compile(_COMMENT.pattern + r"|(,)", re.DOTALL)
 _SHORT_COMMENT = r"[ \t]*/\*(?:[^*\n\r]|\*(?!/))*\*/"
 _REST_OF_LINE = re.compile(rf"(?:{_SHORT_COMMENT})*(?:[ \t]*{_LINE_COMMENT})?(?=[ \t]*[\n\r\u2028\u2029])")

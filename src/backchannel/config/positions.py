@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from backchannel.config.findings import SettingPath, Step
 
+_LINE_END = re.compile("\n")
 _SPACE = re.compile(r"(?:[\s\ufeff]+|//[^\n\r\u2028\u2029]*|/\*.*?\*/)*", re.DOTALL)
 _STRING = re.compile(r"\"(?:[^\"\\\n\r]|\\.|\\\r\n)*\"|'(?:[^'\\\n\r]|\\.|\\\r\n)*'", re.DOTALL)
 _IDENTIFIER = re.compile(r"(?:[\w$\u200c\u200d]|\\u[0-9a-fA-F]{4})+")
@@ -52,7 +53,7 @@ class Positions:
     _ends: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._ends = [match.start() for match in re.finditer("\n", self.text)]
+        self._ends = [match.start() for match in _LINE_END.finditer(self.text)]
 
     def line(self, path: SettingPath) -> int | None:
         """The line of a setting, or of the nearest thing around it that is in the text."""

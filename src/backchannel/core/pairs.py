@@ -59,6 +59,7 @@ _CODE = re.compile(
     re.DOTALL,
 )
 _PATH = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w.@~/\\-]*+|[a-z][a-z0-9+.-]*+://.*", re.DOTALL | re.ASCII)
+_SLASH = re.compile(r"[/\\]")
 _NO_SECRETS = re.compile(
     r"none|null|nil|true|false|undefined|str|string|text|number|int|integer|bool|boolean|bytes|any|object|optional|"
     r"required|unset|empty|missing|hidden|masked|redacted|expired|valid|invalid|incorrect|correct|wrong|unknown|present|"
@@ -118,7 +119,7 @@ def _is_secret(word: str, match: re.Match[str], text: str, span: Span) -> bool:
         return False
     if value.isdigit() and len(value) < 6 and (word in ("token", "key") or _is_bare_pass(word, match)):
         return False
-    if _PATH.fullmatch(value) and not any(len(part) >= 16 and _is_mixed(part) for part in re.split(r"[/\\]", value)):
+    if _PATH.fullmatch(value) and not any(len(part) >= 16 and _is_mixed(part) for part in _SLASH.split(value)):
         return False
     is_quoted = match["v3"] is None
     if _closes(match, text, value) if is_quoted else (_CODE.fullmatch(value) and not _is_shell(match, text)):

@@ -96,6 +96,11 @@ def _configure_libraries(number: int, stream: TextIO, shared: list[Processor], r
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
 
 
+def known_words(words: Iterable[str]) -> re.Pattern[str]:
+    """Make the pattern that finds any of these words; the longest first, so that no part of one is left."""
+    return re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))))
+
+
 class Masking:
     """The last step of a log line: takes secrets out of it."""
 
@@ -106,11 +111,10 @@ class Masking:
 
     def add(self, secrets: Iterable[str]) -> None:
         """Know further secrets."""
-        # In JSON a secret may stand escaped; the longest first, so that no part of one is left.
+        # In JSON a secret may stand escaped.
         forms = {form for secret in secrets for form in (secret, json.dumps(secret)[1:-1])}
         self._words |= {word for word in forms if len(word) >= MIN_SECRET_LENGTH}
-        words = sorted(self._words, key=len, reverse=True)
-        self._known = re.compile("|".join(map(re.escape, words))) if words else None
+        self._known = known_words(self._words) if self._words else None
 
     def mask(self, logger: WrappedLogger, method: str, line: EventDict | str) -> str:
         masked = _MADE_TOKEN.sub(MASK, str(line))

@@ -18,7 +18,7 @@ _PATTERNS = {
     NAME: ", on one line and not blank",
     CLIENTS_KEY: ", on one line; `hook/…` and `agent:<id>:node-<id>/…` are those of hooks and nodes",
 }
-_PLACED = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+_STEP = re.compile(r"[.\[]")
 _GOT = re.compile(r", got `(\w+)`$|^Invalid enum value (.+)", re.DOTALL)
 _SORTS = {
     "str": "text",
@@ -120,14 +120,19 @@ def _range(kind: inspect.IntType | inspect.FloatType) -> str:
 
 def bad_params(method: str, error: msgspec.ValidationError, params: type[Params]) -> InvalidRequest:
     """Turn what the decoder said into an error that names the parameter and what would work."""
-    placed = _PLACED.fullmatch(str(error))
-    said, place = placed.groups() if placed else (str(error), "")
+    said, place = _placed(str(error))
     kind = _kind_at(inspect.type_info(params), place)
     if said.startswith("Object "):
         structs = (each for each in _choices(kind) if isinstance(each, inspect.StructType))
         known = [field.encode_name for struct in structs for field in struct.fields]
         return _bad_field(method, said, place, known)
     return InvalidRequest(f"{method}: {place or 'params'}: {_wrong(said, kind)}", **({"param": place} if place else {}))
+
+
+def _placed(error: str) -> tuple[str, str]:
+    """Take what the decoder said apart: `Expected `int` - at `$.limit``."""
+    said, at, place = error.rpartition(" - at `$")
+    return (said, place[:-1].removeprefix(".")) if at and place.endswith("`") else (error, "")
 
 
 def _bad_field(method: str, said: str, place: str, known: list[str]) -> InvalidRequest:
@@ -143,7 +148,7 @@ def _bad_field(method: str, said: str, place: str, known: list[str]) -> InvalidR
 
 def _kind_at(kind: inspect.Type, place: str) -> inspect.Type:
     """Find the type that is wanted at a place such as `deliver.to` or `kinds[0]`."""
-    for part in re.split(r"[.\[]", place) if place else ():
+    for part in _STEP.split(place) if place else ():
         kind = next((inner for each in _choices(kind) for inner in _inside(each, part)), inspect.AnyType())
     return kind
 

@@ -26,6 +26,8 @@ from backchannel.tools.inputs import NAME, NAME_LIMIT, Answer, Params
 from backchannel.tools.parts import Caller, Parts
 from backchannel.tools.targets import Refused
 
+_LABEL = re.compile(NAME)
+
 LONGEST_WAIT_S = 100 * 365 * 24 * 3600.0
 
 
@@ -114,7 +116,7 @@ class SessionsSpawn(SessionTool):
         """
         if not params.task.strip():
             raise InvalidRequest(f"{self.name}: task: it is empty", param="task")
-        if params.label is not None and not re.search(NAME, params.label):
+        if params.label is not None and not _LABEL.search(params.label):
             error = f"{params.label!r} is blank or has control characters: a label is a name on one line"
             raise InvalidRequest(f"{self.name}: label: {error}", param="label")
 
