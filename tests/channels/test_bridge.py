@@ -12,6 +12,7 @@ import pytest
 from backchannel.channels.bridge import Bridge
 from backchannel.config.schema_doors import Channel
 from backchannel.core.channels import ChannelBusy, ChannelRefused, ChannelSilent, OutboundPart
+from backchannel.core.delivery import MAX_RETRY_TIME_MS, Tries, after_attempt
 from backchannel.runtime.clock import SystemClock
 from tests.support.far_end import SECRET, Break, FarEnd, Fault, Hang, Told
 
@@ -73,6 +74,30 @@ async def test_a_429_is_busy_for_as_long_as_it_says(told: str | None) -> None:
         assert busy.value.retry_after_s is None
     else:
         assert 4 < (busy.value.retry_after_s or 0) <= 7
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Thu, 01 Jan 1970 00:00:00 GMT",
+        "-5",
+        "0",
+        "soon",
+        "nan",
+        "inf",
+        "1e400",
+        "Fri, 31 Dec 9999 23:59:59 GMT",
+        "9" * 400,
+    ],
+)
+async def test_a_429_backs_off_by_its_own_rule_whatever_it_asks_for(told: str) -> None:
+    async with FarEnd() as far_end, bridge_to(far_end.url) as bridge:
+        far_end.then(Fault(429, headers={"Retry-After": told}))
+        with pytest.raises(ChannelBusy) as busy:
+            await bridge.send(PART)
+    attempted = after_attempt(busy.value, Tries(3, 0), takes_key=True, now_ms=10_000)
+    assert attempted.due_at is not None
+    assert 10_000 + 4_000 <= attempted.due_at <= MAX_RETRY_TIME_MS
 
 
 @pytest.mark.parametrize("told", [Fault(500), Fault(503), Break(), Hang()], ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -443,7 +444,9 @@ async def test_a_failure_for_good_is_not_tried_again(tmp_path: Path) -> None:
     assert (len(model.requests), clock.slept) == (1, [])
 
 
-@pytest.mark.parametrize(("asked_s", "waited_s"), [(7.0, 7.0), (0.0, 0.0), (86_400.0, 60.0)])
+@pytest.mark.parametrize(
+    ("asked_s", "waited_s"), [(7.0, 7.0), (0.0, 0.5), (-3.0, 0.5), (math.nan, 0.5), (86_400.0, 60.0), (math.inf, 60.0)]
+)
 async def test_the_wait_that_a_provider_asks_for_is_kept_within_reason(
     tmp_path: Path, asked_s: float, waited_s: float
 ) -> None:

@@ -195,8 +195,9 @@ class Runner:
     async def _back_off(self, turn: Turn, failed: ModelFailed, attempt: int) -> None:
         turn.text = ""
         wait_s = min(FIRST_BACK_OFF_S * 2 ** (attempt - 1), LONGEST_BACK_OFF_S)
-        if failed.retry_after_s is not None:
-            wait_s = min(failed.retry_after_s, LONGEST_BACK_OFF_S * 2)
+        asked_s = failed.retry_after_s
+        if asked_s is not None and asked_s > wait_s:  # a time that has passed, or is no number, asks for nothing
+            wait_s = min(asked_s, LONGEST_BACK_OFF_S * 2)
         log.info("model failed, asking again", run_id=turn.run.id, error=failed.message, attempt=attempt, wait_s=wait_s)
         await self._clock.sleep(wait_s)
 
