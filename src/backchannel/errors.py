@@ -224,7 +224,7 @@ class BadSignature(GatewayError):
 
 
 class SlowDown(GatewayError):
-    """Too many failed logins; wait before the next."""
+    """A wrong token or signature, after many of them; a right one is let in at once."""
 
     code = "rate_limited"
     http_status = 429

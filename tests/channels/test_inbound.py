@@ -13,7 +13,7 @@ from backchannel.core.contracts import ModelRequest
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.messages import Role
 from backchannel.core.runs import RunState
-from backchannel.gateway.auth import FAILURES_ALLOWED
+from backchannel.gateway.failures import CREDENTIAL_FAILURES
 from tests.channels.desk import desk
 from tests.gateway.client import connected
 from tests.support.far_end import SECRET, FarEnd, event, signed
@@ -74,17 +74,19 @@ async def test_what_is_forged_old_or_no_event_is_refused_and_changes_nothing(tmp
         await far_end.took(1)
 
 
-async def test_whoever_forges_signatures_is_slowed_down_and_logs_in_all_the_same(tmp_path: Path) -> None:
+async def test_wrong_signatures_are_slowed_down_and_hold_up_no_right_one(tmp_path: Path) -> None:
     async with FarEnd() as far_end, desk(tmp_path, {"desk": far_end.settings()}) as world:
         body, headers = signed(event(), "not the secret of this channel")
-        for _ in range(FAILURES_ALLOWED):
+        for _ in range(CREDENTIAL_FAILURES):
             assert (await world.http.post("/channels/desk/inbound", content=body, headers=headers)).status_code == 401
-        slowed = await world.post()
+        slowed = await world.http.post("/channels/desk/inbound", content=body, headers=headers)
         assert slowed.status_code == 429 and slowed.json()["error"]["details"]["code"] == "rate_limited"
         assert 0 < int(slowed.headers["Retry-After"]) <= 60
         async with connected(world.url) as client:
             assert (await client.ask("health"))["ok"] is True
         assert await world.gateway.store.session(MAIN) is None
+        assert (await world.post()).status_code == 200
+        await far_end.took(1)
 
 
 async def test_a_stranger_hears_nothing_and_leaves_no_trace_in_the_session(tmp_path: Path) -> None:

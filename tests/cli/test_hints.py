@@ -44,7 +44,9 @@ def test_hints_carry_how_the_program_was_called(program: Program, called: str) -
     assert refused.endswith(f"with: {called} sessions\n")
 
 
-def test_a_refused_token_is_told_with_a_command_that_can_be_typed(program: Program, called: str) -> None:
+def test_a_refused_token_is_told_where_it_came_from_and_no_command_that_needs_a_right_one(
+    program: Program, called: str
+) -> None:
     with program.up() as up:
         done = _run(program, f"{called} --url {up.url}", "sessions")
         assert done.returncode == 0
@@ -52,7 +54,8 @@ def test_a_refused_token_is_told_with_a_command_that_can_be_typed(program: Progr
         done = _run(program, called, "sessions")
 
     assert done.returncode == 4
-    assert f"`{called} tokens list` shows" in done.stderr
+    assert "the token is not valid here" in done.stderr and "the file `token` in the state folder" in done.stderr
+    assert "tokens list" not in done.stderr
 
 
 def test_the_gateway_says_what_stopping_means(program: Program) -> None:

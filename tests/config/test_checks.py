@@ -276,3 +276,9 @@ def test_settings_without_effect_are_warned_of() -> None:
         "tools.subagents.tools.allow",
         "agents.list[0].sandbox.mode",
     ]
+
+
+@pytest.mark.parametrize("text", ["proxy.example", "10.0.0.0/33", "", "*"])
+def test_a_trusted_proxy_is_an_address_or_a_network(text: str) -> None:
+    (problem,) = errors({"gateway": {"trustedProxies": ["127.0.0.1", "::1", "10.0.0.7/8", text]}})
+    assert problem.startswith("gateway.trustedProxies[3]: ") and "such as `127.0.0.1` or `10.0.0.0/8`" in problem

@@ -6,16 +6,15 @@ import stat
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from backchannel.config.schema_doors import Auth, GatewaySettings
 from backchannel.errors import Forbidden, InvalidRequest, SlowDown, StartupError, Unauthorized
 from backchannel.gateway.auth import (
-    FAILURES_ALLOWED,
-    MAX_ADDRESSES,
+    MAX_WRONG_REMEMBERED,
     Access,
     Caller,
     Doorkeeper,
-    Failures,
     check_bind,
     expand_scopes,
     hash_token,
@@ -24,7 +23,9 @@ from backchannel.gateway.auth import (
     read_bearer,
     read_scopes,
 )
+from backchannel.gateway.failures import ADDRESS_FAILURES, CREDENTIAL_FAILURES, MAX_REMEMBERED, Failures
 from backchannel.gateway.protocol import Scope
+from backchannel.gateway.proxies import Proxies
 from backchannel.storage.transactions.tokens import TokenRow
 
 ALL = frozenset(Scope)
@@ -47,8 +48,10 @@ class FakeClock:
 class Stored:
     def __init__(self, *rows: TokenRow) -> None:
         self.rows = {row.digest: row for row in rows}
+        self.asked = 0
 
     async def token_by_digest(self, digest: str) -> TokenRow | None:
+        self.asked += 1
         return self.rows.get(digest)
 
 
@@ -152,65 +155,134 @@ class TestLogin:
         with pytest.raises(Unauthorized):
             await access.login("abc", "1.2.3.4")
 
-    async def test_whoever_guesses_has_one_attempt_a_second_for_a_minute(self) -> None:
-        clock = FakeClock()
-        access = Access(Stored(), "secret", clock)
-        for _ in range(FAILURES_ALLOWED):
-            with pytest.raises(Unauthorized):
-                await access.login("wrong", "1.2.3.4")
-        for _ in range(40):
-            with pytest.raises(SlowDown) as slowed:
-                await access.login("secret", "1.2.3.4")
-            assert 0 < slowed.value.wire()["retryAfterMs"] <= 1_001
-            assert "try again in 1 s" in slowed.value.message
-            clock.now += 1.1
-            with pytest.raises(Unauthorized):
-                await access.login("wrong", "1.2.3.4")
-        assert (await access.login("secret", "5.6.7.8")).scopes == ALL
-        clock.now += 61
-        for _ in range(FAILURES_ALLOWED):
-            assert (await access.login("secret", "1.2.3.4")).scopes == ALL
+    async def test_a_right_token_gets_in_whatever_wrong_ones_come_beside_it(self) -> None:
+        access = Access(Stored(stored("abc")), "secret", FakeClock())
+        for n in range(10 * ADDRESS_FAILURES):
+            with pytest.raises((Unauthorized, SlowDown)):
+                await access.login(f"wrong {n % 30}", "127.0.0.1")
+            assert (await access.login("secret", "127.0.0.1")).scopes == ALL
+            assert (await access.login("abc", "127.0.0.1")).token_id == "t1"
 
-    async def test_old_tokens_of_one_program_do_not_shut_out_another_at_the_same_address(self) -> None:
+    async def test_an_old_token_is_slowed_down_for_a_minute_and_says_how_long(self) -> None:
         clock = FakeClock()
         access = Access(Stored(), "secret", clock)
-        for _ in range(FAILURES_ALLOWED):
+        for _ in range(CREDENTIAL_FAILURES):
             with pytest.raises(Unauthorized):
-                await access.login("old", "127.0.0.1")
-        clock.now += 1.1
-        assert (await access.login("secret", "127.0.0.1")).scopes == ALL
+                await access.login("old", "1.2.3.4")
+            clock.now += 1
+        with pytest.raises(SlowDown) as slowed:
+            await access.login("old", "1.2.3.4")
+        assert slowed.value.wire()["retryAfterMs"] == 56_001
+        assert "try again in 56 s" in slowed.value.message
+        with pytest.raises(Unauthorized):
+            await access.login("mistyped", "1.2.3.4")
+        with pytest.raises(Unauthorized):
+            await access.login("old", "5.6.7.8")
+        clock.now += 56.1
+        with pytest.raises(Unauthorized):
+            await access.login("old", "1.2.3.4")
+
+    async def test_many_different_wrong_ones_of_one_address_are_slowed_down_too(self) -> None:
+        access = Access(Stored(), "secret", FakeClock())
+        for n in range(ADDRESS_FAILURES):
+            with pytest.raises(Unauthorized):
+                await access.login(f"guess {n}", "1.2.3.4")
         with pytest.raises(SlowDown):
-            await access.login("secret", "127.0.0.1")
+            await access.login("another guess", "1.2.3.4")
+
+    async def test_a_wrong_token_is_looked_up_once_however_often_it_comes(self) -> None:
+        rows = Stored()
+        access = Access(rows, "secret", FakeClock())
+        for _ in range(100):
+            with pytest.raises((Unauthorized, SlowDown)):
+                await access.login("wrong", "1.2.3.4")
+        assert rows.asked == 1
+
+    async def test_the_memory_of_wrong_tokens_is_bounded(self) -> None:
+        access = Access(Stored(), "secret", FakeClock())
+        for n in range(MAX_WRONG_REMEMBERED + 50):
+            with pytest.raises((Unauthorized, SlowDown)):
+                await access.login(f"guess {n}", "1.2.3.4")
+        assert len(access._wrong) == MAX_WRONG_REMEMBERED
 
     async def test_a_missing_token_is_no_guess(self) -> None:
         access = Access(Stored(), "secret", FakeClock())
-        for _ in range(FAILURES_ALLOWED + 1):
+        for _ in range(ADDRESS_FAILURES + 1):
             with pytest.raises(Unauthorized):
                 await access.login(None, "1.2.3.4")
-        assert (await access.login("secret", "1.2.3.4")).scopes == ALL
+
+    async def test_a_wrong_token_is_not_sent_to_a_command_that_needs_a_right_one(self) -> None:
+        with pytest.raises(Unauthorized) as refused:
+            await Access(Stored(), "secret", FakeClock()).login("wrong", "1.2.3.4")
+        assert "tokens list" not in refused.value.message
 
 
 class TestFailures:
     def test_a_client_cannot_choose_another_address_of_its_own_network(self) -> None:
-        failures = Failures(FakeClock())
-        for n in range(FAILURES_ALLOWED):
-            failures.add(f"2001:db8::{n + 1}")
+        failures = Failures(FakeClock(), "login")
+        for n in range(CREDENTIAL_FAILURES):
+            failures.add(f"2001:db8::{n + 1}", "old")
         with pytest.raises(SlowDown):
-            failures.check("2001:db8::ffff")
-        failures.check("2001:db8:0:1::1")
+            failures.add("2001:db8::ffff", "old")
+        failures.add("2001:db8:0:1::1", "old")
 
     def test_an_address_has_one_name_in_both_families(self) -> None:
-        failures = Failures(FakeClock())
-        for _ in range(FAILURES_ALLOWED):
-            failures.add("::ffff:1.2.3.4")
+        failures = Failures(FakeClock(), "login")
+        for _ in range(CREDENTIAL_FAILURES):
+            failures.add("::ffff:1.2.3.4", "old")
         with pytest.raises(SlowDown):
-            failures.check("1.2.3.4")
+            failures.add("1.2.3.4", "old")
 
     def test_memory_is_bounded(self) -> None:
-        failures = Failures(FakeClock())
-        for n in range(MAX_ADDRESSES + 50):
-            failures.add(f"client {n}")
-        assert len(failures._times) == MAX_ADDRESSES
+        failures = Failures(FakeClock(), "login")
+        for n in range(MAX_REMEMBERED + 50):
+            failures.add(f"client {n}", "old")
+        assert len(failures._by_address._times) == len(failures._by_credential._times) == MAX_REMEMBERED
+        assert len(failures._told) == MAX_REMEMBERED
+
+    def test_the_log_has_a_line_a_minute_for_each_address_however_many_fail(self) -> None:
+        clock = FakeClock()
+        failures = Failures(clock, "login")
+        with capture_logs() as logs:
+            for n in range(15):
+                failures.add("1.2.3.4", f"guess {n}")
+            failures.add("5.6.7.8", "guess")
+            clock.now += 60
+            failures.add("1.2.3.4", "guess")
+        assert [(line["event"], line["log_level"], line["address"], line["times"]) for line in logs] == [
+            ("login refused", "info", "1.2.3.4", 1),
+            ("login refused", "info", "5.6.7.8", 1),
+            ("login refused", "info", "1.2.3.4", 15),
+        ]
+
+
+class TestProxies:
+    TRUSTED = ("127.0.0.1", "10.0.0.0/8", "2001:db8::/32")
+
+    @pytest.mark.parametrize(
+        ("connects", "forwarded", "client"),
+        [
+            ("127.0.0.1", ["1.2.3.4"], "1.2.3.4"),
+            ("127.0.0.1", ["6.6.6.6, 1.2.3.4"], "1.2.3.4"),
+            ("127.0.0.1", ["6.6.6.6", "1.2.3.4, 10.1.1.1"], "1.2.3.4"),
+            ("127.0.0.1", ["10.1.1.1, 10.2.2.2"], "10.1.1.1"),
+            ("::ffff:127.0.0.1", ["1.2.3.4:5678"], "1.2.3.4"),
+            ("2001:db8::1", ["[2001:470::5]:443"], "2001:470::5"),
+            ("127.0.0.1", ["2001:470::5"], "2001:470::5"),
+            ("127.0.0.1", [], "127.0.0.1"),
+            ("127.0.0.1", ["", "unknown"], "127.0.0.1"),
+            ("127.0.0.1", ["1.2.3.4, <script>, 10.1.1.1"], "10.1.1.1"),
+            ("9.9.9.9", ["1.2.3.4"], "9.9.9.9"),
+            ("local", ["1.2.3.4"], "local"),
+        ],
+    )
+    def test_the_last_hop_that_is_no_trusted_proxy_is_the_client(
+        self, connects: str, forwarded: list[str], client: str
+    ) -> None:
+        assert Proxies(self.TRUSTED).client(connects, forwarded) == client
+
+    def test_without_trusted_proxies_nobody_is_believed(self) -> None:
+        assert Proxies(()).client("127.0.0.1", ["1.2.3.4"]) == "127.0.0.1"
 
 
 class TestBearer:

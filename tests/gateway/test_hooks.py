@@ -20,7 +20,7 @@ from backchannel.core.messages import ProvenanceKind, Role
 from backchannel.core.runs import RunKind, RunState
 from backchannel.errors import StartupError
 from backchannel.gateway.app import Gateway
-from backchannel.gateway.auth import FAILURES_ALLOWED
+from backchannel.gateway.failures import CREDENTIAL_FAILURES
 from backchannel.gateway.server import listening
 from tests.channels.desk import Desk, desk
 from tests.support.far_end import FarEnd, event, signed
@@ -379,14 +379,15 @@ async def test_the_hook_token_opens_nothing_else(tmp_path: Path) -> None:
                 assert error["details"]["code"] in ("AUTH_TOKEN_MISMATCH", "rate_limited")
 
 
-async def test_guessing_is_slowed_down_and_holds_up_nobody_but_hooks(tmp_path: Path) -> None:
+async def test_wrong_tokens_are_slowed_down_and_hold_up_no_right_one(tmp_path: Path) -> None:
     with structlog.testing.capture_logs() as logs:
         async with hooked(tmp_path) as world:
-            for n in range(FAILURES_ALLOWED):
-                assert (await post(world, token=f"guess-{n}", message="x")).status_code == 401
-            slowed = await post(world, message="x")
+            for _ in range(CREDENTIAL_FAILURES):
+                assert (await post(world, token="guess-1", message="x")).status_code == 401
+            slowed = await post(world, token="guess-1", message="x")
             assert slowed.status_code == 429 and slowed.json()["error"]["details"]["code"] == "rate_limited"
             assert 0 < int(slowed.headers["Retry-After"]) <= 60
+            assert (await post(world, message="x")).status_code == 202
             async with connected(world.url) as client:
                 assert (await client.ask("health"))["ok"] is True
     assert "hook refused" in repr(logs) and "guess-" not in repr(logs) and TOKEN not in repr(logs)

@@ -14,7 +14,7 @@ from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
 
 from .client import OPERATOR
-from .conftest import World
+from .conftest import MakeWorld, World
 
 pytestmark = pytest.mark.anyio
 
@@ -86,15 +86,25 @@ async def test_metrics_count_what_happens(http: httpx.AsyncClient, world: World)
 
 
 async def test_wrong_tokens_are_slowed_down(http: httpx.AsyncClient) -> None:
-    codes = [(await http.get("/metrics", headers=bearer("wrong"))).status_code for _ in range(6)]
-    assert codes == [401] * 5 + [429]
-    assert int((await http.get("/metrics", headers=bearer())).headers["Retry-After"]) > 0
+    answers = [await http.get("/metrics", headers=bearer("wrong")) for _ in range(6)]
+    assert [answer.status_code for answer in answers] == [401] * 5 + [429]
+    assert int(answers[-1].headers["Retry-After"]) > 0
+    assert (await http.get("/metrics", headers=bearer())).status_code == 200
 
 
 async def test_a_client_cannot_say_that_it_comes_from_elsewhere_to_guess_on(http: httpx.AsyncClient) -> None:
     from_elsewhere = [{**bearer("wrong"), "X-Forwarded-For": f"10.0.0.{n}"} for n in range(6)]
     statuses = [(await http.get("/metrics", headers=headers)).status_code for headers in from_elsewhere]
     assert statuses == [401] * 5 + [429]
+
+
+async def test_behind_a_trusted_proxy_each_client_counts_for_itself(make_world: MakeWorld) -> None:
+    trusting = {"gateway": {"trustedProxies": ["127.0.0.0/8"]}}
+    async with make_world(trusting) as world, httpx.AsyncClient(base_url=world.at.url) as proxy:
+        for client, statuses in (("10.0.0.1", [401] * 5 + [429]), ("10.0.0.2", [401])):
+            headers = {**bearer("wrong"), "X-Forwarded-For": f"6.6.6.6, {client}"}
+            answers = [await proxy.get("/metrics", headers=headers) for _ in statuses]
+            assert [answer.status_code for answer in answers] == statuses
 
 
 async def test_a_foreign_host_or_origin_is_refused(http: httpx.AsyncClient) -> None:

@@ -21,7 +21,7 @@ from mcp.client.streamable_http import streamable_http_client
 from starlette.types import Receive, Scope, Send
 
 from backchannel.errors import Unavailable
-from backchannel.gateway.auth import FAILURES_ALLOWED
+from backchannel.gateway.failures import CREDENTIAL_FAILURES
 from backchannel.gateway.mcp_server import IDEMPOTENCY_KEY, build_server, reporting, serve_http
 from backchannel.tools.registry import SESSION_TOOLS
 
@@ -245,13 +245,14 @@ async def test_a_revoked_token_is_refused_at_its_next_request(world: World) -> N
                 await client.call_tool("agents_list", {})
 
 
-async def test_whoever_guesses_is_slowed_down(world: World) -> None:
-    for _ in range(FAILURES_ALLOWED):
+async def test_a_wrong_token_is_slowed_down_and_a_right_one_is_not(world: World) -> None:
+    for _ in range(CREDENTIAL_FAILURES):
         assert (await post(world, authorization="Bearer wrong")).status_code == 401
-    slowed = await post(world)
+    slowed = await post(world, authorization="Bearer wrong")
 
     assert slowed.status_code == 429
     assert int(slowed.headers["retry-after"]) > 0
+    assert (await post(world)).status_code == 200
 
 
 @pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}])

@@ -70,7 +70,9 @@ def next_step(error: GatewayError, options: Options) -> str | None:
                 "in the state folder; --state names the folder that the gateway uses."
             )
         case "scope_missing":
-            return f"Make a token that has it: {options.command('tokens', 'create', '--scope', 'admin')}"
+            scope = str(error.details.get("scope", "operator.admin")).removeprefix("operator.")
+            create = options.command("tokens", "create", "--scope", scope)
+            return f"Make a token that has it, with the operator's own: {create}"
         case reason if reason in _LISTED_BY:
             what, words = _LISTED_BY[reason]
             return f"See the {what} with: {options.command(*words)}"

@@ -6,6 +6,7 @@ start; a warning is about what works and is seldom meant.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -201,6 +202,15 @@ def _secrets(file: ConfigFile) -> Iterator[Issue]:
         yield Issue("error", ("hooks", "enabled"), "hooks need a token of their own: set `hooks.token`")
 
 
+def _trusted_proxies(file: ConfigFile) -> Iterator[Issue]:
+    for index, text in enumerate(file.gateway.trusted_proxies):
+        try:
+            ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            rule = "expected an address or a network, such as `127.0.0.1` or `10.0.0.0/8`"
+            yield Issue("error", ("gateway", "trustedProxies", index), rule, text)
+
+
 def _hooks(file: ConfigFile) -> Iterator[Issue]:
     for index, channel in enumerate(file.hooks.allow_deliver):
         if channel not in file.channels and channel != "webchat":
@@ -275,6 +285,7 @@ _RULES: tuple[Callable[[ConfigFile], Iterator[Issue]], ...] = (
     _session_keys,
     _channels,
     _secrets,
+    _trusted_proxies,
     _hooks,
     _cron,
     _cron_deliveries,

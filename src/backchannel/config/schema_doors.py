@@ -57,6 +57,10 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         tuple[str, ...],
         setting("Names under which the gateway may be asked for, besides loopback and `gateway.host`."),
     ] = ()
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        setting("Addresses and networks of proxies, such as `127.0.0.1`, whose `X-Forwarded-For` tells the client."),
+    ] = ()
 
 
 class Channel(Settings, frozen=True, kw_only=True):

@@ -13,32 +13,30 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import math
 import secrets
 import socket
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+from starlette.requests import HTTPConnection
+
 from backchannel.config.files import store_private
 from backchannel.config.schema_doors import GatewaySettings
 from backchannel.core.contracts import Clock
 from backchannel.core.keys import SessionKey
-from backchannel.errors import Forbidden, InvalidRequest, SlowDown, StartupError, Unauthorized
+from backchannel.errors import Forbidden, InvalidRequest, StartupError, Unauthorized
+from backchannel.gateway.failures import Failures
 from backchannel.gateway.protocol import Scope
+from backchannel.gateway.proxies import address_of
 from backchannel.storage.transactions.tokens import TokenRow
 
 OPERATOR_TOKEN_ID = "operator"
 TOKEN_PREFIX = "bc_"
-MAX_TOKEN_LENGTH = 1024
-FAILURES_ALLOWED = 5
-FAILURE_WINDOW_S = 60.0
-SLOWED_TO_S = 1.0
-"""How long an address waits between two attempts when too many have failed."""
-MAX_ADDRESSES = 10_000
+MAX_WRONG_REMEMBERED = 10_000
 
 _ORDER = (Scope.READ, Scope.WRITE, Scope.ADMIN)
 _LOOPBACK_NAMES = frozenset(["localhost", "127.0.0.1", "::1"])
@@ -151,95 +149,59 @@ class Tokens(Protocol):
 
 
 class Access:
-    """Lets callers in by their token, and slows down whoever guesses."""
+    """Lets callers in by their token: a right one always and at once, whatever wrong ones come beside it."""
 
     def __init__(self, tokens: Tokens, operator_token: str, clock: Clock) -> None:
         self._tokens = tokens
         self._operator_hash = hash_token(operator_token)
-        self._failures = Failures(clock)
+        self._failures = Failures(clock, "login")
+        self._wrong: OrderedDict[str, None] = OrderedDict()
+        """Hashes that no token has, so that one which comes again and again is not looked up each time.
+
+        A token is random, so what is wrong stays wrong: none that is made later has the same hash.
+        """
+
+    async def admit(self, request: HTTPConnection) -> Caller:
+        """Tell who makes a request, by its `Authorization` header.
+
+        Raises:
+            Unauthorized, SlowDown: see `login`.
+        """
+        return await self.login(read_bearer(request.headers.get("authorization")), address_of(request))
 
     async def login(self, token: str | None, address: str) -> Caller:
         """Tell who comes with this token.
 
         Raises:
             Unauthorized: there is no token, or it is not valid.
-            SlowDown: too many wrong ones came from this address.
+            SlowDown: it is not valid, and too many such came from this address.
         """
-        self._failures.check(address)
         if not token:
             raise Unauthorized("a token is needed (in the Authorization header or in connect's auth.token)")
-        caller = await self._find(token)
+        digest = hash_token(token)
+        caller = await self._find(digest)
         if caller is None:
-            self._failures.add(address)
-            raise Unauthorized("the token is not valid (`backchannel tokens list` shows those that are)")
+            self._failures.add(address, digest)
+            raise Unauthorized("the token is not valid here (mistyped, revoked, or one of another gateway)")
         return caller
 
-    async def _find(self, token: str) -> Caller | None:
-        if len(token) > MAX_TOKEN_LENGTH:
-            return None
-        digest = hash_token(token)
+    async def _find(self, digest: str) -> Caller | None:
         if hmac.compare_digest(digest, self._operator_hash):
             return Caller(OPERATOR_TOKEN_ID, frozenset(_ORDER))
+        if digest in self._wrong:
+            return None
         # Looking up by hash leaks no timing: what an attacker could learn of is the hash of a guess.
         row = await self._tokens.token_by_digest(digest)
         if row is None or row.revoked_at is not None:
+            self._remember_wrong(digest)
             return None
         scopes = frozenset[Scope]() if row.session_key else expand_scopes(row.scopes)
         return Caller(row.id, scopes, row.session_key)
 
-
-class Failures:
-    """Remembers failed logins per address, for a minute, and for a bounded number of addresses.
-
-    Where too many failed, one attempt a second is looked at. So nobody guesses fast, and a program with an old token
-    cannot shut out those who come from the same address with a right one: on one machine, all do.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._times: OrderedDict[str, deque[float]] = OrderedDict()
-        self._looked_at: dict[str, float] = {}
-        """When an attempt of an address that is slowed down was last looked at."""
-
-    def check(self, address: str) -> None:
-        """Refuse an address that failed too often.
-
-        Raises:
-            SlowDown: it did; the error says when to come back.
-        """
-        name, now = _network(address), self._clock.monotonic()
-        times = self._times.get(name)
-        if times is None or len(times) < FAILURES_ALLOWED or times[0] + FAILURE_WINDOW_S <= now:
-            return
-        wait_s = max(times[-1], self._looked_at.get(name, 0.0)) + SLOWED_TO_S - now
-        if wait_s > 0:
-            raise SlowDown(
-                f"too many failed logins from this address: try again in {math.ceil(wait_s)} s",
-                retryAfterMs=int(wait_s * 1000) + 1,
-            )
-        self._looked_at[name] = now
-
-    def add(self, address: str) -> None:
-        """Count a failed login."""
-        name = _network(address)
-        self._times.setdefault(name, deque(maxlen=FAILURES_ALLOWED)).append(self._clock.monotonic())
-        self._times.move_to_end(name)
-        if len(self._times) > MAX_ADDRESSES:
-            oldest, _ = self._times.popitem(last=False)
-            self._looked_at.pop(oldest, None)
-
-
-def _network(address: str) -> str:
-    """Take the addresses that one client can choose among as one: an IPv6 client has a whole /64."""
-    try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped:
-            return str(ip.ipv4_mapped)
-        return str(ipaddress.ip_network((ip, 64), strict=False))
-    return str(ip)
+    def _remember_wrong(self, digest: str) -> None:
+        self._wrong[digest] = None
+        if len(self._wrong) > MAX_WRONG_REMEMBERED:
+            self._wrong.popitem(last=False)
 
 
 def read_bearer(authorization: str | None) -> str | None:

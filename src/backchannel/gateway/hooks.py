@@ -10,7 +10,6 @@ import hmac
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import msgspec
-import structlog
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,7 +20,8 @@ from backchannel.core.runs import RunKind, RunRequest, scoped_run_id
 from backchannel.core.sessions import Address
 from backchannel.errors import InvalidRequest, StartupError, Unauthorized
 from backchannel.gateway.addressing import check_agent, operator_keys
-from backchannel.gateway.auth import Caller, Failures, hash_token, read_bearer
+from backchannel.gateway.auth import Caller, hash_token, read_bearer
+from backchannel.gateway.failures import Failures
 from backchannel.gateway.messages import (
     ONE_LINE,
     Label,
@@ -34,6 +34,7 @@ from backchannel.gateway.messages import (
     read_thinking,
 )
 from backchannel.gateway.methods.runs import MAX_RUN_S
+from backchannel.gateway.proxies import address_of
 from backchannel.storage.tx import Check
 from backchannel.tools.flows import hash_request
 from backchannel.tools.inputs import Answer, Params
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from backchannel.core.contracts import Clock
     from backchannel.gateway.app import Gateway
 
-log = structlog.get_logger(__name__)
 P = TypeVar("P", bound=Params)
 
 HOOKS_AT = "/hooks/"
@@ -178,15 +178,11 @@ class HookDoor:
 
 
 class HookGuard:
-    """Lets hooks in by their token, and slows down whoever guesses.
-
-    It counts apart from other logins: a hook with an old token must not shut out the operator, who may well come from
-    the same address, that of a proxy.
-    """
+    """Lets hooks in by their token, and slows down whoever brings wrong ones; they count apart from other logins."""
 
     def __init__(self, token: str, clock: Clock) -> None:
         self._hash = hash_token(token)
-        self._failures = Failures(clock)
+        self._failures = Failures(clock, "hook")
 
     def check(self, request: Request) -> None:
         """Refuse a request that does not bring the hook token.
@@ -194,16 +190,14 @@ class HookGuard:
         Raises:
             Unauthorized, SlowDown
         """
-        address = request.client.host if request.client else "local"
-        self._failures.check(address)
         if any(name in request.query_params for name in _IN_A_QUERY):
             raise Unauthorized(f"a token in the query is not taken, since queries are logged: {_WHERE_IT_GOES}")
         token = read_bearer(request.headers.get("authorization"))
         if not token:
             raise Unauthorized(f"the hook token is needed: {_WHERE_IT_GOES}")
-        if not hmac.compare_digest(hash_token(token), self._hash):
-            self._failures.add(address)
-            log.warning("hook refused", address=address)
+        digest = hash_token(token)
+        if not hmac.compare_digest(digest, self._hash):
+            self._failures.add(address_of(request), digest)
             raise Unauthorized(f"this is not the hook token, and no other is taken here: {_WHERE_IT_GOES}")
 
 

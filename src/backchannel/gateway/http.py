@@ -34,14 +34,16 @@ from backchannel.errors import (
     Unavailable,
 )
 from backchannel.gateway import protocol
-from backchannel.gateway.auth import Access, Doorkeeper, Failures, read_bearer
+from backchannel.gateway.auth import Access, Doorkeeper, hash_token
 from backchannel.gateway.callers import InvokeParams, invoke_as
 from backchannel.gateway.events import Desk
+from backchannel.gateway.failures import Failures
 from backchannel.gateway.hooks import HOOKS_AT, HookDoor
 from backchannel.gateway.mcp_door import McpDoor
 from backchannel.gateway.messages import read_posted
 from backchannel.gateway.metrics import CONTENT_TYPE, Metrics
 from backchannel.gateway.openai_api import OpenAiDoor
+from backchannel.gateway.proxies import LOCAL, Proxies, address_of
 from backchannel.gateway.websocket import Door, Limits
 
 if TYPE_CHECKING:
@@ -69,8 +71,9 @@ class Web:
         self.metrics = Metrics(self.door)
         self._gateway = gateway
         self._hooks = HookDoor(gateway, operator_token)
-        self._forgeries = Failures(gateway.clock)
+        self._forgeries = Failures(gateway.clock, "signature")
         self._keeper = Doorkeeper(settings)
+        self._proxies = Proxies(settings.trusted_proxies)
         self._http = _limit_bodies(
             Starlette(
                 routes=self._routes(),
@@ -90,6 +93,7 @@ class Web:
             return
         headers = Headers(scope=scope)
         try:
+            self._see_client(scope, headers)
             self._keeper.check(headers.get("host"), headers.get("origin"))
             if scope["type"] == "websocket":
                 await self._connect(scope, receive, send)
@@ -102,6 +106,12 @@ class Web:
         except Exception:  # the edge of a request, which keeps the server going
             # The client has been answered by now: the framework does that first and raises again.
             log.exception("request failed", path=scope["path"])
+
+    def _see_client(self, scope: Scope, headers: Headers) -> None:
+        """Put the client's own address into the scope, where a proxy that is trusted tells it."""
+        if (client := scope.get("client")) and (forwarded := headers.getlist("x-forwarded-for")):
+            address = self._proxies.client(client[0], forwarded)
+            scope["client"] = client if address == client[0] else (address, 0)
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Hand out events and ticks for as long as the context is open."""
@@ -127,7 +137,7 @@ class Web:
             return
         await send({"type": "websocket.accept"})
         client = scope.get("client")
-        await self.door.serve(client[0] if client else "local", receive, send)
+        await self.door.serve(client[0] if client else LOCAL, receive, send)
 
     def _routes(self) -> list[Route]:
         is_open = self._gateway.config.gateway.http.chat_completions
@@ -164,21 +174,18 @@ class Web:
         return Response(await self.metrics.show(), media_type=CONTENT_TYPE)
 
     async def _invoke(self, request: Request) -> Response:
-        client = request.client.host if request.client else "local"
-        holder = await self.access.login(read_bearer(request.headers.get("authorization")), client)
+        holder = await self.access.admit(request)
         params = read_posted("/tools/invoke", await request.body(), InvokeParams)
         result = await invoke_as(self._gateway, holder, params)
         return Response(msgspec.json.encode({"ok": True, "result": result}), media_type="application/json")
 
     async def _inbound(self, request: Request) -> Response:
         """Take an event of a channel; its signature says who posts it, so it needs no token."""
-        client = request.client.host if request.client else "local"
-        self._forgeries.check(client)
         signature = request.headers.get(SIGNATURE)
         try:
             answer = await self._gateway.inbound.post(request.path_params["name"], await request.body(), signature)
         except BadSignature:
-            self._forgeries.add(client)
+            self._forgeries.add(address_of(request), hash_token(signature or ""))
             raise
         return Response(msgspec.json.encode(answer), media_type="application/json")
 
@@ -188,8 +195,7 @@ class Web:
         Raises:
             Unauthorized, SlowDown, ScopeMissing
         """
-        client = request.client.host if request.client else "local"
-        caller = await self.access.login(read_bearer(request.headers.get("authorization")), client)
+        caller = await self.access.admit(request)
         if protocol.Scope.READ not in caller.scopes:
             raise ScopeMissing(f"this needs the scope {protocol.Scope.READ.value}", scope=protocol.Scope.READ.value)
 

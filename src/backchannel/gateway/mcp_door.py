@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from backchannel.errors import GatewayError
-from backchannel.gateway.auth import Access, read_bearer
+from backchannel.gateway.auth import Access
 from backchannel.gateway.auth import Caller as TokenHolder
 from backchannel.gateway.callers import InvokeParams, caller_of, has_tool, invoke_as
 from backchannel.gateway.messages import read_idempotency_key
@@ -61,8 +61,7 @@ class McpDoor:
 
     async def _toolbox(self, request: Request) -> CallerTools:
         """Find out who calls, the same way as for `/tools/invoke`."""
-        client = request.client.host if request.client else "local"
-        holder = await self._access.login(read_bearer(request.headers.get("authorization")), client)
+        holder = await self._access.admit(request)
         session = request.headers.get(SESSION_HEADER)
         return CallerTools(self._gateway, holder, await caller_of(self._gateway, holder, session))
 

@@ -25,7 +25,7 @@ from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.errors import Forbidden, GatewayError, InvalidRequest, ScopeMissing, UnknownAgent
 from backchannel.gateway.addressing import address_for_message
-from backchannel.gateway.auth import Access, Caller, read_bearer
+from backchannel.gateway.auth import Access, Caller
 from backchannel.gateway.events import error_of
 from backchannel.gateway.messages import read_idempotency_key
 from backchannel.gateway.protocol import Scope
@@ -91,8 +91,7 @@ class OpenAiDoor:
         return guarded
 
     async def _login(self, request: Request, needed: Scope) -> Caller:
-        client = request.client.host if request.client else "local"
-        caller = await self._access.login(read_bearer(request.headers.get("authorization")), client)
+        caller = await self._access.admit(request)
         if caller.is_agent:
             raise Forbidden("an agent's token is for the session tools; use an operator token here")
         if needed not in caller.scopes:

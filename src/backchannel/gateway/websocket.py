@@ -27,7 +27,6 @@ from backchannel.errors import (
     ProtocolMismatch,
     ScopeMissing,
     ShuttingDown,
-    Unauthorized,
     Unavailable,
     UnknownMethod,
 )
@@ -290,11 +289,7 @@ class Connection:
         if asked.role not in ("operator", "node"):
             raise InvalidRequest(f"unknown role {asked.role[:64]!r} (expected operator or node)", param="role")
         token = asked.auth.token if asked.auth else None
-        try:
-            caller = await self._door.access.login(token, self._address)
-        except Unauthorized:
-            log.warning("login refused", address=self._address, client=asked.client.id[:64])
-            raise
+        caller = await self._door.access.login(token, self._address)
         caller = caller.with_scopes(asked.scopes)
         return self._as_node(caller, asked.node_id) if asked.role == "node" else caller
 

@@ -1,0 +1,109 @@
+"""Wrong tokens and signatures: whoever sends many is slowed down, and nobody else.
+
+A door looks at what it is given first, and asks here only when that is wrong. So a right token or signature is never
+held up, whatever else comes from its address: behind a proxy, and on one machine, many share one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import structlog
+
+from backchannel.core.contracts import Clock
+from backchannel.errors import SlowDown
+
+log = structlog.get_logger(__name__)
+K = TypeVar("K", bound=Hashable)
+
+CREDENTIAL_FAILURES = 5
+"""How often one address may bring the same wrong credential within the window."""
+ADDRESS_FAILURES = 20
+"""How many wrong ones of any kind."""
+WINDOW_S = 60.0
+MAX_REMEMBERED = 10_000
+
+
+class Failures:
+    """Counts what one kind of door refused, by address and credential and by address, for a minute.
+
+    `what` names it in the log, such as "login". Memory is bounded: whoever failed longest ago is forgotten first.
+    """
+
+    def __init__(self, clock: Clock, what: str) -> None:
+        self._clock = clock
+        self._what = what
+        self._by_credential: _Times[tuple[str, str]] = _Times(CREDENTIAL_FAILURES)
+        self._by_address: _Times[str] = _Times(ADDRESS_FAILURES)
+        self._told: OrderedDict[str, _Told] = OrderedDict()
+
+    def add(self, address: str, credential: str) -> None:
+        """Count a wrong credential, of which a digest is enough.
+
+        Raises:
+            SlowDown: too many came; the error says when another would be none too many.
+        """
+        network, now = network_of(address), self._clock.monotonic()
+        self._tell(network, address, now)
+        waits = self._by_credential.add((network, credential), now), self._by_address.add(network, now)
+        if (wait_s := max(waits)) > 0:
+            raise SlowDown(
+                f"too many wrong ones from this address: try again in {math.ceil(wait_s)} s (a right one is let in "
+                "at once)",
+                retryAfterMs=int(wait_s * 1000) + 1,
+            )
+
+    def _tell(self, network: str, address: str, now: float) -> None:
+        """Write a line for the first failure of an address, then one a minute at most."""
+        told = self._told.setdefault(network, _Told(at=now - WINDOW_S))
+        told.untold += 1
+        if told.at + WINDOW_S <= now:
+            log.info(f"{self._what} refused", address=address, times=told.untold)
+            told.at, told.untold = now, 0
+            self._told.move_to_end(network)
+        if len(self._told) > MAX_REMEMBERED:
+            self._told.popitem(last=False)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the log knows of an address."""
+
+    at: float
+    untold: int = 0
+
+
+class _Times(Generic[K]):
+    """When the last few failures of each came."""
+
+    def __init__(self, allowed: int) -> None:
+        self._allowed = allowed
+        self._times: OrderedDict[K, deque[float]] = OrderedDict()
+
+    def add(self, key: K, now: float) -> float:
+        """Write one down; returns how long to wait until another is none too many, 0 if this was none."""
+        times = self._times.setdefault(key, deque(maxlen=self._allowed + 1))
+        times.append(now)
+        self._times.move_to_end(key)
+        if len(self._times) > MAX_REMEMBERED:
+            self._times.popitem(last=False)
+        is_too_many = len(times) > self._allowed and times[0] + WINDOW_S > now
+        return times[1] + WINDOW_S - now if is_too_many else 0.0
+
+
+def network_of(address: str) -> str:
+    """Take the addresses that one client can choose among as one: an IPv6 client has a whole /64."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped:
+            return str(ip.ipv4_mapped)
+        return str(ipaddress.ip_network((ip, 64), strict=False))
+    return str(ip)
