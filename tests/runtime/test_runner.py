@@ -35,7 +35,9 @@ from tests.support.gateways import (
     MAIN,
     Heard,
     QuickClock,
+    dying,
     ended,
+    held,
     request,
     running,
     session_of,
@@ -744,3 +746,19 @@ async def test_the_request_is_a_plain_value(tmp_path: Path) -> None:
         await gateway.ask("main", "go")
     for asked in model.requests:
         assert msgspec.json.decode(msgspec.json.encode(asked.messages), type=tuple[Message, ...]) == asked.messages
+
+
+async def test_instructions_for_one_run_are_still_there_when_it_goes_on_after_a_crash(tmp_path: Path) -> None:
+    reached = asyncio.Event()
+    model = ScriptedModel(replies=[held("half", reached=reached)])
+    async with dying(tmp_path, model) as gateway:
+        asked = request("agent:main:main", "hello", id="r", instructions="Answer in French.")
+        await gateway.runtime.submit(asked)
+        await reached.wait()
+    model = ScriptedModel(replies=["bonjour", "hello again"])
+    async with running(tmp_path, model) as gateway:
+        await ended(gateway, "r")
+        await gateway.ask("main", "and now?")
+    first, second = model.requests
+    assert "# For this request\n\nAnswer in French." in first.system
+    assert "French" not in second.system

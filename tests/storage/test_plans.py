@@ -15,7 +15,7 @@ from backchannel.config.schema_doors import CronJob
 from backchannel.core.delivery import DeliveryLane, DeliveryState
 from backchannel.core.facts import Fact
 from backchannel.core.keys import SessionKey
-from backchannel.core.runs import FlowCall, RunState
+from backchannel.core.runs import FlowCall, Join, RunState
 from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
 from backchannel.core.spawn_values import SpawnRules
 from backchannel.core.visibility import Scope
@@ -25,6 +25,7 @@ from backchannel.storage.transactions import (
     cron,
     deliveries,
     exchanges,
+    expiry,
     exports,
     inbox,
     messages,
@@ -146,6 +147,10 @@ HOT: dict[str, Read] = {
     "firing": partial(cron.fire, job_id="j", scheme=SCHEME, now=60_000),
     "token": partial(tokens.by_digest, digest="d"),
     "accept": partial(runs.accept, request=request(id="k", digest="d"), scheme=SCHEME, number=1, now=1),
+    "accept and join": partial(
+        runs.accept, request=request(join=Join(digest="d", ended_since=1)), scheme=SCHEME, number=1, now=1
+    ),
+    "a session whose time is over": partial(expiry.due, key=str(CRON), scheme=SCHEME, now=1),
     "accept and start": partial(
         runs.accept, request=request(key=SessionKey.of("main", "new")), scheme=SCHEME, number=1, now=1
     ),

@@ -24,6 +24,11 @@ class FunctionContext(Protocol):
     def message(self) -> Message: ...
 
     @property
+    def instructions(self) -> str | None:
+        """What the caller wants observed for this message only, where its door takes such: OpenAI's `system`."""
+        ...
+
+    @property
     def session_key(self) -> str: ...
 
     @property

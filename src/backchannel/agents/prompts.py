@@ -86,6 +86,12 @@ def system_prompt(
     return _layout(parts)
 
 
+def with_instructions(prompt: str, instructions: str | None, mark: str) -> str:
+    """Add what a model is told for one run only, last, so that what a provider has cached of the rest stays of use."""
+    given = strip_mark(instructions or "", mark).strip()
+    return f"{prompt}\n\n# For this request\n\n{given}" if given else prompt
+
+
 def _who(agent_id: str, agent_name: str | None) -> str:
     name = f"{quote_name(agent_name)}, agent id" if agent_name and agent_name != agent_id else "the agent"
     return f"You are {name} {quote_name(agent_id)}."

@@ -59,6 +59,14 @@ class Chain(msgspec.Struct, frozen=True):
     hop: int = 0
 
 
+class Join(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request without an idempotency key is joined by: it is answered by the live run that asked the same."""
+
+    digest: str
+    ended_since: int | None = None
+    """A request that says that it is a repetition also joins a run that has ended at this time or later."""
+
+
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a door asks the runtime to accept."""
 
@@ -72,6 +80,12 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The run's id when the caller chose one: its idempotency key."""
     digest: str | None = None
     """What the idempotency key stands for: token, method, session and message, hashed."""
+    join: Join | None = None
+    """How the same request is known again without an idempotency key."""
+    instructions: str | None = None
+    """What the model is told for this run only, besides its agent's instructions."""
+    session_lives_ms: int | None = None
+    """How long after its last use the session is archived, where it is made for this request."""
     deliver: bool = False
     reply_to: Address | None = None
     """Where the reply goes; absent means the session's return address at this moment."""
@@ -143,6 +157,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Whether the person who was owed an answer has been told that there is none."""
     excused_ms: int = 0
     """How much of `ran_ms` does not count for its limit: what crashes took away, and what was before a retry."""
+    instructions: str | None = None
+    """What the model is told for this run only."""
 
     @property
     def is_finished(self) -> bool:

@@ -65,6 +65,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     queued: int
     held_posts: int = 0
     """Results of sub-agents that wait to wake it."""
+    lives_ms: int | None = None
+    """How long after its last use it is archived; it was made for one request."""
 
     @property
     def status(self) -> SessionStatus:

@@ -41,6 +41,10 @@ class RunContext:
         return self.message.text
 
     @property
+    def instructions(self) -> str | None:
+        return self._turn.run.instructions
+
+    @property
     def session_key(self) -> str:
         return self._turn.run.session_key
 

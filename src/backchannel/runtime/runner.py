@@ -15,7 +15,7 @@ import structlog
 
 from backchannel.agents.functions import AgentFunction
 from backchannel.agents.models import Models
-from backchannel.agents.prompts import system_prompt
+from backchannel.agents.prompts import system_prompt, with_instructions
 from backchannel.agents.registry import Agents
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.contracts import (
@@ -243,6 +243,7 @@ class Runner:
             tools=tuple(cast.tools),
             is_subagent=key.is_subagent,
         )
+        system = with_instructions(system, turn.run.instructions, entry.mark)
         budget = context_budget(window, text_tokens(system), sum(map(self._tool_tokens, tools)))
         transcript = await self._with_question(turn, page) if page.has_more else page.messages
         messages = build_messages(transcript, mark=entry.mark, budget_tokens=budget, is_cut=page.has_more)

@@ -12,3 +12,8 @@ CREATE TABLE function_agents (    -- agents that a program has brought as functi
   id TEXT PRIMARY KEY,
   since BIGINT NOT NULL
 );
+
+ALTER TABLE runs ADD COLUMN join_digest TEXT;   -- what was asked, hashed: the same request again joins the run
+CREATE INDEX runs_joined ON runs (join_digest, position) WHERE join_digest IS NOT NULL;
+ALTER TABLE runs ADD COLUMN instructions TEXT;  -- what the model is told for this run only, besides its agent's
+ALTER TABLE sessions ADD COLUMN lives_ms BIGINT; -- how long after its last use it is archived

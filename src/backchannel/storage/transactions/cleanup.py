@@ -12,7 +12,7 @@ from backchannel.core.keys import KeyScheme
 from backchannel.core.sessions import Session
 from backchannel.core.spawn_values import Spawn, State, read_spawn
 from backchannel.storage.transactions import sessions, timers
-from backchannel.storage.tx import Tx, required
+from backchannel.storage.tx import LIVE, Tx, required
 
 TIMER = "archive"
 LOOK_AGAIN_MS = 60_000
@@ -34,7 +34,7 @@ def tidy(tx: Tx, spawn: Spawn, now: int) -> None:
     at = _archive_at(spawn, now)
     if at is None:
         return
-    if at <= now and not _is_used(tx, child):
+    if at <= now and not is_used(tx, child):
         sessions.archive(tx, child, now)
     else:
         timers.set_timer(tx, TIMER, child.key, max(at, now + LOOK_AGAIN_MS) if at <= now else at)
@@ -57,14 +57,16 @@ def _is_settled(tx: Tx, spawn: Spawn) -> bool:
     return DeliveryState(state).is_settled
 
 
-def _is_used(tx: Tx, child: Session) -> bool:
+def is_used(tx: Tx, child: Session) -> bool:
+    """Whether a session has something to do, or something of it is still on its way."""
     if child.running_run is not None or child.queued:
         return True
     row = tx.one(
         "SELECT 1 FROM inbox WHERE session_key = ? "
+        f"UNION ALL SELECT 1 FROM runs WHERE session_key = ? AND {LIVE} "  # also one that was set aside
         "UNION ALL SELECT 1 FROM exchanges WHERE requester_key = ? AND state <> 'done' "
         "UNION ALL SELECT 1 FROM exchanges WHERE target_key = ? AND state <> 'done' "
         f"UNION ALL SELECT 1 FROM deliveries WHERE session_key = ? AND state IN ({_UNSETTLED}) LIMIT 1",
-        *[child.key] * 4,
+        *[child.key] * 5,
     )
     return row is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from backchannel.core.keys import KeyScheme
-from backchannel.storage.transactions import barriers, cleanup, cron, timers
+from backchannel.storage.transactions import barriers, cleanup, cron, expiry, timers
 from backchannel.storage.transactions.timers import Timer
 from backchannel.storage.tx import Tx
 
@@ -19,6 +19,7 @@ HANDLERS: Mapping[str, Handler] = {
     cleanup.TIMER: cleanup.due,
     barriers.TIMER: barriers.deadline,
     cron.TIMER: cron.fire,
+    expiry.TIMER: expiry.due,
 }
 
 

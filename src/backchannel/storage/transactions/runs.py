@@ -11,7 +11,7 @@ import msgspec
 from backchannel.core.facts import RunChanged, SessionChanged
 from backchannel.core.keys import KeyScheme, Kind
 from backchannel.core.messages import Message, Role, decode_message, encode_message
-from backchannel.core.runs import Accepted, Fence, Outcome, Run, RunKind, RunRequest, RunState, Started
+from backchannel.core.runs import Accepted, Fence, Join, Outcome, Run, RunKind, RunRequest, RunState, Started
 from backchannel.core.sessions import WEBCHAT, Session, write_address
 from backchannel.errors import FenceLost, RunNotFound, StopRequested
 from backchannel.storage.ids import new_id
@@ -22,6 +22,7 @@ from backchannel.storage.transactions import (
     calls,
     deliveries,
     exchanges,
+    expiry,
     idempotency,
     inbox,
     messages,
@@ -86,6 +87,8 @@ def accept(
     """Store a message with its run; with a process `number`, start it at once when the lane is free."""
     if request.id is not None and (known := idempotency.find_run(tx, request.id, request.digest)):
         return Accepted(need(tx, known), None, is_repeat=True)
+    if request.join is not None and (same := _same_request(tx, request.join)):
+        return Accepted(same, None, is_repeat=True)
     session = sessions.ensure(tx, request.key, scheme, now)
     sessions.check_current(session, request.expected_session_id)
     if request.provenance.source_channel == WEBCHAT.channel and session.delivery_context is None:
@@ -95,6 +98,8 @@ def accept(
         session = sessions.update(tx, session.key, "display_name = coalesce(display_name, ?)", request.label)
     if check is not None:
         check(session)
+    if request.session_lives_ms is not None:
+        session = expiry.keep_for(tx, session, request.session_lives_ms, now)
     if request.id is not None:
         idempotency.remember_run(tx, request.id, request.digest, now)
     message = _message(request, now)
@@ -107,6 +112,17 @@ def accept(
     tx.tell(RunChanged(run))
     tx.tell(SessionChanged(session.key, "run"))
     return Accepted(run, None)
+
+
+def _same_request(tx: Tx, join: Join) -> Run | None:
+    """Find the newest run that asked the same, if it lives, or has ended too lately for a repetition to be new."""
+    row = tx.one(f"SELECT {FIELDS} FROM runs WHERE join_digest = ? ORDER BY position DESC LIMIT 1", join.digest)
+    if row is None:
+        return None
+    run = _run(row)
+    if not run.is_finished:
+        return run
+    return run if join.ended_since is not None and (run.ended_at or 0) >= join.ended_since else None
 
 
 def _message(request: RunRequest, now: int) -> Message:
@@ -131,8 +147,8 @@ def _insert(
     chain = request.chain
     row = tx.one(
         "INSERT INTO runs (id, session_key, kind, state, session_id, accepted_at, started_at, fence, message, "
-        "message_id, deliver, reply_to, model, thinking, timeout_s, chain_id, hop, exchange_id, spawn_id) "
-        f"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {FIELDS}",
+        "message_id, deliver, reply_to, model, thinking, timeout_s, chain_id, hop, exchange_id, spawn_id, join_digest, "
+        f"instructions) VALUES ({', '.join('?' * 21)}) RETURNING {FIELDS}",
         message.run_id,
         session.key,
         request.kind.value,
@@ -152,6 +168,8 @@ def _insert(
         0 if chain is None else chain.hop,
         request.exchange_id,
         request.spawn_id,
+        None if request.join is None else request.join.digest,
+        request.instructions,
     )
     return _run(required(row))
 

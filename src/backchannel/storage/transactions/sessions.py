@@ -99,7 +99,7 @@ def _revive(tx: Tx, session: Session, now: int) -> Session:
     session_id = _new_transcript(tx, session.key, now)
     tx.run(
         "UPDATE sessions SET session_id = ?, archived_at = NULL, label = NULL, system_sent = 0, aborted_last_run = 0, "
-        "total_tokens = NULL, updated_at = ? WHERE key = ?",
+        "total_tokens = NULL, lives_ms = NULL, updated_at = ? WHERE key = ?",
         session_id,
         now,
         session.key,
