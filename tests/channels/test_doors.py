@@ -131,7 +131,7 @@ async def test_the_command_line_shows_and_settles_deliveries(tmp_path: Path) -> 
         post = Post(session_key=MAIN, address=Address(channel="desk", to="C"), text="hello")
         delivery_id = await world.send(post)
         await world.becomes(S.FAILED, delivery_id)
-        listed = await program("deliveries", "list", "--state", "failed")
+        listed = await program("deliveries", "list", "--status", "failed")
         assert delivery_id in listed and "desk C" in listed and "no such chat" in listed
         assert "no such chat" in await program("deliveries", "show", delivery_id)
         assert "to        desk D" in await program("deliveries", "reroute", delivery_id, "desk", "D")

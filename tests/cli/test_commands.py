@@ -105,7 +105,7 @@ def test_runs_are_listed_shown_and_waited_for(running: Program) -> None:
     run_id = listed[0]["runId"]
 
     assert run_id in running.answer("runs")
-    assert running.json("runs", "list", "--state", "error")["runs"] == []
+    assert running.json("runs", "list", "--status", "error")["runs"] == []
     assert "status    ok" in running.answer("runs", "show", run_id)
     assert running.json("runs", "show", run_id)["run"]["status"] == "ok"
     assert running.answer("runs", "wait", run_id) == listed[0]["reply"] + "\n"

@@ -9,8 +9,8 @@ import typer
 
 from backchannel.cli.errors import FAILED, INTERRUPTED, CommandFailed
 from backchannel.cli.naming import WHICH, find_key
-from backchannel.cli.options import Options, options_of
-from backchannel.cli.output import is_terminal, say, say_dim
+from backchannel.cli.options import AsJson, Options, options_of
+from backchannel.cli.output import is_terminal, say, say_dim, show_json
 
 if TYPE_CHECKING:
     from backchannel.cli.client import Payload
@@ -23,10 +23,13 @@ def chat(
         str | None, typer.Argument(help="Say this, print the reply and end. Also read from a pipe.")
     ] = None,
     session: Annotated[str, typer.Option("--session", "-s", help=f"The session to talk to: {WHICH}.")] = "main",
+    as_json: AsJson = False,
 ) -> None:
     """Talk to an agent. Ctrl-C aborts its reply, Ctrl-D ends the program, /help lists commands."""
     options = options_of(ctx)
     if message is None and is_terminal(sys.stdin):
+        if as_json:
+            raise typer.BadParameter("a conversation is not printed as JSON: pass a message", param_hint="--json")
         from backchannel.cli.prompt import Prompt
 
         with _link(options) as link:
@@ -49,16 +52,19 @@ def _say_once(options: Options, link: Link, session: str, text: str) -> None:
     from backchannel.cli.conversation import ReplyView, StoppedWaiting, ask, new_run_id
 
     run_id = new_run_id()
-    view = ReplyView(run_id, is_live=is_terminal(sys.stdout))
+    view = ReplyView(run_id, is_live=is_terminal(sys.stdout) and not options.as_json)
     try:
         ended = ask(link, session, text, view, run_id)
     except StoppedWaiting as stopped:
         view.close()
         say(stopped.message, err=True)
         raise typer.Exit(INTERRUPTED) from None
-    view.end(ended.get("reply") or "")
-    if ended["status"] != "ok":
+    view.end("" if options.as_json else ended.get("reply") or "")
+    if options.as_json:
+        show_json(ended)
+    elif ended["status"] != "ok":
         say(options.spell(how_it_ended(ended)), err=True)
+    if ended["status"] != "ok":
         raise typer.Exit(INTERRUPTED if ended["status"] == "aborted" else FAILED)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from backchannel.cli.errors import FAILED, CommandFailed
-from backchannel.cli.options import AsJson, Options, options_of
+from backchannel.cli.options import AlwaysJson, AsJson, Options, options_of
 from backchannel.cli.output import say, say_styled, show_facts, show_json, show_table
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ app = typer.Typer(help="Check, show and migrate the configuration.", no_args_is_
 
 @app.command()
 def check(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """Show everything that is wrong or doubtful in the configuration; exits with 1 if something is wrong."""
+    """Show what is wrong or doubtful in it. Exits with 1 if something is wrong."""
     from backchannel.agents.services import hint_for
     from backchannel.config import check_config
 
@@ -75,8 +75,8 @@ def path(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def show(ctx: typer.Context) -> None:
-    """Show the configuration as it holds, with all defaults, as JSON; secrets are hidden."""
+def show(ctx: typer.Context, as_json: AlwaysJson = True) -> None:
+    """Show the configuration with all defaults. It is JSON; secrets are hidden."""
     from backchannel.config.schema import ConfigFile
 
     config = options_of(ctx).load_config()
@@ -104,7 +104,7 @@ def migrate(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rewrite the configuration file from older names to today's; the old file is kept beside it."""
+    """Rewrite older names to today's. The old file is kept beside it."""
     from backchannel.config.migrating import plan_migration
 
     options = options_of(ctx)

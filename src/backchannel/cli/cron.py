@@ -23,7 +23,7 @@ def _default(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command("list")
 def list_jobs(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the jobs, those that come next first; `cron` alone does the same."""
+    """List the jobs, those that come next first. `cron` alone does the same."""
     _list(options_of(ctx), as_json)
 
 
@@ -112,7 +112,7 @@ def run(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
 
 @app.command()
 def remove(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
-    """Remove a job that was added by `cron add`; one of the configuration is taken out there."""
+    """Remove a job that `cron add` made. One of the configuration is taken out there."""
     removed = ask(options_of(ctx), "cron.remove", id=job_id)
     if as_json:
         show_json(removed)

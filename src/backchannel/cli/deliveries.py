@@ -14,10 +14,11 @@ app = typer.Typer(help="List, show, retry, re-route and drop what is sent to cha
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The delivery's id, as `deliveries` shows it.")]
 Session = Annotated[str | None, typer.Option("--session", help="Only deliveries of this session.")]
-State = Annotated[
+Status = Annotated[
     str | None,
     typer.Option(
-        "--state",
+        "--status",
+        metavar="STATUS",
         help="Only those that are: pending, sending, sent, failed, uncertain, dropped, suppressed, no_channel, "
         "skipped or cancelled.",
     ),
@@ -26,23 +27,23 @@ State = Annotated[
 
 @app.callback(invoke_without_command=True)
 def _default(
-    ctx: typer.Context, session: Session = None, state: State = None, limit: Limit = 20, as_json: AsJson = False
+    ctx: typer.Context, session: Session = None, status: Status = None, limit: Limit = 20, as_json: AsJson = False
 ) -> None:
     if ctx.invoked_subcommand is None:
-        _list(options_of(ctx), session, state, limit, as_json)
+        _list(options_of(ctx), session, status, limit, as_json)
 
 
 @app.command("list")
 def list_deliveries(
-    ctx: typer.Context, session: Session = None, state: State = None, limit: Limit = 20, as_json: AsJson = False
+    ctx: typer.Context, session: Session = None, status: Status = None, limit: Limit = 20, as_json: AsJson = False
 ) -> None:
-    """List deliveries, the newest first; `deliveries` alone does the same."""
-    _list(options_of(ctx), session, state, limit, as_json)
+    """List deliveries, the newest first. `deliveries` alone does the same."""
+    _list(options_of(ctx), session, status, limit, as_json)
 
 
-def _list(options: Options, session: str | None, state: str | None, limit: int, as_json: bool) -> None:
+def _list(options: Options, session: str | None, status: str | None, limit: int, as_json: bool) -> None:
     key = find_key(options, session)
-    listed = ask(options, "deliveries.list", sessionKey=key, state=state, limit=limit)
+    listed = ask(options, "deliveries.list", sessionKey=key, state=status, limit=limit)
     if as_json:
         show_json(listed)
         return
@@ -75,13 +76,13 @@ def _progress(delivery: dict[str, Any]) -> str:
 
 @app.command()
 def show(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
-    """Show one delivery: its text, its parts, and what became of each."""
+    """Show one delivery: its text, and what became of each part."""
     _call(options_of(ctx), as_json, "deliveries.get", id=delivery_id)
 
 
 @app.command()
 def retry(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
-    """Send a delivery once more that failed or is uncertain; parts that arrived are not repeated."""
+    """Send one again that failed or is uncertain. Parts that arrived are not repeated."""
     _call(options_of(ctx), as_json, "deliveries.retry", id=delivery_id)
 
 
@@ -95,7 +96,7 @@ def reroute(
     thread: Annotated[str | None, typer.Option("--thread", help="The thread in that chat.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send the whole text of a delivery that failed or is uncertain to another chat."""
+    """Send one that failed to another chat. Its whole text; one that is uncertain too."""
     options = options_of(ctx)
     place = {"channel": channel, "to": to, "accountId": account, "threadId": thread}
     _call(options, as_json, "deliveries.reroute", id=delivery_id, **place)

@@ -30,7 +30,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write sessions and their transcripts in the form of OpenClaw: sessions.json and JSONL files for each agent.
+    """Write sessions and transcripts as OpenClaw has them. For each agent, sessions.json and JSONL files.
 
     Each session is written as it is at one moment; the gateway goes on meanwhile.
     """

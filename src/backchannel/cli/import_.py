@@ -31,7 +31,7 @@ def import_(
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Take sessions and their transcripts from OpenClaw, Clawdbot or an export.
+    """Take sessions from OpenClaw, Clawdbot or an export.
 
     Works on the state folder itself, so no gateway may be running on it. Without --yes it first tells what it would
     take, and asks. What is here already is never changed: a session whose key is taken here gets one of its own. The

@@ -8,21 +8,25 @@ from typing import Annotated
 import typer
 
 from backchannel.cli.errors import CommandFailed
-from backchannel.cli.options import options_of
-from backchannel.cli.output import say
+from backchannel.cli.options import AsJson, options_of
+from backchannel.cli.output import say, show_json
 
 
 def init(
     ctx: typer.Context,
     force: Annotated[bool, typer.Option("--force", help="Replace the file that is there.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Write a commented starter configuration with three agents."""
+    """Write a commented starter configuration."""
     options = options_of(ctx)
     file = options.where.config_file
     if not write_starter(file, force=force):
         raise CommandFailed(
             f"{file} is there already, and stays as it is. To replace it: {options.command('init', '--force')}"
         )
+    if as_json:
+        show_json({"file": str(file)})
+        return
     say(f"Wrote {file}: three agents that may talk to each other.")
     say(f"Start the gateway with: {options.command('up')}")
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from backchannel.cli import (
     chat,
@@ -36,37 +35,13 @@ from backchannel.cli import (
     tree,
     up,
 )
-from backchannel.cli.errors import exit_code_of, next_step, told
-from backchannel.cli.options import Options, options_of
-from backchannel.cli.output import say, say_styled
-from backchannel.errors import GatewayError
+from backchannel.cli.commands import Commands
+from backchannel.cli.options import Options
 from backchannel.version import __version__
-
-_MEANT = {"list": "sessions", "ls": "sessions", "start": "up", "serve": "up"}
-"""What people try first, and which command it is here."""
-
-
-class _Commands(TyperGroup):
-    """All commands. An error that can be expected is told without a traceback, with what to do about it."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in _MEANT:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {_MEANT[args[0]]!r}?")
-        return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except GatewayError as error:
-            say_styled(told(error, options_of(ctx)), err=True, fg="red")
-            if step := next_step(error, options_of(ctx)):
-                say(step, err=True)
-            raise typer.Exit(exit_code_of(error)) from None
-
 
 app = typer.Typer(
     name="backchannel",
-    cls=_Commands,
+    cls=Commands,
     help="A gateway for agent sessions: start it, talk to agents, look at what they do.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -74,26 +49,34 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command()(up.up)
-app.command()(init.init)
-app.command()(chat.chat)
-app.command()(send.send)
-app.command()(spawn.spawn)
-app.command()(sessions.sessions)
-app.command()(history.history)
-app.command()(tree.tree)
-app.add_typer(runs.app, name="runs")
-app.add_typer(deliveries.app, name="deliveries")
-app.add_typer(cron.app, name="cron")
-app.command()(status.status)
-app.add_typer(tools.app, name="tools")
-app.add_typer(policy.app, name="policy")
-app.command()(mcp.mcp)
-app.add_typer(tokens.app, name="tokens")
-app.add_typer(transcripts.app, name="transcripts")
-app.add_typer(config.app, name="config")
-app.command(name="import")(import_.import_)
-app.command()(export.export)
+START, TALK, LOOK, DECIDE, MOVE = (
+    "Start it",
+    "Talk to agents",
+    "See what they do",
+    "Decide who may do what",
+    "Files, and other programs",
+)
+
+app.command(rich_help_panel=START)(up.up)
+app.command(rich_help_panel=START)(init.init)
+app.command(rich_help_panel=START)(status.status)
+app.add_typer(config.app, name="config", rich_help_panel=START)
+app.command(rich_help_panel=TALK)(chat.chat)
+app.command(rich_help_panel=TALK)(send.send)
+app.command(rich_help_panel=TALK)(spawn.spawn)
+app.add_typer(cron.app, name="cron", rich_help_panel=TALK)
+app.command(rich_help_panel=LOOK)(sessions.sessions)
+app.command(rich_help_panel=LOOK)(history.history)
+app.command(rich_help_panel=LOOK)(tree.tree)
+app.add_typer(runs.app, name="runs", rich_help_panel=LOOK)
+app.add_typer(deliveries.app, name="deliveries", rich_help_panel=LOOK)
+app.add_typer(policy.app, name="policy", rich_help_panel=DECIDE)
+app.add_typer(tokens.app, name="tokens", rich_help_panel=DECIDE)
+app.add_typer(tools.app, name="tools", rich_help_panel=MOVE)
+app.command(rich_help_panel=MOVE)(mcp.mcp)
+app.command(name="import", rich_help_panel=MOVE)(import_.import_)
+app.command(rich_help_panel=MOVE)(export.export)
+app.add_typer(transcripts.app, name="transcripts", rich_help_panel=MOVE)
 
 
 def _show_version(wanted: bool) -> None:
@@ -118,11 +101,12 @@ def _options(
         str | None,
         typer.Option(help="The gateway to talk to. [env: BACKCHANNEL_URL; default: that of the state folder]"),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    ctx.obj = Options(state, config, url)
+    ctx.obj = Options(state, config, url, as_json=as_json)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from backchannel.cli.naming import find_key
-from backchannel.cli.options import options_of
+from backchannel.cli.options import AlwaysJson, options_of
 
 
 def mcp(
@@ -15,8 +15,9 @@ def mcp(
     as_session: Annotated[
         str | None, typer.Option("--as", metavar="KEY", help="Call as this session. [default: the operator]")
     ] = None,
+    as_json: AlwaysJson = True,
 ) -> None:
-    """Serve the session tools to the MCP client that started this, until it closes standard input."""
+    """Serve the session tools to an MCP client. It starts this program, and ends it by closing standard input."""
     from backchannel.cli.mcp_bridge import serve
 
     options = options_of(ctx)

@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,17 +16,31 @@ if TYPE_CHECKING:
     from backchannel.cli.client import Payload
     from backchannel.config import Config, Locations
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+GLOBAL_OPTIONS = ("state", "config", "url", "as_json")
+"""The options that go with every command, before it or after it."""
+
+
+def _said_anywhere(ctx: typer.Context, value: bool) -> bool:
+    """Whether JSON is wanted, be that said here, before the command, or between a group and its command."""
+    if value:
+        ctx.find_root().obj = replace(options_of(ctx), as_json=True)
+    return options_of(ctx).as_json
+
+
+AsJson = Annotated[bool, typer.Option("--json", callback=_said_anywhere, help="Print JSON instead of text.")]
+AlwaysJson = Annotated[bool, typer.Option("--json", hidden=True)]
+"""For commands that print JSON in any case."""
 Limit = Annotated[int, typer.Option("--limit", min=1, help="How many at most.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was said before the command."""
+    """What goes with every command."""
 
     state: Path | None = None
     config: Path | None = None
     url: str | None = None
+    as_json: bool = False
 
     @property
     def where(self) -> Locations:
@@ -58,7 +72,8 @@ class Options:
 
 def options_of(ctx: typer.Context) -> Options:
     """The global options of the command in progress."""
-    return ctx.obj if isinstance(ctx.obj, Options) else Options()
+    given = ctx.find_root().obj
+    return given if isinstance(given, Options) else Options()
 
 
 def ask(options: Options, method: str, /, **params: Any) -> Payload:

@@ -36,7 +36,7 @@ def explain(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what each session tool and a send to a session would be told, and which setting decides; nothing is done."""
+    """Show what would be allowed, and which setting decides. Each session tool and a send; nothing is done."""
     options = options_of(ctx)
     caller = find_key(options, caller)
     target = find_key(options, target, caller)

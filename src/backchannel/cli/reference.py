@@ -53,7 +53,7 @@ def _section(command: TyperCommand | TyperGroup, path: list[str]) -> str:
     name = " ".join(["backchannel", *path])
     title = f"### `{name}`" if path else "### Options of all commands"
     arguments = [param for param in command.params if isinstance(param, TyperArgument)]
-    options = [param for param in command.params if isinstance(param, TyperOption) and param.name not in _LEFT_OUT]
+    options = [param for param in command.params if isinstance(param, TyperOption) and _is_shown(param)]
     usage = " ".join([name, *(_argument(argument) for argument in arguments), *(["[OPTIONS]"] if options else [])])
     if isinstance(command, TyperGroup):
         usage += " COMMAND" if command.no_args_is_help else " [COMMAND]"
@@ -62,6 +62,10 @@ def _section(command: TyperCommand | TyperGroup, path: list[str]) -> str:
     if rows:
         lines += [*table(["", "default", ""], rows), ""]
     return "\n".join(lines)
+
+
+def _is_shown(option: TyperOption) -> bool:
+    return not option.hidden and option.name not in _LEFT_OUT
 
 
 def _argument(argument: TyperArgument) -> str:

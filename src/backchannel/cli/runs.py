@@ -15,31 +15,35 @@ app = typer.Typer(help="List, show, retry and wait for runs.", rich_markup_mode=
 
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id, as `runs` shows it.")]
 Session = Annotated[str | None, typer.Option("--session", help="Only runs of this session.")]
-State = Annotated[
+Status = Annotated[
     list[str] | None,
-    typer.Option("--state", help="Only runs that are: queued, running, ok, error, timeout, aborted. May be repeated."),
+    typer.Option(
+        "--status",
+        metavar="STATUS",
+        help="Only runs that are: queued, running, ok, error, timeout, aborted. May be repeated.",
+    ),
 ]
 
 
 @app.callback(invoke_without_command=True)
 def _default(
-    ctx: typer.Context, session: Session = None, state: State = None, limit: Limit = 20, as_json: AsJson = False
+    ctx: typer.Context, session: Session = None, status: Status = None, limit: Limit = 20, as_json: AsJson = False
 ) -> None:
     if ctx.invoked_subcommand is None:
-        _list(options_of(ctx), session, state, limit, as_json)
+        _list(options_of(ctx), session, status, limit, as_json)
 
 
 @app.command("list")
 def list_runs(
-    ctx: typer.Context, session: Session = None, state: State = None, limit: Limit = 20, as_json: AsJson = False
+    ctx: typer.Context, session: Session = None, status: Status = None, limit: Limit = 20, as_json: AsJson = False
 ) -> None:
     """List runs, the newest first; `runs` alone does the same."""
-    _list(options_of(ctx), session, state, limit, as_json)
+    _list(options_of(ctx), session, status, limit, as_json)
 
 
-def _list(options: Options, session: str | None, states: list[str] | None, limit: int, as_json: bool) -> None:
+def _list(options: Options, session: str | None, statuses: list[str] | None, limit: int, as_json: bool) -> None:
     key = find_key(options, session)
-    listed = ask(options, "runs.list", sessionKey=key, states=states or None, limit=limit)
+    listed = ask(options, "runs.list", sessionKey=key, states=statuses or None, limit=limit)
     if as_json:
         show_json(listed)
         return
@@ -112,7 +116,7 @@ def wait(
     timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait at most.")] = 600,
     as_json: AsJson = False,
 ) -> None:
-    """Wait for a run to end and print its reply; exits with 1 if it did not end ok."""
+    """Wait for a run to end and print its reply. Exits with 1 if it did not end ok."""
     from backchannel.cli.client import connected
     from backchannel.cli.waiting import wait_for_run
 

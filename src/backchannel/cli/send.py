@@ -28,7 +28,7 @@ def send(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a message to a session with sessions_send, and show the reply, the turns that follow, and the receipt.
+    """Send a message into a session, as an agent would. Shows the reply, the turns that follow, and the receipt.
 
     With --json it prints the result of sessions_send and does not follow. Exits with 1 if there is no reply.
     """

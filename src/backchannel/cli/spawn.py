@@ -42,7 +42,7 @@ def spawn(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start a sub-agent with sessions_spawn, and say where to see it; its result comes back by itself.
+    """Start a sub-agent, as an agent would. Says where to see it; its result comes back by itself.
 
     With --json it prints the result of sessions_spawn. Exits with 1 if it is refused, or, followed, did not end ok.
     """

@@ -10,7 +10,7 @@ from backchannel.cli.output import age, show_facts, show_json
 
 
 def status(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """Show what the running gateway is and does; exits with 1 if it cannot accept messages."""
+    """Show whether the gateway works. Exits with 1 if it cannot accept messages."""
     from backchannel.cli.client import connected, find_gateway
 
     options = options_of(ctx)

@@ -24,7 +24,7 @@ def create(
     label: Annotated[str | None, typer.Option(help="A name for it, shown by `tokens list`.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token, for an operator (--scope) or an agent (--session); it is shown this once."""
+    """Make a token, which is shown this once. For an operator (--scope) or an agent (--session)."""
     if bool(scope) == (session is not None):
         raise typer.BadParameter("give either --scope or --session", param_hint="--scope / --session")
     options = options_of(ctx)
@@ -41,7 +41,7 @@ def create(
 
 @app.command("list")
 def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the tokens that were made; the operator's own is not among them."""
+    """List the tokens that were made. The operator's own is not among them."""
     listed = ask(options_of(ctx), "tokens.list")
     if as_json:
         show_json(listed)
@@ -65,7 +65,7 @@ def revoke(
     token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, as `tokens list` shows it.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make a token invalid, at once and for good; whoever is connected with it is closed."""
+    """Make a token invalid for good. At once: whoever is connected with it is closed."""
     revoked = ask(options_of(ctx), "tokens.revoke", id=token_id)
     if as_json:
         show_json(revoked)

@@ -8,7 +8,7 @@ import typer
 
 from backchannel.cli.errors import FAILED
 from backchannel.cli.naming import find_key
-from backchannel.cli.options import AsJson, options_of
+from backchannel.cli.options import AlwaysJson, AsJson, options_of
 from backchannel.cli.output import patience, say, show_json, show_table
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The tool, as `tools l
 
 @app.command("list")
 def list_tools(as_json: AsJson = False) -> None:
-    """List the session tools; with --json also what each takes, as JSON Schema."""
+    """List the session tools. With --json also what each takes, as JSON Schema."""
     from backchannel.tools.registry import SESSION_TOOLS
 
     if as_json:
@@ -77,8 +77,9 @@ def call(
     as_session: Annotated[
         str | None, typer.Option("--as", metavar="KEY", help="Call as this session. [default: the operator]")
     ] = None,
+    as_json: AlwaysJson = True,
 ) -> None:
-    """Call a session tool and print its result as JSON; exits with 1 if the result is an error or forbidden."""
+    """Call a session tool and print its result. It is JSON; exits with 1 if the result is an error or forbidden."""
     from backchannel.cli.client import connected
 
     given = _read_object(args) if args is not None else {}

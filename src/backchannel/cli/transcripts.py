@@ -32,7 +32,7 @@ def rebuild(
     all_sessions: Annotated[bool, typer.Option("--all", help="The files of all sessions.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write transcript files anew from the database, which is the truth."""
+    """Write transcript files anew. They are made from the database, which is the truth."""
     from backchannel.cli.client import connected
 
     if (key is None) != all_sessions:

@@ -34,7 +34,7 @@ def tree(
     limit: Limit = 200,
     as_json: AsJson = False,
 ) -> None:
-    """Show the sessions under those that spawned them, by agent, and how sub-agents are doing.
+    """Show who spawned whom, and how sub-agents are doing.
 
     Tokens and cost are those of a session and of all that it spawned, archived sub-agents included. The receipt tells
     what became of a sub-agent's result.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backchannel.cli.init import write_starter
-from backchannel.cli.options import Options, options_of
-from backchannel.cli.output import is_terminal, patience, say
+from backchannel.cli.options import AsJson, Options, options_of
+from backchannel.cli.output import is_terminal, patience, say, show_json
 
 if TYPE_CHECKING:
     from backchannel.config import Config
@@ -32,12 +32,13 @@ def up(
             metavar="LEVEL", help="debug, info, warning or error. [default: warning on a terminal, else info]"
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Start the gateway. Ctrl-C stops it; what it has accepted goes on at its next start."""
     if log_level is not None and log_level not in LOG_LEVELS:
         raise typer.BadParameter(f"expected one of {', '.join(LOG_LEVELS)}", param_hint="--log-level")
     options = options_of(ctx)
-    if init and write_starter(options.where.config_file):
+    if init and write_starter(options.where.config_file) and not as_json:
         say(f"Wrote a starter configuration: {options.where.config_file}")
     _serve(options, options.load_config(host=host, port=port), log_level)
 
@@ -67,8 +68,14 @@ def _serve(options: Options, config: Config, log_level: str | None) -> None:
         log.info("listening", url=place.url, agents=gateway.agents.ids(), state=str(configured.state_dir))
         for warning in configured.warnings:
             log.info("configuration", warning=str(warning), line=warning.line)
-        show_banner(options, gateway, place, token)
+        if options.as_json:
+            show_json(
+                {"url": place.url, "state": str(configured.state_dir), "agents": gateway.agents.ids()}, lines=True
+            )
+        else:
+            show_banner(options, gateway, place, token)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(gateway, ready))
-    say("Stopped. What it has accepted goes on at the next start.")
+    if not options.as_json:
+        say("Stopped. What it has accepted goes on at the next start.")
