@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backchannel.config import Finding
-    from backchannel.config.migrating import Migration
+    from backchannel.openclaw.migrating import Migration
 
 _FATES = {
     "moved": "moved",
@@ -105,7 +105,7 @@ def migrate(
     as_json: AsJson = False,
 ) -> None:
     """Rewrite older names to today's. The old file is kept beside it."""
-    from backchannel.config.migrating import plan_migration
+    from backchannel.openclaw.migrating import plan_migration
 
     options = options_of(ctx)
     where = options.where
@@ -124,7 +124,7 @@ def migrate(
 
 
 def _store(migration: Migration) -> Path:
-    from backchannel.config.migrating import store_migration
+    from backchannel.openclaw.migrating import store_migration
 
     try:
         return store_migration(migration)

@@ -13,7 +13,7 @@ from backchannel.cli.options import AsJson, Options, options_of
 from backchannel.cli.output import counted, patience, say, say_dim, show_json
 
 if TYPE_CHECKING:
-    from backchannel.cli.exporting import Exported
+    from backchannel.openclaw.exporting import Exported
 
 
 def export(
@@ -57,8 +57,8 @@ def _check_folder(folder: Path, *, force: bool) -> None:
 def _write(options: Options, folder: Path, names: list[str], agent: str | None, *, archived: bool) -> list[Exported]:
     import msgspec
 
-    from backchannel.cli.exporting import Exporting, Wanted
     from backchannel.cli.link import Link
+    from backchannel.openclaw.exporting import Exporting, Wanted
 
     keys = tuple(find_key(options, name) for name in names)
     with Link(options, lambda text: say_dim(text, err=True)) as link:

@@ -15,8 +15,8 @@ from backchannel.cli.options import AsJson, Options, options_of
 from backchannel.cli.output import console, counted, is_terminal, say, show_json
 
 if TYPE_CHECKING:
-    from backchannel.cli.import_report import Report
     from backchannel.config import Config
+    from backchannel.openclaw.report import Report
     from backchannel.storage.folder import StateFolder
 
 EXPECTED = "expected agents/<id>/sessions/sessions.json, sessions/sessions.json or sessions.json in it"
@@ -61,7 +61,7 @@ class ImportCommand:
 
     def check_folder(self) -> None:
         """Refuse a folder that has no sessions, or that is the one to write to."""
-        from backchannel.storage.foreign import find_shelves
+        from backchannel.openclaw.files import find_shelves
 
         if not self._folder.is_dir():
             raise CommandFailed(f"{self._folder} is no folder: name the state folder of the other program")
@@ -116,7 +116,7 @@ class ImportCommand:
         import asyncio
         from contextlib import ExitStack
 
-        from backchannel.cli.importing import Importing, Rehearsal
+        from backchannel.openclaw.importing import Importing, Rehearsal
         from backchannel.storage.folder import database_file
         from backchannel.storage.reading import open_reader
 
@@ -135,7 +135,7 @@ class ImportCommand:
     async def _take_all(self, held: StateFolder, on_bytes: Callable[[int], None]) -> Report:
         from asyncio import CancelledError
 
-        from backchannel.cli.importing import Importing, Taking
+        from backchannel.openclaw.importing import Importing, Taking
         from backchannel.runtime.clock import SystemClock
         from backchannel.storage.folder import database_file
         from backchannel.storage.store import Store
@@ -161,7 +161,7 @@ class ImportCommand:
             await (store.abandon() if failures else store.close())
 
     def _show(self, report: Report, *, is_written: bool) -> None:
-        from backchannel.cli.import_report import show_report
+        from backchannel.openclaw.report import show_report
 
         configured = [agent.id for agent in self._config.agents.list]
         unconfigured = [agent for agent in report.agents if agent not in configured]
@@ -197,7 +197,7 @@ def _progress(text: str, folder: Path) -> Iterator[Callable[[int], None]]:
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from backchannel.storage.foreign import find_shelves
+    from backchannel.openclaw.files import find_shelves
 
     files = (path for shelf in find_shelves(folder) for path in shelf.folder.glob("*.jsonl") if path.is_file())
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())

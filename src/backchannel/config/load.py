@@ -1,6 +1,6 @@
 """Loading a configuration: read, substitute, check everything, complete.
 
-The steps, in order: JSON5 with lines (`source`), older names (`legacy`), `${NAME}` and overrides
+The steps, in order: JSON5 with lines (`source`), older names (`openclaw/settings`), `${NAME}` and overrides
 (`environment`), each setting by its type (`validation`), what settings say about each other (`checks`),
 instruction files, and what was left open (`agents.complete`). All findings of a step are told together;
 a step with errors is the last. Nothing here touches the network.
@@ -22,13 +22,13 @@ from backchannel.config.agents import complete
 from backchannel.config.checks import Issue, check_models, check_rules
 from backchannel.config.environment import OVERRIDES, override, overrides, substitute
 from backchannel.config.findings import Finding, SettingPath, config_error, show_path
-from backchannel.config.legacy import modernise
 from backchannel.config.locations import locate
 from backchannel.config.schema import Config, ConfigFile
 from backchannel.config.schema_agents import InstructionsFile
 from backchannel.config.source import Source, load_source, source_from
 from backchannel.config.validation import check_shape
 from backchannel.errors import ConfigError
+from backchannel.openclaw.settings import modernise
 
 MAX_INSTRUCTIONS_BYTES = 1024 * 1024
 

@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Raw, field
 
-from backchannel.core.foreign.writing import entry_of, header_of
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey, normalise_agent_id
 from backchannel.core.sessions import Session
 from backchannel.errors import SessionNotFound
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.call import Call
 from backchannel.gateway.protocol import Method, Scope
-from backchannel.storage.foreign import iso_time
+from backchannel.openclaw.files import iso_time
+from backchannel.openclaw.writing import entry_of, header_of
 from backchannel.storage.transactions.exports import PAGE_SIZE, Listed, Passage, Place
 from backchannel.tools.inputs import Answer, Params
 

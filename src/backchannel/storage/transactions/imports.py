@@ -17,11 +17,11 @@ from enum import StrEnum
 import msgspec
 
 from backchannel.core.facts import SessionChanged
-from backchannel.core.foreign.keys import imported_key
 from backchannel.core.headers import new_mark
 from backchannel.core.keys import Kind
 from backchannel.core.messages import Message, encode_message
 from backchannel.core.sessions import Session
+from backchannel.openclaw.keys import imported_key
 from backchannel.storage.transactions import sessions
 from backchannel.storage.tx import Tx, required
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 
-from backchannel.core.foreign.entries import THINKING_LEVELS
 from backchannel.core.keys import ChatType, KeyScheme, SessionKey
 from backchannel.core.messages import (
     ImageBlock,
@@ -19,6 +18,7 @@ from backchannel.core.messages import (
     Usage,
 )
 from backchannel.core.sessions import Address, Session, write_address
+from backchannel.openclaw.entries import THINKING_LEVELS
 
 SCHEME = KeyScheme()
 LATEST = 4_000_000_000_000

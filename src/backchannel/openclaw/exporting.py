@@ -20,12 +20,12 @@ import msgspec
 from backchannel.cli.client import ANSWER_S, Client, Payload
 from backchannel.cli.errors import CommandFailed
 from backchannel.cli.link import Link
-from backchannel.core.foreign.entries import SESSION_ID
-from backchannel.core.foreign.writing import line_of
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, decode_message
 from backchannel.errors import InvalidSessionKey
-from backchannel.storage.foreign import STORE_FILE, iso_time
+from backchannel.openclaw.entries import SESSION_ID
+from backchannel.openclaw.files import STORE_FILE, iso_time
+from backchannel.openclaw.writing import line_of
 
 READ_AHEAD = 8
 """How many transcripts are begun at a time: most are short, and a far gateway takes a while to answer."""

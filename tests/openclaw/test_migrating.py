@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from backchannel.config import check_config, load_config
-from backchannel.config.migrating import plan_migration, store_migration
 from backchannel.errors import ConfigError
+from backchannel.openclaw.migrating import plan_migration, store_migration
+from tests.config.conftest import Write
 
-from .conftest import Write
 from .generations import EXAMPLES, Example, plain
 
 HOW_TO = Path(__file__).parents[2] / "docs/how-to/move-from-an-older-configuration.md"
@@ -272,7 +272,7 @@ def test_a_file_that_was_changed_since_it_was_read_stays_as_it_is(write: Write) 
 _KILLED = """
 import os, sys
 from pathlib import Path
-from backchannel.config.migrating import plan_migration, store_migration
+from backchannel.openclaw.migrating import plan_migration, store_migration
 
 left = int(sys.argv[2])
 
@@ -312,7 +312,7 @@ def test_a_kill_at_any_step_leaves_a_whole_file_and_whole_backups(write: Write, 
 _FULL = """
 import resource, sys
 from pathlib import Path
-from backchannel.config.migrating import plan_migration, store_migration
+from backchannel.openclaw.migrating import plan_migration, store_migration
 
 migration = plan_migration(Path(sys.argv[1]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backchannel.config import check_config, config_from, load_config
-from backchannel.config.legacy import ROUTING, modernise
-from backchannel.config.migrating import plan_migration
 from backchannel.errors import ConfigError
+from backchannel.openclaw.migrating import plan_migration
+from backchannel.openclaw.settings import ROUTING, modernise
+from tests.config.conftest import Write
 
-from .conftest import Write
 from .generations import EXAMPLES, Example, plain
 
 PAGE = Path(__file__).parents[2] / "docs/reference/configuration.md"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from .program import Program
+from tests.cli.program import Program
+
 from .their_folders import GROUP_ID, MAIN_ID, header, lines, openclaw, said, write
 
 MAIN = "agent:main:main"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backchannel.core.foreign.keys import KeyReader, ReadKey
 from backchannel.core.keys import DmScope, KeyScheme, SessionKey
 from backchannel.errors import InvalidSessionKey
-from tests.core.foreign import keys
+from backchannel.openclaw.keys import KeyReader, ReadKey
+from tests.openclaw.values import keys
 
 
 def read(text: str, *, channel: str | None = None, chat_type: str | None = None, **scheme: object) -> ReadKey:

@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backchannel.core.foreign.lines import Fault, Heard, Silent, read_line
-from backchannel.core.foreign.writing import line_of
 from backchannel.core.messages import (
     ImageBlock,
     Message,
@@ -26,7 +24,9 @@ from backchannel.core.messages import (
     encode_message,
     text_content,
 )
-from tests.core.foreign import json_values, messages
+from backchannel.openclaw.lines import Fault, Heard, Silent, read_line
+from backchannel.openclaw.writing import line_of
+from tests.openclaw.values import json_values, messages
 
 BEFORE = 1_700_000_000_000
 AT = 1_759_312_801_123

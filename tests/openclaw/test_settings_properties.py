@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backchannel.config import Config, load_config
-from backchannel.config.layout import comments_in, comments_of, parse_layout
-from backchannel.config.migrating import plan_migration, store_migration
 from backchannel.config.positions import scan
 from backchannel.errors import ConfigError
+from backchannel.openclaw.layout import comments_in, comments_of, parse_layout
+from backchannel.openclaw.migrating import plan_migration, store_migration
+from tests.config.json5_texts import Writer
 
 from .generations import plain
-from .json5_texts import Writer
 
 ENV = {"WHO": "somebody", "MODEL": "p/m"}
 

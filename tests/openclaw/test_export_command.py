@@ -14,11 +14,11 @@ import pytest
 
 from backchannel.cli.client import connected
 from backchannel.cli.errors import NO_GATEWAY, CommandFailed
-from backchannel.cli.exporting import READ_AHEAD, Exporting, Listed, Wanted
 from backchannel.cli.link import Link
 from backchannel.cli.options import Options
+from backchannel.openclaw.exporting import READ_AHEAD, Exporting, Listed, Wanted
+from tests.cli.program import Program, Up
 
-from .program import Program, Up
 from .their_folders import AT, GROUP_ID, MAIN_ID, lines, openclaw, said, write
 
 MAIN = "agent:main:main"

@@ -14,12 +14,10 @@ from typing import Protocol
 
 import msgspec
 
-from backchannel.cli.import_report import Action, Problem, Report, Result
-from backchannel.core.foreign.entries import Broken, EntryReader, Foreign, Unfit, read_entries
-from backchannel.core.foreign.lines import HEADER, Fault, Heard, Silent, read_line
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.sessions import Session
-from backchannel.storage.foreign import (
+from backchannel.openclaw.entries import Broken, EntryReader, Foreign, Unfit, read_entries
+from backchannel.openclaw.files import (
     LONGEST_LINE,
     Line,
     Shelf,
@@ -30,6 +28,8 @@ from backchannel.storage.foreign import (
     open_transcript,
     read_lines,
 )
+from backchannel.openclaw.lines import HEADER, Fault, Heard, Silent, read_line
+from backchannel.openclaw.report import Action, Problem, Report, Result
 from backchannel.storage.reading import Reader
 from backchannel.storage.store import Store
 from backchannel.storage.transactions.imports import Batch, Offered, Standing, Taken, rehearse

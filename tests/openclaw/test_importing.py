@@ -15,9 +15,6 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from backchannel.cli.exporting import Exporting, Wanted
-from backchannel.cli.import_report import MOST_PROBLEMS, Action, Report, Result
-from backchannel.cli.importing import BATCH_MESSAGES, Importing, Rehearsal, Taking
 from backchannel.cli.link import Link
 from backchannel.cli.options import Options
 from backchannel.core.keys import DmScope, KeyScheme, SessionKey
@@ -26,10 +23,13 @@ from backchannel.core.sessions import Address, Session, SessionPatch
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
 from backchannel.gateway.websocket import Limits
+from backchannel.openclaw.exporting import Exporting, Wanted
+from backchannel.openclaw.importing import BATCH_MESSAGES, Importing, Rehearsal, Taking
+from backchannel.openclaw.report import MOST_PROBLEMS, Action, Report, Result
 from backchannel.storage.reading import open_reader
 from backchannel.storage.store import Store
 from backchannel.storage.transactions.imports import Batch, Offered
-from tests.core.foreign import SCHEME, conversations
+from tests.openclaw.values import SCHEME, conversations
 from tests.storage.support import Host, converse, transcript
 from tests.support.kill import KillAt, When
 

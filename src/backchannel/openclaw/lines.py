@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from backchannel.core.foreign.values import NotJson, count_in, decode, is_deep, number_in, text_in, time_in
 from backchannel.core.messages import (
     Block,
     ImageBlock,
@@ -29,6 +28,7 @@ from backchannel.core.messages import (
     encode_message,
     text_content,
 )
+from backchannel.openclaw.values import NotJson, count_in, decode, is_deep, number_in, text_in, time_in
 
 HEADER = "session"
 """The type of a transcript's first line."""

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from backchannel.core.foreign.keys import KeyReader
-from backchannel.core.foreign.values import count_in, id_in, number_in, text_in, time_in, whole
 from backchannel.core.keys import ChatType, KeyScheme, SessionKey
 from backchannel.core.sessions import Address, Session, write_address
 from backchannel.errors import InvalidSessionKey
+from backchannel.openclaw.keys import KeyReader
+from backchannel.openclaw.values import count_in, id_in, number_in, text_in, time_in, whole
 
 LONGEST_LABEL = 64
 LONGEST_NAME = 4096

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backchannel.config import starter_config
-from backchannel.config.layout import Group, comments_in, comments_of, parse_layout
 from backchannel.config.positions import scan
-
-from .json5_texts import Writer
+from backchannel.openclaw.layout import Group, comments_in, comments_of, parse_layout
+from tests.config.json5_texts import Writer
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),

@@ -1,4 +1,4 @@
-"""Making the moves of `legacy` in the text of a configuration, comments and all.
+"""Making the moves of `settings` in the text of a configuration, comments and all.
 
 Settings are taken out first, the last one first, and then put where they stand today. A group that is left
 empty goes away; its comments go with the setting that left it last, which is the first one in the file. An
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from backchannel.config.findings import SettingPath, Step
-from backchannel.config.layout import Group, Layout, Member, comments_in, comments_of
-from backchannel.config.legacy import Move, written_id
+from backchannel.openclaw.layout import Group, Layout, Member, comments_in, comments_of
+from backchannel.openclaw.settings import Move, written_id
 
 _USUAL_UNIT = "  "
 _INDENT = re.compile(r".*\n([ \t]*)", re.DOTALL)

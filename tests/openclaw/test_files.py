@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.storage import foreign
-from backchannel.storage.foreign import Line, Shelf, Unreachable, find_shelves, load_store, open_transcript, read_lines
+from backchannel.openclaw import files as foreign
+from backchannel.openclaw.files import Line, Shelf, Unreachable, find_shelves, load_store, open_transcript, read_lines
 
 ID = "11111111-2222-4333-8444-555555555555"
 

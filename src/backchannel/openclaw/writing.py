@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from backchannel.core.foreign.lines import HEADER, OWN_NOTE
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, Usage
 from backchannel.core.sessions import Session
+from backchannel.openclaw.lines import HEADER, OWN_NOTE
 
 VERSION = 3
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backchannel.config.schema_agents import ThinkingLevel
-from backchannel.core.foreign.entries import THINKING_LEVELS, Broken, Entry, EntryReader, Foreign, Unfit, read_entries
-from backchannel.core.foreign.writing import entry_of
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.sessions import Address, Session
-from tests.core.foreign import json_values, keys, sessions
+from backchannel.openclaw.entries import THINKING_LEVELS, Broken, Entry, EntryReader, Foreign, Unfit, read_entries
+from backchannel.openclaw.writing import entry_of
+from tests.openclaw.values import json_values, keys, sessions
 
 SEEN_AT = 1_700_000_000_000
 SESSION_ID = "11111111-2222-4333-8444-555555555555"
