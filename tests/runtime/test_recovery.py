@@ -1,4 +1,4 @@
-"""After a crash: every accepted run goes on from its last commit, and one that keeps killing its process is parked."""
+"""After a crash: every accepted run goes on from its last commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from backchannel.gateway.app import Gateway
 from backchannel.runtime.events import Event
 from tests.support.gateways import (
     MAIN,
-    Equip,
     Power,
     dying,
     echo,
@@ -37,6 +36,7 @@ from tests.support.gateways import (
     transcript_of,
     with_defaults,
 )
+from tests.support.slow import Slow
 
 pytestmark = pytest.mark.anyio
 
@@ -214,187 +214,6 @@ async def test_notes_that_came_during_the_run_enter_after_it_also_over_a_crash(t
         assert await texts_of(gateway) == ["go", "done", "by the way"]
 
 
-# --- Crash loops ---
-
-
-async def die_in(tmp_path: Path, run_id: str, *, times: int, equip: Equip | None = None) -> None:
-    """Let the process die so often while this run waits for its model."""
-    for _ in range(times):
-        begun = asyncio.Event()
-        model = ScriptedModel(replies=[held(reached=begun)])
-        async with dying(tmp_path, model, equip=equip or (lambda gateway: None)) as gateway:
-            if await gateway.store.run(run_id) is None:
-                await gateway.submit("main", "go", run_id=run_id)
-            await begun.wait()
-
-
-async def test_a_run_that_killed_its_process_twice_gets_another_chance(tmp_path: Path) -> None:
-    await die_in(tmp_path, "r", times=2)
-    async with running(tmp_path, ScriptedModel(replies=["done"])) as gateway:
-        run = await ended(gateway, "r")
-        assert (run.state, run.crashes) == (RunState.OK, 0)
-
-
-async def test_a_run_that_killed_its_process_three_times_in_a_step_is_parked(tmp_path: Path) -> None:
-    await die_in(tmp_path, "r", times=3)
-    model = ScriptedModel(replies=["next"])
-    async with running(tmp_path, model) as gateway:
-        run = await ended(gateway, "r")
-        assert (run.state, run.error_code) == (RunState.ERROR, "crash_loop")
-        assert "3 times in step 1" in (run.error or "") and "runs retry r" in (run.error or "")
-        assert await gateway.ask("main", "go on") == "next"
-        assert await texts_of(gateway) == ["go", "go on", "next"]
-    assert not model.refused
-
-
-async def test_the_count_is_cleared_by_a_steps_commit(tmp_path: Path) -> None:
-    def equip(gateway: Gateway) -> None:
-        @gateway.tool(effects="none")
-        async def look() -> str:
-            return "seen"
-
-    await die_in(tmp_path, "r", times=2)
-    begun = asyncio.Event()
-    async with dying(tmp_path, ScriptedModel(replies=[[call("look")], held(reached=begun)]), equip=equip) as gateway:
-        await begun.wait()
-        assert (await stored(gateway, "r")).crashes == 0
-    await die_in(tmp_path, "r", times=1, equip=equip)
-    async with running(tmp_path, ScriptedModel(replies=["done"]), equip=equip) as gateway:
-        assert (await ended(gateway, "r")).reply == "done"
-
-
-async def test_a_clean_end_does_not_count(tmp_path: Path) -> None:
-    for _ in range(5):
-        begun = asyncio.Event()
-        async with running(tmp_path, ScriptedModel(replies=[held(reached=begun)])) as gateway:
-            await gateway.submit("main", "go", run_id="r")
-            await begun.wait()
-            assert (await stored(gateway, "r")).crashes == 0
-    async with running(tmp_path, ScriptedModel(replies=["done"])) as gateway:
-        assert (await ended(gateway, "r")).reply == "done"
-
-
-async def test_a_run_that_only_waited_in_the_queue_is_not_blamed(tmp_path: Path) -> None:
-    for _ in range(3):
-        begun = asyncio.Event()
-        async with dying(tmp_path, ScriptedModel(replies=[held(reached=begun)])) as gateway:
-            await gateway.submit("main", "go", run_id="culprit")
-            await gateway.submit("main", "me too", run_id="queued")
-            await begun.wait()
-    async with running(tmp_path, ScriptedModel(replies=echo)) as gateway:
-        assert (await ended(gateway, "culprit")).error_code == "crash_loop"
-        run = await ended(gateway, "queued")
-        assert (run.state, run.crashes) == (RunState.OK, 0)
-
-
-class Suspects:
-    """An agent whose runs stay at work; tells who began, and who may end."""
-
-    def __init__(self) -> None:
-        self.began: list[str] = []
-        self.may_end: set[str] = set()
-        self._changed = asyncio.Event()
-
-    def equip(self, gateway: Gateway) -> None:
-        gateway.add_agent("main", self.answer)
-
-    async def answer(self, context: FunctionContext) -> str:
-        self.began.append(context.text)
-        self._tell()
-        while context.text not in self.may_end:
-            await self._changed.wait()
-        return "done"
-
-    def let_end(self, *names: str) -> None:
-        self.may_end.update(names)
-        self._tell()
-
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def until_began(self, *names: str) -> None:
-        async with asyncio.timeout(5):
-            while set(self.began) != set(names):
-                await self._changed.wait()
-
-
-async def test_suspects_go_on_one_at_a_time_while_the_others_go_on_at_once(tmp_path: Path) -> None:
-    before = Suspects()
-    async with dying(tmp_path, equip=before.equip) as gateway:
-        for name in "abc":
-            await gateway.submit(f"agent:main:{name}", name, run_id=name)
-        await before.until_began("a", "b", "c")
-        await gateway.submit("agent:main:a", "later", run_id="later")
-    after = Suspects()
-    async with running(tmp_path, equip=after.equip) as gateway:
-        await gateway.submit("agent:main:new", "new", run_id="new")
-        await after.until_began("a", "new")
-        await gateway.submit("agent:main:b", "behind b", run_id="behind b")
-        after.let_end("new", "behind b", "later")
-        await ended(gateway, "new")
-        await gateway.store.check_writable()
-        assert after.began == ["a", "new"] or after.began == ["new", "a"]
-        after.let_end("a")
-        await ended(gateway, "later")
-        await after.until_began("a", "new", "later", "b")
-        after.let_end("b")
-        await after.until_began("a", "new", "later", "b", "c", "behind b")
-        after.let_end("c")
-        await settled(gateway)
-        assert not [run for run in await gateway.store.runs(limit=10) if run.state is not RunState.OK]
-
-
-async def test_a_neighbour_of_the_culprit_is_not_parked_with_it(tmp_path: Path) -> None:
-    """Two runs are at work whenever the process dies; one of them is the reason, and dies alone in the end."""
-
-    class Deadly(Suspects):
-        async def answer(self, context: FunctionContext) -> str:
-            if context.text == "culprit":
-                self.killed.set()
-            return await super().answer(context)
-
-        killed: asyncio.Event
-
-    first = Suspects()
-    async with dying(tmp_path, equip=first.equip) as gateway:
-        await gateway.submit("agent:main:a", "neighbour", run_id="neighbour")
-        await gateway.submit("agent:main:b", "culprit", run_id="culprit")
-        await first.until_began("neighbour", "culprit")
-    for _ in range(2):
-        life = Deadly()
-        life.killed = asyncio.Event()
-        life.let_end("neighbour")
-        async with dying(tmp_path, equip=life.equip) as gateway:
-            async with asyncio.timeout(5):
-                await life.killed.wait()
-    async with running(tmp_path, equip=Suspects().equip) as gateway:
-        assert (await ended(gateway, "neighbour")).state is RunState.OK
-        assert (await ended(gateway, "culprit")).error_code == "crash_loop"
-
-
-async def test_a_parked_run_does_not_wait_for_the_suspects_before_it(tmp_path: Path) -> None:
-    def equip(gateway: Gateway) -> None:
-        gateway.add_agent("slow", slow.equip_answer)
-
-    class Slow(Suspects):
-        async def equip_answer(self, context: FunctionContext) -> str:
-            return await self.answer(context)
-
-    slow = Slow()
-    await die_in(tmp_path, "r", times=2, equip=equip)
-    begun = asyncio.Event()
-    async with dying(tmp_path, ScriptedModel(replies=[held(reached=begun)]), equip=equip) as gateway:
-        await begun.wait()
-        await gateway.submit("agent:slow:main", "s", run_id="s")
-        await slow.until_began("s")
-    async with running(tmp_path, ScriptedModel(replies=[]), equip=equip) as gateway:
-        assert (await ended(gateway, "r")).error_code == "crash_loop"
-        assert (await stored(gateway, "s")).state is RunState.RUNNING
-        slow.let_end("s")
-        await settled(gateway)
-
-
 # --- Agents that are not there yet ---
 
 
@@ -422,7 +241,7 @@ async def test_runs_of_an_agent_that_is_not_there_wait_until_it_is_registered(tm
 
 
 async def test_registering_an_agent_again_disturbs_none_of_its_runs(tmp_path: Path) -> None:
-    agent = Suspects()
+    agent = Slow()
     async with running(tmp_path, equip=agent.equip) as gateway:
         await gateway.submit("main", "a", run_id="a")
         await gateway.submit("main", "b", run_id="b")
@@ -434,31 +253,6 @@ async def test_registering_an_agent_again_disturbs_none_of_its_runs(tmp_path: Pa
         await settled(gateway)
         assert agent.began == ["a", "b"]
         assert await texts_of(gateway) == ["a", "done", "b", "done"]
-
-
-async def test_suspects_of_agents_registered_one_by_one_still_go_one_at_a_time(tmp_path: Path) -> None:
-    def both(gateway: Gateway) -> None:
-        for name in ("x", "y"):
-            gateway.add_agent(name, before.answer)
-
-    before = Suspects()
-    async with dying(tmp_path, equip=both) as gateway:
-        await gateway.submit("agent:x:main", "x", run_id="x")
-        await gateway.submit("agent:y:main", "y", run_id="y")
-        await before.until_began("x", "y")
-    after = Suspects()
-    async with running(tmp_path) as gateway:
-        gateway.add_agent("x", after.answer)
-        gateway.add_agent("y", after.answer)
-        async with asyncio.timeout(5):
-            while not after.began:
-                await gateway.store.run_counts()
-        await gateway.store.check_writable()
-        assert len(after.began) == 1
-        after.let_end(*after.began)
-        await after.until_began("x", "y")
-        after.let_end("x", "y")
-        await settled(gateway)
 
 
 # --- Function agents ---
@@ -553,17 +347,6 @@ async def test_a_function_agents_call_is_progress_that_clears_the_count(tmp_path
 
 
 # --- Retry ---
-
-
-async def test_a_parked_run_is_started_again_by_a_retry(tmp_path: Path) -> None:
-    await die_in(tmp_path, "r", times=3)
-    async with running(tmp_path, ScriptedModel(replies=["at last"])) as gateway:
-        assert (await ended(gateway, "r")).error_code == "crash_loop"
-        queued = await gateway.runtime.retry("r")
-        assert (queued.state, queued.crashes, queued.error) == (RunState.QUEUED, 0, None)
-        run = await ended(gateway, "r")
-        assert (run.state, run.reply, run.error) == (RunState.OK, "at last", None)
-        assert await texts_of(gateway) == ["go", "at last"]
 
 
 async def test_a_retry_after_others_have_spoken_repeats_its_message(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.soak.served import CHANNEL, TOKEN, chat, key, please_ask, task
 from tests.support.far_end import FarEnd, event, signed
 
 PATIENCE_S = 3.0
-"""How long a person waits for the reply before writing again: a run that was parked has none."""
+"""How long a person waits for the reply before writing again: a run that was set aside takes longer."""
 ANSWER_LIMIT_S = 60.0
 
 

@@ -22,6 +22,7 @@ from backchannel.errors import (
     StopRequested,
 )
 from backchannel.storage.store import Store
+from backchannel.storage.transactions.timers import Timer
 from tests.storage.support import (
     ABORTED,
     CRON,
@@ -445,18 +446,23 @@ async def test_a_clean_shutdown_is_not_counted(host: Host) -> None:
         assert await store.resume_run(started.run.id) is not None
 
 
-async def test_a_run_is_parked_when_the_process_died_three_times_in_one_step(host: Host) -> None:
+async def test_a_run_is_set_aside_when_the_process_died_three_times_in_one_step(host: Host) -> None:
     started = await begin(host.store)
     assert await crash_in_a_step(host, started.run.id) is not None
     assert await crash_in_a_step(host, started.run.id) is not None
     assert await crash_in_a_step(host, started.run.id) is None
     run = await load(host.store, started.run.id)
-    assert (run.state, run.error_code) == (RunState.ERROR, "crash_loop")
-    assert f"backchannel runs retry {run.id}" in (run.error or "")
+    assert (run.state, run.resume_at) == (RunState.QUEUED, host.clock.ms + 60_000)
+    assert [(timer.kind, timer.ref) for timer in await due_later(host)] == [("resume", run.id)]
     session = await host.store.session(str(MAIN))
     assert session is not None
     assert session.lane_is_free
     assert (await accept(host.store, "next")).started is not None
+
+
+async def due_later(host: Host) -> list[Timer]:
+    host.clock.ms += 3_600_000
+    return await host.store.due_timers(10)
 
 
 async def test_a_step_that_was_committed_clears_the_count(host: Host) -> None:
@@ -558,7 +564,7 @@ async def test_a_run_aborted_before_it_started_brings_its_message_with_it(store:
     assert await texts(store) == ["first", "hi", "second"]
 
 
-async def test_a_parked_run_can_be_retried_and_starts_with_no_count(host: Host) -> None:
+async def test_a_run_that_is_set_aside_can_be_retried_and_starts_with_no_count(host: Host) -> None:
     started = await begin(host.store)
     for _ in range(3):
         await crash_in_a_step(host, started.run.id)

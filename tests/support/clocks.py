@@ -1,9 +1,21 @@
-"""A clock that is turned by hand, for what happens at a certain time of a certain day."""
+"""Clocks for what happens at a certain time of a certain day, or long after."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+
+from backchannel.runtime.clock import SystemClock
+
+
+class AheadClock(SystemClock):
+    """The real clock, some time ahead: for what falls due long after it was set."""
+
+    def __init__(self, ahead_s: float) -> None:
+        self._ahead_s = ahead_s
+
+    def now_ms(self) -> int:
+        return super().now_ms() + round(self._ahead_s * 1000)
 
 
 class HandClock:
@@ -31,6 +43,11 @@ class HandClock:
         later = moment(at)
         assert later >= self.ms, "time does not go back"
         self.ms = later
+        self.stir()
+
+    def turn_on(self, seconds: float) -> None:
+        """Say that it is so much later now."""
+        self.ms += round(seconds * 1000)
         self.stir()
 
     def stir(self) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from backchannel.agents.scripted import Reply, Scripted
+from backchannel.agents.scripted import Reply, Scripted, ScriptedModel
 from backchannel.config.load import config_from
 from backchannel.core.contracts import Clock, Model, ModelRequest
 from backchannel.core.delivery import DeliveryState
@@ -110,6 +110,19 @@ async def dying(
             await gateway.store.check_writable()
         assert gateway.failed is not None
         await gateway.failed
+
+
+async def die_in(
+    state: Path, run_id: str, *, times: int, equip: Equip = lambda gateway: None, clock: Clock | None = None
+) -> None:
+    """Let the process die so often while this run, of the main session, waits for its model."""
+    for _ in range(times):
+        begun = asyncio.Event()
+        model = ScriptedModel(replies=[held(reached=begun)])
+        async with dying(state, model, equip=equip, clock=clock) as gateway:
+            if await gateway.store.run(run_id) is None:
+                await gateway.submit("main", "go", run_id=run_id)
+            await begun.wait()
 
 
 async def ended(gateway: Gateway, run_id: str, timeout_s: float = 5) -> Run:

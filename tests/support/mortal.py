@@ -13,7 +13,7 @@ from pathlib import Path
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
 from backchannel.config.load import config_from
-from backchannel.core.contracts import ModelRequest, ToolContext
+from backchannel.core.contracts import Clock, ModelRequest, ToolContext
 from backchannel.core.facts import RunChanged
 from backchannel.core.messages import Role
 from backchannel.gateway.app import Gateway
@@ -33,9 +33,9 @@ async def reply(request: ModelRequest) -> Scripted:
     return Reply(text="calling", calls=(call("post"), call("look"), call("post")))
 
 
-def open_mortal(state: Path) -> tuple[Gateway, ScriptedModel]:
+def open_mortal(state: Path, clock: Clock | None = None) -> tuple[Gateway, ScriptedModel]:
     """Make the gateway; what its tool does to the outside is in `posted.log`, a line a call."""
-    gateway = Gateway(config_from(CONFIG, {}, state=state))
+    gateway = Gateway(config_from(CONFIG, {}, state=state), clock=clock)
     model = ScriptedModel(replies=reply)
     gateway.add_model(model)
 

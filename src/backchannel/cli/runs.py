@@ -54,13 +54,17 @@ def _list(options: Options, session: str | None, statuses: list[str] | None, lim
             run["status"],
             age(run["acceptedAt"]),
             _took(run),
-            one_line(run.get("error") or run.get("reply") or ""),
+            one_line(run.get("error") or run.get("reply") or _aside(run)),
         ]
         for run in listed["runs"]
     ]
     show_table(["id", "session", "status", "age", "took", "result"], rows, empty="There are no runs.")
     if listed["hasMore"]:
         say_more(limit)
+
+
+def _aside(run: dict[str, Any]) -> str:
+    return f"set aside after crashes, tried again at {clock_time(run['resumeAt'])}" if "resumeAt" in run else ""
 
 
 def _took(run: dict[str, Any]) -> str:
@@ -87,6 +91,7 @@ def _show(options: Options, run: dict[str, Any]) -> None:
             "status": run["status"],
             "accepted": clock_time(run["acceptedAt"]),
             "started": clock_time(run["startedAt"]) if "startedAt" in run else None,
+            "set aside": f"until {clock_time(run['resumeAt'])}" if "resumeAt" in run else None,
             "took": _took(run),
             "steps": run["step"],
             "model": run.get("model"),
@@ -100,7 +105,7 @@ def _show(options: Options, run: dict[str, Any]) -> None:
 
 @app.command()
 def retry(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
-    """Start a run once more that failed or was parked."""
+    """Start a run once more that failed, or at once one that is set aside after crashes."""
     options = options_of(ctx)
     shown = ask(options, "runs.retry", runId=run_id)
     if as_json:
@@ -128,7 +133,7 @@ def wait(
     elif ended["status"] == "ok":
         say(ended["reply"])
     else:
-        still = "running" if ended.get("running") else "queued"
+        still = "running" if ended.get("running") else _aside(ended) or "queued"
         say(options.spell(ended.get("error", "")) or f"The run is still {still} after {timeout:g} s.", err=True)
     if ended["status"] != "ok":
         raise typer.Exit(FAILED)

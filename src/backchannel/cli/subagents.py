@@ -6,6 +6,7 @@ A row of a sub-agent has `spawn`, as `session_status` tells it; other sessions h
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 from backchannel.cli.output import Long, one_line
@@ -28,6 +29,8 @@ def state_of(session: Payload) -> str:
         return status_of(session)
     if spawn["state"] == "announce":
         return "announcing"
+    if "resumeAt" in spawn:
+        return f"until {time.strftime('%H:%M', time.localtime(spawn['resumeAt'] / 1000))}"
     is_busy = session["status"] != "idle"  # with its task, or later with what somebody asks it
     return str(session["status"] if spawn["state"] == "done" and is_busy else spawn["runStatus"])
 

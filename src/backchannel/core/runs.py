@@ -2,8 +2,9 @@
 
 States and who moves them: `queued` (accepted; the message waits on the run's row) → `running` (the lane started it
 in a commit that also put the message into the transcript) → `ok | error | timeout | aborted` (the runner, or
-recovery for a run that may not go on). A finished run never moves again, except that a person may retry one that
-was parked or failed, which queues it once more.
+recovery for a run that may not go on). A run in one of whose steps the process keeps dying is *set aside*: `queued`
+once more, out of its lane, until `resume_at`. A finished run never moves again, except that a person may retry one
+that failed, which queues it once more.
 """
 
 from __future__ import annotations
@@ -16,8 +17,18 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Message, Provenance, ToolCallBlock, Usage
 from backchannel.core.sessions import Address, Session
 
-CRASHES_UNTIL_PARKED = 3
-"""A run whose process died this often in one and the same step is parked."""
+CRASHES_UNTIL_SUSPECT = 2
+"""A run in one of whose steps the process died this often may be the reason: it goes on alone, after all others."""
+CRASHES_UNTIL_SET_ASIDE = 3
+SET_ASIDE_MINUTES = (1, 5, 15, 60)
+"""How long it is set aside after that many crashes, and after each one more; the next one ends it."""
+CRASHES_UNTIL_GIVEN_UP = CRASHES_UNTIL_SET_ASIDE + len(SET_ASIDE_MINUTES)
+
+
+def set_aside_ms(crashes: int) -> int | None:
+    """Tell how long a run is set aside in one of whose steps the process died so often; None is not at all."""
+    place = crashes - CRASHES_UNTIL_SET_ASIDE
+    return SET_ASIDE_MINUTES[place] * 60_000 if 0 <= place < len(SET_ASIDE_MINUTES) else None
 
 
 class RunState(StrEnum):
@@ -155,6 +166,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     spawn_id: str | None
     failure_told: bool = False
     """Whether the person who was owed an answer has been told that there is none."""
+    resume_at: int | None = None
+    """Until when it is set aside."""
     excused_ms: int = 0
     """How much of `ran_ms` does not count for its limit: what crashes took away, and what was before a retry."""
     instructions: str | None = None
@@ -163,6 +176,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     @property
     def is_finished(self) -> bool:
         return self.state.is_finished
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether going on with it may end the process once more."""
+        return self.crashes >= CRASHES_UNTIL_SUSPECT
+
+    @property
+    def is_set_aside(self) -> bool:
+        return self.state is RunState.QUEUED and self.resume_at is not None
 
     def remaining_s(self, limit_s: float) -> float | None:
         """Tell how long it may still run; no limit is None."""

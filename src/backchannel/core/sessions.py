@@ -67,12 +67,14 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Results of sub-agents that wait to wake it."""
     lives_ms: int | None = None
     """How long after its last use it is archived; it was made for one request."""
+    set_aside: int = 0
+    """How many of its runs are set aside; `queued` does not count them."""
 
     @property
     def status(self) -> SessionStatus:
         if self.running_run is not None:
             return SessionStatus.RUNNING
-        return SessionStatus.QUEUED if self.queued else SessionStatus.IDLE
+        return SessionStatus.QUEUED if self.queued or self.set_aside else SessionStatus.IDLE
 
     @property
     def address(self) -> Address | None:

@@ -1,8 +1,8 @@
 """The runtime: puts lanes, runner, waits and events together, and offers what doors need of them.
 
-Starting is recovery: queued runs wake their lanes, interrupted ones are resumed. Runs that were at work when a
-process died go last and one at a time until each has committed a step, so that the one that kills the process is
-found without blaming its neighbours.
+Starting is recovery: queued runs wake their lanes, interrupted ones are resumed, all side by side. Only those in whose
+very step the process has died before go last and one at a time, until each has committed a step or had its time, so
+that the one that kills the process is found without blaming its neighbours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from backchannel.core.contracts import Clock, ToolSet
 from backchannel.core.facts import Fact, RunChanged, SessionChanged
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
-from backchannel.core.runs import Accepted, Run, RunKind, RunRequest
+from backchannel.core.runs import Accepted, Run, RunKind, RunRequest, RunState
 from backchannel.core.sessions import Session
 from backchannel.errors import ShuttingDown, Unavailable
 from backchannel.runtime.events import Event, Hub, WaitStarted
@@ -29,14 +29,17 @@ from backchannel.runtime.lanes import Lanes, Slots
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
 from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.runner import Runner
-from backchannel.runtime.timers import Timers
+from backchannel.runtime.timers import Timers, sleep_or_event
 from backchannel.runtime.waits import Waits
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
 from backchannel.storage.transactions.inbound import Arrival, Taken
 from backchannel.storage.transactions.recovery import Interrupted
+from backchannel.storage.transactions.runs import NOBODY
 from backchannel.storage.tx import Check
 
+SUSPECT_ALONE_S = 30.0
+"""How long a suspect that neither commits nor waits keeps the next one from going on."""
 SIGN_OF_LIFE_S = 5.0
 """How often it is written that runs are at work: of what a crash takes, the time up to the last sign is known."""
 
@@ -82,6 +85,7 @@ class Runtime:
             self._lanes.heard(fact)
             self._outbox.heard(fact)
             self._timers.heard(fact)
+            self._take_turn(fact)
             self.hub.publish(fact)
 
     async def start(self) -> None:
@@ -125,13 +129,20 @@ class Runtime:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _take_turn(self, fact: Fact) -> None:
+        """React to a suspect that has reached the head of its lane: it goes on when no other one is at work."""
+        if isinstance(fact, RunChanged) and fact.run.state is RunState.RUNNING and fact.run.fence == NOBODY:
+            entry = Interrupted(fact.run.id, fact.run.session_key, fact.run.crashes, is_suspect=True)
+            if self._is_open:
+                self._spawn(self._resume_one_by_one([entry]))
+
     async def _resume_one_by_one(self, suspects: list[Interrupted]) -> None:
         for entry in suspects:
             async with self._suspicion:
                 await self._clear(entry)
 
     async def _clear(self, suspect: Interrupted) -> None:
-        """Resume a run, and return when it has committed a step, ended, or waits for what another run does."""
+        """Resume a run, and return when it has committed a step, ended, waits for another run, or has had its time."""
         cleared = asyncio.Event()
 
         def heard(event: Event) -> None:
@@ -146,7 +157,7 @@ class Runtime:
             run = await self._store.run(suspect.run_id)
             if run is not None and run.crashes and run.fence != self._store.number:
                 self._lanes.resume(suspect.session_key, suspect.run_id)
-                await cleared.wait()
+                await sleep_or_event(self._clock, SUSPECT_ALONE_S, cleared)
         finally:
             unlisten()
 

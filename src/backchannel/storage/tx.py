@@ -41,6 +41,7 @@ Check = Callable[[Session], None]
 # Runs that are not finished, in the words of their index: with `state = 'queued'` alone it would not be used.
 LIVE = "state IN ('queued', 'running')"
 QUEUED = f"{LIVE} AND state = 'queued'"
+READY = f"{QUEUED} AND resume_at IS NULL"
 RUNNING = f"{LIVE} AND state = 'running'"
 
 

@@ -65,6 +65,8 @@ class RunRow(Answer, frozen=True, kw_only=True):
     usage: Usage
     session_id: str | None = None
     started_at: int | None = None
+    resume_at: int | None = None
+    """Of one that is set aside after crashes: when it is tried again."""
     ended_at: int | None = None
     duration_ms: int | None = None
     message_id: str | None = None
@@ -186,6 +188,7 @@ class Rows:
             usage=run.usage,
             session_id=run.session_id,
             started_at=run.started_at,
+            resume_at=run.resume_at if run.is_set_aside else None,
             ended_at=run.ended_at,
             duration_ms=duration_ms(run),
             message_id=run.message_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 from msgspec import Meta
@@ -187,7 +188,13 @@ def _how_late(run: Run) -> str:
     """Say where the run was when the wait ended; a call that is repeated after a crash may find it ended by now."""
     if run.is_finished:
         return "the run was still queued or running when the wait ended; its reply comes as a message of its own"
+    if run.is_set_aside:
+        return f"the run was interrupted too often: it is set aside until {_utc(run.resume_at or 0)}, and goes on then"
     return f"the run is still {run.state} and goes on"
+
+
+def _utc(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _failure(run: Run) -> str:

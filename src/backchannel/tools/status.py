@@ -51,6 +51,8 @@ class SpawnShown(Answer, frozen=True, kw_only=True):
     receipt: Flow
     outcome: str | None = None
     """`posted`, `skipped` or `cancelled`."""
+    resume_at: int | None = None
+    """When its run is tried again that is set aside after crashes."""
     started_at: int | None = None
     ended_at: int | None = None
     runtime_ms: int | None = None
@@ -78,6 +80,8 @@ class Status(Row, frozen=True, kw_only=True):
     usage: Usage
     tree_usage: Usage
     active_run: RunRow | None = None
+    resume_at: int | None = None
+    """When the first of its runs is tried again that are set aside after crashes."""
     children_left_out: int | None = None
     """How many more there are than `children` has."""
     spawn: SpawnShown | None = None
@@ -98,9 +102,11 @@ class SessionStatus(SessionTool):
         (
             "found",
             "the session's row, and `{queueLength, children: [{key, status, usage, label?, archivedAt?, spawn?}], "
-            "childrenLeftOut?, spawn?: {state, task, runId, runStatus, receipt, outcome?, startedAt?, endedAt?, "
-            "runtimeMs?, model?}, exchanges: [{id, state, updatedAt}], receipts: [{id, state, updatedAt, error?}], "
-            "usage, treeUsage, activeRun?}`; usage is `{input?, output?, cost?}`, in tokens and dollars",
+            "childrenLeftOut?, spawn?: {state, task, runId, runStatus, receipt, outcome?, resumeAt?, startedAt?, "
+            "endedAt?, runtimeMs?, model?}, exchanges: [{id, state, updatedAt}], "
+            "receipts: [{id, state, updatedAt, error?}], usage, treeUsage, activeRun?, resumeAt?}`; "
+            "`resumeAt` says when a run that is set aside after crashes is tried again; usage is "
+            "`{input?, output?, cost?}`, in tokens and dollars",
         ),
         *REFUSALS,
     )
@@ -126,7 +132,8 @@ class SessionStatus(SessionTool):
         run = await store.run(session.running_run) if session.running_run else None
         return Status(
             **msgspec.structs.asdict(rows.row(session)),
-            queue_length=session.queued,
+            queue_length=session.queued + session.set_aside,
+            resume_at=await store.next_resume(session.key) if session.set_aside else None,
             active_run=_own(rows, run),
             children=[_child(rows, kin) for kin in seen],
             children_left_out=(family.total - len(family.children)) or None,
@@ -175,6 +182,7 @@ def _spawn(story: SpawnStory | None) -> SpawnShown | None:
         run_status=run.state.value,
         receipt=Flow(id=story.delivery_id, state=story.delivery_state.value, updated_at=story.delivery_changed_at),
         outcome=spawn.outcome,
+        resume_at=run.resume_at if run.is_set_aside else None,
         started_at=run.started_at,
         ended_at=ended_at,
         runtime_ms=run.ran_ms if run.is_finished and run.started_at else None,

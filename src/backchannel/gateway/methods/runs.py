@@ -90,6 +90,8 @@ class Waited(Answer, frozen=True, kw_only=True):
     reply: str | None = None
     running: bool = False
     queued: bool = False
+    resume_at: int | None = None
+    """Of a run that is set aside after crashes: when it is tried again."""
 
 
 class RunParams(Params, frozen=True, kw_only=True):
@@ -186,6 +188,7 @@ def waited(run: Run) -> Waited:
             started_at=run.started_at,
             running=is_running,
             queued=not is_running,
+            resume_at=run.resume_at if run.is_set_aside else None,
         )
     return Waited(
         run_id=run.id,
@@ -224,7 +227,7 @@ async def runs_list(call: Call, params: RunsListParams) -> RunsListed:
 
 
 async def runs_retry(call: Call, params: RunParams) -> RunShown:
-    """Queues a run once more that failed or was parked."""
+    """Queues a run once more that failed, or at once one that is set aside."""
     run = await call.gateway.runtime.retry(params.run_id)
     return RunShown(run=call.door.rows.run(run))
 
@@ -244,7 +247,8 @@ METHODS: tuple[Method[Any], ...] = (
         Scope.READ,
         agent_wait,
         "`{runId, status: ok | error | timeout | aborted, startedAt?, endedAt?, error?, reply?}`; a wait that ended "
-        "before the run has the status `timeout`, `running` or `queued`: `true`, and no `endedAt`",
+        "before the run has the status `timeout`, `running` or `queued`: `true`, no `endedAt`, and `resumeAt` "
+        "if the run is set aside after crashes",
         for_agents=True,
     ),
     Method("runs.get", RunParams, Scope.READ, runs_get, "`{run}`"),

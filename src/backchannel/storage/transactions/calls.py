@@ -57,14 +57,18 @@ def mark_done(tx: Tx, call_id: str, result: str | None = None) -> None:
     tx.run("UPDATE tool_calls SET state = 'done', result = ? WHERE id = ?", result, call_id)
 
 
-def close_open(tx: Tx, run: Run, outcome: Outcome, now: int) -> None:
-    """Give every call that is still open an error result: the run ends, and no call may stay unanswered."""
+def close_open(tx: Tx, run: Run, outcome: Outcome | None, now: int) -> None:
+    """Give every call that is still open an error result: the run ends, or leaves its lane without an outcome.
+
+    No call may stay unanswered, for others write to the transcript now.
+    """
+    how = "was interrupted too often" if outcome is None else f"ended ({outcome.state})"
     for call in open_calls(tx, run.id):
         if call.step < 0:
             _close_function_call(tx, call)
             exchanges.call_ended(tx, call.id, WaitEnd.BROKEN, now)
             continue
-        text = f"The run ended ({outcome.state}) before this call had a result; {_how_far(tx, call)}."
+        text = f"The run {how} before this call had a result; {_how_far(tx, call)}."
         mark_done(tx, call.id)
         exchanges.call_ended(tx, call.id, WaitEnd.BROKEN, now)
         messages.append(tx, run.session_key, run.session_id or "", result_message(run, call, text, now))

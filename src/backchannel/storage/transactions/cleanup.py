@@ -59,7 +59,7 @@ def _is_settled(tx: Tx, spawn: Spawn) -> bool:
 
 def is_used(tx: Tx, child: Session) -> bool:
     """Whether a session has something to do, or something of it is still on its way."""
-    if child.running_run is not None or child.queued:
+    if child.running_run is not None or child.queued or child.set_aside:
         return True
     row = tx.one(
         "SELECT 1 FROM inbox WHERE session_key = ? "

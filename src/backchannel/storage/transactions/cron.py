@@ -315,9 +315,9 @@ def _is_skipped(tx: Tx, stored: StoredJob, at: int) -> bool:
 
 
 def _last_alive(tx: Tx, stored: StoredJob) -> Run | None:
-    """Find the last run of a job, if it has not ended."""
+    """Find the last run of a job, if it has not ended; one that is set aside is in nobody's way."""
     run = None if stored.last_run is None else runs.find(tx, stored.last_run)
-    return None if run is None or run.is_finished else run
+    return None if run is None or run.is_finished or run.is_set_aside else run
 
 
 def _is_being_deleted(tx: Tx, key: SessionKey) -> bool:

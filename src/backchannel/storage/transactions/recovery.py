@@ -1,13 +1,31 @@
-"""After a crash: whose runs were interrupted, which go on, which are parked, and starting one once more."""
+"""After a crash: whose runs were interrupted, which go on, which are set aside, and starting one once more.
+
+A run that keeps killing its process is set aside in three commits: the start that counts the crash writes until when,
+taking the run over moves it out of its lane, and a timer puts it back. From then on it is a queued run like any other,
+but goes on alone when its turn comes.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
 from backchannel.core.facts import SessionChanged
-from backchannel.core.runs import CRASHES_UNTIL_PARKED, Fence, Outcome, Run, RunState, Started
+from backchannel.core.keys import KeyScheme
+from backchannel.core.runs import (
+    CRASHES_UNTIL_GIVEN_UP,
+    CRASHES_UNTIL_SUSPECT,
+    Fence,
+    Outcome,
+    Run,
+    RunState,
+    Started,
+    set_aside_ms,
+)
 from backchannel.errors import InvalidRequest
-from backchannel.storage.transactions import exchanges, runs, sessions
+from backchannel.storage.transactions import calls, exchanges, inbox, runs, sessions, timers
+from backchannel.storage.transactions.runs import Sets
 from backchannel.storage.tx import RUNNING, Tx, required
 
 # A run that did nothing but wait for other sessions when its process died. A function agent is run from its beginning:
@@ -19,6 +37,10 @@ _OPEN_CALLS = (
 _ONLY_WAITS = f"EXISTS ({_OPEN_CALLS} AND w.call_id IS NOT NULL) AND NOT EXISTS ({_OPEN_CALLS} AND w.call_id IS NULL)"
 
 
+TIMER = "resume"
+"""Puts a run back that was set aside."""
+
+
 class Interrupted(msgspec.Struct, frozen=True):
     """A run that was running when its process ended."""
 
@@ -26,7 +48,7 @@ class Interrupted(msgspec.Struct, frozen=True):
     session_key: str
     crashes: int
     is_suspect: bool
-    """Whether going on with it may end the process once more; one that is to be stopped or parked does not go on."""
+    """Whether going on with it may end the process once more; one that is to be stopped or set aside does not go on."""
 
 
 def enter(tx: Tx, now: int) -> int:
@@ -34,12 +56,16 @@ def enter(tx: Tx, now: int) -> int:
     (number,) = required(tx.one("INSERT INTO processes (started_at) VALUES (?) RETURNING number", now))
     _count_lost_time(tx, number)
     # Only runs that the dead process itself had taken up count: one that still waited was not the cause.
-    tx.run(
+    counted = tx.all(
         f"UPDATE runs SET crashes = crashes + 1 WHERE {RUNNING} "
         "AND fence IN (SELECT number FROM processes WHERE ended_at IS NULL AND number < ?) "
-        f"AND NOT ({_ONLY_WAITS})",
+        f"AND NOT ({_ONLY_WAITS}) RETURNING id, crashes",
         number,
     )
+    for run_id, crashes in counted:
+        # Written with the count: without another crash, nobody finds another reason to set it aside.
+        if (wait_ms := set_aside_ms(crashes)) is not None:
+            tx.run("UPDATE runs SET resume_at = ? WHERE id = ?", now + wait_ms, run_id)
     tx.run("UPDATE processes SET ended_at = ? WHERE ended_at IS NULL AND number < ?", now, number)
     return int(number)
 
@@ -71,17 +97,22 @@ def sign_of_life(tx: Tx, number: int, now: int) -> None:
 def interrupted(tx: Tx) -> list[Interrupted]:
     """List the runs to resume, those without a crash first."""
     rows = tx.all(
-        "SELECT id, session_key, crashes, crashes > 0 AND crashes < ? AND abort_requested = 0 "
+        "SELECT id, session_key, crashes, "
+        "crashes >= ? AND crashes < ? AND resume_at IS NULL AND abort_requested = 0 "
         f"FROM runs WHERE {RUNNING} ORDER BY crashes, position",
-        CRASHES_UNTIL_PARKED,
+        CRASHES_UNTIL_SUSPECT,
+        CRASHES_UNTIL_GIVEN_UP,
     )
     return [Interrupted(id_, key, crashes, bool(is_suspect)) for id_, key, crashes, is_suspect in rows]
 
 
 def resume(tx: Tx, run_id: str, number: int, now: int, *, tells_failure: bool) -> Started | None:
-    """Take over an interrupted run; one that was asked to stop, or keeps killing its process, ends here."""
+    """Take over an interrupted run; one that was asked to stop ends here, one that keeps killing its process waits."""
     run = runs.need(tx, run_id)
     if run.state is not RunState.RUNNING:
+        return None
+    if run.resume_at is not None and not run.abort_requested:
+        _set_aside(tx, run, run.resume_at, now)
         return None
     held = runs.update(tx, run_id, fence=number, ran_at=now)
     fence = Fence(run_id, number)
@@ -104,21 +135,52 @@ def resume(tx: Tx, run_id: str, number: int, now: int, *, tells_failure: bool) -
 def _final(run: Run) -> Outcome | None:
     if run.abort_requested:
         return runs.ABORTED
-    return _parked(run) if run.crashes >= CRASHES_UNTIL_PARKED else None
+    return _given_up(run) if run.crashes >= CRASHES_UNTIL_GIVEN_UP else None
 
 
-def _parked(run: Run) -> Outcome:
+def _given_up(run: Run) -> Outcome:
     return Outcome(
         state=RunState.ERROR,
         error_code="crash_loop",
-        error=f"the process died {run.crashes} times in step {run.step + 1} of this run, so it was parked; "
-        f"`backchannel runs retry {run.id}` starts it again",
+        error=f"the process died {run.crashes} times in step {run.step + 1} of this run, the last time an hour "
+        f"after the one before; `backchannel runs retry {run.id}` starts it again",
     )
 
 
+def _set_aside(tx: Tx, run: Run, until: int, now: int) -> None:
+    """Take a run out of its lane for a while: what comes after it goes on, and nobody is told of an end."""
+    calls.close_open(tx, run, None, now)
+    aside = runs.update(tx, run.id, state=RunState.QUEUED.value)
+    session, has_notes, _ = runs.free_lane(tx, aside, Sets("set_aside = set_aside + 1, ", ()), now)
+    if has_notes:
+        inbox.flush(tx, session)
+    timers.set_timer(tx, TIMER, run.id, until)
+    tx.tell(SessionChanged(run.session_key, "run"))
+
+
+def due(tx: Tx, run_id: str, scheme: KeyScheme, now: int) -> None:
+    """Put a run back in line whose time has come."""
+    run = runs.find(tx, run_id)
+    if run is not None and run.is_set_aside:
+        _put_back(tx, run, now)
+
+
+def _put_back(tx: Tx, run: Run, now: int, **changed: Any) -> Run:
+    tx.run(
+        "UPDATE sessions SET set_aside = set_aside - 1, queued = queued + 1, updated_at = ? WHERE key = ?",
+        now,
+        run.session_key,
+    )
+    tx.tell(SessionChanged(run.session_key, "run"))
+    return runs.update(tx, run.id, resume_at=None, **changed)
+
+
 def retry(tx: Tx, run_id: str, now: int) -> Run:
-    """Queue a run that failed, was stopped or was parked once more; it goes on after its last step."""
+    """Queue a run once more that failed, was stopped or is set aside; it goes on after its last step."""
     run = runs.need(tx, run_id)
+    if run.is_set_aside:
+        timers.clear_timer(tx, TIMER, run_id)
+        return _put_back(tx, run, now, crashes=0, excused_ms=run.ran_ms)
     if run.state in (RunState.OK, RunState.QUEUED, RunState.RUNNING):
         raise InvalidRequest(
             f"run {run_id!r} is {run.state}: only one that ended as error, timeout or aborted can be retried",
@@ -138,6 +200,7 @@ def retry(tx: Tx, run_id: str, now: int) -> Run:
         excused_ms=run.ran_ms,
         error=None,
         error_code=None,
+        resume_at=None,
         reply=None,
     )
     exchanges.run_retried(tx, queued, now)

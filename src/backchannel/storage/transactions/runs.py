@@ -29,7 +29,7 @@ from backchannel.storage.transactions import (
     sessions,
     spawns,
 )
-from backchannel.storage.tx import LIVE, QUEUED, Check, Row, Tx, columns, required
+from backchannel.storage.tx import LIVE, QUEUED, READY, Check, Row, Tx, columns, required
 
 FIELDS = columns(Run.__struct_fields__)
 
@@ -41,6 +41,8 @@ class Sets(NamedTuple):
     values: Sequence[Any]
 
 
+NOBODY = 0
+"""The fence of a run that no process has taken up: none has this number."""
 ABORTED = Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
 
 
@@ -198,16 +200,23 @@ def queue_step(tx: Tx, request: RunRequest, now: int) -> None:
 
 
 def start_next(tx: Tx, key: str, number: int, now: int) -> Started | None:
-    """Start the session's first queued run, if its lane is free."""
+    """Start the session's first queued run, if its lane is free.
+
+    A suspect takes the lane and no more: it goes on, like one that was interrupted, when it is its turn to be alone.
+    """
     session = sessions.find(tx, key)
     if session is None or session.running_run is not None or session.queued == 0:
         return None
     row = tx.one(
-        f"SELECT {FIELDS} FROM runs WHERE session_key = ? AND {QUEUED} ORDER BY position LIMIT 1",
+        f"SELECT {FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1",
         key,
     )
+    run = _run(required(row))
     tx.run("UPDATE sessions SET queued = queued - 1 WHERE key = ?", key)
-    return _begin(tx, _run(required(row)), session, number, now)
+    if run.is_suspect:
+        _begin(tx, run, session, NOBODY, now)
+        return None
+    return _begin(tx, run, session, number, now)
 
 
 def _begin(tx: Tx, run: Run, session: Session, number: int, now: int) -> Started:
@@ -310,7 +319,7 @@ def close(
         reply=reply,
         crashes=0,
     )
-    session, has_notes, has_barrier = _free_lane(tx, ended, used or Sets("", ()), now)
+    session, has_notes, has_barrier = free_lane(tx, ended, used or Sets("", ()), now)
     if has_notes:
         inbox.flush(tx, session)
     deliveries.post_reply(tx, ended, now)
@@ -324,7 +333,7 @@ def close(
     return ended
 
 
-def _free_lane(tx: Tx, run: Run, used: Sets, now: int) -> tuple[Session, bool, bool]:
+def free_lane(tx: Tx, run: Run, used: Sets, now: int) -> tuple[Session, bool, bool]:
     """Free a session's lane, and look in the same breath whether it has notes, and whether the run has spawned."""
     row = required(
         tx.one(
@@ -365,7 +374,8 @@ def request_abort(tx: Tx, key: str, run_id: str | None, now: int) -> list[Run]:
 
 
 def _abort_queued(tx: Tx, run: Run, now: int) -> Run:
-    tx.run("UPDATE sessions SET queued = queued - 1, updated_at = ? WHERE key = ?", now, run.session_key)
+    waits_as = "set_aside" if run.is_set_aside else "queued"
+    tx.run(f"UPDATE sessions SET {waits_as} = {waits_as} - 1, updated_at = ? WHERE key = ?", now, run.session_key)
     tx.tell(SessionChanged(run.session_key, "run"))
     aborted = update(
         tx,
@@ -374,7 +384,8 @@ def _abort_queued(tx: Tx, run: Run, now: int) -> Run:
         ended_at=now,
         abort_requested=1,
         error_code="aborted",
-        error="aborted before it started",
+        error="aborted while it was set aside" if run.is_set_aside else "aborted before it started",
+        resume_at=None,  # a timer that still comes finds a run that has ended
     )
     exchanges.run_ended(tx, aborted, now)
     spawns.run_ended(tx, aborted, now)
@@ -415,8 +426,14 @@ def of_exchange(tx: Tx, exchange_id: str) -> list[Run]:
 
 def sessions_with_queue(tx: Tx) -> list[str]:
     """Name the sessions that have a queued run, in the order in which their first was accepted."""
-    rows = tx.all(f"SELECT session_key, min(position) FROM runs WHERE {QUEUED} GROUP BY 1 ORDER BY 2")
+    rows = tx.all(f"SELECT session_key, min(position) FROM runs WHERE {READY} GROUP BY 1 ORDER BY 2")
     return [key for key, _ in rows]
+
+
+def next_resume(tx: Tx, key: str) -> int | None:
+    """Tell when the first of a session's runs that are set aside is tried again."""
+    (at,) = required(tx.one(f"SELECT min(resume_at) FROM runs WHERE session_key = ? AND {QUEUED}", key))
+    return None if at is None else int(at)
 
 
 def counts(tx: Tx) -> dict[str, int]:

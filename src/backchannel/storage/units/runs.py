@@ -105,6 +105,10 @@ class RunUnits(Units):
     async def sessions_with_queue(self) -> list[str]:
         return await self._read(runs.sessions_with_queue)
 
+    async def next_resume(self, key: str) -> int | None:
+        """Tell when the first of a session's runs that are set aside is tried again."""
+        return self._driver.look(partial(runs.next_resume, key=key))
+
     async def run_counts(self) -> dict[str, int]:
         return await self._read(runs.counts)
 
