@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp_types import INVALID_PARAMS
 
 from backchannel.cli.client import NoGateway
 from backchannel.cli.mcp_bridge import GatewayTools, http_client
@@ -140,8 +141,31 @@ def test_a_gateway_on_this_machine_is_reached_past_any_proxy(running: Program) -
 def test_without_a_gateway_it_says_how_to_start_one(program: Program) -> None:
     done = program.run("mcp")
 
-    assert (done.returncode, done.stdout) == (3, "")
+    assert (done.returncode, done.stdout) == (0, "")
     assert "Start one with: " in done.stderr
+    assert done.stderr.endswith("Waiting for it ...\n")
+
+
+@pytest.mark.parametrize("words", [(), ("--as", "writer")])
+async def test_a_gateway_that_is_not_there_yet_is_waited_for(program: Program, words: tuple[str, ...]) -> None:
+    program.write_config('{ agents: { list: [{ id: "main" }, { id: "writer" }] } }')
+    async with bridged(program, *words, mode="legacy") as client:
+        waiting = asyncio.create_task(client.call_tool("agents_list", {}))
+        await asyncio.to_thread(wait_said, program, "Waiting for it ...")
+        with program.up():
+            async with asyncio.timeout(PATIENCE_S):
+                result = await waiting
+
+    assert result.structured_content["requester"] == ("writer" if words else "main")
+    assert (program.home / "mcp.err").read_text().endswith("It is there.\n")
+
+
+async def test_a_tool_that_is_not_there_is_an_error_of_the_protocol(running: Program) -> None:
+    async with bridged(running) as client:
+        with pytest.raises(MCPError, match=r"did you mean sessions_list\?") as caught:
+            await client.call_tool("session_list", {})
+
+    assert caught.value.error.code == INVALID_PARAMS
 
 
 def test_a_wrong_token_is_refused(running: Program) -> None:

@@ -18,11 +18,13 @@ import structlog
 import uvicorn
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
+from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from backchannel.errors import Unavailable
 from backchannel.gateway.failures import CREDENTIAL_FAILURES
-from backchannel.gateway.mcp_server import IDEMPOTENCY_KEY, build_server, reporting, serve_http
+from backchannel.gateway.mcp_http import McpHttp
+from backchannel.gateway.mcp_server import IDEMPOTENCY_KEY, build_server, reporting
 from backchannel.tools.registry import SESSION_TOOLS
 
 from .client import OPERATOR
@@ -137,7 +139,6 @@ async def test_a_message_is_sent_and_its_reply_comes_back(open_client: Open) -> 
         ("sessions_list", {"kinds": ["nonsense"]}, "bad_params", "kinds"),
         ("sessions_history", {}, "bad_params", "sessionKey"),
         ("sessions_list", {"sessionKey": "agent:echo:main"}, "bad_params", "sessionKey"),
-        ("session_list", {}, "unknown_tool", "did you mean sessions_list?"),
     ],
 )
 async def test_a_bad_call_is_an_error_of_the_tool_that_says_what_to_change(
@@ -149,6 +150,15 @@ async def test_a_bad_call_is_an_error_of_the_tool_that_says_what_to_change(
     assert result.is_error
     assert said in text_of(result)
     assert result.structured_content["error"]["details"]["code"] == code
+
+
+async def test_a_tool_that_is_not_there_is_an_error_of_the_protocol(open_client: Open) -> None:
+    async with open_client() as client:
+        with pytest.raises(MCPError, match=r"did you mean sessions_list\?") as caught:
+            await client.call_tool("session_list", {})
+
+    assert caught.value.error.code == types.INVALID_PARAMS
+    assert caught.value.error.data["details"]["code"] == "unknown_tool"
 
 
 async def test_an_outcome_that_the_caller_should_handle_is_a_result(open_client: Open) -> None:
@@ -251,13 +261,18 @@ async def test_a_wrong_token_is_slowed_down_and_a_right_one_is_not(world: World)
     slowed = await post(world, authorization="Bearer wrong")
 
     assert slowed.status_code == 429
+    assert slowed.json()["jsonrpc"] == "2.0"
     assert int(slowed.headers["retry-after"]) > 0
     assert (await post(world)).status_code == 200
 
 
 @pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}])
 async def test_a_foreign_page_gets_nowhere(world: World, headers: dict[str, str]) -> None:
-    assert (await post(world, **headers)).status_code == 403
+    answer = await post(world, **headers)
+
+    assert answer.status_code == 403
+    assert (answer.json()["jsonrpc"], answer.json()["id"]) == ("2.0", None)
+    assert "evil.example" in answer.json()["error"]["message"]
 
 
 async def test_a_configured_name_and_origin_are_let_in(make_world: MakeWorld) -> None:
@@ -271,10 +286,11 @@ async def test_a_configured_name_and_origin_are_let_in(make_world: MakeWorld) ->
 # The wire
 
 
-async def test_answers_come_as_events(world: World) -> None:
+async def test_an_answer_at_once_is_json_and_belongs_to_no_session(world: World) -> None:
     answer = await post(world)
 
-    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json()["id"] == LIST_TOOLS["id"]
     assert "mcp-session-id" not in answer.headers
 
 
@@ -284,17 +300,31 @@ async def test_there_is_no_stream_to_open_and_no_session_to_end(world: World, me
         answer = await http.request(method, f"{world.at.url}/mcp", headers={"authorization": f"Bearer {OPERATOR}"})
 
     assert answer.status_code == 405
+    assert answer.headers["allow"] == "POST, GET"
+    assert answer.json()["error"]["message"].startswith("messages are posted here")
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"\xff", b"[]", b"null", b"[" * 100_000, b'{"jsonrpc":"2.0","id":1}', {"jsonrpc": "2.0", "method": 1}],
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[]",
+        b"[" + json.dumps(LIST_TOOLS).encode() + b"]",
+        b"null",
+        b"[" * 100_000,
+        b'{"jsonrpc":"2.0","id":1}',
+        {"jsonrpc": "2.0", "method": 1},
+    ],
 )
 async def test_what_is_no_message_is_refused(world: World, body: Any) -> None:
     for version in MODES:
         answer = await post(world, body, **{"mcp-protocol-version": version})
         assert answer.status_code == 400, version
-        assert "error" in answer.json()
+        error = answer.json()["error"]
+        assert error["message"].startswith(("the body is not ", "batches are not served: "))
+        assert "validation error" not in answer.text and "pydantic" not in answer.text
 
 
 async def test_a_body_over_the_limit_is_refused(make_world: MakeWorld) -> None:
@@ -308,6 +338,7 @@ async def test_a_body_over_the_limit_is_refused(make_world: MakeWorld) -> None:
             for content in (b" " * 4000, pieces()):
                 answer = await http.post(f"{world.at.url}/mcp", content=content)
                 assert answer.status_code == 413
+                assert answer.json()["error"]["data"]["details"]["code"] == "payload_too_large"
         assert (await post(world)).status_code == 200
 
 
@@ -330,7 +361,8 @@ def test_a_gateway_starts_without_importing_what_speaks_mcp() -> None:
 class HeldTools:
     """One tool, which answers when it is released."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: World) -> None:
+        self.world = world
         self.released = asyncio.Event()
         self.began = asyncio.Event()
         self.cancelled = asyncio.Event()
@@ -358,9 +390,10 @@ class HeldTools:
 @asynccontextmanager
 async def served(tools: HeldTools) -> AsyncIterator[str]:
     """Serve tools over HTTP as the door does; gives the address."""
+    http = McpHttp(tools.world.gateway.store, tools.world.gateway.clock, frozenset())
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await serve_http(build_server(tools, report_every_s=0.01), scope, receive, send, body_bytes=10_000)
+        await http.post(build_server(tools, report_every_s=0.01), ("operator", None), Request(scope, receive), send)
 
     bound = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1))
@@ -373,8 +406,8 @@ async def served(tools: HeldTools) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def held() -> HeldTools:
-    return HeldTools()
+async def held(world: World) -> HeldTools:
+    return HeldTools(world)
 
 
 @pytest.mark.parametrize("mode", MODES.values())
@@ -411,16 +444,26 @@ async def test_nothing_is_reported_of_a_call_that_is_quick() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES.values())
+async def test_a_call_that_its_client_cancels_is_stopped_at_once(held: HeldTools, mode: str) -> None:
+    async with served(held) as url, connected(url, mode=mode) as client, asyncio.timeout(10):
+        calling = asyncio.create_task(client.call_tool("held", {}))
+        await held.began.wait()
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
+        await held.cancelled.wait()
+        await client.list_tools()  # the connection goes on
+
+
+@pytest.mark.parametrize("mode", MODES.values())
 async def test_a_call_whose_client_goes_away_is_cancelled(held: HeldTools, mode: str) -> None:
     async with served(held) as url:
         async with connected(url, mode=mode) as client:
             calling = asyncio.create_task(client.call_tool("held", {}))
             async with asyncio.timeout(10):
                 await held.began.wait()
-            calling.cancel()
-            await asyncio.gather(calling, return_exceptions=True)
         async with asyncio.timeout(10):
             await held.cancelled.wait()
+        await asyncio.gather(calling, return_exceptions=True)
 
 
 @pytest.mark.parametrize("mode", MODES.values())

@@ -28,6 +28,7 @@ from backchannel.storage.transactions import (
     expiry,
     exports,
     inbox,
+    mcp_calls,
     messages,
     recovery,
     requesters,
@@ -39,11 +40,13 @@ from backchannel.storage.transactions import (
     tokens,
 )
 from backchannel.storage.transactions.deliveries import NoOutlets, Post
+from backchannel.storage.transactions.mcp_calls import McpCall
 from backchannel.storage.transactions.spawns import SpawnAsk
 from backchannel.storage.tx import Row
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
 POST = Post(session_key=str(MAIN), address=Address(channel="desk", to="C"), text="hello")
+MCP_CALL = McpCall(id="c", token_id="operator", session_key=None, version="1", message="{}", created_at=1)
 AFTER = Page(5, "agent:main:x")
 SPAWN = SpawnAsk(
     call=FlowCall(flow_id="s", run_id="k", digest="d"),
@@ -146,6 +149,8 @@ HOT: dict[str, Read] = {
     "next timer": timers.next_due,
     "firing": partial(cron.fire, job_id="j", scheme=SCHEME, now=60_000),
     "token": partial(tokens.by_digest, digest="d"),
+    "a call by MCP is kept": partial(mcp_calls.keep, call=MCP_CALL),
+    "a call by MCP is found": partial(mcp_calls.find, call_id="c"),
     "accept": partial(runs.accept, request=request(id="k", digest="d"), scheme=SCHEME, number=1, now=1),
     "accept and join": partial(
         runs.accept, request=request(join=Join(digest="d", ended_since=1)), scheme=SCHEME, number=1, now=1

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from backchannel.cli.naming import find_key
 from backchannel.cli.options import AlwaysJson, options_of
 
 
@@ -20,5 +19,4 @@ def mcp(
     """Serve the session tools to an MCP client. It starts this program, and ends it by closing standard input."""
     from backchannel.cli.mcp_bridge import serve
 
-    options = options_of(ctx)
-    serve(options, find_key(options, as_session))
+    serve(options_of(ctx), as_session)

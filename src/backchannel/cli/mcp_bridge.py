@@ -24,6 +24,7 @@ from backchannel.cli.client import OPEN_S, CallFailed, NoGateway, Payload, Place
 from backchannel.cli.errors import INTERRUPTED
 from backchannel.cli.link import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from backchannel.cli.mcp_requests import answered_stdio
+from backchannel.cli.naming import find_key
 from backchannel.cli.options import Options
 from backchannel.cli.output import say
 from backchannel.errors import GatewayError
@@ -40,9 +41,11 @@ _THIS_MACHINE = ("all://localhost", "all://127.0.0.1", "all://[::1]")
 def serve(options: Options, session: str | None) -> None:
     """Speak MCP until standard input is closed.
 
+    A gateway that is not there yet is waited for: the client that started this program may have come first.
+
     Raises:
-        NoGateway: none answers at the start.
-        CallFailed: it does not let this client in, or not as this session.
+        NoGateway: what answers is something else.
+        SessionNotFound, CallFailed: it does not let this client in, or not as this session.
     """
     asyncio.run(_serve(options, session))
 
@@ -90,20 +93,24 @@ class GatewayTools:
         self, options: Options, session: str | None, http: httpx2.AsyncClient, patience_s: float = PATIENCE_S
     ) -> None:
         self._options = options
-        self._session = session
+        self._name = session
+        self._session: str | None = None
         self._http = http
         self._patience_s = patience_s
+        self._on_return: str | None = None
+        """What to say when a gateway answers; None while there is one."""
 
     async def check(self) -> None:
-        """Find out whether there is a gateway that lets this client in.
+        """Find out whether the gateway lets this client in, if there is one yet; else say that it is waited for.
 
         Raises:
-            NoGateway, CallFailed
+            NoGateway, SessionNotFound, CallFailed
         """
         try:
             await self._post("tools/list", {})
         except Lost as lost:
-            raise lost.missing from None
+            say(f"{lost.missing.message}\nWaiting for it ...", err=True)
+            self._on_return = "It is there."
 
     async def tools(self) -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] = (await self._ask("tools/list", {}))["tools"]
@@ -124,22 +131,29 @@ class GatewayTools:
             NoGateway: there was none for too long.
             CallFailed: it refused.
         """
-        deadline, pause_s, was_lost = time.monotonic() + self._patience_s, FIRST_PAUSE_S, False
+        deadline, pause_s = time.monotonic() + self._patience_s, FIRST_PAUSE_S
         while True:
             try:
                 answer = await self._post(method, params)
             except Lost as lost:
                 if time.monotonic() > deadline:
                     raise lost.missing from None
-                if not was_lost:
-                    say("The gateway went away. Waiting for it to come back ...", err=True)
-                was_lost = True
+                self._went_away()
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
                 continue
-            if was_lost:
-                say("It is back.", err=True)
+            self._came_back()
             return answer
+
+    def _went_away(self) -> None:
+        if self._on_return is None:
+            say("The gateway went away. Waiting for it to come back ...", err=True)
+            self._on_return = "It is back."
+
+    def _came_back(self) -> None:
+        if self._on_return is not None:
+            say(self._on_return, err=True)
+            self._on_return = None
 
     async def _post(self, method: str, params: Payload) -> Payload:
         """Put a question to the gateway, wherever it is by now.
@@ -149,15 +163,17 @@ class GatewayTools:
             NoGateway: what answers is something else.
             CallFailed: it refused.
         """
-        place = self._find()
+        place = await self._find()
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         sending = self._http.stream("POST", _door_of(place), json=body, headers=self._headers(place))
         try:
             async with sending as response:
                 if response.status_code != 200:
                     raise _refused(place, response.status_code, await response.aread())
+                if response.headers["content-type"] == "application/json":
+                    return _result(msgspec.json.decode(await response.aread()))
                 async for event in httpx2.EventSource(response, max_event_size=None):
-                    if "id" in (message := msgspec.json.decode(event.data)):
+                    if event.data and "id" in (message := msgspec.json.decode(event.data)):
                         return _result(message)
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
             raise NoGateway(f"{place.url!r} is not an address (expected ws://host:port or http://host:port)") from None
@@ -165,11 +181,15 @@ class GatewayTools:
             raise Lost(place.missing) from error
         raise Lost(place.missing)
 
-    def _find(self) -> Place:
+    async def _find(self) -> Place:
+        """Find the gateway, and with the first one that answers, which session is meant."""
         try:
-            return find_gateway(self._options)
+            place = find_gateway(self._options)
+            if self._session is None and self._name is not None:
+                self._session = await asyncio.to_thread(find_key, self._options, self._name)
         except NoGateway as missing:
             raise Lost(missing) from None
+        return place
 
     def _headers(self, place: Place) -> dict[str, str]:
         headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": LATEST_HANDSHAKE_VERSION}

@@ -39,7 +39,7 @@ from backchannel.gateway.callers import InvokeParams, invoke_as
 from backchannel.gateway.events import Desk
 from backchannel.gateway.failures import Failures
 from backchannel.gateway.hooks import HOOKS_AT, HookDoor
-from backchannel.gateway.mcp_door import McpDoor
+from backchannel.gateway.mcp_door import MCP_AT, McpDoor, show_refusal
 from backchannel.gateway.messages import read_posted
 from backchannel.gateway.metrics import CONTENT_TYPE, Metrics
 from backchannel.gateway.openai_api import OpenAiDoor
@@ -100,7 +100,8 @@ class Web:
             else:
                 await self._http(scope, receive, send)
         except GatewayError as refused:
-            await show_error(refused)(scope, receive, send)
+            show = show_refusal if scope["path"] == MCP_AT else show_error
+            await show(refused)(scope, receive, send)
         except ClientDisconnect:
             pass  # it went away in the middle of its request: there is nobody to tell, and nothing was done
         except Exception:  # the edge of a request, which keeps the server going

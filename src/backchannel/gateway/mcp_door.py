@@ -2,7 +2,8 @@
 
 Every request brings its token, and the token decides who calls: the operator, the session that the operator names in
 the header `x-backchannel-session`, or the session that an agent's token is bound to. No argument of a tool can.
-Nothing is kept between requests, so there is no stream to open (GET) and no session to end (DELETE).
+Nothing is kept between requests but the calls that a client may come back for: a GET takes up the stream of one, and
+there is no session to end (DELETE).
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from backchannel.errors import GatewayError
+from backchannel.errors import GatewayError, InvalidRequest
 from backchannel.gateway.auth import Access
 from backchannel.gateway.auth import Caller as TokenHolder
 from backchannel.gateway.callers import InvokeParams, caller_of, has_tool, invoke_as
@@ -30,8 +31,12 @@ from backchannel.tools.registry import SESSION_TOOLS, find_tool
 
 if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway
+    from backchannel.gateway.mcp_http import McpHttp
+
+MCP_AT = "/mcp"
 
 _INVALID_REQUEST = -32600
+_RESUMABLE = frozenset(tool.name for tool in SESSION_TOOLS if tool.scope == "write")
 
 
 class McpDoor:
@@ -40,24 +45,29 @@ class McpDoor:
     def __init__(self, gateway: Gateway, access: Access) -> None:
         self._gateway = gateway
         self._access = access
-        self._is_loaded = False
+        self._http: McpHttp | None = None
 
     def routes(self) -> list[Route]:
-        return [Route("/mcp", self, methods=["POST"])]
+        return [Route(MCP_AT, self)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
-            toolbox = await self._toolbox(request)
-            body = await request.body()
+            await self._serve(request, send)
         except GatewayError as error:
-            await _refusal(error)(scope, receive, send)
-            return
-        await self._load()
-        from backchannel.gateway.mcp_server import build_server, serve_http
+            await show_refusal(error)(scope, receive, send)
 
-        limit = self._gateway.config.gateway.limits.body_bytes
-        await serve_http(build_server(toolbox), scope, _again(body, receive), send, body_bytes=limit)
+    async def _serve(self, request: Request, send: Send) -> None:
+        toolbox = await self._toolbox(request)
+        resumes = request.method == "GET" and "last-event-id" in request.headers
+        if request.method != "POST" and not resumes:
+            await _not_served()(request.scope, request.receive, send)
+            return
+        http = await self._load()
+        from backchannel.gateway.mcp_server import build_server
+
+        serve = http.resume if resumes else http.post
+        await serve(build_server(toolbox), toolbox.client, request, send)
 
     async def _toolbox(self, request: Request) -> CallerTools:
         """Find out who calls, the same way as for `/tools/invoke`."""
@@ -65,11 +75,15 @@ class McpDoor:
         session = request.headers.get(SESSION_HEADER)
         return CallerTools(self._gateway, holder, await caller_of(self._gateway, holder, session))
 
-    async def _load(self) -> None:
+    async def _load(self) -> McpHttp:
         """Import what speaks MCP, once, in a thread: it takes most of a second, and the others are served meanwhile."""
-        if not self._is_loaded:
-            await asyncio.to_thread(import_module, "backchannel.gateway.mcp_server")
-            self._is_loaded = True
+        if self._http is None:
+            await asyncio.to_thread(import_module, "backchannel.gateway.mcp_http")
+        if self._http is None:  # another request may have come first
+            from backchannel.gateway.mcp_http import McpHttp
+
+            self._http = McpHttp(self._gateway.store, self._gateway.clock, _RESUMABLE)
+        return self._http
 
 
 class CallerTools:
@@ -79,6 +93,11 @@ class CallerTools:
         self._gateway = gateway
         self._holder = holder
         self._caller = caller
+
+    @property
+    def client(self) -> tuple[str, str | None]:
+        """Who comes back for a call must be who made it: by the same token, for the same session."""
+        return self._holder.token_id, None if self._caller.key is None else str(self._caller.key)
 
     async def tools(self) -> list[dict[str, Any]]:
         return [_shown(tool) for tool in SESSION_TOOLS if self._has_scope(tool) and self._has(tool)]
@@ -106,7 +125,7 @@ def _shown(tool: type[SessionTool]) -> dict[str, Any]:
     }
 
 
-def _refusal(error: GatewayError) -> Response:
+def show_refusal(error: GatewayError) -> Response:
     """Show an error in the form that these clients read, with the headers that it has at every other route."""
     from backchannel.gateway.http import show_error  # which has this door among its routes
 
@@ -116,11 +135,6 @@ def _refusal(error: GatewayError) -> Response:
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": shown}, plain.status_code, headers)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Let a body that was read be read once more."""
-    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def read() -> Message:
-        return left.pop() if left else await receive()
-
-    return read
+def _not_served() -> Response:
+    refused = show_refusal(InvalidRequest("messages are posted here (GET takes up a stream by its Last-Event-ID)"))
+    return Response(refused.body, 405, {"allow": "POST, GET"}, "application/json")

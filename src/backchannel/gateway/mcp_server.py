@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -19,11 +19,9 @@ import structlog
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.transport_security import TransportSecuritySettings
-from starlette.types import Receive, Scope, Send
 
-from backchannel.errors import GatewayError
+from backchannel.errors import GatewayError, ShuttingDown
+from backchannel.tools.registry import UnknownTool
 from backchannel.version import __version__
 
 log = structlog.get_logger(__name__)
@@ -69,8 +67,13 @@ def build_server(toolbox: Toolbox, *, report_every_s: float = REPORT_EVERY_S) ->
     ) -> types.CallToolResult:
         try:
             async with reporting(context.session.report_progress, params.name, report_every_s):
-                return _result(await toolbox.call(params.name, params.arguments or {}, _call_id(params)))
+                call_id = read_call_id(params.model_dump(by_alias=True, include={"meta"}))
+                return _result(await toolbox.call(params.name, params.arguments or {}, call_id))
+        except ShuttingDown:
+            raise  # no outcome of the call: it is the transport's to say how to come back for that
         except GatewayError as error:
+            if error.wire()["details"]["code"] == UnknownTool.code:
+                raise MCPError(types.INVALID_PARAMS, error.message, error.wire()) from error
             return _failure(error)
         except Exception:  # the edge of a request: it is answered, and the connection goes on
             log.exception("a tool failed", tool=params.name)
@@ -83,24 +86,6 @@ def build_server(toolbox: Toolbox, *, report_every_s: float = REPORT_EVERY_S) ->
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
-
-
-async def serve_http(
-    server: Server[dict[str, Any]], scope: Scope, receive: Receive, send: Send, *, body_bytes: int
-) -> None:
-    """Answer one HTTP request. Nothing is remembered from one to the next, so each has a transport of its own.
-
-    `Host` and `Origin` were checked before, for this as for every request.
-    """
-    manager = StreamableHTTPSessionManager(
-        server,
-        stateless=True,
-        json_response=False,  # an answer in JSON has no room for progress
-        security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-        max_request_body_size=body_bytes,
-    )
-    async with manager.run():
-        await manager.handle_request(scope, receive, send)
 
 
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
@@ -125,10 +110,12 @@ async def _report(report: Report, name: str, every_s: float) -> None:
         await report(taken_s, None, f"{name} has taken {taken_s:.0f} s so far")
 
 
-def _call_id(params: types.CallToolRequestParams) -> str | None:
-    given: dict[str, Any] = {**(params.meta or {})}
-    call_id = given.get(IDEMPOTENCY_KEY)
-    return call_id if isinstance(call_id, str) else None
+def read_call_id(params: Mapping[str, Any]) -> str | None:
+    """Read what makes a repeated call the same call, if its client says so."""
+    match params:
+        case {"_meta": Mapping() as meta} if isinstance(call_id := meta.get(IDEMPOTENCY_KEY), str):
+            return call_id
+    return None
 
 
 def _result(value: dict[str, Any]) -> types.CallToolResult:

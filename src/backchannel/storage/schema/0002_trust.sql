@@ -17,3 +17,13 @@ ALTER TABLE runs ADD COLUMN join_digest TEXT;   -- what was asked, hashed: the s
 CREATE INDEX runs_joined ON runs (join_digest, position) WHERE join_digest IS NOT NULL;
 ALTER TABLE runs ADD COLUMN instructions TEXT;  -- what the model is told for this run only, besides its agent's
 ALTER TABLE sessions ADD COLUMN lives_ms BIGINT; -- how long after its last use it is archived
+
+CREATE TABLE mcp_calls (          -- calls that came by MCP, so that a client whose stream broke can come back for them
+  id TEXT PRIMARY KEY,
+  token_id TEXT NOT NULL,
+  session_key TEXT,
+  version TEXT NOT NULL,          -- of the protocol
+  message TEXT NOT NULL,          -- the request as it came
+  created_at BIGINT NOT NULL
+);
+CREATE INDEX mcp_calls_age ON mcp_calls (created_at);

@@ -1,17 +1,18 @@
-"""Units about what belongs to no session: timers and tokens."""
+"""Units about what belongs to no session: timers, tokens, calls that came by MCP."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from backchannel.storage.transactions import due, timers, tokens
+from backchannel.storage.transactions import due, mcp_calls, timers, tokens
+from backchannel.storage.transactions.mcp_calls import McpCall
 from backchannel.storage.transactions.timers import Timer
 from backchannel.storage.transactions.tokens import TokenRow
 from backchannel.storage.units.base import Units
 
 
 class UpkeepUnits(Units):
-    """Timers and tokens."""
+    """Timers, tokens and calls that came by MCP."""
 
     async def due_timers(self, limit: int) -> list[Timer]:
         return await self._read(partial(timers.due, now=self._now, limit=limit))
@@ -39,3 +40,9 @@ class UpkeepUnits(Units):
 
     async def revoke_token(self, token_id: str) -> bool:
         return await self._driver.write(partial(tokens.revoke, token_id=token_id, now=self._now))
+
+    async def keep_mcp_call(self, call: McpCall) -> None:
+        await self._driver.write(partial(mcp_calls.keep, call=call))
+
+    async def mcp_call(self, call_id: str) -> McpCall | None:
+        return await self._read(partial(mcp_calls.find, call_id=call_id))

@@ -1,0 +1,312 @@
+"""Streamable HTTP: one MCP request, answered as JSON or as a stream of events that its client can come back to.
+
+The SDK's own transport keeps sessions and events in one process, so a client whose gateway was killed comes back to
+nothing. Here nothing is kept but the calls themselves, as rows: an event's id names the call, and for a client that
+comes back with it the call is carried out again under its idempotency key, which finds what it started the first time.
+The SDK's types, its checks and its server are used as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import anyio
+import mcp_types as types
+import msgspec
+from mcp import MCPError
+from mcp.server.connection import Connection
+from mcp.server.lowlevel import Server
+from mcp.server.runner import modern_error_data, serve_one
+from mcp.server.streamable_http import REQUEST_CANCELLED
+from mcp.shared.dispatcher import CallOptions
+from mcp.shared.exceptions import NoBackChannelError
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
+from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params, progress_token_from_params
+from mcp.shared.message import MessageMetadata
+from mcp.shared.transport_context import TransportContext
+from mcp_types.version import is_version_at_least
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Send
+
+from backchannel.core.contracts import Clock
+from backchannel.errors import NotFound, ShuttingDown
+from backchannel.gateway.mcp_messages import Asked, Refusal, read_posted
+from backchannel.storage.transactions.mcp_calls import McpCall
+
+RETRY_MS = 3000
+"""When a client comes back after its stream broke. The official ones try twice, so a restart may take twice as long."""
+PING_EVERY_S = 15.0
+RESUMABLE_SINCE = "2025-11-25"
+"""Clients of older versions do not know an event without data."""
+
+_SESSION, _LAST_EVENT = "mcp-session-id", "last-event-id"
+_END = ".end"
+"""Ends the id of a stream's last event. Some clients come back after an error too: there is nothing more for them."""
+_EVENTS_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+Reply: TypeAlias = types.JSONRPCResponse | types.JSONRPCError
+Client: TypeAlias = tuple[str, str | None]
+"""Who asks: the id of the token, and the session that calls."""
+
+
+class Calls(Protocol):
+    """Where calls are kept."""
+
+    async def keep_mcp_call(self, call: McpCall) -> None: ...
+
+    async def mcp_call(self, call_id: str) -> McpCall | None: ...
+
+
+class McpHttp:
+    """Answers requests, and knows which ones are under way, so that a client can stop one with another."""
+
+    def __init__(self, calls: Calls, clock: Clock, resumable: frozenset[str]) -> None:
+        self._calls = calls
+        self._clock = clock
+        self._resumable = resumable
+        """The tools whose calls a client can come back for: those that are done when nobody waits for them too."""
+        self._under_way: dict[tuple[object, ...], list[asyncio.Task[Reply | None]]] = {}
+
+    async def post(self, server: Server[dict[str, Any]], client: Client, request: Request, send: Send) -> None:
+        """Answer a message that was posted."""
+        try:
+            posted = read_posted(await request.body(), request)
+        except Refusal as refused:
+            await _send_json(refused.error, refused.status, request, send)
+            return
+        if isinstance(posted, Asked):
+            await self._answer(server, client, await self._kept(posted, client), request, send)
+            return
+        if posted is not None and posted.method == "notifications/cancelled":
+            self._cancel(self._name(client, request, cancelled_request_id_from_params(posted.params)))
+        await Response(status_code=202)(request.scope, request.receive, send)
+
+    async def resume(self, server: Server[dict[str, Any]], client: Client, request: Request, send: Send) -> None:
+        """Take up a stream that broke, by the id of its last event."""
+        last = request.headers[_LAST_EVENT]
+        if last.endswith(_END):
+            await Response(status_code=204)(request.scope, request.receive, send)
+            return
+        call = await self._calls.mcp_call(last)
+        if call is None or (call.token_id, call.session_key) != client:
+            raise NotFound("there is no such stream (its call was made more than a day ago, or with another token)")
+        message = types.JSONRPCRequest.model_validate_json(call.message)
+        await self._answer(server, client, Asked(message, call.version, stream=call.id), request, send)
+
+    async def _kept(self, asked: Asked, client: Client) -> Asked:
+        """Keep a call that its client can come back for, before anything of it is done."""
+        if not (asked.calls(self._resumable) and is_version_at_least(asked.version, RESUMABLE_SINCE)):
+            return asked
+        kept = asked.named(uuid.uuid4().hex)
+        call = McpCall(
+            id=str(kept.stream),
+            token_id=client[0],
+            session_key=client[1],
+            version=kept.version,
+            message=kept.message.model_dump_json(by_alias=True, exclude_unset=True),
+            created_at=self._clock.now_ms(),
+        )
+        await self._calls.keep_mcp_call(call)
+        return kept
+
+    async def _answer(
+        self, server: Server[dict[str, Any]], client: Client, asked: Asked, request: Request, send: Send
+    ) -> None:
+        """Carry a request out and send what comes of it, unless its client goes away or cancels it first."""
+        answer = Answer(request, send, asked)
+        if asked.stream is not None:
+            await answer.open()
+        work = asyncio.create_task(_carry_out(server, asked, answer))
+        try:
+            with self._naming(self._name(client, request, asked.message.id), work):
+                async with _beside(answer.keep_alive()), _beside(_cancel_when_gone(request.receive, work)):
+                    reply = await _outcome(work, asked)
+            await answer.end(reply)
+        finally:
+            work.cancel()
+
+    def _name(self, client: Client, request: Request, asked: types.RequestId | None) -> tuple[object, ...]:
+        return client, request.headers.get(_SESSION), type(asked), asked
+
+    @contextmanager
+    def _naming(self, name: tuple[object, ...], work: asyncio.Task[Reply | None]) -> Iterator[None]:
+        working = self._under_way.setdefault(name, [])
+        working.append(work)
+        try:
+            yield
+        finally:
+            working.remove(work)
+            if not working:
+                self._under_way.pop(name, None)
+
+    def _cancel(self, name: tuple[object, ...]) -> None:
+        """Stop what has this name. Clients without a session may share one: then nothing is stopped for another."""
+        working = self._under_way.get(name, [])
+        if len(working) == 1:
+            working[0].cancel()
+
+
+class Answer:
+    """The answer to one request: JSON if nothing has to be told before the end, else events as they come."""
+
+    def __init__(self, request: Request, send: Send, asked: Asked) -> None:
+        self._request = request
+        self._send = send
+        self._asked = asked
+        self._is_open = False
+        self._turn = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Begin a stream. Its first event has no data: it tells the client by which id to come back, and when."""
+        self._is_open = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": _EVENTS_HEADERS})
+        if self._asked.stream is not None:
+            await self._write(f"id: {self._asked.stream}\r\nretry: {RETRY_MS}\r\ndata: \r\n\r\n".encode())
+
+    async def tell(self, notice: types.JSONRPCNotification) -> None:
+        """Send something before the end."""
+        await self._event(_encode(notice))
+
+    async def keep_alive(self) -> None:
+        """Give a sign of life again and again, so that nothing on the way takes a long wait for a dead connection."""
+        while True:
+            await asyncio.sleep(PING_EVERY_S)
+            await self._event(None)
+
+    async def end(self, reply: Reply | None) -> None:
+        """Send the last of it; None leaves the stream to be taken up again."""
+        if reply is None:
+            await self._write(b"", is_last=True)
+        elif self._is_open:
+            name = f"id: {self._asked.stream}{_END}\r\n".encode() if self._asked.stream else b""
+            await self._write(name + _event(_encode(reply)), is_last=True)
+        else:
+            await _send_json(reply, _status(reply, self._asked), self._request, self._send, self._headers())
+
+    async def _event(self, data: bytes | None) -> None:
+        async with self._turn:
+            if not self._is_open:
+                await self.open()
+            await self._write(b": ping\r\n\r\n" if data is None else _event(data))
+
+    async def _write(self, body: bytes, *, is_last: bool = False) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
+
+    def _headers(self) -> dict[str, str]:
+        """Give a client a session's id to say which requests are its own. Nothing is kept under it."""
+        return {_SESSION: uuid.uuid4().hex} if self._asked.message.method == "initialize" else {}
+
+
+@dataclass
+class _Dispatch:
+    """What the SDK asks of the side that a request came from: it can be told things, and asked nothing."""
+
+    transport: TransportContext
+    request_id: types.RequestId
+    progress_token: types.ProgressToken | None
+    answer: Answer
+    message_metadata: MessageMetadata = None
+    cancel_requested: anyio.Event = field(default_factory=anyio.Event)
+    can_send_request: bool = False
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        raise NoBackChannelError(method)
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
+        body = None if params is None else dict(params)
+        await self.answer.tell(types.JSONRPCNotification(jsonrpc="2.0", method=method, params=body))
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        if self.progress_token is None:
+            return
+        told = {"progressToken": self.progress_token, "progress": progress, "total": total, "message": message}
+        await self.notify("notifications/progress", {name: value for name, value in told.items() if value is not None})
+
+
+async def _carry_out(server: Server[dict[str, Any]], asked: Asked, answer: Answer) -> Reply | None:
+    """Let the server do what is asked; None if the gateway stops first and the client can come back for it."""
+    message = asked.message
+    dispatch = _Dispatch(
+        TransportContext(kind="streamable-http", can_send_request=False),
+        message.id,
+        progress_token_from_params(message.params),
+        answer,
+    )
+    connection = Connection.from_envelope(asked.version, asked.client_info, asked.capabilities)
+    try:
+        result = await serve_one(
+            server, dispatch, message.method, message.params, connection=connection, lifespan_state={}
+        )
+    except ShuttingDown as stopping:
+        if asked.stream is not None:
+            return None
+        return _failure(asked, modern_error_data(MCPError(types.INTERNAL_ERROR, stopping.message, stopping.wire())))
+    except Exception as error:  # noqa: BLE001 - the edge of a request; what nobody expected is logged there
+        return _failure(asked, modern_error_data(error))
+    return types.JSONRPCResponse(jsonrpc="2.0", id=message.id, result=result)
+
+
+async def _outcome(work: asyncio.Task[Reply | None], asked: Asked) -> Reply | None:
+    """Wait for a reply. One that was cancelled is answered too: a stream without an answer is one to come back to."""
+    await asyncio.wait([work])
+    if work.cancelled():
+        said = "the request was cancelled; what it had started goes on"
+        return _failure(asked, types.ErrorData(code=REQUEST_CANCELLED, message=said))
+    return work.result()
+
+
+def _failure(asked: Asked, error: types.ErrorData) -> types.JSONRPCError:
+    return types.JSONRPCError(jsonrpc="2.0", id=asked.message.id, error=error)
+
+
+async def _cancel_when_gone(receive: Receive, work: asyncio.Task[Reply | None]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    work.cancel()
+
+
+@asynccontextmanager
+async def _beside(work: Any) -> AsyncIterator[None]:
+    """Do something beside until the context ends."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _status(reply: Reply, asked: Asked) -> int:
+    """Say how it went by the status too, where the version of the protocol asks for that."""
+    if isinstance(reply, types.JSONRPCResponse) or not asked.is_modern:
+        return 200
+    return ERROR_CODE_HTTP_STATUS.get(reply.error.code, 200)
+
+
+def _encode(message: Reply | types.JSONRPCNotification) -> bytes:
+    shown = message.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if isinstance(message, types.JSONRPCError):
+        shown["id"] = message.id  # null where it could not be read
+    return msgspec.json.encode(shown)
+
+
+def _event(data: bytes) -> bytes:
+    return b"event: message\r\ndata: " + data + b"\r\n\r\n"
+
+
+async def _send_json(
+    reply: Reply, status: int, request: Request, send: Send, headers: dict[str, str] | None = None
+) -> None:
+    await Response(_encode(reply), status, headers, "application/json")(request.scope, request.receive, send)
