@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import backchannel
-from backchannel.agents.demo_parts import header_pattern
+from backchannel.agents.demo_talk import header_pattern
 from backchannel.gateway.logs import known_words
 
 SMALL = 6_000
@@ -35,7 +35,7 @@ NOTICED_S = 0.001
 SEARCHES = frozenset({"search", "sub", "subn", "finditer", "findall", "split"})
 MATCHES = frozenset({"match", "fullmatch"})
 MADE_WHEN_ASKED = {
-    "agents/demo_parts.py": header_pattern("mark"),
+    "agents/demo_talk.py": header_pattern("mark"),
     "gateway/logs.py": known_words(["secret-one", "secret-two"]),
 }
 """Patterns that are compiled while the program runs: a sample of each."""

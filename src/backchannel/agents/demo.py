@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from backchannel.agents.demo_exchanges import answer_request, play_part
-from backchannel.agents.demo_parts import Part, newest_part, said_by_user
-from backchannel.agents.demo_results import tell_results
-from backchannel.agents.demo_spawns import NAMED, counts_to, do_task, is_task, play_step, refuse_number, spawn_arguments
+import msgspec
+
+from backchannel.agents.demo_talk import (
+    NAMED,
+    Part,
+    answer_request,
+    counts_to,
+    do_task,
+    is_task,
+    newest_part,
+    play_part,
+    play_step,
+    refuse_number,
+    said_by_user,
+    spawn_arguments,
+)
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
 from backchannel.core.messages import Block, Role, ToolCallBlock, Usage, text_content
 from backchannel.core.tokens import estimate_tokens, text_tokens
@@ -28,6 +40,8 @@ NUMBER_DELAY_S = 0.05
 """Sub-agents count more slowly: one that is to be watched, or killed, has to be at work for some seconds."""
 MOST_PIECES = 1200
 """So that the longest count takes a minute."""
+MAX_LINE = 200
+STARTED = "Started "
 _WORDS = re.compile(r"\S+\s*|\s+")
 
 INTRODUCTION = (
@@ -192,3 +206,95 @@ SKILLS = (
         arguments=spawn_arguments,
     ),
 )
+
+
+# What a tool gave, as text for people
+
+
+def tell_results(results: Sequence[tuple[str, str]]) -> str:
+    """Tell what the tools gave that were called together, each as its name and its result."""
+    told = [tell_result(tool, text) for tool, text in results]
+    started = sum(text.startswith(STARTED) for text in told)
+    if not started:
+        return "\n\n".join(told)
+    whose = "What comes of it" if started == 1 else "What comes of them"
+    return "\n".join(told) + f"\n\n{whose} is told here. `/subagents` shows who is at work."
+
+
+def tell_result(tool: str, text: str) -> str:
+    """Tell what a tool gave; what cannot be told better is shown as it is."""
+    try:
+        result = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    if not isinstance(result, dict):
+        return text
+    if result.get("status") in ("forbidden", "error"):
+        return f"That did not work: {result.get('error', 'no reason given')}"
+    tell = _TELLERS.get(tool)
+    try:
+        return tell(result) if tell else f"{tool} gave:\n\n{text}"
+    except (KeyError, TypeError, AttributeError):
+        return f"{tool} gave:\n\n{text}"
+
+
+def _sessions(result: dict[str, Any]) -> str:
+    rows = result["sessions"]
+    if not rows:
+        return "I see no sessions."
+    lines = [f"- `{row['key']}` ({row['kind']}, {row['status']}){_label(row)}" for row in rows]
+    more = "\n\nThere are more." if "nextCursor" in result else ""
+    hidden = "\n\nI may not see all there are." if result["visibility"]["restricted"] else ""
+    count = "one session" if len(rows) == 1 else f"{len(rows)} sessions"
+    return f"I see {count}:\n" + "\n".join(lines) + more + hidden + "\n\nSay `read <key>` to read one."
+
+
+def _label(row: dict[str, Any]) -> str:
+    return f" “{row['label']}”" if row.get("label") else ""
+
+
+def _history(result: dict[str, Any]) -> str:
+    lines = [f"- {message['role']}: {_line(message)}" for message in result["messages"]]
+    if not lines:
+        return f"Nothing was said in `{result['sessionKey']}` yet."
+    return f"The last that was said in `{result['sessionKey']}`:\n" + "\n".join(lines)
+
+
+def _line(message: dict[str, Any]) -> str:
+    parts = [block["text"] for block in message["content"] if block["type"] == "text"]
+    calls = [f"(calls {block['name']})" for block in message["content"] if block["type"] == "toolCall"]
+    line = " ".join(" ".join([*parts, *calls]).split())
+    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"
+
+
+def _reply(result: dict[str, Any]) -> str:
+    who = f"`{result['sessionKey']}`"
+    match result["status"]:
+        case "ok":
+            reply = result["reply"].strip()
+            return f"{who} answered:\n\n{_quoted(reply)}" if reply else f"{who} had nothing to say."
+        case "timeout":
+            return f"{who} has not answered yet: {result['error']}"
+    return f"{who} has the message; I did not wait for the answer."
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}".rstrip() for line in text.splitlines())
+
+
+def _agents(result: dict[str, Any]) -> str:
+    names = ", ".join(f"`{agent['id']}`" for agent in result["agents"])
+    return f"I may spawn under: {names}."
+
+
+def _spawned(result: dict[str, Any]) -> str:
+    return f"{STARTED}`{result['childSessionKey']}`."
+
+
+_TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "sessions_list": _sessions,
+    "sessions_history": _history,
+    "agents_list": _agents,
+    "sessions_send": _reply,
+    "sessions_spawn": _spawned,
+}

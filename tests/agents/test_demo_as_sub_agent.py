@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backchannel.agents.demo import decide
-from backchannel.agents.demo_results import tell_results
+from backchannel.agents.demo import decide, tell_results
 from backchannel.agents.prompts import system_prompt
 from backchannel.core import barrier as barriers
 from backchannel.core.contracts import ModelRequest

@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backchannel.agents.demo import decide
-from backchannel.agents.demo_exchanges import FOLLOW_UPS
-from backchannel.agents.demo_results import tell_result
+from backchannel.agents.demo import decide, tell_result
+from backchannel.agents.demo_talk import FOLLOW_UPS
 from backchannel.agents.prompts import system_prompt
 from backchannel.core.contracts import ModelRequest, ToolSpec
 from backchannel.core.exchange_actions import announce_run, primary_run, turn_run
