@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -190,6 +191,16 @@ def test_status_tells_what_runs(running: Program) -> None:
     assert told["health"]["ok"]
     assert told["agents"] == ["main", "researcher", "writer"]
     assert "main (default), researcher, writer" in running.answer("status")
+
+
+def test_status_lists_what_is_wrong_and_says_so_by_its_exit_code(program: Program) -> None:
+    program.write_config('{ agents: { list: [{ id: "main", model: "anthropic/claude-sonnet-5-5" }] } }')
+    with program.up():
+        shown, told = program.run("status"), program.run("status", "--json")
+
+    assert (shown.returncode, told.returncode) == (5, 5)
+    assert re.search(r"health +degraded", shown.stdout) and "1 problem:\n  model_unusable  " in shown.stdout
+    assert [problem["code"] for problem in json.loads(told.stdout)["problems"]] == ["model_unusable"]
 
 
 def test_without_a_gateway_a_command_says_how_to_start_one(program: Program) -> None:

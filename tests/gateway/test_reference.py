@@ -57,5 +57,6 @@ async def test_the_catalogue_lists_agents_and_models(client: Client) -> None:
 @pytest.mark.anyio
 async def test_status_tells_what_there_is_to_do(client: Client) -> None:
     status = await client.ask("status")
-    assert status["runs"] == {"queued": 0, "running": 0}
+    assert status["runs"] == {"queued": 0, "running": 0, "failed": 0, "setAside": 0}
+    assert status["deliveries"] == {"waiting": 0, "failed": 0, "uncertain": 0}
     assert status["connections"] == 1 and "echo" in status["agents"]

@@ -148,7 +148,7 @@ async def test_time_up_to_the_last_sign_of_life_is_counted_and_not_held_against_
             await gateway.runtime.submit(request(MAIN, "go", id="r", timeout_s=60))
             await begun.wait()
             clock.move_on(50)
-            await gateway.store.check_writable()
+            await gateway.store.sign_of_life()
             clock.move_on(1_000)  # of which nobody knows
     async with running(tmp_path, ScriptedModel(replies=["done"]), clock=clock) as gateway:
         run = await ended(gateway, "r")

@@ -9,6 +9,7 @@ FAILED = 1
 USAGE = 2
 NO_GATEWAY = 3
 REFUSED = 4
+DEGRADED = 5
 INTERRUPTED = 130
 
 EXIT_CODES = {
@@ -17,6 +18,7 @@ EXIT_CODES = {
     USAGE: "the command line is wrong",
     NO_GATEWAY: "no gateway answers",
     REFUSED: "the gateway refuses the token, or the token lacks a scope",
+    DEGRADED: "`status` only: the gateway works, and something is wrong",
     INTERRUPTED: "interrupted with Ctrl-C",
 }
 

@@ -1,37 +1,57 @@
-"""`backchannel status`: whether the gateway works, and how much it has to do."""
+"""`backchannel status`: whether the gateway works, what is wrong, and how much it has to do."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
-from backchannel.cli.errors import FAILED
-from backchannel.cli.options import AsJson, options_of
-from backchannel.cli.output import age, show_facts, show_json
+from backchannel.cli.errors import DEGRADED, FAILED
+from backchannel.cli.options import AsJson, Options, options_of
+from backchannel.cli.output import age, counted, say, say_styled, show_facts, show_json
+
+_COLOURS = {"ok": "green", "degraded": "yellow", "unavailable": "red"}
 
 
 def status(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """Show whether the gateway works. Exits with 1 if it cannot accept messages."""
-    from backchannel.cli.client import connected, find_gateway
+    """Show what is wrong and what runs. Exits with 1 if no message can be accepted, with 5 if it is degraded."""
+    from backchannel.cli.client import connected
 
     options = options_of(ctx)
     with connected(options) as client:
         told = {**client.call("status"), "health": client.call("health")}
-    health = told["health"]
     if as_json:
         show_json(told)
     else:
-        show_facts(
-            {
-                "gateway": f"{find_gateway(options).url} (version {told['version']})",
-                "health": "ok" if health["ok"] else health["store"],
-                "up for": age(told["ts"] - told["uptimeMs"], told["ts"]),
-                "agents": ", ".join(
-                    f"{agent} (default)" if agent == told["defaultAgentId"] else agent for agent in told["agents"]
-                ),
-                "model": told["model"],
-                "runs": f"{told['runs']['running']} running, {told['runs']['queued']} queued",
-                "connections": told["connections"],
-            }
-        )
-    if not health["ok"]:
+        _show(options, told)
+    if not told["health"]["ok"]:
         raise typer.Exit(FAILED)
+    if told["status"] != "ok":
+        raise typer.Exit(DEGRADED)
+
+
+def _show(options: Options, told: dict[str, Any]) -> None:
+    from backchannel.cli.client import find_gateway
+
+    runs, deliveries = told["runs"], told["deliveries"]
+    show_facts(
+        {
+            "gateway": f"{find_gateway(options).url} (version {told['version']})",
+            "health": told["status"],
+            "up for": age(told["ts"] - told["uptimeMs"], told["ts"]),
+            "agents": ", ".join(
+                f"{agent} (default)" if agent == told["defaultAgentId"] else agent for agent in told["agents"]
+            ),
+            "model": told["model"],
+            "runs": f"{runs['running']} running, {runs['queued']} queued, {runs['failed']} failed in 24 hours",
+            "deliveries": ", ".join(f"{deliveries[state]} {state}" for state in ("waiting", "failed", "uncertain")),
+            "connections": told["connections"],
+        }
+    )
+    if told["problems"]:
+        say()
+        say_styled(f"{counted(len(told['problems']), 'problem')}:", fg=_COLOURS[told["status"]])
+    for problem in told["problems"]:
+        say_styled(f"  {problem['code']}", fg=_COLOURS[told["status"]], end="  ")
+        say(options.spell(problem["message"]))
+        say(f"    {options.spell(problem['hint'])}")

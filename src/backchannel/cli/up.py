@@ -77,5 +77,6 @@ def _serve(options: Options, config: Config, log_level: str | None) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(gateway, ready))
+    log.info("stopped", state=str(gateway.config.state_dir))
     if not options.as_json:
         say("Stopped. What it has accepted goes on at the next start.")

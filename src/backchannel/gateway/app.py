@@ -31,7 +31,7 @@ from backchannel.channels.bridge import Bridge
 from backchannel.channels.inbound import Inbound
 from backchannel.config.defaults import default_model, needs_default_model, with_default_model
 from backchannel.config.load import config_from
-from backchannel.config.schema import Config
+from backchannel.config.schema import DEMO_MODEL, Config
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.channels import Channel
 from backchannel.core.contracts import Clock, Effects, Model
@@ -87,6 +87,8 @@ class Gateway:
         self.toolset = Tools(self.agents, self.scheme, config.tools.subagents.tools)
         self._bridges = [Bridge(name, settings, self.clock) for name, settings in config.channels.items()]
         self.channels: dict[str, Channel] = {bridge.name: bridge for bridge in self._bridges}
+        self.last_model: str | None = None
+        """The model that agents without one had at an earlier start, if it was not the demo."""
         self.failed: asyncio.Future[BaseException] | None = None
         """Done when the database can no longer be trusted: the process must end."""
         self._faults = faults
@@ -125,6 +127,9 @@ class Gateway:
                 writes_files=self.config.writes_transcript_files,
             )
             exits.push_async_callback(self._close_store)
+            if needs_default_model(self.config):
+                found = self.config.default_model.ref
+                self.last_model = await self.store.remember_default_model(found, DEMO_MODEL.ref)
             exits.push_async_callback(self.models.close)
             exits.push_async_callback(self._close_channels)
             self.runtime = Runtime(

@@ -25,6 +25,7 @@ from backchannel.core.sessions import Session
 from backchannel.errors import ShuttingDown, Unavailable
 from backchannel.runtime.events import Event, Hub, WaitStarted
 from backchannel.runtime.exchanges import Exchanges
+from backchannel.runtime.journal import Journal
 from backchannel.runtime.lanes import Lanes, Slots
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
 from backchannel.runtime.policing import SendGuard
@@ -59,6 +60,8 @@ class Runtime:
     ) -> None:
         defaults = config.agents.defaults
         self.hub = Hub()
+        self.journal = Journal()
+        self.hub.listen(self.journal.heard)
         self.guard = SendGuard(config.session.send_policy, store.scheme)
         self._store = store
         self._agents = agents
@@ -122,7 +125,7 @@ class Runtime:
             await asyncio.sleep(SIGN_OF_LIFE_S)
             if self._lanes.running:
                 with suppress(Unavailable):  # a full disk: what is known of lost time is less exact, no more
-                    await self._store.check_writable()
+                    await self._store.sign_of_life()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -34,6 +34,7 @@ from backchannel.storage.units.messages import MessageUnits
 from backchannel.storage.units.runs import RunUnits
 from backchannel.storage.units.sessions import SessionUnits
 from backchannel.storage.units.spawns import SpawnUnits
+from backchannel.storage.units.troubles import TroubleUnits
 from backchannel.storage.units.upkeep import UpkeepUnits
 
 
@@ -47,6 +48,7 @@ class Store(
     SpawnUnits,
     CronUnits,
     UpkeepUnits,
+    TroubleUnits,
     ImportUnits,
     ExportUnits,
 ):
@@ -129,11 +131,11 @@ class Store(
             self._transcripts.committed(facts)
         self.on_facts(facts)
 
-    async def check_writable(self) -> None:
-        """Make a small commit.
+    async def sign_of_life(self) -> None:
+        """Write that this process is at work.
 
         Raises:
-            Unavailable: it was refused, for instance because the disk is full.
+            Unavailable: it was refused.
         """
         await self._driver.write(partial(recovery.sign_of_life, number=self.number, now=self._now))
 

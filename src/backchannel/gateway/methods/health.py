@@ -1,11 +1,11 @@
-"""Health: whether the gateway works, and how much it has to do."""
+"""Health: whether the gateway works, what is wrong, and how much it has to do."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from backchannel.errors import Unavailable
 from backchannel.gateway.call import Call
+from backchannel.gateway.health import Problem, examine
 from backchannel.gateway.protocol import Method, NoParams, Scope
 from backchannel.tools.inputs import Answer
 from backchannel.version import __version__
@@ -13,65 +13,91 @@ from backchannel.version import __version__
 
 class Health(Answer, frozen=True, kw_only=True):
     ok: bool
+    status: str
     ts: int
     uptime_ms: int
     default_agent_id: str
     store: str
+    problems: list[Problem]
 
 
 class Status(Answer, frozen=True, kw_only=True):
     version: str
+    status: str
     ts: int
     uptime_ms: int
     connections: int
     runs: dict[str, int]
+    deliveries: dict[str, int]
     commits: int
     agents: list[str]
     default_agent_id: str
     model: str
+    problems: list[Problem]
 
 
 async def health(call: Call, params: NoParams) -> Health:
-    """Tells whether the gateway can accept messages now."""
+    """Tells whether the gateway can accept messages now, and what is wrong besides."""
     gateway = call.gateway
-    try:
-        await gateway.store.check_writable()
-        store = "ok"
-    except Unavailable as error:
-        store = error.message
+    condition = await examine(gateway)
     return Health(
-        ok=store == "ok",
+        ok=condition.refusal is None,
+        status=condition.word,
         ts=gateway.clock.now_ms(),
         uptime_ms=call.door.uptime_ms,
         default_agent_id=gateway.agents.default_id,
-        store=store,
+        store=condition.refusal or "ok",
+        problems=condition.problems,
     )
 
 
 async def status(call: Call, params: NoParams) -> Status:
-    """Tells what the gateway is and how much it has to do."""
+    """Tells what the gateway is, how much it has to do, and what is wrong; `status` is ok, degraded or unavailable."""
     gateway = call.gateway
-    counts = await gateway.store.run_counts()
+    condition = await examine(gateway)
+    live, waiting = await gateway.store.run_counts(), condition.troubles.deliveries
     return Status(
         version=__version__,
+        status=condition.word,
         ts=gateway.clock.now_ms(),
         uptime_ms=call.door.uptime_ms,
         connections=call.door.connections,
-        runs={"queued": counts.get("queued", 0), "running": counts.get("running", 0)},
+        runs={
+            "queued": live.get("queued", 0),
+            "running": live.get("running", 0),
+            "failed": condition.troubles.runs_failed,
+            "setAside": condition.troubles.runs_set_aside,
+        },
+        deliveries={
+            "waiting": waiting.get("pending", 0) + waiting.get("sending", 0),
+            "failed": waiting.get("failed", 0),
+            "uncertain": waiting.get("uncertain", 0),
+        },
         commits=gateway.store.commits,
         agents=gateway.agents.ids(),
         default_agent_id=gateway.agents.default_id,
         model=gateway.agents.get(gateway.agents.default_id).model,
+        problems=condition.problems,
     )
 
 
+_PROBLEMS = "problems: [{code, message, hint}]"
+
 METHODS: tuple[Method[Any], ...] = (
-    Method("health", NoParams, Scope.READ, health, "`{ok, ts, uptimeMs, defaultAgentId, store}`"),
+    Method(
+        "health",
+        NoParams,
+        Scope.READ,
+        health,
+        f"`{{ok, status: ok | degraded | unavailable, ts, uptimeMs, defaultAgentId, store, {_PROBLEMS}}}`",
+    ),
     Method(
         "status",
         NoParams,
         Scope.READ,
         status,
-        "`{version, ts, uptimeMs, connections, runs {queued, running}, commits, agents, defaultAgentId, model}`",
+        "`{version, status: ok | degraded | unavailable, ts, uptimeMs, connections, "
+        "runs {queued, running, failed, setAside}, deliveries {waiting, failed, uncertain}, commits, agents, "
+        f"defaultAgentId, model, {_PROBLEMS}}}`; `runs.failed` counts the last 24 hours",
     ),
 )

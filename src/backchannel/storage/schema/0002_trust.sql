@@ -27,3 +27,11 @@ CREATE TABLE mcp_calls (          -- calls that came by MCP, so that a client wh
   created_at BIGINT NOT NULL
 );
 CREATE INDEX mcp_calls_age ON mcp_calls (created_at);
+
+-- What is wrong now.
+CREATE INDEX runs_failed ON runs (ended_at) WHERE state IN ('error', 'timeout');
+ALTER TABLE processes ADD COLUMN default_model TEXT;                -- that of agents that name none, if there are any
+CREATE TABLE probe (              -- one row that is written anew to see whether there is room for a message
+  id INTEGER PRIMARY KEY,
+  body TEXT NOT NULL
+);

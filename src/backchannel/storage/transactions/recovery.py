@@ -90,7 +90,7 @@ def leave(tx: Tx, number: int, now: int) -> None:
 
 
 def sign_of_life(tx: Tx, number: int, now: int) -> None:
-    """Write that this process is at work; it also shows that the disk takes it."""
+    """Write that this process is at work."""
     tx.run("UPDATE processes SET alive_at = ? WHERE number = ?", now, number)
 
 

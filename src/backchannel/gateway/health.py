@@ -1,0 +1,195 @@
+"""What is wrong with the gateway now: one table of checks, for `status`, `health`, the command line and whoever asks.
+
+A problem is something that an operator can do something about. Only one of them, `storage`, keeps messages from being
+accepted; with any other the gateway works and is *degraded*. A new check is a function in `CHECKS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backchannel.config.defaults import needs_default_model
+from backchannel.config.schema import DEMO_MODEL
+from backchannel.errors import Unavailable, UnknownModel
+from backchannel.storage.transactions.troubles import Troubles
+from backchannel.tools.inputs import Answer
+
+if TYPE_CHECKING:
+    from backchannel.gateway.app import Gateway
+
+RECENT_MS = 24 * 3_600_000
+"""How long a failed run counts."""
+LOW_DISK_BYTES = 256 * 1024 * 1024
+
+OK, DEGRADED, UNAVAILABLE = "ok", "degraded", "unavailable"
+
+
+class Problem(Answer, frozen=True, kw_only=True):
+    """One thing that is wrong, and what to do about it."""
+
+    code: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the checks look at, read once."""
+
+    gateway: Gateway
+    troubles: Troubles
+    free_bytes: int
+    refusal: str | None
+    """Why nothing can be stored, if that is so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How the gateway is."""
+
+    troubles: Troubles
+    problems: list[Problem]
+    refusal: str | None
+
+    @property
+    def word(self) -> str:
+        if self.refusal is not None:
+            return UNAVAILABLE
+        return DEGRADED if self.problems else OK
+
+
+async def examine(gateway: Gateway) -> Condition:
+    """Find out what is wrong."""
+    refusal = None
+    try:
+        await gateway.store.check_writable()
+    except Unavailable as refused:
+        refusal = refused.message
+    seen = Seen(
+        gateway=gateway,
+        troubles=await gateway.store.troubles(gateway.clock.now_ms() - RECENT_MS),
+        free_bytes=await asyncio.to_thread(_free_bytes, gateway.config.state_dir),
+        refusal=refusal,
+    )
+    return Condition(seen.troubles, [problem for check in CHECKS for problem in check(seen)], refusal)
+
+
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def _storage(seen: Seen) -> Iterator[Problem]:
+    if seen.refusal is not None:
+        hint = "Free some space: what is refused meanwhile is not lost by the gateway, its sender was told."
+        yield Problem(code="storage", message=f"Nothing can be accepted: {seen.refusal}.", hint=hint)
+
+
+def _disk(seen: Seen) -> Iterator[Problem]:
+    if seen.free_bytes < LOW_DISK_BYTES:
+        message = f"{seen.free_bytes // 1_048_576} MiB are left on the disk of {seen.gateway.config.state_dir}."
+        yield Problem(code="disk_low", message=message, hint="Free some space before it is full.")
+
+
+def _models(seen: Seen) -> Iterator[Problem]:
+    agents, models = seen.gateway.agents, seen.gateway.models
+    users: dict[str, list[str]] = {}
+    for agent_id in agents.ids():
+        if agents.function(agent_id) is None:
+            settings = agents.get(agent_id)
+            for ref in dict.fromkeys((settings.model, settings.subagent_model)):
+                users.setdefault(ref, []).append(agent_id)
+    for ref, agent_ids in users.items():
+        try:
+            models.check(ref)
+        except UnknownModel as unusable:
+            message = f"{', '.join(agent_ids)} cannot answer: {unusable.message}"
+            hint = "Runs fail until the model can be asked; restart the gateway with the key, or name another model."
+            yield Problem(code="model_unusable", message=message, hint=hint)
+
+
+def _demo(seen: Seen) -> Iterator[Problem]:
+    if (reason := why_demo_is_wrong(seen.gateway)) is not None:
+        hint = f"Set the key, or name the model; agents.defaults.model: {DEMO_MODEL.ref!r} says that the demo is meant."
+        yield Problem(code="demo_model", message=reason, hint=hint)
+
+
+def why_demo_is_wrong(gateway: Gateway) -> str | None:
+    """Say why it is hardly meant that the demo model answers; None if it does not, or nothing speaks against it.
+
+    Without any model or key a newcomer is served by it. One who had a model before, or names one for other agents, has
+    lost a key.
+    """
+    config = gateway.config
+    if not needs_default_model(config) or config.default_model.ref != DEMO_MODEL.ref:
+        return None
+    unnamed = [
+        agent.id for agent in config.agents.list if agent.model is None and gateway.agents.function(agent.id) is None
+    ]
+    others = [agent.model for agent in config.agents.list if agent.model not in (None, DEMO_MODEL.ref)]
+    if not unnamed or not (others or gateway.last_model):
+        return None
+    told = f"at an earlier start it was {gateway.last_model}" if gateway.last_model else f"others have {others[0]}"
+    return f"The demo model answers for {', '.join(unnamed)}, and {told}: {config.default_model.why}."
+
+
+def _channels(seen: Seen) -> Iterator[Problem]:
+    for channel, error in seen.gateway.runtime.journal.channels_down.items():
+        message = f"Nothing gets through to the channel {channel}: {error}."
+        hint = "What is to be sent there waits and is tried again; look after the channel's other end."
+        yield Problem(code="channel_down", message=message, hint=hint)
+
+
+def _deliveries(seen: Seen) -> Iterator[Problem]:
+    counts = seen.troubles.deliveries
+    if failed := counts.get("failed", 0):
+        message = f"{_count(failed, 'delivery', 'deliveries')} did not arrive."
+        hint = "`backchannel deliveries --state failed` lists them; each can be sent again, re-routed or dropped."
+        yield Problem(code="deliveries_failed", message=message, hint=hint)
+    if uncertain := counts.get("uncertain", 0):
+        message = f"Of {_count(uncertain, 'delivery', 'deliveries')} nobody knows whether they arrived."
+        hint = "`backchannel deliveries --state uncertain` lists them; a retry may post one twice."
+        yield Problem(code="deliveries_uncertain", message=message, hint=hint)
+
+
+def _runs(seen: Seen) -> Iterator[Problem]:
+    if failed := seen.troubles.runs_failed:
+        message = f"{_count(failed, 'run', 'runs')} failed in the last 24 hours."
+        hint = "`backchannel runs --state error --state timeout` lists them, and `runs show <id>` tells why."
+        yield Problem(code="runs_failed", message=message, hint=hint)
+    if aside := seen.troubles.runs_set_aside:
+        message = f"{_count(aside, 'run', 'runs')} in which the process died again and again wait for another try."
+        until = _clock_time(seen.troubles.next_resume_at)
+        hint = f"The next is tried at {until}; `backchannel runs retry <id>` starts one at once."
+        yield Problem(code="runs_set_aside", message=message, hint=hint)
+
+
+def _cron(seen: Seen) -> Iterator[Problem]:
+    if jobs := seen.troubles.jobs_stopped:
+        hint = "`backchannel cron` tells why; add the job again with a schedule that has a next time."
+        yield Problem(code="cron_stopped", message=f"Jobs without a next time: {', '.join(jobs)}.", hint=hint)
+
+
+CHECKS: tuple[Callable[[Seen], Iterator[Problem]], ...] = (
+    _storage,
+    _disk,
+    _models,
+    _demo,
+    _channels,
+    _deliveries,
+    _runs,
+    _cron,
+)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _clock_time(ms: int | None) -> str:
+    return "once" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S UTC")
