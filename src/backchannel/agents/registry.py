@@ -1,8 +1,13 @@
-"""The agents of a gateway: those of the configuration, and functions registered from Python."""
+"""The agents of a gateway: those of the configuration, and functions registered from Python.
+
+An agent that once was a function stays one: what was written to it is for the program that brings the function. A
+process that does not have it knows the agent as *awaited*, and lets its runs wait.
+"""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from dataclasses import replace
 
 from backchannel.agents.functions import AgentFunction
@@ -19,6 +24,7 @@ class Agents:
         self.default_id = config.default_agent
         self._settings = {entry.id: agent(config, entry.id) for entry in config.agents.list}
         self._functions: dict[str, AgentFunction] = {}
+        self._brought_before: set[str] = set()
 
     def ids(self) -> list[str]:
         return list(self._settings)
@@ -40,8 +46,28 @@ class Agents:
         return found
 
     def function(self, agent_id: str) -> AgentFunction | None:
-        """Give the function that is this agent, if it is one."""
+        """Give the function that is this agent, if it is one and is here."""
         return self._functions.get(agent_id)
+
+    def functions(self) -> list[str]:
+        """Name the agents that are functions of this process."""
+        return list(self._functions)
+
+    def is_function(self, agent_id: str) -> bool:
+        """Whether a function answers for this agent, be it here or awaited."""
+        return agent_id in self._functions or agent_id in self._brought_before
+
+    def is_awaited(self, agent_id: str) -> bool:
+        """Whether this agent is a function of a program that this process is not: nothing answers in its place."""
+        return agent_id in self._brought_before and agent_id not in self._functions
+
+    def remember(self, agent_ids: Iterable[str]) -> None:
+        """Say which agents programs have brought as functions before."""
+        self._brought_before.update(agent_ids)
+
+    def forget(self, agent_id: str) -> None:
+        """Let an agent be what the configuration says, once its function is gone for good."""
+        self._brought_before.discard(agent_id)
 
     def register(self, name: str, function: AgentFunction) -> None:
         """Make a function an agent, under its own id or in place of a configured agent's model."""

@@ -97,7 +97,7 @@ class Inbound:
         """Check the model that a command names, if it does."""
         if command.name is not CommandName.MODEL or command.argument is None:
             return command
-        if self._parts.agents.function(agent) is not None:
+        if self._parts.agents.is_function(agent):
             return CommandReply(command.name, f"The agent {agent!r} is a function and asks no model.")
         try:
             self._parts.models.check(command.argument)
@@ -137,7 +137,7 @@ class Inbound:
         )
 
     def _agent_model(self, agent: str) -> str | None:
-        if self._parts.agents.function(agent) is not None:
+        if self._parts.agents.is_function(agent):
             return None
         try:
             return self._parts.agents.get(agent).model

@@ -57,7 +57,7 @@ def _agents(gateway: Gateway) -> Iterator[str]:
     usual = gateway.agents.get(gateway.agents.default_id).model
     for agent_id in gateway.agents.ids():
         notes = ["default"] if agent_id == gateway.agents.default_id else []
-        if gateway.agents.function(agent_id) is not None:
+        if gateway.agents.is_function(agent_id):
             notes.append("function")
         elif (model := gateway.agents.get(agent_id).model) != usual:
             notes.append(model)

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from backchannel.cli import (
+    agents,
     chat,
     config,
     cron,
@@ -70,6 +71,7 @@ app.command(rich_help_panel=LOOK)(history.history)
 app.command(rich_help_panel=LOOK)(tree.tree)
 app.add_typer(runs.app, name="runs", rich_help_panel=LOOK)
 app.add_typer(deliveries.app, name="deliveries", rich_help_panel=LOOK)
+app.add_typer(agents.app, name="agents", rich_help_panel=DECIDE)
 app.add_typer(policy.app, name="policy", rich_help_panel=DECIDE)
 app.add_typer(tokens.app, name="tokens", rich_help_panel=DECIDE)
 app.add_typer(tools.app, name="tools", rich_help_panel=MOVE)

@@ -72,8 +72,12 @@ CLOSE_LIMIT_S = 5.0
 class Lanes:
     """Starts runs as slots become free, and stops them when asked."""
 
-    def __init__(self, store: Store, work: Work, slots: Slots) -> None:
+    def __init__(
+        self, store: Store, work: Work, slots: Slots, may_start: Callable[[SessionKey], bool] = lambda key: True
+    ) -> None:
+        """Make the lanes; a session that `may_start` refuses has nobody here who could do its work: its runs wait."""
         self._store = store
+        self._may_start = may_start
         self._work = work
         self._slots = slots
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -114,7 +118,8 @@ class Lanes:
     ) -> T:
         """Accept something with a slot at hand, if there is one, so that its run can be started in the same commit."""
         key = str(session)
-        takes_slot = self._is_open and key not in self._busy and self._slots.take(session.is_subagent)
+        may_start = self._is_open and key not in self._busy and self._may_start(session)
+        takes_slot = may_start and self._slots.take(session.is_subagent)
         if takes_slot:
             self._busy.add(key)
         future = accept(takes_slot)
@@ -267,7 +272,9 @@ class Lanes:
         self._backlog.pop(key, None)
         run_id = self._to_resume.get(key)
         try:
-            if run_id is None:
+            if run_id is None and not self._may_start(SessionKey.stored(key)):
+                started = None  # whoever comes to do the work wakes the lane
+            elif run_id is None:
                 started = await self._store.start_next(key)
             else:
                 started = await self._store.resume_run(run_id)

@@ -12,6 +12,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import structlog
+
 from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
@@ -22,7 +24,7 @@ from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
 from backchannel.core.runs import Accepted, Run, RunKind, RunRequest, RunState
 from backchannel.core.sessions import Session
-from backchannel.errors import ShuttingDown, Unavailable
+from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
 from backchannel.runtime.events import Event, Hub, WaitStarted
 from backchannel.runtime.exchanges import Exchanges
 from backchannel.runtime.journal import Journal
@@ -38,6 +40,8 @@ from backchannel.storage.transactions.inbound import Arrival, Taken
 from backchannel.storage.transactions.recovery import Interrupted
 from backchannel.storage.transactions.runs import NOBODY
 from backchannel.storage.tx import Check
+
+log = structlog.get_logger(__name__)
 
 SUSPECT_ALONE_S = 30.0
 """How long a suspect that neither commits nor waits keeps the next one from going on."""
@@ -68,7 +72,7 @@ class Runtime:
         self._clock = clock
         self._runner = Runner(store, agents, models, tools, self.hub, clock)
         slots = Slots(defaults.max_concurrent, defaults.subagents.max_concurrent)
-        self._lanes = Lanes(store, self._runner.work, slots)
+        self._lanes = Lanes(store, self._runner.work, slots, lambda key: not agents.is_awaited(key.agent))
         self._runner.why_stopped = self._lanes.why_stopped
         self._waits = Waits(store)
         self._outbox = Outbox(store, channels, clock)
@@ -94,15 +98,45 @@ class Runtime:
     async def start(self) -> None:
         """Go on with everything that was accepted, for the agents that this process has."""
         self._is_open = True
+        await self._remember_functions()
         await self._outbox.start()
-        await self._recover(set(self._agents.ids()))
+        await self._recover({id for id in self._agents.ids() if not self._agents.is_awaited(id)})
         self._timers.start()
         self._spawn(self._give_signs_of_life())
 
     def agent_added(self, agent_id: str) -> None:
         """Go on with what was accepted for an agent that was registered after the start."""
         if self._is_open:
-            self._spawn(self._recover({normalise_agent_id(agent_id)}))
+            agent = normalise_agent_id(agent_id)
+            # Handed over before anybody can send it a message: no run of it is known without what it is.
+            self._spawn(self._bring(agent, self._store.remember_function(agent)))
+
+    async def _bring(self, agent_id: str, remembered: asyncio.Future[None]) -> None:
+        await remembered
+        await self._recover({agent_id})
+
+    async def forget_agent(self, agent_id: str) -> None:
+        """Let an agent be what the configuration says, whose function no program will bring again.
+
+        Raises:
+            UnknownAgent: it is not configured, so nobody could answer.
+            InvalidRequest: nobody awaits it.
+        """
+        agent = self._agents.get(agent_id)
+        if not self._agents.is_awaited(agent.id):
+            here = "it is a function of this program" if self._agents.is_function(agent.id) else "it never was one"
+            raise InvalidRequest(f"no function is awaited for the agent {agent.id!r}: {here}", agentId=agent.id)
+        await self._store.forget_function(agent.id)
+        self._agents.forget(agent.id)
+        await self._recover({agent.id})
+
+    async def _remember_functions(self) -> None:
+        self._agents.remember(await self._store.function_agents())
+        for agent_id in self._agents.functions():
+            await self._store.remember_function(agent_id)
+        waiting = await self._store.runs_waiting_for_functions(self._agents.functions())
+        for agent_id, count in waiting.items():
+            log.warning("runs wait for the program whose function is their agent", agent=agent_id, runs=count)
 
     async def _recover(self, agent_ids: set[str]) -> None:
         interrupted = [

@@ -56,5 +56,5 @@ class AgentsList(SessionTool):
         if agent_id not in agents.ids():
             return AgentShown(id=agent_id, configured=False)
         settings = agents.get(agent_id)
-        model = None if agents.function(agent_id) else settings.model
+        model = None if agents.is_function(agent_id) else settings.model
         return AgentShown(id=agent_id, configured=True, name=settings.name, model=model)

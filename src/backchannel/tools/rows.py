@@ -140,7 +140,7 @@ class Rows:
 
     def _agent_model(self, agent_id: str) -> str | None:
         agents = self._parts.agents
-        if agents.function(agent_id) is not None:
+        if agents.is_function(agent_id):
             return None
         try:
             return agents.get(agent_id).model

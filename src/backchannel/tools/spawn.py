@@ -165,7 +165,7 @@ class SessionsSpawn(SessionTool):
         Raises:
             UnknownModel: it is not there, or cannot be used as things are.
         """
-        if self._parts.agents.function(agent.id) is not None:
+        if self._parts.agents.is_function(agent.id):
             if written is not None:
                 raise UnknownModel(f"the agent {agent.id!r} is a function and takes no model: leave model out")
             return f"function/{agent.id}"
@@ -176,7 +176,7 @@ class SessionsSpawn(SessionTool):
     def _ask(
         self, call: FlowCall, requester: SessionKey, agent: AgentSettings, params: SpawnParams, model: str
     ) -> SpawnAsk:
-        is_agents_own = model == agent.model or self._parts.agents.function(agent.id) is not None
+        is_agents_own = model == agent.model or self._parts.agents.is_function(agent.id)
         return SpawnAsk(
             call=call,
             requester=requester,

@@ -6,9 +6,10 @@ import asyncio
 from typing import Any
 
 from backchannel.core.contracts import Price
+from backchannel.core.keys import normalise_agent_id
 from backchannel.gateway.call import Call
 from backchannel.gateway.protocol import Method, NoParams, Scope
-from backchannel.tools.inputs import Answer
+from backchannel.tools.inputs import Answer, Params
 
 
 class AgentModel(Answer, frozen=True, kw_only=True):
@@ -57,7 +58,7 @@ async def agents_list(call: Call, params: NoParams) -> AgentsListed:
 
 def _show_agent(call: Call, agent_id: str) -> AgentShown:
     settings = call.gateway.agents.get(agent_id)
-    is_function = call.gateway.agents.function(agent_id) is not None
+    is_function = call.gateway.agents.is_function(agent_id)
     return AgentShown(
         id=agent_id,
         name=settings.name,
@@ -85,6 +86,22 @@ async def models_list(call: Call, params: NoParams) -> ModelsListed:
     )
 
 
+class AgentForgetParams(Params, frozen=True, kw_only=True):
+    agent_id: str
+
+
+class AgentForgotten(Answer, frozen=True, kw_only=True):
+    ok: bool
+    agent_id: str
+
+
+async def agents_forget(call: Call, params: AgentForgetParams) -> AgentForgotten:
+    """Lets an agent's model answer that was a function of a program which will not come back."""
+    agent_id = normalise_agent_id(params.agent_id)
+    await call.gateway.runtime.forget_agent(agent_id)
+    return AgentForgotten(ok=True, agent_id=agent_id)
+
+
 METHODS: tuple[Method[Any], ...] = (
     Method(
         "agents.list",
@@ -93,6 +110,7 @@ METHODS: tuple[Method[Any], ...] = (
         agents_list,
         "`{defaultId, mainKey, scope, agents: [{id, name?, model? {primary}, thinkingDefault?}]}`",
     ),
+    Method("agents.forget", AgentForgetParams, Scope.ADMIN, agents_forget, "`{ok, agentId}`"),
     Method(
         "models.list",
         NoParams,

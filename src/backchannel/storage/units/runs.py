@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from backchannel.core.messages import Message
 from backchannel.core.runs import Accepted, Fence, Outcome, Run, RunRequest, RunState, Started, Step, ToolCall
-from backchannel.storage.transactions import calls, recovery, requesters, runs, steps
+from backchannel.storage.transactions import calls, functions, recovery, requesters, runs, steps
 from backchannel.storage.transactions.recovery import Interrupted
 from backchannel.storage.transactions.steps import Committed
 from backchannel.storage.tx import Check
@@ -104,6 +104,22 @@ class RunUnits(Units):
 
     async def sessions_with_queue(self) -> list[str]:
         return await self._read(runs.sessions_with_queue)
+
+    def remember_function(self, agent_id: str) -> asyncio.Future[None]:
+        """Write down that an agent is a function of this program; what is accepted after this call comes after it."""
+        return self._driver.write(partial(functions.remember, agent_id=agent_id, now=self._now))
+
+    async def forget_function(self, agent_id: str) -> bool:
+        """Let an agent be what the configuration says; tells whether it was known as a function."""
+        return await self._driver.write(partial(functions.forget, agent_id=agent_id))
+
+    async def function_agents(self) -> list[str]:
+        """Name the agents that a program has ever brought as functions."""
+        return await self._read(functions.known)
+
+    async def runs_waiting_for_functions(self, here: Collection[str]) -> dict[str, int]:
+        """Count the runs that wait for a program that brings their function, by agent; `here` are those at hand."""
+        return await self._read(partial(functions.waiting_runs, here=here))
 
     async def next_resume(self, key: str) -> int | None:
         """Tell when the first of a session's runs that are set aside is tried again."""
