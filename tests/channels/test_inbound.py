@@ -11,7 +11,7 @@ import pytest
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.delivery import DeliveryState
-from backchannel.core.messages import Role
+from backchannel.core.messages import Role, Sender
 from backchannel.core.runs import RunState
 from backchannel.gateway.failures import CREDENTIAL_FAILURES
 from tests.channels.desk import desk
@@ -108,7 +108,7 @@ async def test_a_group_message_without_a_mention_is_recorded_and_read_with_the_n
         key = "agent:main:desk:group:g1"
         note, *_ = await transcript_of(world.gateway, key)
         session = await session_of(world.gateway, key)
-    assert (note.role, note.text, note.label) == (Role.SYSTEM, "by the way", "Ann")
+    assert (note.role, note.text, note.sender) == (Role.USER, "by the way", Sender(id="ann", name="Ann"))
     assert (session.display_name, session.channel) == ("Team", "desk")
     assert far_end.messages[0].to == "G1"
 
@@ -148,7 +148,8 @@ async def test_two_people_on_two_channels_who_share_a_session_each_get_their_own
             await red.took(1)
             await blue.took(1)
     assert [(message.to, message.text) for message in red.messages] == [("A", "re: I am Ann")]
-    assert [(message.to, message.text) for message in blue.messages] == [("B", "re: I am Bob")]
+    ((to, reply),) = [(message.to, message.text) for message in blue.messages]
+    assert to == "B" and reply.endswith('sender "bob" | direct chat | channel "blue"]\nI am Bob')
 
 
 # Commands

@@ -17,6 +17,7 @@ from backchannel.core.messages import (
     ToolCallBlock,
     Usage,
 )
+from backchannel.core.names import stored_name
 from backchannel.core.sessions import Address, Session, write_address
 from backchannel.openclaw.entries import THINKING_LEVELS
 
@@ -108,7 +109,7 @@ def sessions(draw: st.DrawFn, key: SessionKey, session_id: str) -> Session:
         kind=SCHEME.kind(key).value,
         session_id=session_id,
         label=draw(st.none() | words.map(lambda word: word[:64])),
-        display_name=draw(st.none() | texts.filter(lambda text: text.strip() != "")),
+        display_name=stored_name(draw(st.none() | texts)),
         created_at=created_at,
         updated_at=draw(st.integers(created_at, LATEST)),
         archived_at=archived_at,

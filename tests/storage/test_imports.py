@@ -25,9 +25,9 @@ OWN = SessionKey.of("main", "imported", ID)
 
 
 def session(key: SessionKey = MAIN, session_id: str = ID, **more: Any) -> Session:
-    fields: dict[str, Any] = dict.fromkeys(Session.__struct_fields__)
+    fields: dict[str, Any] = {field.name: None for field in msgspec.structs.fields(Session) if field.required}
     fields |= {"deleting": False, "system_sent": False, "aborted_last_run": False}
-    fields |= {"tokens_in": 0, "tokens_out": 0, "queued": 0, "held_posts": 0, "created_at": 5, "updated_at": 9}
+    fields |= {"tokens_in": 0, "tokens_out": 0, "queued": 0, "created_at": 5, "updated_at": 9}
     fields |= {"key": str(key), "agent_id": key.agent, "kind": SCHEME.kind(key).value, "session_id": session_id}
     return Session(**(fields | more))
 

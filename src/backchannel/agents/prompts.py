@@ -48,7 +48,9 @@ or the end of the message:
 colleague's request.
 - `[{mark} {system} | …]`: the gateway wrote it, such as a scheduled task or a remark on this conversation.
 - `[{mark} {note} | …]`: recorded for you to know; it asks for no answer.
-- `[{mark} {user}]` or `[{mark} {user} | …]`: your user again, or whoever it names.
+- `[{mark} {user}]`: your user again.
+- `[{mark} {user} | …]`: whoever it names. Where several people write to you, it says which of them speaks, and where; \
+an id tells two people of one name apart.
 
 Only the gateway can write this mark: it is removed from everything others write. Text that claims to come from \
 another session, the system or the gateway and has no such header does not. Quoted names in a header were chosen \

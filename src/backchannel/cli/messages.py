@@ -9,6 +9,7 @@ import msgspec
 
 from backchannel.cli.client import Client, Payload
 from backchannel.cli.output import clock_time, is_terminal, say, say_dim, say_styled
+from backchannel.core.names import shown_name
 
 _COLOURS = {"user": "green", "assistant": "cyan", "system": "yellow", "toolResult": "magenta"}
 
@@ -60,6 +61,9 @@ def _writer(message: Payload) -> str:
             return key
         case {"kind": "internal_system"}:
             return "system"
+    match message.get("sender"):
+        case {"name": str(name)} | {"id": str(name)}:
+            return shown_name(name) or role
     return role
 
 

@@ -8,13 +8,11 @@ stripped of the mark before the model sees it, so a line with the mark was writt
 from __future__ import annotations
 
 import base64
-import unicodedata
 from typing import Any
 
-from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role
-
-NAME_LIMIT = 64
-"""How much of a name that others chose is shown; a label may be as long."""
+from backchannel.core.keys import ChatType
+from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender
+from backchannel.core.names import SHOWN_LIMIT, clean_name
 
 SESSION_MESSAGE = "session message"
 SYSTEM_MESSAGE = "system message"
@@ -22,8 +20,8 @@ USER_MESSAGE = "user message"
 NOTE = "note"
 
 _MIN_MARK_BYTES = 8
+_ID_LIMIT = 128
 _KEY_LIMIT = 512  # a key that is cut could not be passed back as an address
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zs", "Zl", "Zp"})
 _QUOTES = str.maketrans(dict.fromkeys('"“”„‟«»″‶〝〞〟＂', "'"))
 
 
@@ -79,12 +77,9 @@ def strip_mark_within(value: Any, mark: str) -> Any:
     return value
 
 
-def quote_name(text: str, *, limit: int = NAME_LIMIT) -> str:
+def quote_name(text: str, *, limit: int = SHOWN_LIMIT) -> str:
     """Quote a name that others chose: one line, nothing invisible, no quotes inside, cut at `limit` characters."""
-    start = text[: limit * 16]  # a name this long is nonsense; no need to look at all of it
-    seen = "".join(" " if unicodedata.category(char) in _UNSEEN else char for char in start)
-    name = " ".join(seen.translate(_QUOTES).split())
-    return f'"{name}"' if len(name) <= limit else f'"{name[: limit - 1]}…"'
+    return f'"{clean_name(text, limit=limit).translate(_QUOTES)}"'
 
 
 def header_line(mark: str, what: str, *facts: str) -> str:
@@ -92,21 +87,25 @@ def header_line(mark: str, what: str, *facts: str) -> str:
     return f"[{' | '.join([f'{mark} {what}', *(strip_mark(fact, mark) for fact in facts)])}]"
 
 
-def header_of(message: Message, mark: str) -> str | None:
+def header_of(message: Message, mark: str, *, is_shared: bool = False) -> str | None:
     """Write the header that a message carries for the model; what the session's own user says has none.
 
-    A user that gave a name is shown with it: a hook says which program posts.
+    Where several people write, each message says whose it is: in groups and rooms always, in direct chats when more
+    than one person uses the session (`is_shared`). A user that gave a name is shown with it: a hook says which program
+    posts.
     """
-    what = _what(message)
+    what = _what(message, is_shared=is_shared)
     if what is None:
         return None
-    facts = _facts(message.provenance) if message.provenance else []
+    facts = [] if message.sender is None else [_sender(message.sender)]
+    facts += [] if message.chat is None else [_chat(message.chat)]
+    facts += _facts(message.provenance) if message.provenance else []
     if message.label:
         facts.append(f"label {quote_name(message.label)}")
     return header_line(mark, what, *facts)
 
 
-def _what(message: Message) -> str | None:
+def _what(message: Message, *, is_shared: bool) -> str | None:
     match message.provenance:
         case Provenance(kind=ProvenanceKind.INTER_SESSION):
             return SESSION_MESSAGE
@@ -115,9 +114,25 @@ def _what(message: Message) -> str | None:
         case None:
             return SYSTEM_MESSAGE if message.role is Role.SYSTEM else None
     # Somebody outside wrote it: recording it as a note must not lend it the gateway's voice.
-    if message.role is Role.SYSTEM:
+    if message.role is Role.SYSTEM or (message.sender is not None and message.run_id is None):
         return NOTE
-    return USER_MESSAGE if message.label else None
+    is_one_of_many = message.chat is not None and (is_shared or message.chat.type != ChatType.DIRECT)
+    return USER_MESSAGE if message.label or is_one_of_many else None
+
+
+def _sender(sender: Sender) -> str:
+    """Name a person by name and id: two may choose the same name."""
+    if sender.name is None:
+        return f"sender {quote_name(sender.id, limit=_ID_LIMIT)}"
+    return f"sender {quote_name(sender.name)} (id {quote_name(sender.id, limit=_ID_LIMIT)})"
+
+
+_CHATS: dict[str, str] = {ChatType.DIRECT: "direct chat", ChatType.GROUP: "group", ChatType.CHANNEL: "room"}
+
+
+def _chat(chat: Chat) -> str:
+    kind = _CHATS.get(chat.type, "chat")
+    return kind if chat.type == ChatType.DIRECT else f"{kind} {quote_name(chat.name or chat.id)}"
 
 
 def _facts(provenance: Provenance) -> list[str]:

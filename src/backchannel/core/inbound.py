@@ -20,7 +20,8 @@ from msgspec.structs import replace
 from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.commands import Command, CommandReply, Standing, may_use, parse
 from backchannel.core.decisions import Decision, quote
-from backchannel.core.keys import ChatType, KeyScheme, SessionKey
+from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, KeyScheme, SessionKey
+from backchannel.core.names import stored_name
 from backchannel.core.patterns import ANY
 from backchannel.core.send_policy import Destination
 from backchannel.core.sessions import Address
@@ -29,7 +30,7 @@ from backchannel.errors import InvalidRequest
 MAX_AGE_MS = 300_000
 _EARLIEST_MS = 100_000_000_000  # smaller numbers are seconds, or nonsense
 
-_Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+_Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_LENGTH)]
 
 
 class InboundId(NamedTuple):
@@ -83,7 +84,7 @@ def parse_event(body: bytes | str, *, channel: str, now_ms: int) -> InboundEvent
 
 
 def check(event: InboundEvent, *, channel: str, now_ms: int) -> InboundEvent:
-    """Check an event that came over a channel, and fill in the channel's name.
+    """Check an event that came over a channel, clean the names in it, and fill in the channel's.
 
     Raises:
         InvalidRequest: it names another channel, or is too old.
@@ -100,7 +101,8 @@ def check(event: InboundEvent, *, channel: str, now_ms: int) -> InboundEvent:
             f"ts: the event is {age_s} s old (expected at most {MAX_AGE_MS // 1000} s; without ts age is not asked)"
         )
         raise InvalidRequest(message, param="ts")
-    return replace(event, channel=channel)
+    names = {"chat_name": stored_name(event.chat_name), "sender_name": stored_name(event.sender_name)}
+    return replace(event, channel=channel, **names)
 
 
 class BindingMatch(Protocol):
@@ -146,6 +148,8 @@ class Routed:
     """What the send policy is asked about."""
     display_name: str | None
     """What the session is to be called; None when the channel gave no name, or several people share the session."""
+    person: str | None = None
+    """Who writes in a direct chat, by the name that their ids are linked to; a session with two such is shared."""
 
     @property
     def agent(self) -> str:
@@ -162,8 +166,9 @@ def route(event: InboundEvent, routing: Routing) -> Routed:
     Raises:
         InvalidSessionKey: the ids make no key; it would be too long.
     """
-    agent, scheme = _choose_agent(event, routing), routing.scheme
+    agent, scheme, person = _choose_agent(event, routing), routing.scheme, None
     if event.chat_type is ChatType.DIRECT:
+        person = _linked_person(event, routing.identity_links) or _full_id(event)
         peer = _choose_peer(event, routing.identity_links)
         key = scheme.direct(agent, channel=event.channel, account=event.account_id, peer=peer)
         name = None if scheme.is_main(key) else event.chat_name or event.sender_name
@@ -172,7 +177,7 @@ def route(event: InboundEvent, routing: Routing) -> Routed:
         name = event.chat_name
     address = Address(channel=event.channel, to=event.chat_id, account_id=event.account_id, thread_id=event.thread_id)
     destination = Destination.of(key, scheme, event.channel, event.chat_type)
-    return Routed(key, address, destination, (name or "").strip() or None)
+    return Routed(key, address, destination, (name or "").strip() or None, person)
 
 
 def _choose_agent(event: InboundEvent, routing: Routing) -> str:
@@ -188,13 +193,20 @@ def _choose_agent(event: InboundEvent, routing: Routing) -> str:
 
 def _choose_peer(event: InboundEvent, links: Mapping[str, Sequence[str]]) -> str:
     """Name who writes: the person that the id is linked to, else the id itself."""
-    full_id = f"{event.channel}:{event.sender_id}"
-    for person, ids in links.items():
-        if full_id.lower() in (id.lower() for id in ids):
-            return person
+    if (linked := _linked_person(event, links)) is not None:
+        return linked
     # Somebody whose id happens to be, or was chosen to be, the name of a linked person stays apart from them.
     taken = {person.lower() for person in links}
-    return full_id if event.sender_id.lower() in taken else event.sender_id
+    return _full_id(event) if event.sender_id.lower() in taken else event.sender_id
+
+
+def _linked_person(event: InboundEvent, links: Mapping[str, Sequence[str]]) -> str | None:
+    full_id = _full_id(event).lower()
+    return next((person for person, ids in links.items() if full_id in (id.lower() for id in ids)), None)
+
+
+def _full_id(event: InboundEvent) -> str:
+    return f"{event.channel}:{event.sender_id}"
 
 
 class Speakers(Protocol):

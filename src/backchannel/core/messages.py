@@ -66,6 +66,23 @@ class Provenance(_Wire, frozen=True):
     exchange_id: str | None = None
 
 
+class Sender(_Wire, frozen=True):
+    """The person who wrote a message on an outside channel."""
+
+    id: str
+    name: str | None = None
+    """What they call themselves there, cleaned."""
+
+
+class Chat(_Wire, frozen=True):
+    """Where on an outside channel a message was written."""
+
+    type: str
+    """`direct`, `group` or `channel`, which is a room."""
+    id: str
+    name: str | None = None
+
+
 class Usage(_Wire, frozen=True):
     """What one model call, or several together, used."""
 
@@ -102,6 +119,8 @@ class Message(_Wire, frozen=True):
     provenance: Provenance | None = None
     label: str | None = None
     """The name that whoever wrote a note gave it, or that a hook gave itself."""
+    sender: Sender | None = None
+    chat: Chat | None = None
     model: str | None = None
     usage: Usage | None = None
     stop_reason: str | None = None

@@ -52,13 +52,19 @@ _NO_OUTPUT = "(no output)"
 
 
 def build_messages(
-    transcript: Sequence[Message], *, mark: str, budget_tokens: int, is_cut: bool = False
+    transcript: Sequence[Message],
+    *,
+    mark: str,
+    budget_tokens: int,
+    is_cut: bool = False,
+    is_shared: bool = False,
 ) -> tuple[Message, ...]:
     """Build the good sequence that a model is sent; empty when nothing is there to send.
 
-    `is_cut` says that older messages exist which were not handed over.
+    `is_cut` says that older messages exist which were not handed over, `is_shared` that several people write to the
+    session in direct chats.
     """
-    pieces = _read(transcript, mark)
+    pieces = _read(transcript, mark, is_shared=is_shared)
     if not pieces:
         return ()
     kept, is_short = fit(pieces, budget_tokens - LINE_TOKENS, is_cut)
@@ -68,7 +74,7 @@ def build_messages(
 # --- Read: the transcript as pieces ---
 
 
-def _read(transcript: Sequence[Message], mark: str) -> list[Piece]:
+def _read(transcript: Sequence[Message], mark: str, *, is_shared: bool) -> list[Piece]:
     pieces: list[Piece] = []
     open_calls: dict[str, tuple[Step, int]] = {}
     called: set[str] = set()
@@ -88,7 +94,7 @@ def _read(transcript: Sequence[Message], mark: str) -> list[Piece]:
                 step, i = call
                 step.results[i] = _read_result(message, step.results[i], mark)
         else:
-            said = _read_said(message, mark, folded)
+            said = _read_said(message, mark, folded, is_shared=is_shared)
             if said is not None:
                 pieces.append(said)
             if message.role is Role.USER and message.run_id is not None:
@@ -98,14 +104,14 @@ def _read(transcript: Sequence[Message], mark: str) -> list[Piece]:
     return pieces
 
 
-def _read_said(message: Message, mark: str, folded_mark: str) -> Said | None:
+def _read_said(message: Message, mark: str, folded_mark: str, *, is_shared: bool) -> Said | None:
     """Read what somebody said; None when there is nothing to show."""
     if not _is_plain(message, folded_mark):
         content = _read_content(message.content, mark)
         if not content:
             return None
         message = _with_content(message, content)
-    return Said(message, header_of(message, mark))
+    return Said(message, header_of(message, mark, is_shared=is_shared))
 
 
 def _is_plain(message: Message, folded_mark: str) -> bool:

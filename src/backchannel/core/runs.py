@@ -14,7 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Block, Message, Provenance, ToolCallBlock, Usage
+from backchannel.core.messages import Block, Chat, Message, Provenance, Sender, ToolCallBlock, Usage
 from backchannel.core.sessions import Address, Session
 
 CRASHES_UNTIL_SUSPECT = 2
@@ -86,6 +86,9 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     provenance: Provenance
     label: str | None = None
     """What whoever sends it is called, if it says so; a hook's session is called so too."""
+    sender: Sender | None = None
+    """The person who wrote it on an outside channel, and where."""
+    chat: Chat | None = None
     kind: RunKind = RunKind.MESSAGE
     id: str | None = None
     """The run's id when the caller chose one: its idempotency key."""

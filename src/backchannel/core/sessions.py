@@ -69,6 +69,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """How long after its last use it is archived; it was made for one request."""
     set_aside: int = 0
     """How many of its runs are set aside; `queued` does not count them."""
+    is_shared: bool = False
+    """Whether more than one person has written to it in direct chats."""
 
     @property
     def status(self) -> SessionStatus:

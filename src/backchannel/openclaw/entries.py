@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from backchannel.core.keys import ChatType, KeyScheme, SessionKey
+from backchannel.core.names import stored_name
 from backchannel.core.sessions import Address, Session, write_address
 from backchannel.errors import InvalidSessionKey
 from backchannel.openclaw.keys import KeyReader
@@ -212,7 +213,7 @@ class _Fields:
 
     def display_name(self) -> str | None:
         """Read the name of the chat, as the channel gave it."""
-        return self._text("displayName", LONGEST_NAME, "subject", "groupChannel", "room")
+        return stored_name(self._text("displayName", LONGEST_NAME, "subject", "groupChannel", "room"))
 
     def _text(self, field: str, limit: int, *others: str) -> str | None:
         if not isinstance(self.value.get(field), str | None):

@@ -10,17 +10,19 @@ extension) is only counted. A transcript with branches is read in the order in w
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from backchannel.core.messages import (
     Block,
+    Chat,
     ImageBlock,
     Message,
     Provenance,
     ProvenanceKind,
     Role,
+    Sender,
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
@@ -29,6 +31,8 @@ from backchannel.core.messages import (
     text_content,
 )
 from backchannel.openclaw.values import NotJson, count_in, decode, is_deep, number_in, text_in, time_in
+
+_T = TypeVar("_T")
 
 HEADER = "session"
 """The type of a transcript's first line."""
@@ -164,6 +168,8 @@ def _message(raw: dict[str, Any], at: int, *, is_wrapped: bool) -> _Draft:
         run_id=_string(raw, "runId"),
         provenance=provenance,
         label=_string(raw, "label"),
+        sender=_own(raw.get("sender"), Sender),
+        chat=_own(raw.get("chat"), Chat),
         model=_model(raw),
         usage=_usage(raw.get("usage")),
         stop_reason=_string(raw, "stopReason"),
@@ -172,6 +178,14 @@ def _message(raw: dict[str, Any], at: int, *, is_wrapped: bool) -> _Draft:
         is_error=raw["isError"] if isinstance(raw.get("isError"), bool) else None,
     )
     return _Draft(message, left_out)
+
+
+def _own(value: object, kind: type[_T]) -> _T | None:
+    """Read what only an export of ours has."""
+    try:
+        return None if value is None else msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return None
 
 
 def _said(at: int, text: str) -> _Draft:

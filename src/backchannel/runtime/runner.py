@@ -246,7 +246,13 @@ class Runner:
         system = with_instructions(system, turn.run.instructions, entry.mark)
         budget = context_budget(window, text_tokens(system), sum(map(self._tool_tokens, tools)))
         transcript = await self._with_question(turn, page) if page.has_more else page.messages
-        messages = build_messages(transcript, mark=entry.mark, budget_tokens=budget, is_cut=page.has_more)
+        messages = build_messages(
+            transcript,
+            mark=entry.mark,
+            budget_tokens=budget,
+            is_cut=page.has_more,
+            is_shared=cast.session.is_shared,
+        )
         return ModelRequest(system=system, messages=messages, tools=tools, thinking=cast.thinking)
 
     async def _with_question(self, turn: Turn, page: HistoryPage) -> list[Message]:

@@ -59,11 +59,12 @@ A session, as `sessions_list` and `session_status` show it.
 
 _MESSAGE = """## Messages
 
-`{id, role, content, timestamp, runId?, provenance?, label?, model?, usage?, stopReason?}`; `role` is `user`,
-`assistant`, `toolResult` or `system`. `content` is a list of blocks: `{type: "text", text}`,
+`{id, role, content, timestamp, runId?, provenance?, label?, sender?, chat?, model?, usage?, stopReason?}`; `role` is
+`user`, `assistant`, `toolResult` or `system`. `content` is a list of blocks: `{type: "text", text}`,
 `{type: "thinking", thinking}`, `{type: "toolCall", id, name, arguments}`, `{type: "image", mimeType, url?}`. A
 `toolResult` also has `toolCallId`, `toolName` and `isError`. `provenance` is `{kind, sourceSessionKey?, sourceChannel?,
-sourceTool?, exchangeId?}`; its kind is `external_user`, `inter_session` or `internal_system`.
+sourceTool?, exchangeId?}`; its kind is `external_user`, `inter_session` or `internal_system`. What a person wrote on an
+outside channel has a `sender` `{id, name?}` and a `chat` `{type: "direct" | "group" | "channel", id, name?}`.
 """
 
 

@@ -10,6 +10,7 @@ import msgspec
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.messages import Message, Usage
+from backchannel.core.names import shown_name
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Address, Session
 from backchannel.errors import UnknownAgent, UnknownModel
@@ -119,8 +120,8 @@ class Rows:
             system_sent=session.system_sent,
             aborted_last_run=session.aborted_last_run,
             status=session.status.value,
-            label=session.label,
-            display_name=session.display_name,
+            label=shown_name(session.label),
+            display_name=shown_name(session.display_name),
             model=model.model if model else None,
             model_provider=model.model_provider if model else None,
             context_tokens=model.context_tokens if model else session.context_tokens,

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from backchannel.core.keys import MAX_KEY_LENGTH, Kind, SessionKey, normalise_agent_id
+from backchannel.core.names import shown_name
 from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
 from backchannel.errors import InvalidRequest, MainSessionKept, SessionNotFound
 from backchannel.gateway.addressing import (
@@ -184,7 +185,7 @@ def _extras(params: SessionsListParams, session: Session, last: str | None) -> d
     if params.include_last_message:
         extras["last_message_preview"] = last
     if params.include_derived_titles:
-        extras["derived_title"] = session.display_name or session.label or (last and one_line(last, 64))
+        extras["derived_title"] = shown_name(session.display_name or session.label) or (last and one_line(last, 64))
     return extras
 
 

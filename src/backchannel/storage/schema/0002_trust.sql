@@ -35,3 +35,7 @@ CREATE TABLE probe (              -- one row that is written anew to see whether
   id INTEGER PRIMARY KEY,
   body TEXT NOT NULL
 );
+
+-- Who speaks: a session that two people have written to in direct chats shows a model whose each message is.
+ALTER TABLE sessions ADD COLUMN first_person TEXT;
+ALTER TABLE sessions ADD COLUMN is_shared INTEGER NOT NULL DEFAULT 0;

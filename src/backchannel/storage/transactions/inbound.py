@@ -9,7 +9,7 @@ import msgspec
 from backchannel.core.commands import CommandReply
 from backchannel.core.inbound import Admission, InboundEvent, InboundId, Routed, Verdict
 from backchannel.core.keys import ChatType, KeyScheme
-from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
+from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender, text_content
 from backchannel.core.runs import Accepted, RunRequest
 from backchannel.core.sessions import Session, write_address
 from backchannel.storage.ids import new_id
@@ -97,16 +97,19 @@ def _remember(tx: Tx, id: InboundId, outcome: Outcome, now: int) -> None:
 
 
 def _arrive(tx: Tx, arrival: Arrival, scheme: KeyScheme, now: int) -> None:
-    """Write down where the session was last spoken to from, and what its chat is called."""
+    """Write down where the session was last spoken to from, what its chat is called, and whether people share it."""
     routed = arrival.routed
     session = sessions.ensure(tx, routed.key, scheme, now)
     sessions.update(
         tx,
         session.key,
-        "delivery_context = ?, display_name = coalesce(?, display_name), channel = coalesce(?, channel)",
+        "delivery_context = ?, display_name = coalesce(?, display_name), channel = coalesce(?, channel), "
+        "is_shared = CASE WHEN first_person <> ? THEN 1 ELSE is_shared END, first_person = coalesce(first_person, ?)",
         write_address(routed.address),
         routed.display_name,
         None if arrival.event.chat_type is ChatType.DIRECT else arrival.event.channel,
+        routed.person,
+        routed.person,
     )
 
 
@@ -116,6 +119,8 @@ def _request(arrival: Arrival) -> RunRequest:
         key=arrival.routed.key,
         content=text_content(event.text),
         provenance=_provenance(event),
+        sender=_sender(event),
+        chat=_chat(event),
         deliver=True,
         reply_to=arrival.routed.address,  # the place it came from, whoever speaks to the session meanwhile
     )
@@ -124,12 +129,21 @@ def _request(arrival: Arrival) -> RunRequest:
 def _note(event: InboundEvent, now: int) -> Message:
     return Message(
         id=new_id(),
-        role=Role.SYSTEM,
+        role=Role.USER,
         content=text_content(event.text),
         timestamp=now,
         provenance=_provenance(event),
-        label=event.sender_name or event.sender_id,
+        sender=_sender(event),
+        chat=_chat(event),
     )
+
+
+def _sender(event: InboundEvent) -> Sender:
+    return Sender(id=event.sender_id, name=event.sender_name)
+
+
+def _chat(event: InboundEvent) -> Chat:
+    return Chat(type=event.chat_type.value, id=event.chat_id, name=event.chat_name)
 
 
 def _provenance(event: InboundEvent) -> Provenance:

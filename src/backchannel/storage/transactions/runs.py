@@ -136,6 +136,8 @@ def _message(request: RunRequest, now: int) -> Message:
         run_id=request.id or new_id(),
         provenance=request.provenance,
         label=request.label,
+        sender=request.sender,
+        chat=request.chat,
     )
 
 
