@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from backchannel.gateway.transport import HEAD_BYTES
+from backchannel.gateway.transport import HEAD_BYTES, LINE_BYTES
 from backchannel.gateway.websocket import Limits
 
 from .client import OPERATOR, connected
@@ -49,16 +49,104 @@ async def answer_to(world: World, request: bytes) -> bytes:
 @pytest.mark.parametrize("piece", [b"X-Name: value\r\n", b"x"])
 async def test_headers_without_end_are_cut_off_and_the_others_are_served(world: World, piece: bytes) -> None:
     sent = 0
-    async with line(world) as (reader, writer):
+    async with line(world) as (_, writer):
         writer.write(BEGINNING + b"X: ")
         with pytest.raises(ConnectionError):
             while sent < 100 * HEAD_BYTES:
                 writer.write(piece * 1000)
                 await writer.drain()
                 sent += 1000 * len(piece)
-        assert await is_let_go(reader)
     async with world.client() as client:
         assert (await client.ask("health"))["ok"]
+
+
+UPGRADE = (
+    b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+PLAIN = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+COOKIE = b"Cookie: " + b"c" * (LINE_BYTES + 100) + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (UPGRADE + COOKIE, 431),
+        (PLAIN + COOKIE, 431),
+        (UPGRADE + b"X-Name: value\r\n" * 200, 431),
+        (PLAIN + b"X-Name: value\r\n" * 5000, 431),
+        (UPGRADE.replace(b"/ws", b"/ws?" + b"q" * LINE_BYTES), 414),
+        (PLAIN.replace(b"/healthz", b"/" + b"q" * LINE_BYTES), 414),
+        (UPGRADE + b"Host: localhost\r\n", 400),
+        (PLAIN + b"Host: localhost\r\n", 400),
+        (UPGRADE + b"Content-Length: 5\r\n", 400),
+        (UPGRADE.replace(b"GET", b"POST"), 405),
+        (UPGRADE.replace(b"Version: 13", b"Version: 12"), 400),
+        (b"nonsense\r\n", 400),
+    ],
+    ids=[
+        "a long header, upgrade",
+        "a long header",
+        "many headers, upgrade",
+        "many headers",
+        "a long path, upgrade",
+        "a long path",
+        "two hosts, upgrade",
+        "two hosts",
+        "a body, upgrade",
+        "no GET, upgrade",
+        "another version, upgrade",
+        "nonsense",
+    ],
+)
+async def test_what_is_not_taken_in_is_answered_and_closed(
+    world: World, request_head: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with capture_logs() as logs:
+        async with line(world) as (reader, writer), asyncio.timeout(10):
+            writer.write(request_head + b"\r\n")
+            answer = await reader.read()
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:200]
+    assert logs == [] and caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (UPGRADE.replace(b"Host: 127.0.0.1", b"Host: evil.example"), 403),
+        (UPGRADE + b"Origin: https://evil.example\r\n", 403),
+        (UPGRADE.replace(b"/ws", b"/elsewhere"), 404),
+        (UPGRADE, 503),
+    ],
+    ids=["a foreign name", "a foreign page", "another path", "one too many"],
+)
+async def test_a_connection_that_is_refused_fills_no_log(
+    make_world: MakeWorld, request_head: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with make_world(limits=Limits(connections=1)) as world, connected(world.url):
+        with capture_logs() as logs:
+            async with line(world) as (reader, writer), asyncio.timeout(10):
+                writer.write(request_head + b"\r\n")
+                answer = await reader.read()
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:200]
+    assert logs == [] and caplog.records == []
+
+
+async def test_text_that_is_not_utf_8_closes_its_connection_and_fills_no_log(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with capture_logs() as logs:
+        async with world.client() as client:
+            await client.socket.send(b"\xff\xfe", text=True)
+            assert await client.closed() == 1007
+    assert logs == [] and caplog.records == []
+
+
+async def test_a_header_of_almost_that_length_is_read(world: World) -> None:
+    cookie = b"c" * (LINE_BYTES - 200)
+    for head, status in ((UPGRADE, b"101"), (PLAIN, b"200")):
+        answer = await answer_to(world, head + b"Cookie: " + cookie + b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 " + status)
 
 
 async def test_many_headers_and_a_large_body_are_none_too_many(world: World) -> None:

@@ -30,7 +30,14 @@ class Limits(Settings, frozen=True, kw_only=True):
     hook_body_bytes: Annotated[int, setting("The largest body at `/hooks`.", ge=1024)] = 256 * 1024
     frame_bytes: Annotated[int, setting("The largest WebSocket frame.", ge=1024)] = 4 * 1024 * 1024
     pre_auth_frame_bytes: Annotated[int, setting("The largest frame before `connect`.", ge=1024)] = 64 * 1024
-    connections: Annotated[int, setting("WebSocket connections at the same time.", ge=1)] = 1000
+    connections: Annotated[
+        int,
+        setting("WebSocket connections that have logged in, at the same time. Fewer where files are limited.", ge=1),
+    ] = 1000
+    pre_auth_connections: Annotated[
+        int,
+        setting("Connections of any kind that have not logged in; over it, the oldest is closed for a new one.", ge=1),
+    ] = 256
 
 
 class Http(Settings, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ from backchannel.core.contracts import Clock
 from backchannel.core.keys import SessionKey
 from backchannel.errors import Forbidden, InvalidRequest, StartupError, Unauthorized
 from backchannel.gateway.failures import Failures
+from backchannel.gateway.peers import let_in
 from backchannel.gateway.protocol import Scope
 from backchannel.gateway.proxies import address_of
 from backchannel.storage.transactions.tokens import TokenRow
@@ -162,12 +163,14 @@ class Access:
         """
 
     async def admit(self, request: HTTPConnection) -> Caller:
-        """Tell who makes a request, by its `Authorization` header.
+        """Tell who makes a request, by its `Authorization` header; its connection is no stranger's any more.
 
         Raises:
             Unauthorized, SlowDown: see `login`.
         """
-        return await self.login(read_bearer(request.headers.get("authorization")), address_of(request))
+        caller = await self.login(read_bearer(request.headers.get("authorization")), address_of(request))
+        let_in(request.scope)
+        return caller
 
     async def login(self, token: str | None, address: str) -> Caller:
         """Tell who comes with this token.

@@ -34,6 +34,7 @@ from backchannel.gateway.messages import (
     read_thinking,
 )
 from backchannel.gateway.methods.runs import MAX_RUN_S
+from backchannel.gateway.peers import let_in
 from backchannel.gateway.proxies import address_of
 from backchannel.storage.tx import Check
 from backchannel.tools.flows import hash_request
@@ -199,6 +200,7 @@ class HookGuard:
         if not hmac.compare_digest(digest, self._hash):
             self._failures.add(address_of(request), digest)
             raise Unauthorized(f"this is not the hook token, and no other is taken here: {_WHERE_IT_GOES}")
+        let_in(request.scope)
 
 
 def _scoped(idempotency_key: str | None) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.utils import ClientDisconnected
 
 from backchannel.channels.bridge import SIGNATURE
 from backchannel.config.schema_doors import Limits as Sizes
@@ -33,7 +35,7 @@ from backchannel.errors import (
     SlowDown,
     Unavailable,
 )
-from backchannel.gateway import protocol
+from backchannel.gateway import descriptors, protocol
 from backchannel.gateway.auth import Access, Doorkeeper, hash_token
 from backchannel.gateway.callers import InvokeParams, invoke_as
 from backchannel.gateway.events import Desk
@@ -43,6 +45,7 @@ from backchannel.gateway.mcp_door import MCP_AT, McpDoor, show_refusal
 from backchannel.gateway.messages import read_posted
 from backchannel.gateway.metrics import CONTENT_TYPE, Metrics
 from backchannel.gateway.openai_api import OpenAiDoor
+from backchannel.gateway.peers import Peers, let_in, peer_of
 from backchannel.gateway.proxies import LOCAL, Proxies, address_of
 from backchannel.gateway.websocket import Door, Limits
 
@@ -63,7 +66,10 @@ class Web:
             frame_bytes=settings.limits.frame_bytes,
             first_frame_bytes=settings.limits.pre_auth_frame_bytes,
             connections=settings.limits.connections,
+            strangers=settings.limits.pre_auth_connections,
         )
+        self.limits, most = _within_descriptors(self.limits, descriptors.limit())
+        self.peers = Peers(strangers=self.limits.strangers, most=most)
         self.access = Access(gateway.store, operator_token, gateway.clock)
         self.desk = Desk(gateway.clock)
         self.door = Door(gateway, self.access, self.desk, self.limits)
@@ -94,16 +100,19 @@ class Web:
         headers = Headers(scope=scope)
         try:
             self._see_client(scope, headers)
+            if len(headers.getlist("host")) > 1:
+                raise InvalidRequest("Host: it comes more than once")
             self._keeper.check(headers.get("host"), headers.get("origin"))
             if scope["type"] == "websocket":
                 await self._connect(scope, receive, send)
             else:
                 await self._http(scope, receive, send)
         except GatewayError as refused:
+            log.debug("a request was refused", path=scope["path"][:80], reason=refused.code)
             show = show_refusal if scope["path"] == MCP_AT else show_error
             await show(refused)(scope, receive, send)
-        except ClientDisconnect:
-            pass  # it went away in the middle of its request: there is nobody to tell, and nothing was done
+        except (ClientDisconnect, ClientDisconnected):
+            log.debug("a client went away in the middle", path=scope["path"][:80])  # nobody to tell, nothing done
         except Exception:  # the edge of a request, which keeps the server going
             # The client has been answered by now: the framework does that first and raises again.
             log.exception("request failed", path=scope["path"])
@@ -126,6 +135,7 @@ class Web:
             yield
         finally:
             ticks.cancel()
+            self.peers.close()
             for stop in stops:
                 stop()
             await asyncio.gather(ticks, return_exceptions=True)
@@ -138,7 +148,7 @@ class Web:
             return
         await send({"type": "websocket.accept"})
         client = scope.get("client")
-        await self.door.serve(client[0] if client else LOCAL, receive, send)
+        await self.door.serve(client[0] if client else LOCAL, receive, send, peer_of(scope))
 
     def _routes(self) -> list[Route]:
         is_open = self._gateway.config.gateway.http.chat_completions
@@ -188,6 +198,7 @@ class Web:
         except BadSignature:
             self._forgeries.add(address_of(request), hash_token(signature or ""))
             raise
+        let_in(request.scope)
         return Response(msgspec.json.encode(answer), media_type="application/json")
 
     async def check_reader(self, request: Request) -> None:
@@ -208,6 +219,21 @@ class Web:
         except GatewayError:
             return False
         return True
+
+
+def _within_descriptors(limits: Limits, of_process: int) -> tuple[Limits, int]:
+    """Keep connections within the descriptors that they may have; returns also how many there may be in all."""
+    most = descriptors.for_connections(of_process)
+    strangers = min(limits.strangers, max(1, most // 3))
+    connections = min(limits.connections, max(1, most - 2 * strangers))
+    if connections < limits.connections:
+        log.warning(
+            "fewer connections are served than configured: this process may open too few files",
+            connections=connections,
+            configured=limits.connections,
+            files=of_process,
+        )
+    return replace(limits, strangers=strangers, connections=connections), most
 
 
 def show_error(error: GatewayError) -> Response:

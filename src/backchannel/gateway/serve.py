@@ -21,6 +21,7 @@ import structlog
 
 from backchannel.config.schema_doors import GatewaySettings
 from backchannel.errors import StartupError
+from backchannel.gateway import descriptors
 from backchannel.gateway.auth import OperatorToken, check_bind, load_operator_token
 from backchannel.gateway.server import Listening, listening
 from backchannel.storage.address import Address
@@ -42,6 +43,7 @@ async def serve(gateway: Gateway, on_ready: Callable[[Listening, OperatorToken],
     Raises:
         StartupError: it cannot start: the folder, the database or the address cannot be used.
     """
+    descriptors.raise_limit()
     with _stop_signals() as stop:
         check_start(gateway)
         async with gateway, _listening(gateway) as (place, token):

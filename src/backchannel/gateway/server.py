@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from backchannel.errors import StartupError
+from backchannel.gateway.accepting import Acceptor
 from backchannel.gateway.auth import check_bind
 from backchannel.gateway.http import Web
 from backchannel.gateway.transport import HttpProtocol, WebSocketProtocol
@@ -67,9 +68,7 @@ async def listening(gateway: Gateway, operator_token: str, *, limits: Limits | N
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio turns Nagle's algorithm off for each connection; without it, small answers wait
-    # up to 40 ms for the client's acknowledgements.
-    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host.strip("[]"), port))
@@ -102,13 +101,14 @@ def _configure(web: Web) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its signal handlers and its ten wake-ups a second."""
+    """Uvicorn without its signal handlers, its ten wake-ups a second, and its way to accept without end."""
 
     def __init__(self, config: uvicorn.Config, web: Web) -> None:
         super().__init__(config)
         self._web = web
         self._is_started = asyncio.Event()
         self._stop = asyncio.Event()
+        self._accepting: list[asyncio.Task[None]] = []
 
     def stop(self) -> None:
         self._stop.set()
@@ -122,13 +122,22 @@ class _Server(uvicorn.Server):
             raise StartupError("the web server ended before it had started")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])
+        for bound in sockets or ():
+            acceptor = Acceptor(bound, self._web.peers, self._make_protocol)
+            self._accepting.append(asyncio.create_task(acceptor.run(), name="accept"))
         self._is_started.set()
+
+    def _make_protocol(self) -> HttpProtocol:
+        return HttpProtocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def main_loop(self) -> None:
         await self._stop.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for accepting in self._accepting:
+            accepting.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
         await self._web.door.close("the gateway stops; what it has accepted goes on at its next start")
         await super().shutdown(sockets)
 

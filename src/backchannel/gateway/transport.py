@@ -1,7 +1,8 @@
 """The two protocols under uvicorn: HTTP with limits, WebSocket with fewer writes.
 
 What comes before a request has been read is looked at by nobody else: uvicorn keeps however many headers there are, and
-waits for their end for ever. So a client that sends too many, or does not finish, is let go here.
+waits for their end for ever. So a client that sends too many, or does not finish, is let go here. What a client does
+wrong on its line is a debug line of the log.
 
 On WebSocket, what is written in one turn of the event loop is sent in one piece. Each write is a system call, and each
 system call lets the threads of the database take over for a moment. A run sends some five frames to its client, most of
@@ -11,14 +12,48 @@ them together with those of other runs; joined, they cost a sixth of the calls.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
+import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+if TYPE_CHECKING:
+    from backchannel.gateway.http import Web
+
+log = structlog.get_logger(__name__)
+
 HEAD_BYTES = 64 * 1024
-"""How much may come before the body of a request; what is read at once may be more."""
+"""How much may come before the body of a request."""
+LINE_BYTES = 8 * 1024
+"""How long one line of it may be."""
+_LONG_HEAD = f"headers have at most {HEAD_BYTES} bytes, and a line of them {LINE_BYTES}"
 _JOINED_BYTES = 64 * 1024
+_LINGER_S = 1.0
+"""How long a connection that is closed is waited for until it has taken what was written."""
+_CLOSE_S = 2.0
+"""How long a WebSocket client that is told goodbye may take to answer."""
+_INVALID_TEXT = 1007
+
+
+class _CalmLogger(logging.Logger):
+    """Uvicorn's own logger, but that its warnings, all of which any client can cause, are debug lines."""
+
+    def __init__(self) -> None:
+        super().__init__("uvicorn.error", logging.WARNING)
+        self.parent = logging.getLogger("uvicorn.error")
+
+    def warning(self, msg: object, *args: Any, **more: Any) -> None:
+        log.debug("a bad request", reason=str(msg))
+
+
+_calm = _CalmLogger()
+
+
+class _Refused(Exception):
+    """The head of a request is over a limit; ends the parsing of it."""
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -29,29 +64,60 @@ class HttpProtocol(HttpToolsProtocol):
     """How often the headers or the body of a request have come to their end."""
     _is_in_head = True
     _head_bytes = 0
+    """How much has come since the last end."""
+    _fields_bytes = 0
+    """How long the headers are that have been read of a request."""
+    _is_refused = False
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.logger = _calm
+        self._web: Web = self.config.app  # type: ignore[assignment]  # it is ours
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        self._expect()
+        self._peer = self._web.peers.enter(transport)
+        self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._came()
+        self._web.peers.leave(self.transport)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            self._throw_away(data)
+            return
         ends = self._ends
         super().data_received(data)
         is_all_head = self._is_in_head and self._ends == ends
         self._head_bytes = self._head_bytes + len(data) if is_all_head else 0
-        if self._head_bytes > HEAD_BYTES:
-            self.transport.abort()
+        if self._head_bytes > HEAD_BYTES and not self._is_refused:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _LONG_HEAD)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._expect()
+        self.scope["state"]["peer"] = self._peer
+        self._fields_bytes = 0
+        self._expect_head()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > LINE_BYTES:
+            self._refuse(HTTPStatus.REQUEST_URI_TOO_LONG, f"a request line has at most {LINE_BYTES} bytes")
+            raise _Refused
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        size = len(name) + len(value) + len(b": \r\n")
+        self._fields_bytes += size
+        if size > LINE_BYTES or self._fields_bytes > HEAD_BYTES:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _LONG_HEAD)
+            raise _Refused
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._ends, self._is_in_head = self._ends + 1, False
+        self._expect(self._web.limits.request_s)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -63,9 +129,38 @@ class HttpProtocol(HttpToolsProtocol):
         self._came()
         super().handle_websocket_upgrade()
 
-    def _expect(self) -> None:
+    def send_400_response(self, msg: str) -> None:
+        if not self._is_refused:
+            self._refuse(HTTPStatus.BAD_REQUEST, msg)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        log.debug("a bad request", reason="Upgrade: only to websocket")
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        """Answer what is not taken in, and close."""
+        log.debug("a bad request", reason=reason)
+        self._is_refused = True
+        if not self.transport.is_closing():
+            self.transport.write(
+                f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+                f"content-length: {len(reason) + 1}\r\nconnection: close\r\n\r\n{reason}\n".encode()
+            )
+            self.transport.write_eof()
+            self._expect(_LINGER_S)
+
+    def _throw_away(self, data: bytes) -> None:
+        """Take a little more of a request that was refused: its answer would be lost if the line were cut at once."""
+        self._head_bytes += len(data)
+        if self._head_bytes > 4 * HEAD_BYTES:
+            self.transport.abort()
+
+    def _expect_head(self) -> None:
         if self._overdue is None:
-            self._overdue = self.loop.call_later(self.config.app.limits.request_s, self.transport.abort)  # type: ignore[union-attr]  # it is ours
+            self._expect(min(self._web.limits.handshake_s, self._web.limits.request_s))
+
+    def _expect(self, seconds: float) -> None:
+        self._came()
+        self._overdue = self.loop.call_later(seconds, self.transport.abort)
 
     def _came(self) -> None:
         if self._overdue is not None:
@@ -74,7 +169,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 class JoinedWrites:
-    """A transport whose writes are sent together at the end of the turn."""
+    """A transport whose writes are sent together at the end of the turn, and which is closed in bounded time."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -95,6 +190,9 @@ class JoinedWrites:
 
     def close(self) -> None:
         self._flush()
+        if not self._transport.is_closing() and self._transport.get_write_buffer_size():
+            # A transport closes after what was written, and a client that does not read would never have taken it.
+            self._loop.call_later(_LINGER_S, self._transport.abort)
         self._transport.close()
 
     def _flush(self) -> None:
@@ -109,4 +207,55 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     """Uvicorn's own protocol on such a transport."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]  # it is one by its methods
+        web: Web = self.config.app  # type: ignore[assignment]  # it is ours
+        self._peers = web.peers
+        self._peer = web.peers.of(transport)
+        self.close_timeout = _CLOSE_S
+        super().connection_made(JoinedWrites(self._peer.transport))  # type: ignore[arg-type]  # one by its methods
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._peers.leave(self._peer.transport)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self._refuse_handshake()
+
+    def handle_connect(self, event: Any) -> None:
+        super().handle_connect(event)
+        if hasattr(self, "scope"):
+            self.scope["state"]["peer"] = self._peer
+
+    def send_receive_event_to_app(self) -> None:
+        if self.curr_msg_data_type == "text" and not _is_utf8(self.frames):
+            log.debug("a bad frame", reason="its text is not UTF-8")
+            self.frames = []
+            self.conn.send_close(_INVALID_TEXT)
+            self.handle_parser_exception()
+            return
+        super().send_receive_event_to_app()
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True  # uvicorn would take the refusal for an answer that never came
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self.transport.abort()  # it does not even read: what was written will never be taken
+
+    def _refuse_handshake(self) -> None:
+        """Answer a handshake that cannot be read; uvicorn would wait for one that can."""
+        log.debug("a bad request", reason=str(self.conn.handshake_exc))
+        answer = b"".join(self.conn.data_to_send())
+        self.transport.write(answer or b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        self.transport.close()
+
+
+def _is_utf8(parts: list[bytes]) -> bool:
+    try:
+        b"".join(parts).decode()
+    except UnicodeDecodeError:
+        return False
+    return True

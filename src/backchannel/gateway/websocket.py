@@ -36,6 +36,7 @@ from backchannel.gateway.call import Call, Waits
 from backchannel.gateway.events import Desk
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.outgoing import GOODBYE_S, REFUSED, Outgoing
+from backchannel.gateway.peers import Peer
 from backchannel.gateway.protocol import (
     EVENTS,
     NODE_EVENTS,
@@ -72,9 +73,11 @@ class Limits:
     frame_bytes: int = 4 * 1024 * 1024
     first_frame_bytes: int = 64 * 1024
     connections: int = 1000
+    strangers: int = 256
     requests_at_once: int = 256
     buffered_bytes: int = 16 * 1024 * 1024
     handshake_s: float = 10.0
+    """How long the headers of a request, or `connect`, may take to come."""
     request_s: float = 60.0
     """How long a whole HTTP request may take to come."""
     tick_s: float = 15.0
@@ -98,6 +101,7 @@ class Door:
         self.limits = limits
         self.rows = Rows(gateway.parts)
         self._open: set[Connection] = set()
+        self._logged_in = 0
         self._is_empty = asyncio.Event()
         self._is_closing = False
         self._started_at = gateway.clock.monotonic()
@@ -114,24 +118,36 @@ class Door:
         """
         if self._is_closing:
             raise ShuttingDown("the gateway is stopping: connect again when it is back")
-        if len(self._open) >= self.limits.connections:
+        if self._logged_in >= self.limits.connections:
             raise Unavailable(f"the gateway has its {self.limits.connections} connections: try again later")
 
     @property
     def uptime_ms(self) -> int:
         return int((self.gateway.clock.monotonic() - self._started_at) * 1000)
 
-    async def serve(self, address: str, receive: Receive, send: Send) -> None:
+    async def serve(self, address: str, receive: Receive, send: Send, peer: Peer | None = None) -> None:
         """Serve one accepted connection until it ends."""
-        connection = Connection(self, address, receive, send)
+        connection = Connection(self, address, receive, send, peer)
         self._open.add(connection)
         try:
             await connection.serve()
         finally:
             self._open.discard(connection)
+            self._logged_in -= connection.caller is not None
             self.desk.leave(connection)
             if not self._open:
                 self._is_empty.set()
+
+    def let_in(self, peer: Peer | None) -> None:
+        """Give a connection that has logged in its place.
+
+        Raises:
+            ShuttingDown, Unavailable: there is none.
+        """
+        self.check_open()
+        self._logged_in += 1
+        if peer is not None:
+            peer.let_in()
 
     def broadcast(self, event: str, payload: object) -> None:
         """Tell all clients that have connected."""
@@ -169,12 +185,13 @@ class Door:
 class Connection:
     """One client, from its challenge to its end."""
 
-    def __init__(self, door: Door, address: str, receive: Receive, send: Send) -> None:
+    def __init__(self, door: Door, address: str, receive: Receive, send: Send, peer: Peer | None) -> None:
         self.id = secrets.token_hex(8)
         self.caller: Caller | None = None
         self._door = door
         self._address = address
         self._receive = receive
+        self._peer = peer
         self._out = Outgoing(send, door.limits.buffered_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = Waits()
@@ -262,6 +279,7 @@ class Connection:
                 raise InvalidRequest("the first request must be connect")
             asked = _read_connect(frame)
             caller = await self._log_in(asked)
+            self._door.let_in(self._peer)
         except BadFrame as bad:
             id, error = bad.id, bad.error.wire()
         except PayloadTooLarge as refused:

@@ -1,0 +1,133 @@
+"""Who has a line to the gateway: every TCP connection, a stranger's until it has shown a right token.
+
+Strangers have few places of their own. When these are taken, whoever came first is let go, after a moment in which it
+could have shown its token. So strangers cannot keep anybody out: a newcomer always finds a place, and whoever has
+logged in is no stranger any more. All together never take the descriptors that runs need (see `descriptors.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+import structlog
+from starlette.types import Scope
+
+log = structlog.get_logger(__name__)
+
+MOMENT_S = 0.25
+"""How long a stranger keeps its place at least: enough for a few round trips."""
+
+
+class Peer:
+    """One TCP connection."""
+
+    __slots__ = ("_peers", "came_at", "transport")
+
+    def __init__(self, transport: asyncio.Transport, came_at: float, peers: Peers) -> None:
+        self.transport = transport
+        self.came_at = came_at
+        self._peers = peers
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much was written and the other side has not taken yet."""
+        return 0 if self.transport.is_closing() else self.transport.get_write_buffer_size()
+
+    def let_in(self) -> None:
+        """Know it from now on: it has shown a right token or signature."""
+        self._peers.let_in(self)
+
+
+class Peers:
+    """All TCP connections of one gateway.
+
+    `most` is how many there may be in all, `strangers` how many of those that have not logged in are kept.
+    """
+
+    def __init__(self, *, strangers: int, most: int, moment_s: float = MOMENT_S) -> None:
+        self._strangers_kept = strangers
+        self._most = most
+        self._moment_s = moment_s
+        self._all: dict[asyncio.BaseTransport, Peer] = {}
+        self._strangers: OrderedDict[Peer, None] = OrderedDict()
+        self._opening = 0
+        self._left = asyncio.Event()
+        self._trimming: asyncio.TimerHandle | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self._all)
+
+    @property
+    def strangers(self) -> int:
+        return len(self._strangers)
+
+    def enter(self, transport: asyncio.Transport) -> Peer:
+        """Give a new connection its place, as a stranger."""
+        peer = Peer(transport, asyncio.get_running_loop().time(), self)
+        self._all[transport] = peer
+        self._strangers[peer] = None
+        self._trim()
+        return peer
+
+    def of(self, transport: asyncio.BaseTransport) -> Peer:
+        return self._all[transport]
+
+    def leave(self, transport: asyncio.BaseTransport) -> None:
+        """Forget a connection that has ended."""
+        peer = self._all.pop(transport, None)
+        if peer is not None:
+            self._strangers.pop(peer, None)
+            self._left.set()
+
+    def let_in(self, peer: Peer) -> None:
+        self._strangers.pop(peer, None)
+
+    async def wait_for_room(self) -> None:
+        """Wait until there is a place for one more."""
+        while len(self._all) + self._opening >= self._most:
+            self._left.clear()
+            await self._left.wait()
+
+    def expect(self) -> None:
+        """Keep a place for a connection that is being opened, until `opened`."""
+        self._opening += 1
+
+    def opened(self) -> None:
+        self._opening -= 1
+        self._left.set()
+
+    def close(self) -> None:
+        if self._trimming is not None:
+            self._trimming.cancel()
+
+    def _trim(self) -> None:
+        """Let go of the strangers that are too many, the oldest first, each after its moment."""
+        loop = asyncio.get_running_loop()
+        while len(self._strangers) > self._strangers_kept:
+            oldest = next(iter(self._strangers))
+            wait_s = oldest.came_at + self._moment_s - loop.time()
+            if wait_s > 0:
+                if self._trimming is None:
+                    self._trimming = loop.call_later(wait_s, self._trim_later)
+                return
+            del self._strangers[oldest]
+            log.debug("a stranger was let go to make room", kept=self._strangers_kept)
+            oldest.transport.abort()
+
+    def _trim_later(self) -> None:
+        self._trimming = None
+        self._trim()
+
+
+def peer_of(scope: Scope) -> Peer | None:
+    """Find the connection that a request came by; None where another server than our own serves."""
+    peer = scope.get("state", {}).get("peer")
+    return peer if isinstance(peer, Peer) else None
+
+
+def let_in(scope: Scope) -> None:
+    """Know the connection that a request came by: the request has shown a right token or signature."""
+    if (peer := peer_of(scope)) is not None:
+        peer.let_in()
