@@ -6,7 +6,7 @@ LOG    := $(VENV)/install.log
 STATE  ?= .state
 
 .DEFAULT_GOAL := help
-.PHONY: help up test soak check format bench clean
+.PHONY: help up test interop soak check format bench clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ up: $(VENV)/.ready-run ## Start the gateway; ARGS="--port 18931" gives it option
 
 test: $(VENV)/.ready ## Run the tests
 	$(BIN)/pytest -n 2
+
+interop: $(VENV)/.ready ## Try the clients of others at length: MCP and OpenAI, in Python and Node
+	$(BIN)/pytest -m interop tests/interop
 
 soak: $(VENV)/.ready ## Kill it for a minute while sessions exchange; FOR=600 takes longer, SEED=1 repeats one
 	@$(BIN)/python -m tests.soak.soak $(if $(FOR),--seconds $(FOR)) $(if $(SEED),--seed $(SEED))

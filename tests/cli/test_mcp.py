@@ -1,12 +1,10 @@
-"""`backchannel mcp`, started by the official client and by the inspector, as people's clients start it."""
+"""`backchannel mcp`, started by the official client, as people's clients start it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import select
-import shutil
 import signal
 import subprocess
 import time
@@ -41,8 +39,6 @@ INITIALIZE = {
     "capabilities": {},
     "clientInfo": {"name": "test", "version": "1"},
 }
-INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
-INSPECTOR_NEEDS = (22, 19)
 
 
 @pytest.fixture(scope="module")
@@ -350,53 +346,3 @@ async def test_a_call_that_takes_long_reports_progress(program: Program) -> None
 
     assert result.structured_content == {"status": "ok"}
     assert reports[0] == "slow has taken 1 s so far"
-
-
-# The inspector
-
-
-def _inspector_missing() -> str | None:
-    """Why the inspector cannot be run, if it cannot."""
-    node = shutil.which("node")
-    if node is None or shutil.which("npx") is None:
-        return "the MCP inspector needs Node and npx"
-    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout.strip()
-    major, minor = (int(part) for part in version.removeprefix("v").split(".")[:2])
-    if (major, minor) < INSPECTOR_NEEDS:
-        return f"the MCP inspector needs Node {'.'.join(map(str, INSPECTOR_NEEDS))}, and this is {version}"
-    return None
-
-
-def inspect(*words: str) -> Any:
-    """Run the inspector's command line, fetching it if need be; a registry that is too slow is a skip."""
-    if reason := _inspector_missing():
-        pytest.skip(reason)
-    try:
-        done = subprocess.run(
-            ["npx", "-y", "--prefer-offline", INSPECTOR, "--cli", *words],
-            env=os.environ,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"npx did not have {INSPECTOR} at hand, and could not fetch it within {PATIENCE_S:g} s")
-    if "npm error" in done.stderr:
-        pytest.skip(f"npx cannot fetch {INSPECTOR}: {done.stderr.strip().splitlines()[0]}")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.mark.parametrize("transport", ["http", "stdio"])
-def test_the_inspector_lists_and_calls_the_tools(running: Program, transport: str) -> None:
-    address = (running.state / "address").read_text().strip()
-    target = {
-        "http": [f"{address}/mcp", "--transport", "http", "--header", f"Authorization: Bearer {running.token}"],
-        "stdio": running.command("mcp"),
-    }[transport]
-    listed = inspect(*target, "--method", "tools/list")
-    called = inspect(*target, "--method", "tools/call", "--tool-name", "sessions_list", "--tool-arg", "limit=1")
-
-    assert [tool["name"] for tool in listed["tools"]] == [tool.name for tool in SESSION_TOOLS]
-    assert called["structuredContent"]["count"] == 1
