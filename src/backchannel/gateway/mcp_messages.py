@@ -20,7 +20,6 @@ from mcp.shared.inbound import (
     unsupported_protocol_version_rejection,
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-from pydantic import ValidationError
 from starlette.requests import Request
 
 from backchannel.gateway.mcp_server import IDEMPOTENCY_KEY, read_call_id
@@ -86,7 +85,7 @@ def read_posted(body: bytes, request: Request) -> Asked | types.JSONRPCNotificat
         if "method" not in message and not is_modern and ("result" in message or "error" in message):
             return None
         asked = types.JSONRPCRequest.model_validate(message)
-    except ValidationError:
+    except ValueError:  # what the SDK's types raise; their words are not for people
         raise _bad_message() from None
     if not all(check_accept_headers(request)):
         said = "the answer may be JSON or a stream (expected Accept: application/json, text/event-stream)"
