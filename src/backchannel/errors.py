@@ -61,6 +61,12 @@ class AmbiguousLabel(InvalidRequest):
     code = "ambiguous_label"
 
 
+class AmbiguousId(InvalidRequest):
+    """Several ids begin as this one was written."""
+
+    code = "ambiguous_id"
+
+
 class LabelInUse(InvalidRequest):
     """Another session of the agent has this label."""
 

@@ -17,6 +17,7 @@ from backchannel.core.facts import Fact
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import FlowCall, Join, RunState
 from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
+from backchannel.core.short_ids import IdKind, parse_written_id
 from backchannel.core.spawn_values import SpawnRules
 from backchannel.core.visibility import Scope
 from backchannel.storage.migrations import prepare_sqlite
@@ -27,6 +28,7 @@ from backchannel.storage.transactions import (
     exchanges,
     expiry,
     exports,
+    ids,
     inbox,
     mcp_calls,
     messages,
@@ -279,3 +281,15 @@ def test_the_agents_that_have_sessions_are_found_by_jumping(tx: ExplainingTx) ->
     sessions.agents_with_sessions(tx)
     assert not [plan for plan in tx.plans if plan.startswith("SCAN sessions")]
     assert [plan for plan in tx.plans if "sessions_recent_of_agent (agent_id>?)" in plan]
+
+
+@pytest.mark.parametrize("kind", IdKind)
+@pytest.mark.parametrize("written", ["1c9b", "agent:main…x"])
+def test_the_beginning_of_an_id_is_looked_for_in_a_range_of_its_index(
+    tx: ExplainingTx, kind: IdKind, written: str
+) -> None:
+    tx.plans.clear()
+    ids.matching(tx, kind, parse_written_id(written))
+    assert len(tx.plans) == 2
+    assert all(plan.startswith("SEARCH") for plan in tx.plans)
+    assert ">? AND " in tx.plans[1] and "TEMP B-TREE" not in tx.plans[1]

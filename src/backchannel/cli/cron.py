@@ -7,12 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from backchannel.cli.naming import find_id
 from backchannel.cli.options import AsJson, Options, ask, options_of
 from backchannel.cli.output import age, clock_time, one_line, say, show_json, show_table, until
+from backchannel.core.short_ids import IdKind
 
 app = typer.Typer(help="List, add, run and remove cron jobs.", rich_markup_mode=None)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `cron` shows it.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or its beginning, as `cron` shows it.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -103,6 +105,7 @@ def add(
 def run(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
     """Fire a job now; when it comes next stays as it is."""
     options = options_of(ctx)
+    job_id = find_id(options, IdKind.JOB, job_id)
     fired = ask(options, "cron.run", id=job_id)
     if as_json:
         show_json(fired)
@@ -113,7 +116,9 @@ def run(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
 @app.command()
 def remove(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
     """Remove a job that `cron add` made. One of the configuration is taken out there."""
-    removed = ask(options_of(ctx), "cron.remove", id=job_id)
+    options = options_of(ctx)
+    job_id = find_id(options, IdKind.JOB, job_id)
+    removed = ask(options, "cron.remove", id=job_id)
     if as_json:
         show_json(removed)
     else:

@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from backchannel.cli.naming import find_key
+from backchannel.cli.naming import find_id, find_key, short_ids
 from backchannel.cli.options import AsJson, Limit, Options, ask, options_of
 from backchannel.cli.output import age, clock_time, one_line, say_more, show_facts, show_json, show_table
+from backchannel.core.short_ids import IdKind
 
 app = typer.Typer(help="List, show, retry, re-route and drop what is sent to chats.", rich_markup_mode=None)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The delivery's id, as `deliveries` shows it.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The delivery's id, or its beginning, as `deliveries` shows it.")]
 Session = Annotated[str | None, typer.Option("--session", help="Only deliveries of this session.")]
 Status = Annotated[
     str | None,
@@ -47,18 +48,24 @@ def _list(options: Options, session: str | None, status: str | None, limit: int,
     if as_json:
         show_json(listed)
         return
+    ids = short_ids([delivery["id"] for delivery in listed["deliveries"]])
     rows = [
         [
-            delivery["id"],
+            delivery_id,
             delivery["state"],
             age(delivery["createdAt"]),
             _place(delivery),
             _progress(delivery),
             one_line(delivery.get("error") or delivery.get("text") or ""),
         ]
-        for delivery in listed["deliveries"]
+        for delivery_id, delivery in zip(ids, listed["deliveries"], strict=True)
     ]
-    show_table(["id", "state", "age", "to", "parts", "error or text"], rows, empty="There are no deliveries.")
+    show_table(
+        ["id", "state", "age", "to", "parts", "error or text"],
+        rows,
+        empty="There are no deliveries.",
+        spare=("parts", "age"),
+    )
     if listed["hasMore"]:
         say_more(limit)
 
@@ -77,13 +84,13 @@ def _progress(delivery: dict[str, Any]) -> str:
 @app.command()
 def show(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
     """Show one delivery: its text, and what became of each part."""
-    _call(options_of(ctx), as_json, "deliveries.get", id=delivery_id)
+    _call(options_of(ctx), as_json, "deliveries.get", delivery_id)
 
 
 @app.command()
 def retry(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
     """Send one again that failed or is uncertain. Parts that arrived are not repeated."""
-    _call(options_of(ctx), as_json, "deliveries.retry", id=delivery_id)
+    _call(options_of(ctx), as_json, "deliveries.retry", delivery_id)
 
 
 @app.command()
@@ -99,17 +106,17 @@ def reroute(
     """Send one that failed to another chat. Its whole text; one that is uncertain too."""
     options = options_of(ctx)
     place = {"channel": channel, "to": to, "accountId": account, "threadId": thread}
-    _call(options, as_json, "deliveries.reroute", id=delivery_id, **place)
+    _call(options, as_json, "deliveries.reroute", delivery_id, **place)
 
 
 @app.command()
 def drop(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
     """Give up a delivery that failed or is uncertain."""
-    _call(options_of(ctx), as_json, "deliveries.drop", id=delivery_id)
+    _call(options_of(ctx), as_json, "deliveries.drop", delivery_id)
 
 
-def _call(options: Options, as_json: bool, method: str, **params: Any) -> None:
-    shown = ask(options, method, **params)
+def _call(options: Options, as_json: bool, method: str, delivery_id: str, **params: Any) -> None:
+    shown = ask(options, method, id=find_id(options, IdKind.DELIVERY, delivery_id), **params)
     if as_json:
         show_json(shown)
     else:

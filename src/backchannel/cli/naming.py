@@ -1,22 +1,30 @@
-"""Sessions as people name them on the command line: by key, by id, by label, or by the agent whose main one it is."""
+"""What people name on the command line: sessions by key, id, label or agent, and all else by the beginning of an id."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from backchannel.cli.options import Options
+from backchannel.cli.options import Options, ask
+from backchannel.cli.output import Long
+from backchannel.core.short_ids import GAP, IdKind
 from backchannel.errors import SessionNotFound
 
 if TYPE_CHECKING:
     from backchannel.cli.client import Client
 
-WHICH = "a key, `main`, a session id, a label, or an agent's id"
+WHICH = "a key, `main`, a session id or its beginning, a label, or an agent's id"
 """What names a session, for the help of commands."""
 
-_PLAIN = re.compile(
-    r".*:.*|main|current|node-.*|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\s*", re.IGNORECASE | re.DOTALL
-)
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_PLAIN = re.compile(rf"[^{GAP}]*:[^{GAP}]*|main|current|node-[^{GAP}]*|{_UUID}|\s*", re.IGNORECASE)
+_WHOLE = re.compile(rf"[0-9a-f]{{32}}|{_UUID}")
+_BASE = re.compile(rf"([0-9a-f]{{32}}|{_UUID})(/.*)?")
+_KEY_PART = re.compile(_UUID)
+SHORTEST = 12
+"""How much of an id is shown at least: so much of one tells the millisecond in which it was made."""
+_LONGEST = 28
 
 Name = TypeVar("Name", str, str | None)
 
@@ -36,12 +44,49 @@ def find_key(options: Options, name: Name, caller: str | None = None) -> Name:
     from backchannel.cli.client import CallFailed, connected
 
     with connected(options) as client:
+        if GAP in name:
+            return _by_short_key(client, name)
         try:
             return _by_key(client, name, caller) or _by_label(client, name) or _by_agent(client, name)
         except CallFailed as refused:
-            if refused.reason == "ambiguous_label":
+            if refused.reason in ("ambiguous_label", "ambiguous_id"):
                 raise
             return name  # what is wrong with it, or with the token, is told by what was asked for
+
+
+def find_id(options: Options, kind: IdKind, written: str) -> str:
+    """Tell which id somebody means by its beginning; a whole one is not looked up.
+
+    Raises:
+        CallFailed: none begins so, or several do.
+        NoGateway
+    """
+    return written if _WHOLE.fullmatch(written) else str(ask(options, "ids.resolve", kind=kind, id=written)["id"])
+
+
+def short_ids(ids: Sequence[str]) -> list[Long]:
+    """Give ids of a table short forms that tell them apart, and that `find_id` reads."""
+    length = SHORTEST
+    while len({_short_id(whole, length) for whole in ids}) < len(set(ids)) and length < max(map(len, ids)):
+        length += 1
+    return [Long(whole, _short_id(whole, length)) for whole in ids]
+
+
+def _short_id(whole: str, length: int) -> str:
+    if match := _BASE.fullmatch(whole):
+        base, part = match.groups()
+        return f"{base[:length]}{GAP}{part}" if part else base[:length]
+    return _cut_middle(whole, length) if len(whole) > max(_LONGEST, 2 * length) else whole
+
+
+def short_key(key: str) -> Long:
+    """Give a session's key a short form, cut in the middle, that `find_key` reads."""
+    short = _KEY_PART.sub(lambda match: match.group()[:8] + GAP, key)
+    return Long(key, short if len(short) <= _LONGEST + 2 else _cut_middle(key, 18))
+
+
+def _cut_middle(text: str, head: int) -> str:
+    return f"{text[:head]}{GAP}{text[-11:]}"
 
 
 def _by_key(client: Client, name: str, caller: str | None) -> str | None:
@@ -58,6 +103,24 @@ def _by_agent(client: Client, name: str) -> str:
         return name  # the main session under the name that it was given, which need not be there yet
     if name.lower() in (agent["id"] for agent in listed["agents"]):
         return f"agent:{name.lower()}:main"
+    return _by_beginning(client, name)
+
+
+def _by_short_key(client: Client, name: str) -> str:
+    """Find a session by its key as tables show it; `tree` leaves the agent out where it is plain."""
+    default: str = client.hello["snapshot"]["sessionDefaults"]["defaultAgentId"]
+    is_bare = ":" in name and not name.startswith("agent:")
+    return str(client.call("ids.resolve", kind=IdKind.SESSION, id=f"agent:{default}:{name}" if is_bare else name)["id"])
+
+
+def _by_beginning(client: Client, name: str) -> str:
+    from backchannel.cli.client import CallFailed
+
+    try:
+        return str(client.call("ids.resolve", kind=IdKind.SESSION, id=name)["id"])
+    except CallFailed as refused:
+        if refused.reason != "session_not_found":
+            raise
     raise SessionNotFound(f"no session has the key, the id or the label {name[:80]!r}, and no agent has this id")
 
 

@@ -28,6 +28,9 @@ PATIENCE_S = 1.0
 NARROWEST = 16
 """The least room for the first column of a table, however narrow the terminal."""
 
+PROSE = 16
+"""The least room for prose, the last column of a table."""
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _STYLES = {
     "ok": "green",
@@ -112,7 +115,8 @@ def build_table(columns: Sequence[str], rows: Rows, spare: Sequence[str] = ()) -
     """Build a table as wide as the terminal. Empty columns are left out.
 
     Where there is no room, texts that have a short form take it, the last column first; then the `spare` columns are
-    left out. The first column names the row: if it does not fit either, it is folded like a long word.
+    left out. The last column may hold prose, which is wrapped at its words. The first one names the row: if it does not
+    fit either, it is folded like a long word.
     """
     from rich.cells import chop_cells
     from rich.table import Table
@@ -126,12 +130,12 @@ def build_table(columns: Sequence[str], rows: Rows, spare: Sequence[str] = ()) -
         if column in shown and _width(shown) > room:
             shown[column] = short[column]
     for column in spare:
-        if _width(shown) > room:
+        if _least_width(shown, columns) > room:
             shown.pop(column, None)
-    others = _width(shown) - _width({columns[0]: shown[columns[0]]})
+    others = _least_width(shown, columns) - _width({columns[0]: shown[columns[0]]})
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in shown:
-        table.add_column(column, overflow="fold", no_wrap=column == columns[0])  # that one is folded here
+        table.add_column(column, overflow="fold", no_wrap=whole[column] != short[column] or column == columns[0])
     for first, *rest in zip(*shown.values(), strict=True):
         folded = "\n".join(chop_cells(first, min(room, max(NARROWEST, room - others))))
         table.add_row(*(Text(text, style=_STYLES.get(text, "")) for text in (folded, *rest)))
@@ -144,6 +148,12 @@ def _width(shown: Mapping[str, Sequence[str]]) -> int:
 
     widths = [max(cell_len(text) for text in (column, *texts)) for column, texts in shown.items()]
     return sum(widths) + 2 * len(widths) - 2
+
+
+def _least_width(shown: Mapping[str, Sequence[str]], columns: Sequence[str]) -> int:
+    """How wide a table is at least, when what stands in its last column is wrapped."""
+    last = columns[-1]
+    return _width({**shown, last: [text[:PROSE] for text in shown[last]]} if last in shown else shown)
 
 
 def _cells(rows: Rows, *, is_short: bool = False) -> list[list[str]]:

@@ -7,13 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from backchannel.cli.errors import FAILED
-from backchannel.cli.naming import find_key
+from backchannel.cli.naming import find_id, find_key, short_ids, short_key
 from backchannel.cli.options import AsJson, Limit, Options, ask, options_of
 from backchannel.cli.output import age, clock_time, one_line, patience, say, say_more, show_facts, show_json, show_table
+from backchannel.core.short_ids import IdKind
 
 app = typer.Typer(help="List, show, retry and wait for runs.", rich_markup_mode=None)
 
-RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id, as `runs` shows it.")]
+COLUMNS = ("id", "session", "status", "age", "took", "result")
+SPARE = ("took", "age")
+
+RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id, or its beginning, as `runs` shows it.")]
 Session = Annotated[str | None, typer.Option("--session", help="Only runs of this session.")]
 Status = Annotated[
     list[str] | None,
@@ -49,16 +53,16 @@ def _list(options: Options, session: str | None, statuses: list[str] | None, lim
         return
     rows = [
         [
-            run["runId"],
-            run["sessionKey"],
+            run_id,
+            short_key(run["sessionKey"]),
             run["status"],
             age(run["acceptedAt"]),
             _took(run),
             one_line(run.get("error") or run.get("reply") or _aside(run)),
         ]
-        for run in listed["runs"]
+        for run_id, run in zip(short_ids([run["runId"] for run in listed["runs"]]), listed["runs"], strict=True)
     ]
-    show_table(["id", "session", "status", "age", "took", "result"], rows, empty="There are no runs.")
+    show_table(COLUMNS, rows, empty="There are no runs.", spare=SPARE)
     if listed["hasMore"]:
         say_more(limit)
 
@@ -75,7 +79,7 @@ def _took(run: dict[str, Any]) -> str:
 def show(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
     """Show one run: where it is, what it used, how it ended."""
     options = options_of(ctx)
-    shown = ask(options, "runs.get", runId=run_id)
+    shown = ask(options, "runs.get", runId=find_id(options, IdKind.RUN, run_id))
     if as_json:
         show_json(shown)
     else:
@@ -107,6 +111,7 @@ def _show(options: Options, run: dict[str, Any]) -> None:
 def retry(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
     """Start a run once more that failed, or at once one that is set aside after crashes."""
     options = options_of(ctx)
+    run_id = find_id(options, IdKind.RUN, run_id)
     shown = ask(options, "runs.retry", runId=run_id)
     if as_json:
         show_json(shown)
@@ -126,6 +131,7 @@ def wait(
     from backchannel.cli.waiting import wait_for_run
 
     options = options_of(ctx)
+    run_id = find_id(options, IdKind.RUN, run_id)
     with connected(options) as client, patience(f"waiting for run {run_id}"):
         ended = wait_for_run(client, run_id, timeout)
     if as_json:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from backchannel.cli.naming import short_key
 from backchannel.cli.options import AsJson, Limit, options_of
 from backchannel.cli.output import Rows, age, say, show_json, show_table
 
@@ -99,7 +100,7 @@ class SessionsPicture:
     def rows(self, now_ms: int) -> Rows:
         return [
             [
-                row["key"],
+                short_key(row["key"]),
                 "sub-agent" if "spawnedBy" in row else row["kind"],
                 status_of(row),
                 name_of(row) or _origin_of(row),

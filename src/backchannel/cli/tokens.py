@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from backchannel.cli.naming import find_key
+from backchannel.cli.naming import find_id, find_key, short_key
 from backchannel.cli.options import AsJson, ask, options_of
 from backchannel.cli.output import age, is_terminal, say, show_json, show_table
+from backchannel.core.short_ids import IdKind
 
 app = typer.Typer(help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -50,7 +51,7 @@ def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
         [
             token["id"],
             token.get("label"),
-            token.get("sessionKey") or ", ".join(token["scopes"]),
+            short_key(token["sessionKey"]) if "sessionKey" in token else ", ".join(token["scopes"]),
             age(token["createdAt"]),
             f"revoked {age(token['revokedAt'])} ago" if token.get("revokedAt") else "valid",
         ]
@@ -62,11 +63,12 @@ def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
 @app.command()
 def revoke(
     ctx: typer.Context,
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, as `tokens list` shows it.")],
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, or its beginning.")],
     as_json: AsJson = False,
 ) -> None:
     """Make a token invalid for good. At once: whoever is connected with it is closed."""
-    revoked = ask(options_of(ctx), "tokens.revoke", id=token_id)
+    options = options_of(ctx)
+    revoked = ask(options, "tokens.revoke", id=find_id(options, IdKind.TOKEN, token_id))
     if as_json:
         show_json(revoked)
     else:

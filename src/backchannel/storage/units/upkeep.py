@@ -1,10 +1,11 @@
-"""Units about what belongs to no session: timers, tokens, calls that came by MCP."""
+"""Units about what belongs to no session: timers, tokens, calls that came by MCP, and ids of any kind."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from backchannel.storage.transactions import due, mcp_calls, timers, tokens
+from backchannel.core.short_ids import IdKind, WrittenId
+from backchannel.storage.transactions import due, ids, mcp_calls, timers, tokens
 from backchannel.storage.transactions.mcp_calls import McpCall
 from backchannel.storage.transactions.timers import Timer
 from backchannel.storage.transactions.tokens import TokenRow
@@ -12,7 +13,7 @@ from backchannel.storage.units.base import Units
 
 
 class UpkeepUnits(Units):
-    """Timers, tokens and calls that came by MCP."""
+    """Timers, tokens, calls that came by MCP, and ids."""
 
     async def due_timers(self, limit: int) -> list[Timer]:
         return await self._read(partial(timers.due, now=self._now, limit=limit))
@@ -46,3 +47,7 @@ class UpkeepUnits(Units):
 
     async def mcp_call(self, call_id: str) -> McpCall | None:
         return await self._read(partial(mcp_calls.find, call_id=call_id))
+
+    async def matching_ids(self, kind: IdKind, written: WrittenId) -> list[str]:
+        """Find ids by their beginning; a few are enough to see that there are several."""
+        return await self._read(partial(ids.matching, kind=kind, written=written))
