@@ -53,7 +53,7 @@ async def test_what_is_queued_is_sent_in_order_before_the_close() -> None:
 
 async def test_deltas_are_left_out_first_and_the_gap_shows() -> None:
     pipe = Pipe()
-    out = Outgoing(pipe.send, 1000)
+    out = Outgoing(pipe.send, 1500)
     out.send_event(event(400), droppable=True)
     out.send_event(event(400), droppable=False)
     out.send_event(event(400), droppable=True)  # does not fit: left out
@@ -86,6 +86,27 @@ async def test_a_client_that_reads_is_not_closed_for_much_at_once() -> None:
         out.send_event(event(400), droppable=False)
     await drain(pipe, out)
     assert pipe.seqs == [1, 2, 3, 4, 5]
+
+
+async def test_what_counts_is_the_memory_of_a_text_not_its_characters() -> None:
+    pipe = Pipe()
+    out = Outgoing(pipe.send, 10_000)
+    out.send("x" * 2000)
+    out.send("x" * 1999 + "😀")  # four bytes for each
+    assert out.held_bytes > 10_000
+    await drain(pipe, out)
+    assert out.held_bytes == 0
+
+
+async def test_what_the_transport_holds_counts_too() -> None:
+    pipe = Pipe()
+    out = Outgoing(pipe.send, 1000, unsent=lambda: 900)
+    out.send_event(event(10), droppable=False)
+    writing = asyncio.create_task(out.write())
+    await asyncio.sleep(0)  # the writer now waits for the client
+    out.send_event(event(10), droppable=False)
+    with pytest.raises(asyncio.CancelledError):
+        await writing
 
 
 async def test_one_large_answer_is_sent_whatever_the_limit() -> None:

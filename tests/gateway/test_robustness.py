@@ -93,6 +93,28 @@ async def test_a_client_that_does_not_read_is_closed_and_the_others_go_on(make_w
         assert (await client.run(message="hi", agentId="echo"))["status"] == "ok"
 
 
+async def test_a_subscriber_that_never_reads_is_cut_off_and_never_holds_more_than_it_may(make_world: MakeWorld) -> None:
+    limit, text = 300_000, "é" * 20_000
+    async with make_world(limits=Limits(buffered_bytes=limit)) as world, world.client() as client:
+        door, peers = world.at.web.door, world.at.web.peers
+        deaf = await websockets.connect(world.url, compression=None, max_queue=1, max_size=None)
+        deaf.transport.pause_reading()
+        try:
+            connect = {"minProtocol": 4, "maxProtocol": 4, "auth": {"token": OPERATOR}}
+            await deaf.send(json.dumps({"type": "req", "id": "c", "method": "connect", "params": connect}))
+            subscribe = {"type": "req", "id": "s", "method": "sessions.subscribe", "params": {}}
+            await deaf.send(json.dumps(subscribe))
+            held = [0]
+            async with asyncio.timeout(60):
+                while peers.count > 1:  # its line is cut, not only its connection forgotten
+                    await client.run(message=text, agentId="echo")
+                    held += [connection.held_bytes for connection in door._open]
+        finally:
+            deaf.transport.abort()
+        one_frame = 6 * len(text)
+        assert limit / 2 < max(held) < limit + 2 * one_frame
+
+
 async def test_a_client_that_drops_the_line_in_the_middle_leaves_nothing_behind(world: World, client: Client) -> None:
     for _ in range(5):
         socket = await websockets.connect(world.url, compression=None)

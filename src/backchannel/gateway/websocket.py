@@ -192,7 +192,8 @@ class Connection:
         self._address = address
         self._receive = receive
         self._peer = peer
-        self._out = Outgoing(send, door.limits.buffered_bytes)
+        unsent = (lambda: 0) if peer is None else (lambda: peer.unsent_bytes)
+        self._out = Outgoing(send, door.limits.buffered_bytes, unsent)
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = Waits()
 
@@ -210,6 +211,11 @@ class Connection:
         for result in ended:
             if isinstance(result, Exception) and not isinstance(result, OSError):  # OSError: the client is gone
                 log.error("connection failed", connection=self.id, exc_info=result)
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory waits for the client to read."""
+        return self._out.held_bytes
 
     def send_event(self, head: str, *, droppable: bool) -> None:
         self._out.send_event(head, droppable=droppable)
