@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.channels import ChannelSilent, OutboundPart, Sent
@@ -201,6 +202,55 @@ async def test_a_crash_during_a_send_is_a_doubt_without_keys(tmp_path: Path) -> 
         found = await world.gateway.store.receipt(receipt.delivery.id)
         assert found.delivery.state is S.UNCERTAIN and "stopped while" in (found.delivery.error or "")
     assert channel.texts == ["hello"]
+
+
+class Unfinished(Keyless):
+    """A channel that fails in ways that no channel should, so often."""
+
+    name = "unfinished"
+    takes_key = True
+
+    def __init__(self, fails: int) -> None:
+        super().__init__()
+        self.fails = fails
+
+    async def send(self, part: OutboundPart) -> Sent:
+        if self.fails > 0:
+            self.fails -= 1
+            raise ModuleNotFoundError("No module named 'platform_sdk'")
+        return await super().send(part)
+
+
+async def test_an_unexpected_fault_of_a_channel_is_logged_with_its_traceback_once_and_retried(tmp_path: Path) -> None:
+    channel = Unfinished(3)
+    with capture_logs() as logs:
+        async with desk(tmp_path, {}, channel, clock=QuickClock()) as world:
+            delivery_id = await world.send(to(channel="unfinished"))
+            await world.heard.until(lambda: len(world.states(delivery_id)) > 2)
+            receipt = await world.becomes(S.SENT, delivery_id)
+    assert receipt.delivery.attempts == 4 and channel.texts == ["hello"]
+    told = [entry for entry in logs if entry["event"] == "a channel failed"]
+    assert [entry["error"] for entry in told] == ["ModuleNotFoundError: No module named 'platform_sdk'"] * 3
+    assert [entry["exc_info"] is not None for entry in told] == [True, False, False]
+
+
+async def test_a_fault_while_a_part_is_made_ready_does_not_hold_up_its_chat_for_ever(tmp_path: Path) -> None:
+    class Moody(Keyless):
+        name = "moody"
+        asked = 0
+
+        @property
+        def max_text_length(self) -> int:  # type: ignore[override]
+            self.asked += 1
+            if self.asked in (2, 3):  # the first time is when the text is put in line
+                raise RuntimeError("not now")
+            return 100
+
+    channel = Moody()
+    async with desk(tmp_path, {}, channel, clock=QuickClock()) as world:
+        delivery_id = await world.send(to(channel="moody"))
+        await world.becomes(S.SENT, delivery_id)
+    assert channel.texts == ["hello"] and channel.asked > 3
 
 
 async def test_a_clean_stop_waits_for_what_is_being_sent(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_an_interval_is_counted_from_its_anchor() -> None:
     every = read_schedule("every 10m", "Europe/Berlin", anchor=1_000)
     assert every == Every(600_000, 1_000)
     assert [every.next_after(after) for after in (-5, 0, 1_000, 1_001, 601_000, 6_000_999)] == [
-        601_000, 601_000, 601_000, 601_000, 1_201_000, 6_001_000,
+        1_000, 1_000, 601_000, 601_000, 1_201_000, 6_001_000,
     ]  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def test_an_interval_comes_exactly_once_in_every_interval(interval: int, anchor:
     every = Every(interval, anchor)
     at = every.next_after(moment)
     assert moment < at
-    assert at - moment <= interval or at == anchor + interval
+    assert at - moment <= interval
     assert (at - anchor) % interval == 0
     assert every.next_after(at) == at + interval
 

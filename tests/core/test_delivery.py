@@ -25,7 +25,7 @@ from backchannel.core.delivery import (
     may_become,
     next_to_send,
     part_key,
-    retry_at,
+    retry_wait,
     state_of,
 )
 from backchannel.errors import InvalidRequest
@@ -141,8 +141,8 @@ def test_the_first_part_that_is_not_sent_decides_the_whole(parts: list[DeliveryS
 
 
 def test_retries_come_after_a_second_doubling_to_a_minute_and_end_with_the_tenth_attempt() -> None:
-    delays = [retry_at(Tries(attempts, NOW), NOW) for attempts in range(1, 11)]
-    seconds = [None if at is None else (at - NOW) / 1000 for at in delays]
+    waits = [retry_wait(Tries(attempts)) for attempts in range(1, 11)]
+    seconds = [None if wait is None else wait / 1000 for wait in waits]
     assert seconds == [1, 2, 4, 8, 16, 32, 60, 60, 60, None]
 
 
@@ -166,34 +166,31 @@ def test_retries_come_after_a_second_doubling_to_a_minute_and_end_with_the_tenth
 def test_a_channel_is_left_alone_as_long_as_it_asks_but_within_the_hour(
     asked_s: float | None, attempts: int, delay_ms: int
 ) -> None:
-    assert retry_at(Tries(attempts, NOW), NOW, asked_s) == NOW + delay_ms
+    assert retry_wait(Tries(attempts), asked_s) == delay_ms
 
 
 @given(
     st.integers(1, 30),
-    st.integers(-10_000, 2 * MAX_RETRY_TIME_MS),
+    st.integers(0, 2 * MAX_RETRY_TIME_MS),
     st.none() | st.floats(allow_nan=True, allow_infinity=True),
 )
-def test_a_retry_is_in_the_future_and_within_attempts_and_time(
-    attempts: int, passed_ms: int, asked_s: float | None
-) -> None:
-    now = NOW + passed_ms
-    at = retry_at(Tries(attempts, NOW), now, asked_s)
-    assert (at is None) is (attempts >= MAX_ATTEMPTS or passed_ms >= MAX_RETRY_TIME_MS)
-    assert at is None or now < at <= NOW + MAX_RETRY_TIME_MS
+def test_a_retry_comes_later_and_within_attempts_and_time(attempts: int, waited_ms: int, asked_s: float | None) -> None:
+    wait_ms = retry_wait(Tries(attempts, waited_ms), asked_s)
+    assert (wait_ms is None) is (attempts >= MAX_ATTEMPTS or waited_ms >= MAX_RETRY_TIME_MS)
+    assert wait_ms is None or 0 < wait_ms <= MAX_RETRY_TIME_MS - waited_ms
 
 
 def test_one_last_attempt_is_made_at_the_end_of_the_hour() -> None:
-    last = retry_at(Tries(2, NOW), NOW + 5000, 7200)
-    assert last == NOW + MAX_RETRY_TIME_MS
-    assert retry_at(Tries(3, NOW), last) is None
+    last = retry_wait(Tries(2, 5000), 7200)
+    assert last == MAX_RETRY_TIME_MS - 5000
+    assert retry_wait(Tries(3, 5000 + last)) is None
 
 
 REFUSED, BUSY, SILENT = ChannelRefused("no such chat"), ChannelBusy("slow down", 5), ChannelSilent("no answer")
 
 
 @pytest.mark.parametrize(
-    ("answer", "takes_key", "attempts", "state", "due_ms"),
+    ("answer", "takes_key", "attempts", "state", "wait_ms"),
     [
         (Sent("m1"), True, 1, S.SENT, None),
         (Sent("m1"), False, 10, S.SENT, None),
@@ -210,12 +207,12 @@ REFUSED, BUSY, SILENT = ChannelRefused("no such chat"), ChannelBusy("slow down",
     ],
 )
 def test_what_the_channel_said_decides_what_becomes_of_a_part(
-    answer: Sent | ChannelError, takes_key: bool, attempts: int, state: DeliveryState, due_ms: int | None
+    answer: Sent | ChannelError, takes_key: bool, attempts: int, state: DeliveryState, wait_ms: int | None
 ) -> None:
-    attempted = after_attempt(answer, Tries(attempts, NOW), takes_key=takes_key, now_ms=NOW)
+    attempted = after_attempt(answer, Tries(attempts), takes_key=takes_key)
     assert attempted.state is state
     assert may_become(S.SENDING, state)
-    assert attempted.due_at == (None if due_ms is None else NOW + due_ms)
+    assert attempted.wait_ms == wait_ms
     if isinstance(answer, Sent):
         assert (attempted.message_id, attempted.error) == ("m1", None)
     else:
@@ -223,22 +220,22 @@ def test_what_the_channel_said_decides_what_becomes_of_a_part(
 
 
 def test_a_part_in_doubt_is_never_sent_twice_without_a_key() -> None:
-    attempted = after_attempt(SILENT, Tries(1, NOW), takes_key=False, now_ms=NOW)
+    attempted = after_attempt(SILENT, Tries(1), takes_key=False)
     assert attempted.error == (
         "no answer; it is not known whether the message arrived, and sending it again could post it twice"
     )
 
 
 def test_giving_up_in_doubt_says_so() -> None:
-    silent = after_attempt(SILENT, Tries(10, NOW), takes_key=True, now_ms=NOW)
+    silent = after_attempt(SILENT, Tries(10), takes_key=True)
     assert silent.error is not None
     assert silent.error.startswith("given up after 10 attempts: no answer; it may have arrived all the same")
-    busy = after_attempt(BUSY, Tries(1, NOW), takes_key=True, now_ms=NOW + MAX_RETRY_TIME_MS)
+    busy = after_attempt(BUSY, Tries(1, MAX_RETRY_TIME_MS), takes_key=True)
     assert busy.error == "given up after 1 attempt: slow down"
 
 
 def test_a_long_reason_is_cut() -> None:
-    attempted = after_attempt(ChannelRefused("x" * 10_000), Tries(1, NOW), takes_key=True, now_ms=NOW)
+    attempted = after_attempt(ChannelRefused("x" * 10_000), Tries(1), takes_key=True)
     assert attempted.error is not None and len(attempted.error) == 500
 
 
@@ -250,7 +247,7 @@ def test_after_a_crash_only_what_was_on_its_way_is_in_doubt(state: DeliveryState
         return
     assert attempted is not None and attempted.error is not None
     assert attempted.state is (S.PENDING if takes_key else S.UNCERTAIN)
-    assert attempted.due_at is None
+    assert attempted.wait_ms is None
 
 
 def test_a_part_that_may_kill_the_process_is_given_up() -> None:

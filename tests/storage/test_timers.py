@@ -25,7 +25,7 @@ class Timers:
         self._driver = driver
 
     async def set(self, kind: str, ref: str, due_at: int) -> None:
-        await self._driver.write(partial(timers.set_timer, kind=kind, ref=ref, due_at=due_at))
+        await self._driver.write(partial(timers.set_timer, kind=kind, ref=ref, due_at=due_at, now=0))
 
     async def clear(self, kind: str, ref: str) -> None:
         await self._driver.write(partial(timers.clear_timer, kind=kind, ref=ref))

@@ -26,13 +26,14 @@ class HandClock:
 
     def __init__(self, at: str) -> None:
         self.ms = moment(at)
+        self._lived_ms = 0
         self._turned = asyncio.Event()
 
     def now_ms(self) -> int:
         return self.ms
 
     def monotonic(self) -> float:
-        return self.ms / 1000
+        return self._lived_ms / 1000
 
     async def sleep(self, seconds: float) -> None:
         if seconds > 0:
@@ -42,12 +43,19 @@ class HandClock:
         """Say that it is later now."""
         later = moment(at)
         assert later >= self.ms, "time does not go back"
+        self._lived_ms += later - self.ms
         self.ms = later
         self.stir()
 
     def turn_on(self, seconds: float) -> None:
         """Say that it is so much later now."""
         self.ms += round(seconds * 1000)
+        self._lived_ms += round(seconds * 1000)
+        self.stir()
+
+    def set_to(self, at: str) -> None:
+        """Set the time of day, forward or back, as a person or a program does; no time passes."""
+        self.ms = moment(at)
         self.stir()
 
     def stir(self) -> None:

@@ -48,14 +48,17 @@ class Cron:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """An interval, counted from an anchor that never moves: restarts shift nothing."""
+    """An interval, counted from an anchor that never moves: restarts shift nothing.
+
+    Before its anchor, which happens where the clock was set back, it comes at the same pace.
+    """
 
     interval: int
     anchor: int
 
     def next_after(self, after: int) -> int:
-        """Tell the first of its times after a moment; the anchor itself is none."""
-        steps = max(0, after - self.anchor) // self.interval + 1
+        """Tell the first of its times after a moment."""
+        steps = (after - self.anchor) // self.interval + 1
         return self.anchor + steps * self.interval
 
 

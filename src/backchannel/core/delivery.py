@@ -27,7 +27,8 @@ from backchannel.errors import InvalidRequest
 
 MAX_ATTEMPTS = 10
 MAX_RETRY_TIME_MS = 3_600_000
-"""A part is not tried again when this much time has passed since its first attempt."""
+"""A part is not tried again when its retries have waited this long: waits are counted, not the clock, so that neither
+a machine that slept nor a clock that was set ends them early."""
 _FIRST_DELAY_MS = 1_000
 _LONGEST_DELAY_MS = 60_000
 _ERROR_LIMIT = 500
@@ -142,8 +143,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     message_id: str | None = None
     attempts: int = 0
     error: str | None = None
-    first_attempt_at: int | None = None
-    """When it was tried first; a person's retry begins anew."""
+    waited_ms: int = 0
+    """How long its retries have waited in all; a person's retry begins anew."""
 
     @property
     def key(self) -> str:
@@ -191,7 +192,7 @@ class Tries(NamedTuple):
     """How often a part was tried, the last attempt included; a person's retry begins anew."""
 
     attempts: int
-    first_at: int
+    waited_ms: int = 0
 
 
 class Attempted(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,23 +200,24 @@ class Attempted(msgspec.Struct, frozen=True, kw_only=True):
 
     state: DeliveryState
     message_id: str | None = None
-    due_at: int | None = None
+    wait_ms: int | None = None
+    """How long to wait before the next attempt; absent where none is to be made, or at once."""
     error: str | None = None
 
 
-def retry_at(tries: Tries, now_ms: int, retry_after_s: float | None = None) -> int | None:
-    """Tell when to try again: after 1 s, doubling to 60 s, and not before the channel asked; None means never.
+def retry_wait(tries: Tries, retry_after_s: float | None = None) -> int | None:
+    """Tell how long to wait, in milliseconds: 1 s, doubling to 60 s, and as long as the channel asked; None gives up.
 
     A wait that is longer than what is left of the time is cut to it: one last attempt is better than none.
     """
-    deadline = tries.first_at + MAX_RETRY_TIME_MS
-    if tries.attempts >= MAX_ATTEMPTS or now_ms >= deadline:
+    left = MAX_RETRY_TIME_MS - tries.waited_ms
+    if tries.attempts >= MAX_ATTEMPTS or left <= 0:
         return None
     delay = min(_FIRST_DELAY_MS << max(0, tries.attempts - 1), _LONGEST_DELAY_MS)
-    return min(now_ms + max(delay, _asked_delay_ms(retry_after_s)), deadline)
+    return min(max(delay, _asked_delay_ms(retry_after_s)), left)
 
 
-def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool, now_ms: int) -> Attempted:
+def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool) -> Attempted:
     """Decide what becomes of a part, from what the channel answered or raised."""
     if isinstance(answer, Sent):
         return Attempted(state=DeliveryState.SENT, message_id=answer.message_id)
@@ -225,9 +227,9 @@ def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool,
     if not is_busy and not takes_key:
         told = "it is not known whether the message arrived, and sending it again could post it twice"
         return Attempted(state=DeliveryState.UNCERTAIN, error=f"{_cut(answer.reason)}; {told}")
-    due_at = retry_at(tries, now_ms, answer.retry_after_s if isinstance(answer, ChannelBusy) else None)
-    if due_at is not None:
-        return Attempted(state=DeliveryState.PENDING, due_at=due_at, error=_cut(answer.reason))
+    wait_ms = retry_wait(tries, answer.retry_after_s if isinstance(answer, ChannelBusy) else None)
+    if wait_ms is not None:
+        return Attempted(state=DeliveryState.PENDING, wait_ms=wait_ms, error=_cut(answer.reason))
     doubt = "" if is_busy else "; it may have arrived all the same, and a retry does not post it twice"
     error = f"given up after {_count(tries.attempts)}: {_cut(answer.reason)}{doubt}"
     return Attempted(state=DeliveryState.FAILED, error=error)

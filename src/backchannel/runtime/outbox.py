@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -20,6 +22,7 @@ from backchannel.core.delivery import DeliveryLane, DeliveryState
 from backchannel.core.facts import DeliveryChanged, Fact
 from backchannel.core.sessions import WEBCHAT
 from backchannel.errors import Unavailable
+from backchannel.runtime.clock import ClockWatch
 from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.timers import LONGEST_SLEEP_S, sleep_or_event
 from backchannel.storage.store import Store
@@ -27,6 +30,9 @@ from backchannel.storage.transactions.sending import Claimed
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
+FIRST_PAUSE_S = 1.0
 CLOSE_LIMIT_S = 5.0
 """How long a part that is being sent is waited for when the gateway stops."""
 
@@ -64,6 +70,9 @@ class Outbox:
         """Lanes that were woken while their worker may already have looked for the last time."""
         self._timer: asyncio.Task[None] | None = None
         self._sooner = asyncio.Event()
+        self._watch = ClockWatch(clock)
+        self._faults: set[tuple[str, type[Exception]]] = set()
+        """What went wrong and was told with its traceback."""
         self._is_open = False
 
     async def start(self) -> None:
@@ -120,17 +129,12 @@ class Outbox:
         """Send what a lane has, until its next part has to wait."""
         while self._is_open:
             self._again.discard(lane)
-            try:
-                claimed = await self._store.claim_part(lane)
-            except Unavailable as refused:
-                if self._store.is_closed:
-                    return
-                log.warning("waiting to send", channel=lane.channel, error=refused.message)
-                await self._clock.sleep(1)
-                continue
+            claimed = await self._commit(lane.channel, partial(self._store.claim_part, lane))
             if claimed is None:
                 return
-            await self._settle(claimed, await self._send(claimed))
+            answer = await self._send(claimed)
+            settle = partial(self._store.settle_part, claimed.part, answer, takes_key=self._takes_key(lane.channel))
+            await self._commit(lane.channel, settle)
 
     async def _send(self, claimed: Claimed) -> Sent | ChannelError:
         delivery, part = claimed.delivery, claimed.part
@@ -147,22 +151,34 @@ class Outbox:
         except ChannelError as error:
             log.info("a part was not sent", delivery=delivery.id, key=part.key, error=error.reason)
             return error
-        except Exception as error:  # the edge of a channel: whatever fails there, nobody knows what arrived
-            log.exception("a channel failed", channel=delivery.channel, key=part.key)
-            return ChannelSilent(f"the channel failed: {type(error).__name__}")
+        except Exception as error:  # noqa: BLE001  # the edge of a channel: nobody knows what arrived; it is logged
+            self._tell("a channel failed", delivery.channel or "", error)
+            return ChannelSilent(f"the channel failed: {_words(error)}")
 
-    async def _settle(self, claimed: Claimed, answer: Sent | ChannelError) -> None:
-        """Commit what came of an attempt, waiting while the disk is full: it must not be forgotten."""
-        takes_key = self._takes_key(claimed.delivery.channel or "")
+    async def _commit(self, channel: str, unit: Callable[[], Awaitable[T]]) -> T | None:
+        """Commit a step of a lane, trying again until it is done: it must not be forgotten, nor the lane stand still.
+
+        None when the store was closed meanwhile; the next start finds a part that is being sent.
+        """
+        pause_s = FIRST_PAUSE_S
         while True:
             try:
-                await self._store.settle_part(claimed.part, answer, takes_key=takes_key)
-                return
+                return await unit()
             except Unavailable as refused:
                 if self._store.is_closed:
-                    return  # the next start finds the part as being sent
-                log.warning("waiting to commit a receipt", key=claimed.part.key, error=refused.message)
-                await self._clock.sleep(1)
+                    return None
+                log.warning("waiting to send", channel=channel, error=refused.message)
+                await self._clock.sleep(FIRST_PAUSE_S)
+            except Exception as error:  # noqa: BLE001  # the edge of a lane, which would stand still; it is logged
+                self._tell("the outbox failed", channel, error)
+                await self._clock.sleep(pause_s)
+                pause_s = min(pause_s * 2, LONGEST_SLEEP_S)
+
+    def _tell(self, what: str, channel: str, error: Exception) -> None:
+        """Log a fault: its traceback once, since it comes again with every attempt."""
+        is_new = (channel, type(error)) not in self._faults
+        self._faults.add((channel, type(error)))
+        log.error(what, channel=channel, error=_words(error), exc_info=error if is_new else None)
 
     def _takes_key(self, channel: str) -> bool:
         found = self._channels.get(channel)
@@ -180,6 +196,8 @@ class Outbox:
 
     async def _wake_what_is_due(self) -> None:
         self._sooner.clear()
+        if self._watch.was_set_back():
+            await self._store.mind_the_clock()
         for lane in await self._store.lanes_due():
             self._wake(lane)
         due_at = await self._store.next_delivery_due()
@@ -188,3 +206,8 @@ class Outbox:
             return
         wait_s = min(max(0, due_at - self._clock.now_ms()) / 1000, LONGEST_SLEEP_S)
         await sleep_or_event(self._clock, wait_s, self._sooner)
+
+
+def _words(error: Exception) -> str:
+    """Name a fault; what an import lacks is no secret, what others say may be one."""
+    return f"{type(error).__name__}: {error}" if isinstance(error, ImportError) else type(error).__name__

@@ -99,6 +99,7 @@ class Runtime:
         """Go on with everything that was accepted, for the agents that this process has."""
         self._is_open = True
         await self._remember_functions()
+        await self._store.mind_the_clock()
         await self._outbox.start()
         await self._recover({id for id in self._agents.ids() if not self._agents.is_awaited(id)})
         self._timers.start()

@@ -13,6 +13,7 @@ import structlog
 from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact, TimerSet
 from backchannel.errors import Unavailable
+from backchannel.runtime.clock import ClockWatch
 from backchannel.storage.store import Store
 from backchannel.storage.transactions.timers import Timer
 
@@ -31,6 +32,7 @@ class Timers:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self._watch = ClockWatch(clock)
         self._sooner = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -61,6 +63,9 @@ class Timers:
 
     async def _do_what_is_due(self) -> None:
         self._sooner.clear()
+        if self._watch.was_set_back():
+            log.warning("the clock was set back")
+            await self._store.mind_the_clock()
         while due := await self._store.due_timers(BATCH):
             for timer in due:
                 await self._carry_out(timer)

@@ -39,3 +39,8 @@ CREATE TABLE probe (              -- one row that is written anew to see whether
 -- Who speaks: a session that two people have written to in direct chats shows a model whose each message is.
 ALTER TABLE sessions ADD COLUMN first_person TEXT;
 ALTER TABLE sessions ADD COLUMN is_shared INTEGER NOT NULL DEFAULT 0;
+
+-- Times that hold while the clock is set: how long a timer was meant to wait, and how long a part was waited with.
+ALTER TABLE timers ADD COLUMN set_at BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE delivery_parts DROP COLUMN first_attempt_at;
+ALTER TABLE delivery_parts ADD COLUMN waited_ms BIGINT NOT NULL DEFAULT 0;

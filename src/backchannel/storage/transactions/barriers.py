@@ -47,7 +47,7 @@ def run_ended(tx: Tx, run_id: str, now: int) -> None:
         return
     _change(tx, barrier, rule.run_ended(barrier), now)
     if barrier.rules.wake_after_ms is not None:
-        timers.set_timer(tx, TIMER, run_id, now + barrier.rules.wake_after_ms)
+        timers.set_timer(tx, TIMER, run_id, now + barrier.rules.wake_after_ms, now)
 
 
 def deadline(tx: Tx, barrier_id: str, scheme: KeyScheme, now: int) -> None:

@@ -23,21 +23,23 @@ def due(tx: Tx, child_key: str, scheme: KeyScheme, now: int) -> None:
     """Look at a child whose time to be archived may have come."""
     row = tx.one("SELECT body FROM spawns WHERE child_key = ?", child_key)
     if row is not None:
-        tidy(tx, read_spawn(row[0]), now)
+        _tidy(tx, read_spawn(row[0]), now, at=now)  # by the clock of its spawn it may be too early: that was set back
 
 
 def tidy(tx: Tx, spawn: Spawn, now: int) -> None:
     """Archive a child, if it is time, or see to it that it is looked at again when it is."""
+    if (at := _archive_at(spawn, now)) is not None:
+        _tidy(tx, spawn, now, at=at)
+
+
+def _tidy(tx: Tx, spawn: Spawn, now: int, *, at: int) -> None:
     child = sessions.find(tx, str(spawn.child))
     if child is None or child.archived_at is not None or child.deleting or not _is_settled(tx, spawn):
-        return
-    at = _archive_at(spawn, now)
-    if at is None:
         return
     if at <= now and not is_used(tx, child):
         sessions.archive(tx, child, now)
     else:
-        timers.set_timer(tx, TIMER, child.key, max(at, now + LOOK_AGAIN_MS) if at <= now else at)
+        timers.set_timer(tx, TIMER, child.key, now + LOOK_AGAIN_MS if at <= now else at, now)
 
 
 def _archive_at(spawn: Spawn, now: int) -> int | None:

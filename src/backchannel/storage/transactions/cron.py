@@ -139,7 +139,7 @@ def _replace(tx: Tx, stored: StoredJob, job: CronJob, now: int) -> None:
     tx.run("UPDATE cron_jobs SET source = ?, body = ? WHERE id = ?", Source.CONFIG.value, _encode(job), stored.id)
     was = stored.job
     if (was.schedule, was.tz, was.enabled) != (job.schedule, job.tz, job.enabled) or stored.error:
-        _set_next(tx, stored.id, *_next_time(job, stored.created_at, stored.fired_at, now))
+        _set_next(tx, stored.id, *_next_time(job, stored.created_at, stored.fired_at, now), now)
 
 
 def add(tx: Tx, job: CronJob, now: int) -> ListedJob:
@@ -180,7 +180,7 @@ def _insert(tx: Tx, job: CronJob, source: Source, now: int) -> None:
     next_at, error = _next_time(job, now, None, now)
     if next_at is not None and next_at <= now and runs.find(tx, _run_id(job, next_at)) is not None:
         next_at = None  # its one time came before it was taken out and put in again: the run is there to tell
-    _set_next(tx, job.id, next_at, error)
+    _set_next(tx, job.id, next_at, error, now)
 
 
 def _encode(job: CronJob) -> str:
@@ -224,12 +224,23 @@ def _next_time(job: CronJob, created_at: int, fired_at: int | None, now: int) ->
     return schedule.next_after(now), None
 
 
-def _set_next(tx: Tx, job_id: str, next_at: int | None, error: str | None) -> None:
+def reschedule(tx: Tx, job_id: str, now: int) -> None:
+    """Ask a job's schedule anew, by a clock that was set back; a time that has come and not been seen to stays due."""
+    stored = find(tx, job_id)
+    if stored is None or stored.next_at is None:
+        timers.clear_timer(tx, TIMER, job_id)
+    elif stored.next_at <= now:
+        timers.set_timer(tx, TIMER, job_id, now, now)
+    else:
+        _set_next(tx, job_id, *_next_time(stored.job, stored.created_at, stored.fired_at, now), now)
+
+
+def _set_next(tx: Tx, job_id: str, next_at: int | None, error: str | None, now: int) -> None:
     tx.run("UPDATE cron_jobs SET next_at = ?, error = ? WHERE id = ?", next_at, error, job_id)
     if next_at is None:
         timers.clear_timer(tx, TIMER, job_id)
     else:
-        timers.set_timer(tx, TIMER, job_id, next_at)
+        timers.set_timer(tx, TIMER, job_id, next_at, now)
 
 
 # Firing
@@ -241,16 +252,18 @@ def fire(tx: Tx, job_id: str, scheme: KeyScheme, now: int) -> None:
     if stored is None or stored.next_at is None:
         return
     job, at = stored.job, stored.next_at
-    if _is_skipped(tx, stored, at):
+    if _has_come(tx, job, scheme, at):
+        pass  # the clock was set back since
+    elif _is_skipped(tx, stored, at):
         tx.run("UPDATE cron_jobs SET skipped = skipped + 1 WHERE id = ?", job_id)
     elif _is_being_deleted(tx, _key(job, scheme)):
-        timers.set_timer(tx, TIMER, job_id, now + AGAIN_MS)
+        timers.set_timer(tx, TIMER, job_id, now + AGAIN_MS, now)
         return
     else:
         _start(tx, job, scheme, at, now)
     tx.run("UPDATE cron_jobs SET fired_at = ? WHERE id = ?", at, job_id)
     # The clock may have been set back since the time was found to have come: it must not come again.
-    _set_next(tx, job_id, *_next_time(job, stored.created_at, at, max(now, at)))
+    _set_next(tx, job_id, *_next_time(job, stored.created_at, at, max(now, at)), now)
 
 
 def run_now(tx: Tx, job_id: str, scheme: KeyScheme, now: int) -> Run:
@@ -312,6 +325,12 @@ def _is_skipped(tx: Tx, stored: StoredJob, at: int) -> bool:
         return False
     (began,) = required(tx.one("SELECT started_at FROM processes ORDER BY number DESC LIMIT 1"))
     return last.state is RunState.QUEUED or at >= began
+
+
+def _has_come(tx: Tx, job: CronJob, scheme: KeyScheme, at: int) -> bool:
+    """Whether a job has had its run for this very time."""
+    run = runs.find(tx, _run_id(job, at))
+    return run is not None and run.kind is RunKind.CRON and run.session_key == str(_key(job, scheme))
 
 
 def _last_alive(tx: Tx, stored: StoredJob) -> Run | None:

@@ -16,7 +16,7 @@ LOOK_AGAIN_MS = 60_000
 
 def keep_for(tx: Tx, session: Session, lives_ms: int, now: int) -> Session:
     """Write down how long a new session lives after its last use."""
-    timers.set_timer(tx, TIMER, session.key, now + lives_ms)
+    timers.set_timer(tx, TIMER, session.key, now + lives_ms, now)
     return sessions.update(tx, session.key, "lives_ms = ?", lives_ms)
 
 
@@ -29,7 +29,7 @@ def due(tx: Tx, key: str, scheme: KeyScheme, now: int) -> None:
     if over_at <= now and not cleanup.is_used(tx, session) and not _has_children_at_work(tx, key):
         sessions.archive(tx, session, now)
     else:
-        timers.set_timer(tx, TIMER, key, max(over_at, now + LOOK_AGAIN_MS))
+        timers.set_timer(tx, TIMER, key, max(over_at, now + LOOK_AGAIN_MS), now)
 
 
 def _has_children_at_work(tx: Tx, key: str) -> bool:

@@ -21,7 +21,7 @@ def retry(tx: Tx, delivery_id: str, outlets: Outlets, now: int) -> Receipt:
         message = f"{deliveries.no_channel(delivery.channel, outlets)}; re-route it, or configure the channel"
         raise UnknownChannel(message, deliveryId=delivery_id)
     tx.run(
-        "UPDATE delivery_parts SET state = 'pending', attempts = 0, error = NULL, first_attempt_at = NULL "
+        "UPDATE delivery_parts SET state = 'pending', attempts = 0, error = NULL, waited_ms = 0 "
         "WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')",
         delivery_id,
     )

@@ -154,7 +154,7 @@ def _set_aside(tx: Tx, run: Run, until: int, now: int) -> None:
     session, has_notes, _ = runs.free_lane(tx, aside, Sets("set_aside = set_aside + 1, ", ()), now)
     if has_notes:
         inbox.flush(tx, session)
-    timers.set_timer(tx, TIMER, run.id, until)
+    timers.set_timer(tx, TIMER, run.id, until, now)
     tx.tell(SessionChanged(run.session_key, "run"))
 
 

@@ -315,7 +315,7 @@ def close(
         run.id,
         **changed,
         state=outcome.state.value,
-        ended_at=now,
+        ended_at=max(now, run.started_at or 0),  # the clock may have been set back since
         error_code=outcome.error_code,
         error=outcome.error,
         reply=reply,
@@ -383,7 +383,7 @@ def _abort_queued(tx: Tx, run: Run, now: int) -> Run:
         tx,
         run.id,
         state=RunState.ABORTED.value,
-        ended_at=now,
+        ended_at=max(now, run.started_at or 0),
         abort_requested=1,
         error_code="aborted",
         error="aborted while it was set aside" if run.is_set_aside else "aborted before it started",

@@ -73,11 +73,10 @@ def _has_parts(tx: Tx, delivery_id: str) -> bool:
 
 def _begin(tx: Tx, head: Delivery, now: int) -> Claimed:
     part = tx.one(
-        "UPDATE delivery_parts SET state = 'sending', attempts = attempts + 1, error = NULL, "
-        "first_attempt_at = coalesce(first_attempt_at, ?) WHERE delivery_id = ? AND n = "
+        "UPDATE delivery_parts SET state = 'sending', attempts = attempts + 1, error = NULL "
+        "WHERE delivery_id = ? AND n = "
         "(SELECT min(n) FROM delivery_parts WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')) "
         f"RETURNING {deliveries.PART_FIELDS}",
-        now,
         head.id,
         head.id,
     )
@@ -106,16 +105,18 @@ def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: 
     part = None if row is None else deliveries.part_of_row(row)
     if part is None or part.state is not DeliveryState.SENDING or part.attempts != claimed.attempts:
         return deliveries.need(tx, claimed.delivery_id)
-    tries = Tries(part.attempts, part.first_attempt_at or now)
-    return _write(tx, part, after_attempt(answer, tries, takes_key=takes_key, now_ms=now), now)
+    tries = Tries(part.attempts, part.waited_ms)
+    return _write(tx, part, after_attempt(answer, tries, takes_key=takes_key), now)
 
 
 def _write(tx: Tx, part: Part, made: Attempted, now: int) -> Delivery:
     tx.run(
-        "UPDATE delivery_parts SET state = ?, message_id = ?, error = ? WHERE delivery_id = ? AND n = ?",
+        "UPDATE delivery_parts SET state = ?, message_id = ?, error = ?, waited_ms = waited_ms + ? "
+        "WHERE delivery_id = ? AND n = ?",
         made.state.value,
         made.message_id,
         made.error,
+        made.wait_ms or 0,
         part.delivery_id,
         part.n,
     )
@@ -123,9 +124,8 @@ def _write(tx: Tx, part: Part, made: Attempted, now: int) -> Delivery:
         "SELECT state FROM delivery_parts WHERE delivery_id = ? AND state <> 'dropped' ORDER BY n", part.delivery_id
     )
     state = state_of([DeliveryState(state) for (state,) in rows])
-    return deliveries.update(
-        tx, part.delivery_id, state=state.value, due_at=made.due_at, error=made.error, updated_at=now
-    )
+    due_at = None if made.wait_ms is None else now + made.wait_ms
+    return deliveries.update(tx, part.delivery_id, state=state.value, due_at=due_at, error=made.error, updated_at=now)
 
 
 def any_sending(tx: Tx) -> bool:

@@ -1,4 +1,7 @@
-"""Timers: everything that must happen later is a row with a time, found by one indexed query."""
+"""Timers: everything that must happen later is a row with a time, found by one indexed query.
+
+A row also says when its time was set: how long it was meant to wait is known however the clock is set meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,15 @@ class Timer(msgspec.Struct, frozen=True):
     due_at: int
 
 
-def set_timer(tx: Tx, kind: str, ref: str, due_at: int) -> None:
+def set_timer(tx: Tx, kind: str, ref: str, due_at: int, now: int) -> None:
     """Make or move a timer."""
     tx.run(
-        "INSERT INTO timers (kind, ref, due_at) VALUES (?, ?, ?) "
-        "ON CONFLICT (kind, ref) DO UPDATE SET due_at = excluded.due_at",
+        "INSERT INTO timers (kind, ref, due_at, set_at) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (kind, ref) DO UPDATE SET due_at = excluded.due_at, set_at = excluded.set_at",
         kind,
         ref,
         due_at,
+        now,
     )
     tx.tell(TimerSet(due_at))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from backchannel.core.short_ids import IdKind, WrittenId
-from backchannel.storage.transactions import due, ids, mcp_calls, timers, tokens
+from backchannel.storage.transactions import due, ids, mcp_calls, setting_back, timers, tokens
 from backchannel.storage.transactions.mcp_calls import McpCall
 from backchannel.storage.transactions.timers import Timer
 from backchannel.storage.transactions.tokens import TokenRow
@@ -24,8 +24,13 @@ class UpkeepUnits(Units):
 
     async def postpone_timer(self, timer: Timer, by_ms: int) -> None:
         """Try again later what could not be done."""
-        unit = partial(timers.set_timer, kind=timer.kind, ref=timer.ref, due_at=self._now + by_ms)
-        await self._driver.write(unit)
+        now = self._now
+        await self._driver.write(partial(timers.set_timer, kind=timer.kind, ref=timer.ref, due_at=now + by_ms, now=now))
+
+    async def mind_the_clock(self) -> None:
+        """Bring within reach what was to happen by a clock that has been set back since."""
+        if self._driver.look(partial(setting_back.is_needed, now=self._now)):
+            await self._driver.write(partial(setting_back.pull_in, now=self._now))
 
     async def next_due(self) -> int | None:
         return await self._read(timers.next_due)

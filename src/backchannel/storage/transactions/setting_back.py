@@ -1,0 +1,46 @@
+"""Setting the clock back: what was to happen by a clock that ran ahead is brought within reach.
+
+A row with a time to come also says when that was written. If that lies in the future, the clock has been set back
+since, and the row is given the wait that it had then, counted from now. Nothing waits longer than it was meant to,
+however far the clock went and wherever a process died meanwhile. A schedule is asked anew; a time of it that has
+come already does not come again (`cron.fire`). Doing it twice is doing it once.
+"""
+
+from __future__ import annotations
+
+from backchannel.storage.transactions import cron, timers
+from backchannel.storage.tx import Tx
+
+BELIEVED_FROM_MS = 1_767_225_600_000
+"""The start of 2026. A machine without a battery begins in 1970: by such a clock nothing is moved."""
+
+_TIMERS = "set_at > ?"
+_RETRIES = "due_at IS NOT NULL AND updated_at > ?"
+_SESSIONS = "archived_at IS NULL AND updated_at > ?"
+
+
+def is_needed(tx: Tx, now: int) -> bool:
+    """Whether any row was written by a clock that was ahead of this one."""
+    if now < BELIEVED_FROM_MS:
+        return False
+    row = tx.one(
+        f"SELECT 1 FROM timers WHERE {_TIMERS} UNION ALL SELECT 1 FROM deliveries WHERE {_RETRIES} "
+        f"UNION ALL SELECT 1 FROM sessions WHERE {_SESSIONS} LIMIT 1",
+        now,
+        now,
+        now,
+    )
+    return row is not None
+
+
+def pull_in(tx: Tx, now: int) -> None:
+    """Give each row the wait that it was meant to have, from now on; the newest sessions stay the newest."""
+    if now < BELIEVED_FROM_MS:
+        return
+    for kind, ref, wait_ms in tx.all(f"SELECT kind, ref, due_at - set_at FROM timers WHERE {_TIMERS}", now):
+        if kind == cron.TIMER:
+            cron.reschedule(tx, ref, now)
+        else:
+            timers.set_timer(tx, kind, ref, now + wait_ms, now)
+    tx.run(f"UPDATE deliveries SET due_at = due_at - updated_at + ?, updated_at = ? WHERE {_RETRIES}", now, now, now)
+    tx.run(f"UPDATE sessions SET updated_at = ? WHERE {_SESSIONS}", now, now)
