@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TypeAlias
 
+from backchannel.config.durations import UNIT_MS
 from backchannel.errors import InvalidSchedule
 
 SHORTEST_MS = 1000
@@ -23,7 +24,6 @@ MAX_LENGTH = 256
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
 _EVERY = re.compile(r"every\s+([0-9]+(?:\.[0-9]+)?)\s*([smhd])\Z", re.IGNORECASE)
-_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _EXPECTED = 'expected "0 9 * * *" (minute, hour, day, month, weekday), "every 10m", or an ISO time'
 _FIRST_YEAR, _LAST_YEAR = 1971, 9998  # a day less or more, by its offset, is a time all the same
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -152,11 +152,11 @@ def _after_gap(moment: datetime) -> datetime:
 
 
 def _read_interval(number: str, unit: str) -> int:
-    interval = round(float(number) * _UNIT_MS[unit.lower()])
+    interval = round(float(number) * UNIT_MS[unit.lower()])
     if interval < SHORTEST_MS:
         raise ValueError("the shortest interval is 1 s")
     if interval > LONGEST_MS:
-        raise ValueError(f"the longest interval is {LONGEST_MS // _UNIT_MS['d']} d")
+        raise ValueError(f"the longest interval is {LONGEST_MS // UNIT_MS['d']} d")
     return interval
 
 

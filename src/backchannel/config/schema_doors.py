@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypeAlias
 
 from backchannel.config.base import AtLeastOne, NonEmpty, Seconds, Settings, secret, setting
+from backchannel.config.durations import DURATION
 
 Adapter: TypeAlias = Literal["bridge"]
 
@@ -43,7 +44,16 @@ class Limits(Settings, frozen=True, kw_only=True):
 class Http(Settings, frozen=True, kw_only=True):
     """What HTTP offers."""
 
-    chat_completions: Annotated[bool, setting("Whether `/v1/chat/completions` is served.")] = False
+    chat_completions: Annotated[
+        bool, setting("Whether `/v1` is served: `chat/completions`, `responses` and `models`.")
+    ] = False
+    session_ttl: Annotated[
+        str,
+        setting(
+            "How long a session that was made for one request at `/v1` is kept after its last use: `30m`, `24h`, `7d`.",
+            pattern=DURATION,
+        ),
+    ] = "1d"
 
 
 class GatewaySettings(Settings, frozen=True, kw_only=True):

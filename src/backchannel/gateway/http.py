@@ -7,7 +7,7 @@ the `Door`, past the router, because each of their messages would pay for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,8 @@ from backchannel.gateway.hooks import HOOKS_AT, HookDoor
 from backchannel.gateway.mcp_door import MCP_AT, McpDoor, show_refusal
 from backchannel.gateway.messages import read_posted
 from backchannel.gateway.metrics import CONTENT_TYPE, Metrics
-from backchannel.gateway.openai_api import OpenAiDoor
+from backchannel.gateway.openai.door import OPENAI_AT, OpenAiDoor
+from backchannel.gateway.openai.errors import show_openai_error
 from backchannel.gateway.peers import Peers, let_in, peer_of
 from backchannel.gateway.proxies import LOCAL, Proxies, address_of
 from backchannel.gateway.websocket import Door, Limits
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _CONNECTIONS_AT = ("/", "/ws")
+_NONE: Mapping[str, str] = {}
 
 
 class Web:
@@ -108,9 +110,10 @@ class Web:
             else:
                 await self._http(scope, receive, send)
         except GatewayError as refused:
-            log.debug("a request was refused", path=scope["path"][:80], reason=refused.code)
-            show = show_refusal if scope["path"] == MCP_AT else show_error
-            await show(refused)(scope, receive, send)
+            path = scope["path"]
+            log.debug("a request was refused", path=path[:80], reason=refused.code)
+            shown = show_refusal(refused) if path == MCP_AT else show_error(refused, path)
+            await shown(scope, receive, send)
         except (ClientDisconnect, ClientDisconnected):
             log.debug("a client went away in the middle", path=scope["path"][:80])  # nobody to tell, nothing done
         except Exception:  # the edge of a request, which keeps the server going
@@ -236,29 +239,35 @@ def _within_descriptors(limits: Limits, of_process: int) -> tuple[Limits, int]:
     return replace(limits, strangers=strangers, connections=connections), most
 
 
-def show_error(error: GatewayError) -> Response:
-    """Show an error as an HTTP answer."""
-    headers = {}
+def show_error(
+    error: GatewayError, path: str = "", status: int | None = None, more: Mapping[str, str] = _NONE
+) -> Response:
+    """Show an error as an HTTP answer, in the form that the clients of the path read."""
+    headers = dict(more)
     if error.http_status == 401 and not isinstance(error, BadSignature):
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, SlowDown):
         headers["Retry-After"] = str(-(-int(error.details.get("retryAfterMs", 1000)) // 1000))
-    return JSONResponse({"ok": False, "error": error.wire()}, status_code=error.http_status, headers=headers)
+    status = status or error.http_status
+    if path.startswith(OPENAI_AT):
+        return show_openai_error(error, status, headers)
+    return JSONResponse({"ok": False, "error": error.wire()}, status_code=status, headers=headers)
 
 
 async def _show_error(request: Request, error: Exception) -> Response:
-    return show_error(error if isinstance(error, GatewayError) else GatewayError("something went wrong"))
+    known = error if isinstance(error, GatewayError) else GatewayError("something went wrong")
+    return show_error(known, request.url.path)
 
 
 async def _show_http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     found = NotFound("nothing is served here") if status == 404 else InvalidRequest("this method is not served here")
     headers = error.headers if isinstance(error, HTTPException) else None  # such as Allow
-    return JSONResponse({"ok": False, "error": found.wire()}, status_code=status, headers=headers)
+    return show_error(found, request.url.path, status, headers or _NONE)
 
 
 async def _show_failure(request: Request, error: Exception) -> Response:
-    return show_error(GatewayError("something went wrong; the log says what"))
+    return show_error(GatewayError("something went wrong; the log says what"), request.url.path)
 
 
 def _limit_bodies(app: ASGIApp, limits: Sizes) -> ASGIApp:

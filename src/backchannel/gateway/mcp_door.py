@@ -22,7 +22,7 @@ from backchannel.gateway.auth import Access
 from backchannel.gateway.auth import Caller as TokenHolder
 from backchannel.gateway.callers import InvokeParams, caller_of, has_tool, invoke_as
 from backchannel.gateway.messages import read_idempotency_key
-from backchannel.gateway.openai_api import SESSION_HEADER
+from backchannel.gateway.openai.door import SESSION_HEADER
 from backchannel.gateway.protocol import Scope as TokenScope
 from backchannel.tools.base import SessionTool
 from backchannel.tools.inputs import plain

@@ -1,0 +1,166 @@
+"""Chat completions: what a client asks at `/v1/chat/completions`, and the answer, whole or in chunks."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from backchannel.core.runs import Run
+from backchannel.gateway.openai.conversation import Line, Speaker, describe_call, describe_result
+from backchannel.gateway.openai.following import shown_reply
+from backchannel.gateway.openai.images import read_image
+
+DONE = b"data: [DONE]\n\n"
+
+
+class TextPart(msgspec.Struct, tag_field="type", tag="text"):
+    text: str
+
+
+class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+class ImageUrl(msgspec.Struct):
+    url: str
+
+
+class ImagePart(msgspec.Struct, tag_field="type", tag="image_url"):
+    image_url: ImageUrl
+
+
+class CalledFunction(msgspec.Struct):
+    name: str
+    arguments: str = ""
+
+
+class FunctionCall(msgspec.Struct):
+    """A call of a tool, as histories of other models have them."""
+
+    id: str = ""
+    function: CalledFunction | None = None
+
+
+class ChatMessage(msgspec.Struct):
+    """One message of the client's history."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[TextPart | ImagePart | RefusalPart] | None = None
+    name: str | None = None
+    tool_calls: list[FunctionCall] | None = None
+    tool_call_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        if not isinstance(self.content, list):
+            return self.content or ""
+        texts = [
+            part.text if isinstance(part, TextPart) else part.refusal
+            for part in self.content
+            if not isinstance(part, ImagePart)
+        ]
+        return "\n".join(texts)
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class ChatRequest(msgspec.Struct):
+    """What a client asks; `parameters.py` says what becomes of everything else that it may send."""
+
+    model: str
+    messages: list[ChatMessage]
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+
+
+_SPEAKERS = {"system": Speaker.INSTRUCTOR, "developer": Speaker.INSTRUCTOR, "user": Speaker.USER}
+
+
+def read_lines(messages: list[ChatMessage]) -> list[Line]:
+    """Read a history.
+
+    Raises:
+        InvalidRequest: one of its images cannot be taken.
+    """
+    calls: dict[str, str] = {}
+    lines: list[Line] = []
+    for message in messages:
+        if message.role == "assistant":
+            shown = {
+                call.id: describe_call(call.function.name, call.function.arguments)
+                for call in message.tool_calls or ()
+                if call.function is not None
+            }
+            calls |= shown
+            lines.append(Line(Speaker.ASSISTANT, "\n".join(filter(None, [message.text, *shown.values()]))))
+        elif message.role in ("tool", "function"):
+            call = calls.get(message.tool_call_id or "", message.name)
+            lines.append(Line(Speaker.TOOL, describe_result(call, message.text), _images(message)))
+        else:
+            lines.append(Line(_SPEAKERS[message.role], message.text, _images(message)))
+    return lines
+
+
+def _images(message: ChatMessage) -> Any:
+    if not isinstance(message.content, list):
+        return ()
+    return tuple(read_image(part.image_url.url) for part in message.content if isinstance(part, ImagePart))
+
+
+def show_completion(run: Run, model: str) -> dict[str, Any]:
+    """Show a run that ended ok as a whole answer."""
+    message = {"role": "assistant", "content": shown_reply(run), "refusal": None}
+    return {
+        **_frame(run, model, "chat.completion"),
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}],
+        "usage": _usage(run),
+    }
+
+
+class Chunks:
+    """The pieces of a streamed answer."""
+
+    def __init__(self, model: str, *, with_usage: bool) -> None:
+        self._model = model
+        self._with_usage = with_usage
+
+    def begin(self, run: Run) -> bytes:
+        return self._chunk(run, {"role": "assistant", "content": ""})
+
+    def piece(self, run: Run, text: str) -> bytes:
+        return self._chunk(run, {"content": text})
+
+    def end(self, run: Run) -> bytes:
+        last = self._chunk(run, {}, finish="stop")
+        if self._with_usage:
+            last += self._event({**_frame(run, self._model, _CHUNK), "choices": [], "usage": _usage(run)})
+        return last + DONE
+
+    def fail(self, run: Run, error: dict[str, Any]) -> bytes:
+        return self._event({"error": error}) + DONE
+
+    def _chunk(self, run: Run, delta: dict[str, str], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        body = {**_frame(run, self._model, _CHUNK), "choices": [choice]}
+        # A client that asked for the usage finds the field in every chunk, null before the last.
+        return self._event({**body, "usage": None} if self._with_usage else body)
+
+    def _event(self, body: dict[str, Any]) -> bytes:
+        return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+_CHUNK = "chat.completion.chunk"
+
+
+def _frame(run: Run, model: str, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{run.id}", "object": kind, "created": run.accepted_at // 1000, "model": model}
+
+
+def _usage(run: Run) -> dict[str, int]:
+    usage = run.usage
+    return {"prompt_tokens": usage.input, "completion_tokens": usage.output, "total_tokens": usage.total}

@@ -1,0 +1,270 @@
+"""The routes under `/v1`, for clients that speak nothing but OpenAI's API.
+
+`model` names the agent. The session is named by the header `x-backchannel-session`, by `user` or by the response that
+is continued, else it is a fresh one, which is archived when nobody has used it for a while. A client that goes away
+does not stop its run. One that repeats its request is answered by the run that it has started already: see `_join`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from string import printable
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from backchannel.config.durations import parse_duration
+from backchannel.core.keys import SessionKey, normalise_agent_id
+from backchannel.core.messages import Provenance, ProvenanceKind
+from backchannel.core.runs import Join, Run, RunRequest, RunState
+from backchannel.errors import Forbidden, InvalidRequest, RunNotFound, ScopeMissing, ShuttingDown
+from backchannel.gateway.addressing import address_for_message
+from backchannel.gateway.auth import Access, Caller
+from backchannel.gateway.messages import read_idempotency_key
+from backchannel.gateway.openai import chat, parameters, responses
+from backchannel.gateway.openai.conversation import Line, build_question
+from backchannel.gateway.openai.errors import describe_failure, show_failure
+from backchannel.gateway.openai.following import Pause, follow, wait_ended
+from backchannel.gateway.protocol import Scope
+from backchannel.tools.flows import hash_request
+
+if TYPE_CHECKING:
+    from backchannel.gateway.app import Gateway
+
+OPENAI_AT = "/v1/"
+SESSION_HEADER = "x-backchannel-session"
+REPEATED_WITHIN_MS = 60_000
+"""How long after its run has ended a request that says that it is a repetition is answered by it."""
+
+# Without them a proxy may hold a stream back until it ends.
+_STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+_THINKING = {"none": "off"}
+
+
+class Form(Protocol):
+    """A streamed answer, in one of the two APIs."""
+
+    def begin(self, run: Run) -> bytes: ...
+    def piece(self, run: Run, text: str) -> bytes: ...
+    def end(self, run: Run) -> bytes: ...
+    def fail(self, run: Run, error: dict[str, Any]) -> bytes: ...
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of either API, as it concerns the session and the run."""
+
+    agent_id: str
+    key: SessionKey
+    is_fresh: bool
+    """Whether the session is made for this request."""
+    lines: Sequence[Line]
+    effort: str | None
+    lives_ms: int
+    """How long a fresh session is kept."""
+
+
+class OpenAiDoor:
+    """Serves the routes."""
+
+    def __init__(self, gateway: Gateway, access: Access) -> None:
+        self._gateway = gateway
+        self._access = access
+        self._lives_ms = parse_duration(gateway.config.gateway.http.session_ttl)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/chat/completions", self._complete, methods=["POST"]),
+            Route("/v1/responses", self._respond, methods=["POST"]),
+            Route("/v1/responses/{id:path}", self._response, methods=["GET"]),
+            Route("/v1/models", self._models, methods=["GET"]),
+            Route("/v1/models/{id:path}", self._model, methods=["GET"]),
+        ]
+
+    async def _login(self, request: Request, needed: Scope) -> Caller:
+        caller = await self._access.admit(request)
+        if caller.is_agent:
+            raise Forbidden("an agent's token is for the session tools; use an operator token here")
+        if needed not in caller.scopes:
+            raise ScopeMissing(f"this needs the scope {needed.value}", scope=needed.value)
+        return caller
+
+    # --- Models ---
+
+    async def _models(self, request: Request) -> Response:
+        await self._login(request, Scope.READ)
+        return JSONResponse({"object": "list", "data": [_show_model(id_) for id_ in self._gateway.agents.ids()]})
+
+    async def _model(self, request: Request) -> Response:
+        await self._login(request, Scope.READ)
+        return JSONResponse(_show_model(self._agent(request.path_params["id"])))
+
+    def _agent(self, model: str) -> str:
+        agent_id = normalise_agent_id(model.removeprefix("backchannel/").removeprefix("agent:"))
+        if agent_id == "backchannel":
+            return self._gateway.agents.default_id
+        self._gateway.agents.get(agent_id)
+        return agent_id
+
+    # --- Chat completions and responses ---
+
+    async def _complete(self, request: Request) -> Response:
+        caller = await self._login(request, Scope.WRITE)
+        given, ignored = parameters.read_request(await request.body(), chat.ChatRequest, parameters.CHAT)
+        agent_id = self._agent(given.model)
+        key, is_fresh = await self._key(agent_id, request.headers.get(SESSION_HEADER) or given.user)
+        asked = Asked(
+            agent_id=agent_id,
+            key=key,
+            is_fresh=is_fresh,
+            lines=chat.read_lines(given.messages),
+            effort=given.reasoning_effort,
+            lives_ms=self._lives_ms,
+        )
+        run = await self._submit(request, caller, asked)
+        headers = _headers(run, ignored)
+        if given.stream:
+            with_usage = given.stream_options is not None and given.stream_options.include_usage is True
+            return self._streaming(run, chat.Chunks(agent_id, with_usage=with_usage), headers)
+        ended = await wait_ended(self._gateway.runtime, run)
+        if ended.state is not RunState.OK:
+            return show_failure(ended)
+        return _json(chat.show_completion(ended, agent_id), headers)
+
+    async def _respond(self, request: Request) -> Response:
+        caller = await self._login(request, Scope.WRITE)
+        given, ignored = parameters.read_request(await request.body(), responses.ResponsesRequest, parameters.RESPONSES)
+        agent_id = self._agent(given.model)
+        previous = given.previous_response_id
+        if previous is None:
+            key, is_fresh = await self._key(agent_id, request.headers.get(SESSION_HEADER) or given.user)
+        else:
+            key, is_fresh = await self._continued(agent_id, previous), False
+        asked = Asked(
+            agent_id=agent_id,
+            key=key,
+            is_fresh=is_fresh,
+            lines=responses.read_lines(given),
+            effort=None if given.reasoning is None else given.reasoning.effort,
+            lives_ms=self._lives_ms if given.store else 0,
+        )
+        run = await self._submit(request, caller, asked)
+        headers = _headers(run, ignored)
+        if given.stream:
+            return self._streaming(run, responses.ResponseEvents(agent_id, previous), headers)
+        ended = await wait_ended(self._gateway.runtime, run)
+        if ended.state is not RunState.OK:
+            return show_failure(ended)
+        return _json(responses.show_response(ended, agent_id, previous), headers)
+
+    async def _response(self, request: Request) -> Response:
+        await self._login(request, Scope.READ)
+        run = await self._run_of(request.path_params["id"])
+        return _json(responses.show_response(run, SessionKey.stored(run.session_key).agent), {})
+
+    async def _run_of(self, response_id: str) -> Run:
+        run = await self._gateway.store.run(response_id.removeprefix(responses.ID_PREFIX))
+        if run is None or not response_id.startswith(responses.ID_PREFIX):
+            raise RunNotFound(f"there is no response {response_id[:80]!r}", param="previous_response_id")
+        return run
+
+    async def _continued(self, agent_id: str, previous: str) -> SessionKey:
+        """Name the session of an earlier response.
+
+        Raises:
+            RunNotFound: there is no such response, or its session is gone.
+            InvalidRequest: it is another agent's.
+        """
+        run = await self._run_of(previous)
+        session = await self._gateway.store.session(run.session_key)
+        if session is None or session.archived_at is not None or run.session_id not in (None, session.session_id):
+            raise RunNotFound(
+                f"the session of {previous[:80]!r} is gone (gateway.http.sessionTtl says how long one is kept): "
+                "send the whole conversation instead",
+                param="previous_response_id",
+            )
+        if session.agent_id != agent_id:
+            raise InvalidRequest(f"{previous[:80]!r} is a response of {session.agent_id!r}", param="model")
+        return SessionKey.stored(run.session_key)
+
+    async def _key(self, agent_id: str, name: str | None) -> tuple[SessionKey, bool]:
+        """Name the session; also tells whether it is made for this request."""
+        if not name:
+            return SessionKey.openai(agent_id, str(uuid.uuid4())), True
+        if name.startswith("agent:"):
+            return await address_for_message(self._gateway, name, agent_id), False
+        return SessionKey.openai(agent_id, name), False
+
+    async def _submit(self, request: Request, caller: Caller, asked: Asked) -> Run:
+        question = build_question(asked.lines, remembers=not asked.is_fresh)
+        run_id = read_idempotency_key(request.headers.get("idempotency-key"), "Idempotency-Key")
+        # A fresh session's key is new each time; what is asked is the same.
+        place = (request.url.path, asked.agent_id if asked.is_fresh else str(asked.key))
+        wanted = RunRequest(
+            key=asked.key,
+            content=question.content,
+            provenance=Provenance(kind=ProvenanceKind.EXTERNAL_USER),
+            instructions=question.instructions,
+            thinking=asked.effort and _THINKING.get(asked.effort, asked.effort),
+            session_lives_ms=asked.lives_ms if asked.is_fresh else None,
+            id=run_id,
+            digest=hash_request(caller.token_id, *place, question) if run_id else None,
+            join=None if run_id else self._join(request, hash_request(caller.token_id, *place, await request.body())),
+        )
+        return (await self._gateway.runtime.submit(wanted)).run
+
+    def _join(self, request: Request, digest: str) -> Join:
+        """Say which run a request without a key may be answered by: one that lives, and asked the same.
+
+        Clients repeat a request by themselves when its answer does not come. Where they say that it is a repetition, a
+        run that has just ended counts too: its answer may have been lost, or have come a moment too late.
+        """
+        repeats = request.headers.get("x-stainless-retry-count", "0")
+        is_repeat = repeats.isdecimal() and int(repeats[:9]) > 0
+        return Join(
+            digest=digest,
+            ended_since=self._gateway.clock.now_ms() - REPEATED_WITHIN_MS if is_repeat else None,
+        )
+
+    def _streaming(self, run: Run, form: Form, headers: Mapping[str, str]) -> Response:
+        return StreamingResponse(
+            self._stream(run, form), media_type="text/event-stream", headers={**headers, **_STREAM_HEADERS}
+        )
+
+    async def _stream(self, run: Run, form: Form) -> AsyncIterator[bytes]:
+        yield form.begin(run)
+        try:
+            async with aclosing(follow(self._gateway.runtime, run)) as happenings:
+                async for happening in happenings:
+                    match happening:
+                        case Pause():
+                            yield happening.value.encode()
+                        case str():
+                            yield form.piece(run, happening)
+                        case Run(state=RunState.OK):
+                            yield form.end(happening)
+                        case Run():
+                            yield form.fail(happening, describe_failure(happening))
+        except ShuttingDown as stopping:
+            error = {"message": stopping.message, "type": "server_error", "param": None, "code": stopping.code}
+            yield form.fail(run, error)
+
+
+def _show_model(agent_id: str) -> dict[str, Any]:
+    return {"id": agent_id, "object": "model", "created": 0, "owned_by": "backchannel"}
+
+
+def _headers(run: Run, ignored: Sequence[str]) -> dict[str, str]:
+    headers = {SESSION_HEADER: quote(run.session_key, safe=printable)}
+    if ignored:
+        headers[parameters.IGNORED_HEADER] = ", ".join(quote(name[:64], safe="") for name in ignored[:50])
+    return headers
+
+
+def _json(body: dict[str, Any], headers: Mapping[str, str]) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json", headers=dict(headers))

@@ -1,0 +1,45 @@
+"""What went wrong, in the form that these clients read, and whether they may send the request again.
+
+Their libraries send a request again by themselves after 408, 409, 429 and 5xx. Where the message was taken, that would
+run it once more: such answers are others, and all say `x-should-retry: false` but those after which it is right.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+from backchannel.core.runs import Run, RunState
+from backchannel.errors import GatewayError, UnknownAgent
+from backchannel.gateway.events import error_of
+
+NO_RETRY = {"x-should-retry": "false"}
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+def show_openai_error(error: GatewayError, status: int, headers: dict[str, str]) -> Response:
+    """Show an error as an answer."""
+    if isinstance(error, UnknownAgent):
+        status = 404
+    body = {
+        "message": error.message,
+        "type": _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),
+        "param": error.details.get("param"),
+        "code": "model_not_found" if isinstance(error, UnknownAgent) else error.code,
+    }
+    return JSONResponse({"error": body}, status_code=status, headers=headers if error.retryable else headers | NO_RETRY)
+
+
+def describe_failure(run: Run) -> dict[str, Any]:
+    """Say why a run did not end well."""
+    return {"message": error_of(run), "type": "run_failed", "param": None, "code": run.error_code}
+
+
+def show_failure(run: Run) -> Response:
+    """Show a run that did not end well: it was stopped, what it depends on failed, or the gateway did."""
+    status = 422
+    if run.state is RunState.ERROR:
+        status = 424 if run.error_code == "model_failed" else 500
+    return JSONResponse({"error": describe_failure(run)}, status_code=status, headers=NO_RETRY)

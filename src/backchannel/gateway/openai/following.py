@@ -1,0 +1,122 @@
+"""Following a run for one client: its reply as it grows, and the run once it has ended.
+
+Events are hints and the row is the truth: whatever was streamed, the rest of the committed reply comes last. A client
+that reads slowly makes nothing pile up but the reply itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from enum import Enum
+
+from backchannel.core.control_words import is_control_word
+from backchannel.core.runs import Run, RunState
+from backchannel.runtime.events import Event, ReplyGrew
+from backchannel.runtime.supervisor import Runtime
+
+KEEP_ALIVE_S = 15.0
+"""How long a stream may be silent: proxies cut connections that say nothing."""
+_WAIT_S = 3600.0
+
+
+class Pause(Enum):
+    """Nothing was said for a while."""
+
+    PAUSE = ": keep-alive\n\n"
+
+
+def shown_reply(run: Run) -> str:
+    """Give the reply of a run as people see it: a word that is meant for the gateway alone is not for them."""
+    reply = run.reply or ""
+    return "" if is_control_word(reply) else reply
+
+
+async def wait_ended(runtime: Runtime, run: Run) -> Run:
+    """Wait for a run to end, however long that takes.
+
+    Raises:
+        ShuttingDown: the gateway stopped first; the run goes on at its next start.
+    """
+    while not run.is_finished:
+        run = await runtime.wait(run.id, _WAIT_S)
+    return run
+
+
+class Pieces:
+    """What is left to send of a reply that grows, step by step; what was sent cannot be taken back."""
+
+    def __init__(self) -> None:
+        self._step = -1
+        self._sent = ""
+        self._pending: list[str] = []
+        self._has_sent = False
+
+    def grew(self, step: int, text: str) -> None:
+        """Take the whole text so far of a step; one that an attempt has begun anew waits for the end."""
+        if step != self._step:
+            self._step, self._sent = step, ""
+        if text.startswith(self._sent):
+            self._add(text[len(self._sent) :], follows=bool(self._sent))
+            self._sent = text
+
+    def end(self, run: Run) -> None:
+        """Take the reply that was committed."""
+        reply = shown_reply(run)
+        self.grew(run.step - 1, reply)
+        if not reply.startswith(self._sent):
+            self._add(reply, follows=False)
+
+    def _add(self, text: str, *, follows: bool) -> None:
+        if text:
+            self._pending.append(text if follows or not self._has_sent else f"\n\n{text}")
+            self._has_sent = True
+
+    def take(self) -> str:
+        text = "".join(self._pending)
+        self._pending.clear()
+        return text
+
+
+async def follow(runtime: Runtime, run: Run) -> AsyncGenerator[str | Pause | Run, None]:
+    """Give pieces of the reply, pauses, and last the run as it ended.
+
+    Raises:
+        ShuttingDown: the gateway stopped first.
+    """
+    pieces, changed = Pieces(), asyncio.Event()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, ReplyGrew) and event.run.id == run.id:
+            pieces.grew(event.run.step, event.text)
+            changed.set()
+
+    def wake(task: asyncio.Task[Run]) -> None:
+        changed.set()
+        if not task.cancelled():
+            task.exception()  # whoever still listens is told below; a client that has gone need not be
+
+    unlisten = runtime.hub.listen(hear)
+    ended = asyncio.create_task(wait_ended(runtime, run))
+    ended.add_done_callback(wake)
+    try:
+        while not ended.done():
+            try:
+                async with asyncio.timeout(KEEP_ALIVE_S):
+                    await changed.wait()
+            except TimeoutError:
+                yield Pause.PAUSE
+                continue
+            changed.clear()
+            if text := pieces.take():
+                yield text
+        last = ended.result()
+        if last.state is RunState.OK:
+            pieces.end(last)
+        if text := pieces.take():
+            yield text
+        yield last
+    finally:
+        # Nothing is awaited here: a client that goes away cancels whatever its stream waits for.
+        unlisten()
+        ended.cancel()
