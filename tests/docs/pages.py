@@ -5,7 +5,7 @@ A snippet is a fenced block. What its language means here:
 - `python`: a whole program, run in a folder with the state folder `.state` of a running gateway.
 - `console`: lines `$ command`, each followed by what it prints; `…` stands for anything.
 - `json5`: a whole configuration.
-- `sh`, `text`, `ini`, `json`: shown only.
+- `sh`, `text`, `ini`, `json`, `yaml`: shown only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SHOWN_ONLY = ("sh", "text", "ini", "json")
+SHOWN_ONLY = ("sh", "text", "ini", "json", "yaml")
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -56,6 +56,7 @@ class Condition:
     troubles: Troubles
     problems: list[Problem]
     refusal: str | None
+    free_bytes: int
 
     @property
     def word(self) -> str:
@@ -77,7 +78,7 @@ async def examine(gateway: Gateway) -> Condition:
         free_bytes=await asyncio.to_thread(_free_bytes, gateway.config.state_dir),
         refusal=refusal,
     )
-    return Condition(seen.troubles, [problem for check in CHECKS for problem in check(seen)], refusal)
+    return Condition(seen.troubles, [problem for check in CHECKS for problem in check(seen)], refusal, seen.free_bytes)
 
 
 def _free_bytes(folder: Path) -> int:

@@ -100,6 +100,8 @@ class Web:
             await self._http(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        if scope["type"] == "http":
+            send = self.metrics.tally.watch(scope, send)
         try:
             self._see_client(scope, headers)
             if len(headers.getlist("host")) > 1:

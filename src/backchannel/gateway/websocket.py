@@ -27,6 +27,7 @@ from backchannel.errors import (
     ProtocolMismatch,
     ScopeMissing,
     ShuttingDown,
+    Unauthorized,
     Unavailable,
     UnknownMethod,
 )
@@ -100,6 +101,7 @@ class Door:
         self.desk = desk
         self.limits = limits
         self.rows = Rows(gateway.parts)
+        self.failed_logins = 0
         self._open: set[Connection] = set()
         self._logged_in = 0
         self._is_empty = asyncio.Event()
@@ -313,7 +315,11 @@ class Connection:
         if asked.role not in ("operator", "node"):
             raise InvalidRequest(f"unknown role {asked.role[:64]!r} (expected operator or node)", param="role")
         token = asked.auth.token if asked.auth else None
-        caller = await self._door.access.login(token, self._address)
+        try:
+            caller = await self._door.access.login(token, self._address)
+        except Unauthorized:
+            self._door.failed_logins += 1
+            raise
         caller = caller.with_scopes(asked.scopes)
         return self._as_node(caller, asked.node_id) if asked.role == "node" else caller
 

@@ -22,6 +22,8 @@ class Troubles(msgspec.Struct, frozen=True, kw_only=True):
     runs_set_aside: int
     next_resume_at: int | None
     """When the first of them is tried again."""
+    jobs: int
+    """How many cron jobs there are."""
     jobs_stopped: list[str]
     """Cron jobs that have no next time where there should be one."""
 
@@ -36,6 +38,7 @@ def look(tx: Tx, since: int) -> Troubles:
         runs_failed=runs_failed,
         runs_set_aside=runs_set_aside,
         next_resume_at=next_resume_at,
+        jobs=required(tx.one("SELECT count(*) FROM cron_jobs"))[0],
         jobs_stopped=[id_ for (id_,) in tx.all("SELECT id FROM cron_jobs WHERE error IS NOT NULL ORDER BY id")],
     )
 
