@@ -123,7 +123,7 @@ def _kill_and_restart(reader: Reader) -> None:
 
 def _wait_for_run(reader: Reader) -> None:
     deadline = time.monotonic() + 10
-    while "running" not in reader.do("backchannel runs --state running").stdout:
+    while "running" not in reader.do("backchannel runs --status running").stdout:
         assert time.monotonic() < deadline, "no run began"
 
 

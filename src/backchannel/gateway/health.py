@@ -150,18 +150,18 @@ def _deliveries(seen: Seen) -> Iterator[Problem]:
     counts = seen.troubles.deliveries
     if failed := counts.get("failed", 0):
         message = f"{_count(failed, 'delivery', 'deliveries')} did not arrive."
-        hint = "`backchannel deliveries --state failed` lists them; each can be sent again, re-routed or dropped."
+        hint = "`backchannel deliveries --status failed` lists them; each can be sent again, re-routed or dropped."
         yield Problem(code="deliveries_failed", message=message, hint=hint)
     if uncertain := counts.get("uncertain", 0):
         message = f"Of {_count(uncertain, 'delivery', 'deliveries')} nobody knows whether they arrived."
-        hint = "`backchannel deliveries --state uncertain` lists them; a retry may post one twice."
+        hint = "`backchannel deliveries --status uncertain` lists them; a retry may post one twice."
         yield Problem(code="deliveries_uncertain", message=message, hint=hint)
 
 
 def _runs(seen: Seen) -> Iterator[Problem]:
     if failed := seen.troubles.runs_failed:
         message = f"{_count(failed, 'run', 'runs')} failed in the last 24 hours."
-        hint = "`backchannel runs --state error --state timeout` lists them, and `runs show <id>` tells why."
+        hint = "`backchannel runs --status error --status timeout` lists them, and `runs show <id>` tells why."
         yield Problem(code="runs_failed", message=message, hint=hint)
     if aside := seen.troubles.runs_set_aside:
         message = f"{_count(aside, 'run', 'runs')} in which the process died again and again wait for another try."
