@@ -226,8 +226,8 @@ def test_a_command_asks_only_the_gateway_of_its_own_state_folder(program: Progra
         with pytest.raises(BlockingIOError):
             listener.accept()
 
-    assert [each.returncode for each in done] == [3, 3, 3]
-    assert all(f"No gateway runs on the state folder {other.state}" in each.stderr for each in done)
+    assert [each.returncode for each in done] == [3, 3, 0]  # the last waits for the gateway until its client goes away
+    assert all(f"No gateway runs on the state folder {other.state}" in each.stderr for each in done[:2])
 
 
 def test_a_gateway_that_was_killed_is_not_looked_for_where_it_was(program: Program) -> None:

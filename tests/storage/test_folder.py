@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from backchannel.errors import StartupError, StateFolderInUse
 from backchannel.gateway.app import Gateway
-from backchannel.storage.folder import StateFolder
+from backchannel.storage.folder import StateFolder, holder_of
 
 HOLDER = """
 import sys
@@ -160,3 +162,15 @@ def test_a_folder_that_somebody_wants_in_git_is_not_taken_out_again(tmp_path: Pa
     StateFolder.hold(tmp_path).release()
 
     assert not (tmp_path / ".gitignore").exists()
+
+
+def test_who_holds_a_folder_can_be_looked_up_without_a_start_being_refused(tmp_path: Path) -> None:
+    assert holder_of(tmp_path) is None
+    with another_process(tmp_path) as holder:
+        assert holder_of(tmp_path) == str(holder.pid)
+    assert holder_of(tmp_path) is None
+
+    with (tmp_path / "lock").open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.03, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        StateFolder.hold(tmp_path).release()

@@ -20,6 +20,7 @@ import msgspec
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.sync.client import ClientConnection, connect
 
+from backchannel.cli.absence import say_why
 from backchannel.cli.options import Options
 from backchannel.cli.output import patience
 from backchannel.errors import GatewayError
@@ -84,7 +85,7 @@ def find_gateway(options: Options) -> Place:
         config = options.load_config()
         url = url or load_address(config.state_dir)
         if url is None:
-            raise NoGateway(f"No gateway runs on the state folder {config.state_dir}. Start one with: {start}")
+            raise NoGateway(say_why(config, start))
         token = token or config.gateway.auth.token or _load(config.state_dir / "token")
     return Place(_websocket_url(url), token, start)
 

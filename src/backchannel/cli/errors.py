@@ -68,8 +68,9 @@ def next_step(error: GatewayError, options: Options) -> str | None:
     match reason_of(error):
         case "AUTH_TOKEN_MISMATCH":
             return (
-                "The token is taken from BACKCHANNEL_TOKEN, else from the configuration, else from the file `token` "
-                "in the state folder; --state names the folder that the gateway uses."
+                f"{_who_serves(options)}The token is taken from BACKCHANNEL_TOKEN, else from the configuration, else "
+                "from the file `token` in the state folder; --state names the folder that the gateway uses. An "
+                "application that serves its folder has a token of its own: set BACKCHANNEL_TOKEN."
             )
         case "scope_missing":
             scope = str(error.details.get("scope", "operator.admin")).removeprefix("operator.")
@@ -81,3 +82,10 @@ def next_step(error: GatewayError, options: Options) -> str | None:
         case "unknown_method" | "PROTOCOL_MISMATCH":
             return "The gateway is of another version than this program: restart it."
     return None
+
+
+def _who_serves(options: Options) -> str:
+    from backchannel.storage.address import load_address
+
+    address = None if options.url else load_address(options.where.state_dir)
+    return f"The state folder {options.where.state_dir} is served at {address}. " if address else ""

@@ -14,7 +14,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -24,7 +23,6 @@ from backchannel.errors import StartupError
 from backchannel.gateway import descriptors
 from backchannel.gateway.auth import OperatorToken, check_bind, load_operator_token
 from backchannel.gateway.server import Listening, listening
-from backchannel.storage.address import Address
 from backchannel.storage.folder import StateFolder
 
 if TYPE_CHECKING:
@@ -47,9 +45,8 @@ async def serve(gateway: Gateway, on_ready: Callable[[Listening, OperatorToken],
     with _stop_signals() as stop:
         check_start(gateway)
         async with gateway, _listening(gateway) as (place, token):
-            with _address_file(gateway.config.state_dir, place.url):
-                on_ready(place, token)
-                await _until_stopped(gateway, stop)
+            on_ready(place, token)
+            await _until_stopped(gateway, stop)
 
 
 def check_start(gateway: Gateway) -> None:
@@ -88,21 +85,6 @@ async def _listening(gateway: Gateway) -> AsyncIterator[tuple[Listening, Operato
         if token.is_new:
             (state_dir / "token").unlink(missing_ok=True)  # nobody has seen it, so the next start makes and shows one
         raise
-
-
-@contextmanager
-def _address_file(state: Path, url: str) -> Iterator[None]:
-    """Say where the gateway listens for as long as it does. Without that, clients on this machine need `--url`."""
-    try:
-        address = Address.hold(state, url)
-    except OSError as error:
-        log.warning("the address file is not written: clients need --url", folder=str(state), error=str(error))
-        yield
-        return
-    try:
-        yield
-    finally:
-        address.release()
 
 
 @contextmanager

@@ -7,8 +7,10 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
 import uvicorn
 
 from backchannel.errors import StartupError
@@ -17,9 +19,12 @@ from backchannel.gateway.auth import check_bind
 from backchannel.gateway.http import Web
 from backchannel.gateway.transport import HttpProtocol, WebSocketProtocol
 from backchannel.gateway.websocket import Limits
+from backchannel.storage.address import Address
 
 if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway
+
+log = structlog.get_logger(__name__)
 
 GRACE_S = 3
 """How long clients are waited for when the gateway stops."""
@@ -45,7 +50,7 @@ class Listening:
 
 @asynccontextmanager
 async def listening(gateway: Gateway, operator_token: str, *, limits: Limits | None = None) -> AsyncIterator[Listening]:
-    """Serve a gateway at its configured host and port.
+    """Serve a gateway at its configured host and port, where the commands of this machine then find it.
 
     Leaving tells all clients that the gateway stops, and closes their connections.
 
@@ -60,10 +65,27 @@ async def listening(gateway: Gateway, operator_token: str, *, limits: Limits | N
     serving = asyncio.create_task(server.serve(sockets=[bound]), name="http server")
     try:
         await server.wait_started(serving)
-        yield Listening(settings.host, bound.getsockname()[1], web)
+        place = Listening(settings.host, bound.getsockname()[1], web)
+        with _address_file(gateway.config.state_dir, place.url):
+            yield place
     finally:
         server.stop()
         await serving
+
+
+@contextmanager
+def _address_file(state: Path, url: str) -> Iterator[None]:
+    """Say where the gateway listens for as long as it does. Without that, clients on this machine need `--url`."""
+    try:
+        address = Address.hold(state, url)
+    except OSError as error:
+        log.warning("the address file is not written: clients need --url", folder=str(state), error=str(error))
+        yield
+        return
+    try:
+        yield
+    finally:
+        address.release()
 
 
 def _bind(host: str, port: int) -> socket.socket:

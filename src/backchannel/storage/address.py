@@ -5,8 +5,7 @@ the file behind, and by then anybody may listen on that port: a client that beli
 token. So the gateway keeps the file locked while it listens, and the kernel frees the lock when it dies.
 
 To look, a client takes a shared lock for an instant. That cannot get in the way of a gateway that starts: each start
-makes a new file and locks it before it has a name that a client could open. (The folder's own lock could not be looked
-at so: whoever holds it for an instant refuses a start in that instant.)
+makes a new file and locks it before it has a name that a client could open.
 """
 
 from __future__ import annotations

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from backchannel.errors import StartupError, StateFolderInUse
+
+_TRIES, _PAUSE_S = 5, 0.02
 
 
 class StateFolder:
@@ -78,6 +81,18 @@ class StateFolder:
         return self.agents / agent_id / "sessions" / f"{session_id}.jsonl"
 
 
+def holder_of(path: Path) -> str | None:
+    """Tell which process holds a folder, by its number; None means that none does."""
+    try:
+        with (path / "lock").open(encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _number_in(path / "lock")
+    except OSError:
+        return None
+    return None
+
+
 class _Held(Exception):
     """Another process holds a lock; the text is its number."""
 
@@ -92,17 +107,34 @@ def _lock(file: Path) -> int:
     """Take a lock that the kernel frees when this process dies."""
     lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock_soon(lock)
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
     except BlockingIOError:
-        holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
         os.close(lock)
-        raise _Held(holder) from None
+        raise _Held(_number_in(file)) from None
     except OSError:
         os.close(lock)
         raise
     return lock
+
+
+def _lock_soon(lock: int) -> None:
+    """Take a lock, past those who only look at it for an instant, as `holder_of` does.
+
+    Raises:
+        BlockingIOError: somebody keeps it.
+    """
+    for _ in range(_TRIES):
+        with suppress(BlockingIOError):
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(_PAUSE_S)
+    return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _number_in(lock: Path) -> str:
+    with lock.open("rb") as file:
+        return file.read(20).decode(errors="replace").strip() or "unknown"
 
 
 def database_file(url: str) -> Path:

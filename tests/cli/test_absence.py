@@ -1,0 +1,99 @@
+"""Who holds a state folder, as a command tells it: nobody, an application without a door, or one that serves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from .program import PATIENCE_S, Program
+
+APPLICATION = """
+import asyncio, sys
+from backchannel import Gateway
+from backchannel.gateway.server import listening
+
+gateway = Gateway.open({"gateway": {"port": 0}}, state=sys.argv[1])
+
+@gateway.agent("main")
+async def clerk(run):
+    return f"clerk: {run.text}"
+
+async def wait():
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+async def main():
+    async with gateway:
+        await gateway.ask("main", "one teapot")
+        if len(sys.argv) == 2:
+            await wait()
+        else:
+            async with listening(gateway, sys.argv[2]):
+                await wait()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def _application(program: Program, *words: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", APPLICATION, str(program.state), *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.communicate(timeout=PATIENCE_S)
+
+
+def test_an_application_without_a_door_is_named_and_up_is_not_advised(program: Program) -> None:
+    with _application(program) as process:
+        told = program.run("runs")
+
+    assert told.returncode == 3
+    assert f"A program (process {process.pid}) uses the state folder {program.state} and listens nowhere" in told.stderr
+    assert "up" not in told.stderr.split()
+
+
+def test_an_application_that_serves_is_found_by_its_folder(program: Program) -> None:
+    with _application(program, "a-token-of-its-own"):
+        shown = program.run("chat", "two cups", BACKCHANNEL_TOKEN="a-token-of-its-own")
+        refused = program.run("runs")
+
+    assert shown.stdout == "clerk: two cups\n"
+    assert refused.returncode == 4
+    assert f"The state folder {program.state} is served at http://127.0.0.1:" in refused.stderr
+    assert "set BACKCHANNEL_TOKEN" in refused.stderr
+
+
+def test_on_the_folder_of_an_application_that_ended_up_is_not_advised(program: Program) -> None:
+    with _application(program):
+        pass
+    told = program.run("runs")
+
+    assert told.returncode == 3
+    assert "An application brings these agents as functions: main. Start it" in told.stderr
+    assert "backchannel" not in told.stderr.replace(str(program.home), "")
+
+
+def test_an_ordinary_folder_says_how_to_start_a_gateway_also_after_one_ran(program: Program) -> None:
+    with program.up():
+        pass
+    told = program.run("runs")
+
+    assert told.stderr.strip().endswith(f"--state {program.state} up")
+
+
+@pytest.mark.parametrize("damage", ["", "not a database at all, and long enough to be looked at"])
+def test_a_database_that_cannot_be_read_does_not_hide_that_nobody_is_there(program: Program, damage: str) -> None:
+    program.state.mkdir()
+    (program.state / "backchannel.db").write_text(damage)
+
+    assert "No gateway runs on the state folder" in program.run("runs").stderr
