@@ -62,7 +62,7 @@ def test_notes_stand_between_result_and_stats() -> None:
 )
 def test_the_status_is_the_runs_own_whatever_the_model_says(state: RunState, word: str) -> None:
     lines = post_text(done(spawned(), state), "Status: unheard of", FINDINGS).split("\n")
-    assert lines[:2] == [f"Status: {word}", "Result: Status: unheard of"]
+    assert lines[:2] == [f"Status: {word}", "Result: unheard of"]
 
 
 SILENCES = [None, "", " \n\t", *CONTROL_WORDS, *(f" {word}\n" for word in CONTROL_WORDS)]

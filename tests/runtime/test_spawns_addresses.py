@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from backchannel.agents.scripted import call
 from backchannel.core.runs import RunKind
-from backchannel.core.sessions import Address, SessionPatch
+from backchannel.core.sessions import Address, SessionPatch, write_address
 from tests.channels.desk import Desk, desk
 from tests.support.children import PATIENCE_S, Cast, Family, Gate, spawn
 from tests.support.far_end import Break, FarEnd, Fault, event, signed
 from tests.support.gateways import MAIN, request, session_of, stored
+from tests.support.talks import A, B, Player, send
+from tests.support.talks import config as talk_config
 from tests.tools.door import doors
 from tests.tools.shelf import Shelf
 
@@ -308,3 +311,33 @@ async def test_a_webchat_requester_sees_the_result_as_a_chat_event(tmp_path: Pat
         assert (await stored(open_doors.gateway, receipt["runId"])).kind is RunKind.CHILD
         history = await client.ask("chat.history", sessionKey="main")
         assert [m["role"] for m in history["messages"]][-1] == "user"
+
+
+async def test_what_a_webchat_asked_for_comes_back_there_though_another_chat_wrote_before(tmp_path: Path) -> None:
+    cast = Cast(person=[[spawn("dig")]])
+    shelf = Shelf(tmp_path / "state")
+    shelf.session("agent:main:main", "hello", delivery_context=write_address(Address(channel="desk", to="C-1")))
+    settings = {"agents": {"list": [{"id": "main", "model": "scripted/test"}]}}
+    async with doors(shelf, settings, cast.model) as open_doors:
+        client = open_doors.client
+        await client.ask("chat.send", sessionKey="main", message="go")
+        async with asyncio.timeout(PATIENCE_S):
+            await client.event("delivery", state="sent", channel="webchat")
+        (receipt,) = (await client.ask("deliveries.list"))["deliveries"]
+        assert (receipt["channel"], receipt["text"][:15]) == ("webchat", "Status: success")
+        row = await client.ask("sessions.describe", key="main")
+        assert row["session"]["lastTo"] == "C-1", "webchat never changes the return address"
+
+
+async def test_what_a_turn_starts_answers_to_the_chat_that_the_send_came_from(tmp_path: Path) -> None:
+    a = Player("a", person=send(B), turn=[[call("sessions_spawn", task="dig")], "REPLY_SKIP"])
+    b = Player("b", request="fine")
+    shelf = Shelf(tmp_path / "state")
+    shelf.session(A, "hello", delivery_context=write_address(Address(channel="desk", to="C-1")))
+    async with doors(shelf, talk_config("a", "b"), a.model, b.model) as open_doors:
+        client = open_doors.client
+        await client.ask("chat.send", sessionKey=A, message="go")
+        async with asyncio.timeout(PATIENCE_S):
+            await client.event("delivery", state="sent", channel="webchat")
+        listed = (await client.ask("deliveries.list", sessionKey=A))["deliveries"]
+        assert [receipt["channel"] for receipt in listed if "text" in receipt] == ["webchat"]

@@ -110,6 +110,10 @@ def state(tmp_path: Path) -> Path:
     return shelf.state
 
 
+def _text_of(file: Path) -> str:
+    return file.read_text()
+
+
 # `cleanup: "delete"`
 
 
@@ -149,6 +153,23 @@ async def test_delete_archives_however_the_child_ended(state: Path, says: dict[s
         child = (await home.spawned("dig", cleanup="delete"))["childSessionKey"]
         await home.archived(child)
         assert home.spawn_receipts() == [receipt]
+
+
+@pytest.mark.parametrize("cleanup", ["delete", "keep"])
+async def test_the_transcript_that_a_post_names_can_be_opened(state: Path, cleanup: str) -> None:
+    chat = Chat()
+    chat.gate.clear()
+    async with house(state, chat=chat) as home:
+        child = (await home.spawned("dig", cleanup=cleanup))["childSessionKey"]
+        await home.until("SELECT 1 FROM deliveries WHERE state = 'sending'")
+        home.clock.move_on(90)  # the chat takes its time
+        chat.gate.set()
+        await home.until("SELECT 1 FROM deliveries WHERE state = 'sent'")
+        if cleanup == "delete":
+            await home.archived(child)
+    (post,) = chat.texts
+    named = Path(post.rpartition("transcript ")[2])
+    assert "dig" in _text_of(named)
 
 
 async def test_delete_archives_a_child_that_nobody_could_be_told_of(tmp_path: Path) -> None:

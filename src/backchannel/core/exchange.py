@@ -98,6 +98,7 @@ def open_exchange(
         address=request.address if is_deliverable(request.address) else None,
         is_waiting=request.is_waiting,
         run_id=request.run_id,
+        reply_to=request.reply_to,
     )
     return exchange, (primary_run(exchange),)
 

@@ -65,6 +65,7 @@ def _run(exchange: Exchange, kind: RunKind, texts: tuple[str, ...], provenance: 
         provenance=provenance,
         chain=exchange.chain,  # turns and announces keep the hop of their send
         has_tools=kind is not RunKind.ANNOUNCE,
+        reply_to=exchange.reply_to if exchange.speaker is exchange.requester else None,
     )
 
 

@@ -76,6 +76,8 @@ class SendRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The target's return address."""
     origin: Lineage | None
     """Where the calling run stands; None for a call from outside."""
+    reply_to: Address | None = None
+    """Where the calling run replies to."""
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +118,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """A reset stops the announce run that is open; another follows."""
     outcome: ExchangeOutcome | None = None
     reason: str | None = None
+    reply_to: Address | None = None
+    """Where the run that asked replies to: what the requester starts in its turns answers there too."""
 
     @property
     def is_left(self) -> bool:
@@ -223,6 +227,8 @@ class QueueRun(msgspec.Struct, frozen=True, kw_only=True):
     chain: Chain
     has_tools: bool = True
     deliver: bool = False
+    reply_to: Address | None = None
+    """Where what it starts answers to; None is the session's return address."""
 
 
 class AbortRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from backchannel.core.fences import fenced, joined
 from backchannel.core.headers import quote_name
 from backchannel.core.redaction import redact_opening
 from backchannel.core.runs import RunState
+from backchannel.core.spawn_reports import Report, read_report
 from backchannel.core.spawn_values import Findings, Spawn
 
 ANNOUNCE_LINE = "[Sub-agent, announce step]"
@@ -47,21 +48,28 @@ def announce_prompt(spawn: Spawn) -> str:
 def post_text(spawn: Spawn, announced: str | None, findings: Findings, note: str | None = None) -> str:
     """Write the post of a child that has ended."""
     status = spawn.status or RunState.ERROR
+    report = _report(announced, findings)
     return joined(
         f"Status: {_STATUS.get(status, status.value)}",
-        f"Result: {_result(announced, findings)}",
-        *_notes(spawn, note),
+        f"Result: {report.result}",
+        *_notes(spawn, note, report.notes),
         f"Stats: {stats_line(spawn, findings)}",
     )
 
 
-def _result(announced: str | None, findings: Findings) -> str:
+def _report(announced: str | None, findings: Findings) -> Report:
+    """Give the first result that says anything, and the notes of whatever was looked at on the way."""
+    notes: list[str] = []
     for said in (announced, findings.last_text):
-        if said is not None and not is_silent(said):
-            return said.strip()
+        if said is None or is_silent(said):
+            continue
+        report = read_report(said)
+        notes += [report.notes] if report.notes and report.notes not in notes else []
+        if not is_silent(report.result):
+            return Report(report.result, "\n".join(notes))
     if findings.tool_result is not None and not is_silent(findings.tool_result):
-        return _opening(findings.tool_result.strip())
-    return _NOT_AVAILABLE
+        return Report(_opening(findings.tool_result.strip()), "\n".join(notes))
+    return Report(_NOT_AVAILABLE, "\n".join(notes))
 
 
 def _opening(text: str) -> str:
@@ -70,11 +78,13 @@ def _opening(text: str) -> str:
     return redact_opening(text, _LONGEST)[0] + (f"… ({more} characters more)" if more > 0 else "")
 
 
-def _notes(spawn: Spawn, note: str | None) -> tuple[str, ...]:
+def _notes(spawn: Spawn, note: str | None, of_child: str) -> tuple[str, ...]:
     # Errors are the words of tools and libraries, which say more than a chat should read.
     told = [text.strip() for text in (spawn.error, note) if text]
     known = [_opening(text) for text in told if text and text != spawn.status]  # "aborted" is said above
-    return (f"Notes: {'; '.join(known)}",) if known else ()
+    ours = ["; ".join(known)] if known else []
+    whole = "\n".join([*ours, *([of_child] if of_child else [])])
+    return (f"Notes: {whole}",) if whole else ()
 
 
 def stats_line(spawn: Spawn, findings: Findings) -> str:
@@ -86,7 +96,7 @@ def stats_line(spawn: Spawn, findings: Findings) -> str:
         f"model {findings.model or _UNKNOWN}",
         f"sessionKey {spawn.child}",
         f"sessionId {findings.session_id or _UNKNOWN}",
-        f"transcript {spawn.transcript or _UNKNOWN}",
+        f"transcript {findings.archived_transcript or spawn.transcript or _UNKNOWN}",
     ]
     return " • ".join(facts)
 

@@ -111,6 +111,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     """The model that really answered."""
     session_id: str | None = None
+    archived_transcript: str | None = None
+    """The file that its transcript will be, if the child is archived as soon as its post has arrived."""
 
 
 # What happens

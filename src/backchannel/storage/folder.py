@@ -6,6 +6,7 @@ import fcntl
 import os
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
@@ -155,3 +156,9 @@ def _unwritable(path: Path, error: OSError) -> StartupError:
     return StartupError(
         f"the state folder {path} cannot be written ({error.strerror}): check its owner, or name another with --state"
     )
+
+
+def archived_path(path: Path, at_ms: int) -> Path:
+    """Name the file of an archived session."""
+    stamp = datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+    return path.with_name(f"{path.name}.deleted.{stamp}")

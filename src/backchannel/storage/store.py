@@ -18,12 +18,12 @@ from backchannel.core.facts import Fact
 from backchannel.core.keys import KeyScheme
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, Unavailable
-from backchannel.storage.folder import StateFolder
+from backchannel.storage.folder import StateFolder, archived_path
 from backchannel.storage.migrations import prepare_sqlite
 from backchannel.storage.sqlite import Faults, SqliteDriver
 from backchannel.storage.transactions import recovery
 from backchannel.storage.transactions.deliveries import NoOutlets, Outlets
-from backchannel.storage.transcripts import Transcripts, archived_path
+from backchannel.storage.transcripts import Transcripts
 from backchannel.storage.units.cron import CronUnits
 from backchannel.storage.units.deliveries import DeliveryUnits
 from backchannel.storage.units.exchanges import ExchangeUnits

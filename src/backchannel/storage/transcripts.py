@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -24,6 +23,7 @@ import structlog
 from backchannel.core.facts import Fact, MessageAppended, TranscriptClosed
 from backchannel.core.keys import SessionKey
 from backchannel.errors import Unavailable
+from backchannel.storage.folder import archived_path
 from backchannel.storage.sqlite import SqliteTx, connect
 from backchannel.storage.transactions import exports, messages
 from backchannel.storage.tx import Tx
@@ -175,16 +175,14 @@ class Transcripts:
 def _closed_lately(tx: Tx) -> list[TranscriptClosed]:
     """Name the transcripts that the process before this one closed: it may have died before it renamed their files."""
     rows = tx.all(
-        "SELECT key, session_id, ended_at FROM session_ids WHERE end_reason = 'deleted' AND ended_at >= "
-        "(SELECT coalesce(max(started_at), 0) FROM processes WHERE number < (SELECT max(number) FROM processes))"
+        "WITH last(start) AS (SELECT coalesce(max(started_at), 0) FROM processes "
+        "WHERE number < (SELECT max(number) FROM processes)) "
+        "SELECT key, session_id, ended_at FROM session_ids, last WHERE end_reason = 'deleted' AND ended_at >= start "
+        # One that was archived as of an earlier time is known by its row.
+        "UNION SELECT key, session_id, archived_at FROM sessions, last "
+        "WHERE archived_at IS NOT NULL AND updated_at >= start"
     )
     return [TranscriptClosed(*row) for row in rows]
-
-
-def archived_path(path: Path, at_ms: int) -> Path:
-    """Name the file of an archived session."""
-    stamp = datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-    return path.with_name(f"{path.name}.deleted.{stamp}")
 
 
 def _write_anew(tx: Tx, session_id: str, path: Path) -> _End:

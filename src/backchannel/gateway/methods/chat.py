@@ -11,7 +11,7 @@ from backchannel.core.commands import Command, CommandReply, Standing, parse
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Provenance, ProvenanceKind
 from backchannel.core.runs import Accepted, RunRequest, RunState
-from backchannel.core.sessions import Session
+from backchannel.core.sessions import WEBCHAT, Session
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import address_for_message, check_agent, find_session, resolve
 from backchannel.gateway.call import Call
@@ -96,6 +96,7 @@ async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
         id=params.idempotency_key,
         digest=digest_of(call.caller, "chat.send", key, params),
         deliver=params.deliver,
+        reply_to=None if params.deliver else WEBCHAT,
         thinking=read_thinking(params.thinking),
         timeout_s=None if params.timeout_ms is None else params.timeout_ms / 1000,
         expected_session_id=params.session_id,

@@ -37,7 +37,8 @@ def _tidy(tx: Tx, spawn: Spawn, now: int, *, at: int) -> None:
     if child is None or child.archived_at is not None or child.deleting or not _is_settled(tx, spawn):
         return
     if at <= now and not is_used(tx, child):
-        sessions.archive(tx, child, now)
+        # The post has named the file of one that is archived at once: by the time at which it ended.
+        sessions.archive(tx, child, now, as_of=spawn.ended_at if spawn.rules.deletes else None)
     else:
         timers.set_timer(tx, TIMER, child.key, now + LOOK_AGAIN_MS if at <= now else at, now)
 

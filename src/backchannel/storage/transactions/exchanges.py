@@ -277,6 +277,7 @@ def _request(exchange: Exchange, action: QueueRun) -> RunRequest:
         kind=action.kind,
         id=action.id,
         deliver=action.deliver,
+        reply_to=action.reply_to,
         chain=action.chain,
         exchange_id=exchange.id,
     )

@@ -10,7 +10,7 @@ from backchannel.core.exchange import SendLimits, open_exchange
 from backchannel.core.exchange_values import Exchange, Party, Refused, SendRequest, write_exchange
 from backchannel.core.keys import KeyScheme, Kind, SessionKey, row_channel
 from backchannel.core.runs import FlowCall, Run
-from backchannel.core.sessions import Session
+from backchannel.core.sessions import Session, read_address
 from backchannel.core.waits import Wait
 from backchannel.errors import FenceLost, SessionNotFound, StopRequested
 from backchannel.storage.ids import new_id
@@ -36,8 +36,9 @@ def open_(tx: Tx, ask: Ask, scheme: KeyScheme, limits: SendLimits, check: Check,
         idempotency.find_run(tx, call.run_id, call.digest)  # refuses a key that stands for something else
     if exchanges.find(tx, call.flow_id) is not None:
         return exchanges.look(tx, call.flow_id)
-    if call.calling_run is not None:
-        _check_at_work(runs.need(tx, call.calling_run))
+    calling_run = None if call.calling_run is None else runs.need(tx, call.calling_run)
+    if calling_run is not None:
+        _check_at_work(calling_run)
     target = _target(tx, ask.target, scheme)
     show = chains.shown(scheme)
     request = SendRequest(
@@ -51,6 +52,7 @@ def open_(tx: Tx, ask: Ask, scheme: KeyScheme, limits: SendLimits, check: Check,
         is_waiting=ask.wait_ms > 0,
         address=target.address if target else None,
         origin=chains.lineage(tx, call.calling_run, show),
+        reply_to=None if calling_run is None or calling_run.reply_to is None else read_address(calling_run.reply_to),
     )
     opened = open_exchange(request, _waits(tx, now), limits, show)
     if isinstance(opened, Refused):

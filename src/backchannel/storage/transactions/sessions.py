@@ -206,16 +206,17 @@ def mark_for_deletion(tx: Tx, key: str, now: int) -> Session:
     return required_session(tx, key)
 
 
-def archive(tx: Tx, session: Session, now: int) -> None:
-    """Take a session out of the lists and close its transcript for good."""
-    _end_transcript(tx, session.session_id, "deleted", now)
+def archive(tx: Tx, session: Session, now: int, *, as_of: int | None = None) -> None:
+    """Take a session out of the lists and close its transcript for good; `as_of` is the time in its file's name."""
+    at = now if as_of is None else as_of
+    _end_transcript(tx, session.session_id, "deleted", at)
     tx.run(
         "UPDATE sessions SET archived_at = ?, deleting = 0, updated_at = ? WHERE key = ?",
-        now,
+        at,
         now,
         session.key,
     )
-    tx.tell(TranscriptClosed(session.key, session.session_id, now))
+    tx.tell(TranscriptClosed(session.key, session.session_id, at))
     tx.tell(SessionChanged(session.key, "delete"))
 
 

@@ -8,6 +8,7 @@ note and the wake that it was the last to be waited for.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -39,6 +40,7 @@ from backchannel.core.spawn_values import (
     read_spawn,
     write_spawn,
 )
+from backchannel.storage.folder import archived_path
 from backchannel.storage.ids import new_id
 from backchannel.storage.transactions import (
     barriers,
@@ -229,7 +231,7 @@ def run_ended(tx: Tx, run: Run, now: int) -> None:
         ended = RunEnded(
             run_id=run.id,
             state=run.state,
-            findings=_findings(tx, run),
+            findings=_findings(tx, run, now),
             at=now,
             reply=run.reply,
             error=run.error,
@@ -365,10 +367,11 @@ def _keep_as_note(tx: Tx, wake: Run, now: int) -> None:
 # What rows tell of a child
 
 
-def _findings(tx: Tx, ended: Run) -> Findings:
+def _findings(tx: Tx, ended: Run, now: int) -> Findings:
     """Collect what is known of a child when one of its runs has ended."""
     row = required(tx.one("SELECT body FROM spawns WHERE id = ?", ended.spawn_id))
-    own = runs.need(tx, read_spawn(row[0]).child_run)
+    spawn = read_spawn(row[0])
+    own = runs.need(tx, spawn.child_run)
     tokens_in, tokens_out, cost = required(
         tx.one("SELECT sum(tokens_in), sum(tokens_out), sum(cost) FROM runs WHERE spawn_id = ?", ended.spawn_id)
     )
@@ -382,7 +385,15 @@ def _findings(tx: Tx, ended: Run) -> Findings:
         cost=cost,
         model=own.answered_by,
         session_id=own.session_id,
+        archived_transcript=_archived_transcript(spawn, now),
     )
+
+
+def _archived_transcript(spawn: Spawn, now: int) -> str | None:
+    """Name the file that the transcript will be, of a child that is archived as of its end: see `cleanup.py`."""
+    if spawn.transcript is None or not spawn.rules.deletes:
+        return None
+    return str(archived_path(Path(spawn.transcript), spawn.ended_at or now))
 
 
 def _last_words(tx: Tx, own: Run) -> tuple[str | None, str | None]:
