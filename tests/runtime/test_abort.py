@@ -369,11 +369,12 @@ async def test_a_run_that_waits_for_other_suspects_can_be_aborted_and_then_retri
 
         gateway.add_agent("main", agent)
 
-    async with dying(tmp_path, equip=equip) as gateway:
-        for name in "ab":
-            await gateway.submit(f"agent:main:{name}", name, run_id=name)
-            await begun[name].wait()
-            begun[name].clear()
+    for _ in range(2):
+        async with dying(tmp_path, equip=equip) as gateway:
+            for name in "ab":
+                await gateway.submit(f"agent:main:{name}", name, run_id=name)
+                await begun[name].wait()
+                begun[name].clear()
     async with running(tmp_path, equip=equip) as gateway:
         await begun["a"].wait()
         assert await gateway.runtime.abort("agent:main:b", "b") == ["b"]

@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from backchannel.config.schema_doors import CronJob
 from backchannel.core.delivery import DeliveryLane, DeliveryState
+from backchannel.core.exchange_values import Change
 from backchannel.core.facts import Fact
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import FlowCall, Join, RunState
@@ -30,6 +32,7 @@ from backchannel.storage.transactions import (
     exports,
     ids,
     inbox,
+    interruption,
     mcp_calls,
     messages,
     recovery,
@@ -42,11 +45,13 @@ from backchannel.storage.transactions import (
     tokens,
 )
 from backchannel.storage.transactions.deliveries import NoOutlets, Post
+from backchannel.storage.transactions.interruption import Rest
 from backchannel.storage.transactions.mcp_calls import McpCall
 from backchannel.storage.transactions.spawns import SpawnAsk
 from backchannel.storage.tx import Row
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
+REST = msgspec.json.encode(Rest(str(MAIN), Change.DELETE, 9, 9, None)).decode()
 POST = Post(session_key=str(MAIN), address=Address(channel="desk", to="C"), text="hello")
 MCP_CALL = McpCall(id="c", token_id="operator", session_key=None, version="1", message="{}", created_at=1)
 AFTER = Page(5, "agent:main:x")
@@ -97,7 +102,7 @@ def tx(tmp_path: Path) -> Iterator[ExplainingTx]:
         for key in (MAIN, CRON, MAIN):
             runs.accept(tx, request(key=key), SCHEME, 1, 1)
         sessions.patch(tx, SessionKey.of("main", "old"), SCHEME, SessionPatch(label="old"), None, 1)
-        sessions.mark_for_deletion(tx, "agent:main:old", 1)
+        sessions.archive(tx, sessions.need(tx, "agent:main:old"), 1)
         cron.add(tx, CronJob(id="j", schedule="every 1m", message="x"), 1)
         yield tx
 
@@ -177,7 +182,8 @@ HOT: dict[str, Read] = {
     "the next retry": partial(sending.next_due, now=5),
     "what was being sent": sending.any_sending,
     "abort": partial(runs.request_abort, key=str(MAIN), run_id=None, now=1),
-    "abort all": partial(runs.abort_all, key=str(MAIN), now=1),
+    "interrupt": partial(interruption.due, ref=REST, scheme=SCHEME, now=1),
+    "count what a stop ends": partial(interruption.count_runs, key=str(MAIN), change=Change.STOP),
 }
 
 ONCE: dict[str, Read] = {

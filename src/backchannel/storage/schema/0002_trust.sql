@@ -44,3 +44,9 @@ ALTER TABLE sessions ADD COLUMN is_shared INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE timers ADD COLUMN set_at BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE delivery_parts DROP COLUMN first_attempt_at;
 ALTER TABLE delivery_parts ADD COLUMN waited_ms BIGINT NOT NULL DEFAULT 0;
+
+-- The open exchanges of a session, in an order in which they can be gone through a part at a time.
+DROP INDEX exchanges_requester;
+DROP INDEX exchanges_target;
+CREATE INDEX exchanges_requester ON exchanges (requester_key, id) WHERE state <> 'done';
+CREATE INDEX exchanges_target ON exchanges (target_key, id) WHERE state <> 'done';

@@ -21,8 +21,8 @@ from backchannel.core.exchange_values import Change
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.sessions import Session
-from backchannel.storage.transactions import barriers, exchanges, runs, sessions, spawns, subagents
-from backchannel.storage.tx import LIVE, QUEUED, Tx, required
+from backchannel.storage.transactions import barriers, interruption, runs, sessions, spawns, subagents
+from backchannel.storage.tx import Tx, required
 
 _POLICIES = {"on": "allow", "off": "deny"}
 
@@ -85,52 +85,26 @@ def _stop(tx: Tx, session: Session | None, now: int) -> str:
     """Stop a session, and tell how much that was: what had been asked to stop before is not counted again."""
     if session is None:
         return stop_text(0, 0)
-    before = _unasked(tx, session.key)
-    stop(tx, session, now)
-    stopped = before - _unasked(tx, session.key)
-    own = sum(key == session.key for key, _ in stopped)
-    return stop_text(own, len({key for key, _ in stopped} - {session.key}))
-
-
-def _unasked(tx: Tx, key: str) -> set[tuple[str, str]]:
-    """List the runs of a session and its sub-agents that nobody has asked to stop: session and id."""
-    rows = tx.all(
-        f"SELECT session_key, id FROM runs WHERE {LIVE} AND abort_requested = 0 "
-        "AND (session_key = ? OR session_key IN (SELECT key FROM sessions WHERE spawned_by = ?))",
-        key,
-        key,
-    )
-    return {(of, run_id) for of, run_id in rows}
-
-
-def stop(tx: Tx, session: Session, now: int) -> None:
-    """Abort what runs in a session, the turns and wakes that wait there, and its sub-agents; people's messages stay."""
-    interrupt(tx, session, Change.STOP, now)
-    runs.request_abort(tx, session.key, None, now)
-    _abort_waiting(tx, session.key, "(kind IN ('turn', 'wake') OR spawn_id IS NOT NULL)", now)
-    spawns.cancel_children(tx, session.key, spawns.STOPPED, now)
+    own = interruption.count_runs(tx, session.key, Change.STOP)
+    interruption.begin(tx, session, Change.STOP, now)
+    stopped = spawns.cancel_children(tx, session.key, spawns.STOPPED, now)
+    return stop_text(own, len({run.session_key for run in stopped if not run.abort_requested}))
 
 
 def reset(tx: Tx, key: str, now: int) -> Session:
     """Start a new transcript, and ask the active run to stop."""
-    interrupt(tx, sessions.need(tx, key), Change.RESET, now)
-    runs.request_abort(tx, key, None, now)
-    # In the new transcript a sub-agent would know nothing of the work that it is asked to report.
-    _abort_waiting(tx, key, "kind = 'announce' AND spawn_id IS NOT NULL", now)
+    interruption.begin(tx, sessions.need(tx, key), Change.RESET, now)
     barriers.forget(tx, key, now)
     return sessions.reset(tx, key, now)
 
 
-def _abort_waiting(tx: Tx, key: str, which: str, now: int) -> None:
-    """Abort those runs that wait in a session and that a condition names."""
-    rows = tx.all(f"SELECT id FROM runs WHERE session_key = ? AND {QUEUED} AND {which} ORDER BY position", key)
-    for (run_id,) in rows:
-        runs.request_abort(tx, key, run_id, now)
-
-
-def interrupt(tx: Tx, session: Session, change: Change, now: int) -> None:
-    """Shorten the exchanges that a session takes part in, before its runs are stopped."""
-    exchanges.session_interrupted(tx, SessionKey.stored(session.key), change, session.running_run, now)
+def delete(tx: Tx, key: SessionKey, scheme: KeyScheme, now: int) -> Session:
+    """Archive a session, now if it has nothing to do, else when all of that is ended; it accepts nothing meanwhile."""
+    sessions.check_deletable(tx, key, scheme)
+    session = sessions.update(tx, str(key), "deleting = 1")
+    spawns.cancel_children(tx, session.key, spawns.DELETED, now)
+    interruption.begin(tx, session, Change.DELETE, now)
+    return sessions.required_session(tx, session.key)
 
 
 def _set(tx: Tx, key: SessionKey, scheme: KeyScheme, column: str, value: str | None, now: int) -> None:

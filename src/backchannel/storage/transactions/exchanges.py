@@ -201,17 +201,23 @@ def call_ended(tx: Tx, call_id: str, how: WaitEnd, now: int) -> None:
         _advance(tx, row[0], WaitEnded(how), now)
 
 
-def session_interrupted(tx: Tx, key: SessionKey, change: Change, active_run: str | None, now: int) -> None:
-    """Shorten the open exchanges of a session that was reset, stopped or deleted."""
-    event = SessionInterrupted(key=key, change=change, active_run=active_run)
+def open_of(tx: Tx, key: str, *, until: int, after: str, limit: int) -> list[str]:
+    """Name some of a session's open exchanges that were there at a time, in the order of their ids."""
     rows = tx.all(
-        "SELECT id FROM exchanges WHERE requester_key = ? AND state <> 'done' "
-        "UNION SELECT id FROM exchanges WHERE target_key = ? AND state <> 'done'",
-        str(key),
-        str(key),
+        "SELECT id FROM exchanges WHERE requester_key = ? AND state <> 'done' AND created_at <= ? AND id > ? "
+        "UNION SELECT id FROM exchanges WHERE target_key = ? AND state <> 'done' AND created_at <= ? AND id > ? "
+        "ORDER BY 1 LIMIT ?",
+        *(key, until, after) * 2,
+        limit,
     )
-    for (exchange_id,) in rows:
-        _advance(tx, exchange_id, event, now)
+    return [exchange_id for (exchange_id,) in rows]
+
+
+def session_interrupted(
+    tx: Tx, exchange_id: str, key: SessionKey, change: Change, active_run: str | None, now: int
+) -> None:
+    """Shorten an exchange, one of whose sessions was reset, stopped or deleted."""
+    _advance(tx, exchange_id, SessionInterrupted(key=key, change=change, active_run=active_run), now)
 
 
 def _advance(tx: Tx, exchange_id: str, event: Event, now: int) -> None:

@@ -207,7 +207,7 @@ def start_next(tx: Tx, key: str, number: int, now: int) -> Started | None:
     A suspect takes the lane and no more: it goes on, like one that was interrupted, when it is its turn to be alone.
     """
     session = sessions.find(tx, key)
-    if session is None or session.running_run is not None or session.queued == 0:
+    if session is None or session.running_run is not None or session.queued == 0 or session.deleting:
         return None
     row = tx.one(
         f"SELECT {FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1",
@@ -330,7 +330,7 @@ def close(
     if has_barrier:
         barriers.run_ended(tx, run.id, now)
     if session.deleting:
-        sessions.archive(tx, session, now)
+        sessions.archive_when_idle(tx, session, now)
     tx.tell(SessionChanged(run.session_key, "run"))
     return ended
 
@@ -392,13 +392,6 @@ def _abort_queued(tx: Tx, run: Run, now: int) -> Run:
     exchanges.run_ended(tx, aborted, now)
     spawns.run_ended(tx, aborted, now)
     return aborted
-
-
-def abort_all(tx: Tx, key: str, now: int) -> None:
-    """Abort everything a session has accepted: it is being deleted."""
-    rows = tx.all(f"SELECT id FROM runs WHERE session_key = ? AND {LIVE}", key)
-    for (run_id,) in rows:
-        request_abort(tx, key, run_id, now)
 
 
 def page(tx: Tx, *, session_key: str | None, states: Sequence[RunState], limit: int, before: int | None) -> list[Run]:

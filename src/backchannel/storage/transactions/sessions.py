@@ -10,7 +10,7 @@ import msgspec
 from backchannel.core.facts import SessionChanged, TranscriptClosed
 from backchannel.core.headers import new_mark
 from backchannel.core.keys import KeyScheme, Kind, SessionKey
-from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
+from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch, SessionStatus
 from backchannel.core.visibility import Scope
 from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
 from backchannel.storage.ids import new_session_id
@@ -196,14 +196,10 @@ def check_deletable(tx: Tx, key: SessionKey, scheme: KeyScheme) -> None:
         )
 
 
-def mark_for_deletion(tx: Tx, key: str, now: int) -> Session:
-    """Archive a session, now if it is idle, else when its active run has ended."""
-    session = need(tx, key)
-    if session.running_run is None:
+def archive_when_idle(tx: Tx, session: Session, now: int) -> None:
+    """Archive a session that is being deleted, once none of its runs is left; each that ends looks again."""
+    if session.deleting and session.status is SessionStatus.IDLE:
         archive(tx, session, now)
-    else:
-        tx.run("UPDATE sessions SET deleting = 1 WHERE key = ?", key)
-    return required_session(tx, key)
 
 
 def archive(tx: Tx, session: Session, now: int, *, as_of: int | None = None) -> None:

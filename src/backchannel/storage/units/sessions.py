@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from backchannel.core.exchange_values import Change
 from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
-from backchannel.storage.transactions import commands, runs, sessions, spawns
+from backchannel.storage.transactions import commands, sessions
 from backchannel.storage.transactions.sessions import SessionIdEntry
-from backchannel.storage.tx import Tx
 from backchannel.storage.units.base import Units
 
 
@@ -66,14 +64,5 @@ class SessionUnits(Units):
         return await self._driver.write(partial(commands.reset, key=str(key), now=self._now))
 
     async def delete_session(self, key: SessionKey) -> Session:
-        """Archive a session; one with an active run follows when that has stopped."""
-
-        def unit(tx: Tx) -> Session:
-            sessions.check_deletable(tx, key, self.scheme)
-            commands.interrupt(tx, sessions.need(tx, str(key)), Change.DELETE, now)
-            runs.abort_all(tx, str(key), now)
-            spawns.cancel_children(tx, str(key), spawns.DELETED, now)
-            return sessions.mark_for_deletion(tx, str(key), now)
-
-        now = self._now
-        return await self._driver.write(unit)
+        """Archive a session; one that has something to do follows when that has stopped."""
+        return await self._driver.write(partial(commands.delete, key=key, scheme=self.scheme, now=self._now))

@@ -1,0 +1,101 @@
+"""Stopping, resetting and deleting a session: what it takes part in is ended, a bounded part in each commit.
+
+A session may have tens of thousands of open exchanges and queued runs, and a unit holds the event loop. So the first
+commit, which is answered, does a first part and leaves the rest as a timer that is due at once; what it says is all
+that a later part needs, also after a crash. Most sessions have no rest.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from backchannel.core.exchange_values import Change
+from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.sessions import Session
+from backchannel.storage.transactions import exchanges, runs, sessions, timers
+from backchannel.storage.tx import LIVE, Tx, required
+
+TIMER = "interrupt"
+PART = 64
+"""How many exchanges and runs one commit ends: some 20 ms."""
+
+_ENDED_BY = {
+    Change.STOP: "(state = 'running' OR kind IN ('turn', 'wake') OR spawn_id IS NOT NULL)",
+    # In the new transcript a sub-agent would know nothing of the work that it is asked to report.
+    Change.RESET: "(state = 'running' OR (kind = 'announce' AND spawn_id IS NOT NULL))",
+    Change.DELETE: "1 = 1",
+}
+"""Which of a session's runs a change ends; people's messages stay, but for a deletion."""
+
+
+class Rest(msgspec.Struct, frozen=True, array_like=True):
+    """What is left of an interruption: all that the session had at this time, past this exchange."""
+
+    key: str
+    change: Change
+    at: int
+    last_run: int
+    active_run: str | None
+    after: str = ""
+
+
+def begin(tx: Tx, session: Session, change: Change, now: int) -> None:
+    """End what a change of its session ends; exchanges are shortened before their runs are stopped."""
+    (last_run,) = required(tx.one("SELECT coalesce(max(position), 0) FROM runs"))
+    rest = Rest(session.key, change, now, int(last_run), session.running_run)
+    if session.running_run is not None:
+        _end_run(tx, rest, session.running_run, now)
+    _do_part(tx, rest, now)
+
+
+def due(tx: Tx, ref: str, scheme: KeyScheme, now: int) -> None:
+    """Do the next part of an interruption."""
+    _do_part(tx, msgspec.json.decode(ref, type=Rest), now)
+
+
+def count_runs(tx: Tx, key: str, change: Change) -> int:
+    """Tell how many runs a change would end in a session that nobody has asked to stop yet."""
+    (count,) = required(
+        tx.one(
+            f"SELECT count(*) FROM runs WHERE session_key = ? AND {LIVE} AND abort_requested = 0 "
+            f"AND {_ENDED_BY[change]}",
+            key,
+        )
+    )
+    return int(count)
+
+
+def _do_part(tx: Tx, rest: Rest, now: int) -> None:
+    shortened = exchanges.open_of(tx, rest.key, until=rest.at, after=rest.after, limit=PART)
+    for exchange_id in shortened:
+        _shorten(tx, rest, exchange_id, now)
+    ended = _next_runs(tx, rest, PART - len(shortened))
+    for run_id in ended:
+        _end_run(tx, rest, run_id, now)
+    if len(shortened) + len(ended) == PART:
+        left = msgspec.structs.replace(rest, after=shortened[-1] if shortened else rest.after)
+        timers.set_timer(tx, TIMER, msgspec.json.encode(left).decode(), now, now)
+    elif rest.change is Change.DELETE:
+        sessions.archive_when_idle(tx, sessions.required_session(tx, rest.key), now)
+
+
+def _next_runs(tx: Tx, rest: Rest, limit: int) -> list[str]:
+    rows = tx.all(
+        f"SELECT id FROM runs WHERE session_key = ? AND {LIVE} AND position <= ? AND abort_requested = 0 "
+        f"AND {_ENDED_BY[rest.change]} ORDER BY position LIMIT ?",
+        rest.key,
+        rest.last_run,
+        limit,
+    )
+    return [run_id for (run_id,) in rows]
+
+
+def _end_run(tx: Tx, rest: Rest, run_id: str, now: int) -> None:
+    run = runs.need(tx, run_id)
+    if run.exchange_id is not None:
+        _shorten(tx, rest, run.exchange_id, now)
+    runs.request_abort(tx, rest.key, run_id, now)
+
+
+def _shorten(tx: Tx, rest: Rest, exchange_id: str, now: int) -> None:
+    exchanges.session_interrupted(tx, exchange_id, SessionKey.stored(rest.key), rest.change, rest.active_run, now)
