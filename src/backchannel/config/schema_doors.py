@@ -4,12 +4,48 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
+import msgspec
+from msgspec import Meta
+
 from backchannel.config.base import AtLeastOne, NonEmpty, Seconds, Settings, secret, setting
 from backchannel.config.durations import DURATION
 
 Adapter: TypeAlias = Literal["bridge"]
 
 MIN_SECRET_LENGTH = 16
+
+# What comes without encryption from another machine could be anybody's keys.
+_ISSUER_PLACE = r"^(https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]|http://(localhost|127\.0\.0\.1|\[::1\])$)\S*$"
+
+
+class OAuth(Settings, frozen=True, kw_only=True):
+    """An OAuth issuer whose tokens are let in too."""
+
+    issuer: Annotated[
+        str,
+        setting("Who makes the tokens, as their `iss` says it: `https://…`.", pattern=_ISSUER_PLACE),
+    ]
+    audience: Annotated[
+        NonEmpty | None,
+        setting(
+            "What the `aud` of a token must be: the address by which clients reach the MCP door. "
+            "Unset: `http://<gateway.host>:<gateway.port>/mcp`."
+        ),
+    ] = None
+    jwks_url: Annotated[
+        Annotated[str, Meta(pattern=_ISSUER_PLACE)] | None,
+        setting("Where its keys are. Unset: where its metadata say."),
+    ] = None
+    scopes: Annotated[
+        dict[str, Literal["read", "write", "admin"]],
+        setting("What each scope of a token allows; others are passed over."),
+    ] = msgspec.field(
+        default_factory=lambda: {"operator.read": "read", "operator.write": "write", "operator.admin": "admin"}
+    )
+    session_claim: Annotated[
+        NonEmpty,
+        setting("A token that has this claim is bound to the session whose key it is, whatever its scopes."),
+    ] = "backchannel_session"
 
 
 class Auth(Settings, frozen=True, kw_only=True):
@@ -22,6 +58,7 @@ class Auth(Settings, frozen=True, kw_only=True):
             "`BACKCHANNEL_TOKEN` wins."
         ),
     ] = None
+    oauth: Annotated[OAuth | None, setting("An OAuth issuer whose tokens are let in too.")] = None
 
 
 class Limits(Settings, frozen=True, kw_only=True):

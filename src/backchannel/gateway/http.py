@@ -44,6 +44,7 @@ from backchannel.gateway.hooks import HOOKS_AT, HookDoor
 from backchannel.gateway.mcp_door import MCP_AT, McpDoor, show_refusal
 from backchannel.gateway.messages import read_posted
 from backchannel.gateway.metrics import CONTENT_TYPE, Metrics
+from backchannel.gateway.oauth import Resource, issuer_of
 from backchannel.gateway.openai.door import OPENAI_AT, OpenAiDoor
 from backchannel.gateway.openai.errors import show_openai_error
 from backchannel.gateway.peers import Peers, let_in, peer_of
@@ -72,7 +73,8 @@ class Web:
         )
         self.limits, most = _within_descriptors(self.limits, descriptors.limit())
         self.peers = Peers(strangers=self.limits.strangers, most=most)
-        self.access = Access(gateway.store, operator_token, gateway.clock)
+        self.access = Access(gateway.store, operator_token, gateway.clock, issuer_of(settings, gateway.clock))
+        self._resource = Resource(settings)
         self.desk = Desk(gateway.clock)
         self.door = Door(gateway, self.access, self.desk, self.limits)
         self.desk.show_key = self.door.rows.key
@@ -102,6 +104,8 @@ class Web:
         headers = Headers(scope=scope)
         if scope["type"] == "http":
             send = self.metrics.tally.watch(scope, send)
+        if not scope["path"].startswith(HOOKS_AT):  # they have a token of their own, which no issuer gives
+            send = self._resource.challenging(scope, send)
         try:
             self._see_client(scope, headers)
             if len(headers.getlist("host")) > 1:
@@ -164,6 +168,7 @@ class Web:
             Route("/metrics", self._metrics),
             Route("/tools/invoke", self._invoke, methods=["POST"]),
             Route("/channels/{name}/inbound", self._inbound, methods=["POST"]),
+            *self._resource.routes(),
             *self._hooks.routes(),
             *McpDoor(self._gateway, self.access).routes(),
             *(OpenAiDoor(self._gateway, self.access).routes() if is_open else ()),

@@ -1,0 +1,245 @@
+"""Tokens of an OAuth issuer: who comes with one, and what clients are told about where to get one.
+
+The issuer's public keys are fetched when the first such token comes, and again when they are old or a token names
+another. Only signatures by a key pair count: whoever can check one made with a shared secret can make one too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import httpx2
+import msgspec
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Message, Scope, Send
+
+from backchannel.config.schema_doors import GatewaySettings, OAuth
+from backchannel.core.contracts import Clock
+from backchannel.core.keys import SessionKey
+from backchannel.errors import InvalidSessionKey, Unavailable
+from backchannel.gateway.auth import Caller, expand_scopes
+
+log = structlog.get_logger(__name__)
+
+METADATA_AT = "/.well-known/oauth-protected-resource"
+LONGEST_TOKEN = 16 * 1024
+KEYS_LIVE_S = 600.0
+"""After this the keys are fetched again, so that one which the issuer took back no longer counts."""
+FETCH_PAUSE_S = 10.0
+"""The shortest time between two fetches: nobody makes the gateway ask an issuer for every invented key."""
+FETCH_S = 5.0
+MOST_BYTES = 1024 * 1024
+LEEWAY_S = 30
+
+_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+
+
+class Issuer:
+    """Reads the tokens of the configured issuer."""
+
+    def __init__(self, settings: OAuth, audience: str, clock: Clock, fetch_s: float = FETCH_S) -> None:
+        self._settings = settings
+        self._audience = audience
+        self._keys = IssuerKeys(settings, clock, fetch_s)
+
+    async def find(self, token: str) -> Caller | None:
+        """Tell who comes with this token; None if it is none of the issuer's, or not for this gateway, or expired.
+
+        Raises:
+            Unavailable: the issuer's keys cannot be had.
+        """
+        if token.count(".") != 2 or len(token) > LONGEST_TOKEN:
+            return None
+        import jwt  # with its cryptography it takes a tenth of a second, and few gateways have an issuer
+
+        try:
+            header = jwt.get_unverified_header(token)
+            if header.get("alg") not in _ALGORITHMS:
+                return None
+            for key in await self._keys.named(header.get("kid")):
+                if (claims := self._verified(token, key, header["alg"])) is not None:
+                    return self._caller(claims)
+        except jwt.PyJWTError:
+            return None  # not a token at all: which of the many ways is of no use to an honest client
+        return None
+
+    def _verified(self, token: str, key: dict[str, Any], algorithm: str) -> dict[str, Any] | None:
+        import jwt
+
+        if key.get("kty") == "oct" or key.get("use", "sig") != "sig" or key.get("alg", algorithm) != algorithm:
+            return None
+        try:
+            return dict(
+                jwt.decode(
+                    token,
+                    jwt.PyJWK(key, algorithm),
+                    algorithms=[algorithm],
+                    audience=self._audience,
+                    issuer=self._settings.issuer,
+                    leeway=LEEWAY_S,
+                    options={"require": ["exp", "iss", "aud", "sub"]},
+                )
+            )
+        except jwt.PyJWTError as error:
+            log.info("a token of the issuer was refused", reason=type(error).__name__)
+            return None
+
+    def _caller(self, claims: dict[str, Any]) -> Caller | None:
+        """Make a caller of verified claims. A claim that binds it to a session and names none binds it to nothing."""
+        who = "oauth:" + hashlib.sha256(f"{claims['iss']} {claims['sub']}".encode()).hexdigest()[:24]
+        bound = claims.get(self._settings.session_claim)
+        if bound is None:
+            given = {self._settings.scopes[scope] for scope in _scopes(claims) if scope in self._settings.scopes}
+            return Caller(who, expand_scopes(given))
+        try:
+            return Caller(who, frozenset(), str(SessionKey.parse(str(bound))))
+        except InvalidSessionKey:
+            log.warning("a token is bound to what is no session key", claim=self._settings.session_claim)
+            return None
+
+
+def issuer_of(settings: GatewaySettings, clock: Clock) -> Issuer | None:
+    """Make a reader of the configured issuer's tokens."""
+    oauth = settings.auth.oauth
+    if oauth is None:
+        return None
+    return Issuer(oauth, oauth.audience or f"http://{settings.host}:{settings.port}/mcp", clock)
+
+
+def _scopes(claims: dict[str, Any]) -> Iterable[str]:
+    """Read the scopes of a token, as RFC 9068 writes them or as a list."""
+    given = claims.get("scope", claims.get("scp", ""))
+    if isinstance(given, list):
+        return [scope for scope in given if isinstance(scope, str)]
+    return given.split() if isinstance(given, str) else ()
+
+
+class IssuerKeys:
+    """The issuer's public keys, fetched when they are needed."""
+
+    def __init__(self, settings: OAuth, clock: Clock, fetch_s: float) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._fetch_s = fetch_s
+        self._keys: list[dict[str, Any]] = []
+        self._fetched_at: float | None = None
+        self._tried_at: float | None = None
+        self._fetching = asyncio.Lock()
+
+    async def named(self, kid: object) -> list[dict[str, Any]]:
+        """Give the keys that a token may be signed with: the one that it names, or, if it names none, all.
+
+        Raises:
+            Unavailable: there are none yet, and they cannot be fetched.
+        """
+        found = self._named(kid)
+        if not found or self._is_since(self._fetched_at, KEYS_LIVE_S):
+            async with self._fetching:  # those who waited find what the first has fetched
+                await self._fetch()
+            found = self._named(kid)
+        if not found and self._fetched_at is None:
+            raise Unavailable("the keys of the OAuth issuer cannot be fetched now: try again, or come with a token")
+        return found
+
+    def _named(self, kid: object) -> list[dict[str, Any]]:
+        return [key for key in self._keys if kid is None or key.get("kid") == kid]
+
+    def _is_since(self, at: float | None, seconds: float) -> bool:
+        return at is None or self._clock.monotonic() - at >= seconds
+
+    async def _fetch(self) -> None:
+        """Fetch the keys, unless that was tried just now. If it fails, those that are there go on counting."""
+        if not self._is_since(self._tried_at, FETCH_PAUSE_S):
+            return
+        self._tried_at = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(self._fetch_s), httpx2.AsyncClient(timeout=self._fetch_s) as http:
+                keys = await _load_json(http, self._settings.jwks_url or await self._find_keys(http))
+                self._keys = [key for key in keys["keys"] if isinstance(key, dict)]
+                self._fetched_at = self._clock.monotonic()
+        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError, KeyError, TypeError) as error:
+            log.warning(
+                "the keys of the OAuth issuer could not be fetched", issuer=self._settings.issuer, error=repr(error)
+            )
+
+    async def _find_keys(self, http: httpx2.AsyncClient) -> str:
+        """Ask the issuer where its keys are."""
+        base = self._settings.issuer.rstrip("/")
+        scheme, _, rest = base.partition("://")
+        host, slash, path = rest.partition("/")
+        inserted = f"{scheme}://{host}/.well-known/oauth-authorization-server{slash}{path}"
+        for place in (f"{base}/.well-known/openid-configuration", inserted):
+            try:
+                told = await _load_json(http, place)
+            except (httpx2.HTTPStatusError, ValueError):
+                continue
+            keys = str(told.get("jwks_uri"))
+            # An issuer on this machine may do without encryption; what it names must not come from farther away.
+            if told.get("issuer") == self._settings.issuer and keys.startswith((f"{base}/", "https://")):
+                return keys
+        raise ValueError("the issuer does not say where its keys are (set gateway.auth.oauth.jwksUrl)")
+
+
+async def _load_json(http: httpx2.AsyncClient, url: str) -> dict[str, Any]:
+    async with http.stream("GET", url, headers={"accept": "application/json"}) as response:
+        response.raise_for_status()
+        body = b""
+        async for piece in response.aiter_bytes():
+            body += piece
+            if len(body) > MOST_BYTES:
+                raise ValueError(f"{url} answers with more than {MOST_BYTES} bytes")
+    return msgspec.json.decode(body, type=dict[str, Any])
+
+
+class Resource:
+    """What clients that come without a token are told: where the issuer is, and for what to ask there."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._oauth = settings.auth.oauth
+        self._audience = settings.auth.oauth.audience if settings.auth.oauth else None
+
+    def routes(self) -> list[Route]:
+        """Serve the metadata, at the root and for `/mcp`; without an issuer there is nothing to serve."""
+        if self._oauth is None:
+            return []
+        return [Route(METADATA_AT, self._show), Route(METADATA_AT + "/mcp", self._show)]
+
+    async def _show(self, request: Request) -> Response:
+        assert self._oauth is not None
+        path = request.url.path.removeprefix(METADATA_AT)
+        is_address = self._audience is not None and self._audience.startswith(("http://", "https://"))
+        shown = {
+            "resource": self._audience if is_address else f"{_base(request.scope)}{path}",
+            "resource_name": "Backchannel",
+            "authorization_servers": [self._oauth.issuer],
+            "scopes_supported": list(self._oauth.scopes),
+            "bearer_methods_supported": ["header"],
+        }
+        return JSONResponse(shown, headers={"cache-control": "max-age=300"})
+
+    def challenging(self, scope: Scope, send: Send) -> Send:
+        """Let a refusal for want of a token say where the metadata is."""
+        if self._oauth is None or scope["type"] != "http":
+            return send
+        place = f"{_base(scope)}{METADATA_AT}{'/mcp' if scope['path'] == '/mcp' else ''}"
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 401:
+                headers = MutableHeaders(scope=message)
+                if headers.get("www-authenticate") == "Bearer":
+                    headers["www-authenticate"] = f'Bearer resource_metadata="{place}"'
+            await send(message)
+
+        return sending
+
+
+def _base(scope: Scope) -> str:
+    """The address that a client came by; `Host` has been checked."""
+    return f"{scope['scheme']}://{Headers(scope=scope).get('host', '')}"
