@@ -59,10 +59,17 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(write: Write) ->
     ]
 
 
-def test_a_setting_in_the_wrong_place_is_told_where_it_belongs(write: Write) -> None:
-    assert problems(write("{ mainKey: 'x' }")) == [
-        (1, "mainKey: unknown setting here; it belongs at `session.mainKey`")
-    ]
+def test_a_setting_in_the_wrong_place_is_told_what_is_known_there_and_no_other_meaning(write: Write) -> None:
+    [(line, message)] = problems(
+        write(
+            "{ channels: { telegram: { adapter: 'bridge', token: 'x', url: 'https://a.example',"
+            " secret: 'long enough for a secret' } } }"
+        )
+    )
+
+    assert line == 1
+    assert message.startswith("channels.telegram.token: unknown setting; known here: ")
+    assert "gateway" not in message
 
 
 def test_a_word_like_no_other_is_told_what_is_known(write: Write) -> None:
