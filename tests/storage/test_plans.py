@@ -172,6 +172,7 @@ HOT: dict[str, Read] = {
     ),
     "delivery": partial(deliveries.find, delivery_id="d"),
     "deliveries": partial(deliveries.page, session_key=None, state=None, limit=9, before=5),
+    "deliveries, the oldest first": partial(deliveries.oldest, state=DeliveryState.FAILED, limit=9, after=5),
     "deliveries of a session": partial(deliveries.page, session_key=str(MAIN), state=None, limit=9, before=5),
     "deliveries in a state": partial(
         deliveries.page, session_key=None, state=DeliveryState.FAILED, limit=9, before=None

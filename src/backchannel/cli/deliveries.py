@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import typer
 
+from backchannel.cli.errors import FAILED
 from backchannel.cli.naming import find_id, find_key, short_ids
 from backchannel.cli.options import AsJson, Limit, Options, ask, options_of
-from backchannel.cli.output import age, clock_time, one_line, say_more, show_facts, show_json, show_table
+from backchannel.cli.output import age, clock_time, one_line, say, say_more, show_facts, show_json, show_table, until
 from backchannel.core.short_ids import IdKind
 
 app = typer.Typer(help="List, show, retry, re-route and drop what is sent to chats.", rich_markup_mode=None)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The delivery's id, or its beginning, as `deliveries` shows it.")]
+OneId = Annotated[
+    str | None, typer.Argument(metavar="[ID]", help="The delivery's id, or its beginning, as `deliveries` shows it.")
+]
+Failed = Annotated[bool, typer.Option("--failed", help="All that failed.")]
+Uncertain = Annotated[
+    bool, typer.Option("--uncertain", help="All of which nobody knows whether they arrived: some may have.")
+]
 Session = Annotated[str | None, typer.Option("--session", help="Only deliveries of this session.")]
 Status = Annotated[
     str | None,
@@ -48,6 +57,7 @@ def _list(options: Options, session: str | None, status: str | None, limit: int,
     if as_json:
         show_json(listed)
         return
+    now_ms = time.time_ns() // 1_000_000
     ids = short_ids([delivery["id"] for delivery in listed["deliveries"]])
     rows = [
         [
@@ -56,15 +66,16 @@ def _list(options: Options, session: str | None, status: str | None, limit: int,
             age(delivery["createdAt"]),
             _place(delivery),
             _progress(delivery),
+            until(delivery["dueAt"], now_ms) if "dueAt" in delivery else "",
             one_line(delivery.get("error") or delivery.get("text") or ""),
         ]
         for delivery_id, delivery in zip(ids, listed["deliveries"], strict=True)
     ]
     show_table(
-        ["id", "state", "age", "to", "parts", "error or text"],
+        ["id", "state", "age", "to", "parts", "next try", "error or text"],
         rows,
         empty="There are no deliveries.",
-        spare=("parts", "age"),
+        spare=("parts", "age", "next try"),
     )
     if listed["hasMore"]:
         say_more(limit)
@@ -88,9 +99,15 @@ def show(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def retry(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
-    """Send one again that failed or is uncertain. Parts that arrived are not repeated."""
-    _call(options_of(ctx), as_json, "deliveries.retry", delivery_id)
+def retry(
+    ctx: typer.Context,
+    delivery_id: OneId = None,
+    failed: Failed = False,
+    uncertain: Uncertain = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send again what failed or is uncertain. Parts that arrived are not repeated."""
+    _mend(options_of(ctx), as_json, "deliveries.retry", delivery_id, _states(failed, uncertain))
 
 
 @app.command()
@@ -110,9 +127,51 @@ def reroute(
 
 
 @app.command()
-def drop(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
-    """Give up a delivery that failed or is uncertain."""
-    _call(options_of(ctx), as_json, "deliveries.drop", delivery_id)
+def drop(
+    ctx: typer.Context,
+    delivery_id: OneId = None,
+    failed: Failed = False,
+    uncertain: Uncertain = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give up what failed or is uncertain."""
+    _mend(options_of(ctx), as_json, "deliveries.drop", delivery_id, _states(failed, uncertain))
+
+
+def _states(failed: bool, uncertain: bool) -> list[str]:
+    return [state for state, is_meant in (("failed", failed), ("uncertain", uncertain)) if is_meant]
+
+
+def _mend(options: Options, as_json: bool, method: str, delivery_id: str | None, states: list[str]) -> None:
+    if (delivery_id is None) == (not states):
+        raise typer.BadParameter("give one id, or --failed, --uncertain or both", param_hint="ID")
+    if delivery_id is not None:
+        _call(options, as_json, method, delivery_id)
+        return
+    told = _mend_all(options, method, states)
+    if as_json:
+        show_json(told)
+        return
+    done = "in line to be sent again" if method == "deliveries.retry" else "given up"
+    say(f"{told['count']} {'delivery' if told['count'] == 1 else 'deliveries'} {done}.")
+    for refused in told["refused"]:
+        say(f"{refused['id']}: {refused['error']}", err=True)
+    if told["refused"]:
+        raise typer.Exit(FAILED)
+
+
+def _mend_all(options: Options, method: str, states: list[str]) -> dict[str, Any]:
+    """Go through all deliveries in these states, a page at a time."""
+    from backchannel.cli.client import connected
+
+    pages: list[dict[str, Any]] = []
+    with connected(options) as client:
+        for state in states:
+            pages.append(client.call(method, state=state))
+            while cursor := pages[-1].get("nextCursor"):
+                pages.append(client.call(method, state=state, cursor=cursor))
+    refused = [entry for page in pages for entry in page["refused"]]
+    return {"count": sum(page["count"] for page in pages), "refused": refused}
 
 
 def _call(options: Options, as_json: bool, method: str, delivery_id: str, **params: Any) -> None:

@@ -150,7 +150,7 @@ def _deliveries(seen: Seen) -> Iterator[Problem]:
     counts = seen.troubles.deliveries
     if failed := counts.get("failed", 0):
         message = f"{_count(failed, 'delivery', 'deliveries')} did not arrive."
-        hint = "`backchannel deliveries --status failed` lists them; each can be sent again, re-routed or dropped."
+        hint = "`backchannel deliveries --status failed` lists them; `… retry --failed` sends all again."
         yield Problem(code="deliveries_failed", message=message, hint=hint)
     if uncertain := counts.get("uncertain", 0):
         message = f"Of {_count(uncertain, 'delivery', 'deliveries')} nobody knows whether they arrived."

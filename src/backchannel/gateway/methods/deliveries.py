@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from backchannel.core.commands import COMMANDS
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.sessions import WEBCHAT, Address
-from backchannel.errors import UnknownChannel
+from backchannel.errors import GatewayError, InvalidRequest, UnknownChannel
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.call import Call
 from backchannel.gateway.messages import IdempotencyKey, read_content
 from backchannel.gateway.protocol import Method, NoParams, Scope
-from backchannel.storage.transactions.deliveries import Post
+from backchannel.storage.transactions.deliveries import Post, Receipt
 from backchannel.tools.cursors import read_cursor, write_cursor
 from backchannel.tools.flows import hash_request
 from backchannel.tools.inputs import Answer, Params
 from backchannel.tools.receipts import ReceiptRow, show_receipt
 
-_LISTED, _MOST_LISTED = 50, 500
+Mend = Callable[[str], Awaitable[Receipt]]
+
+_LISTED, _MOST_LISTED, _MOST_MENDED = 50, 500, 500
 
 
 class SendParams(Params, frozen=True, kw_only=True):
@@ -44,6 +49,15 @@ class DeliveryParams(Params, frozen=True, kw_only=True):
     id: str
 
 
+class MendParams(Params, frozen=True, kw_only=True):
+    """One delivery, a list of them, or all in a state."""
+
+    id: str | None = None
+    ids: Annotated[list[str], Meta(min_length=1, max_length=_MOST_MENDED)] | None = None
+    state: Literal["failed", "uncertain"] | None = None
+    cursor: str | None = None
+
+
 class RerouteParams(Params, frozen=True, kw_only=True):
     id: str
     channel: str
@@ -56,6 +70,19 @@ class DeliveriesListed(Answer, frozen=True, kw_only=True):
     count: int
     has_more: bool
     deliveries: list[ReceiptRow]
+    next_cursor: str | None = None
+
+
+class NotMended(Answer, frozen=True, kw_only=True):
+    id: str
+    error: str
+
+
+class Mended(Answer, frozen=True, kw_only=True):
+    """What became of several deliveries; those that could not be helped stay as they were."""
+
+    count: int
+    refused: list[NotMended]
     next_cursor: str | None = None
 
 
@@ -121,10 +148,38 @@ async def deliveries_get(call: Call, params: DeliveryParams) -> ReceiptRow:
     return show_receipt(await call.gateway.store.receipt(params.id), call.door.rows.key)
 
 
-async def deliveries_retry(call: Call, params: DeliveryParams) -> ReceiptRow:
-    """Sends a delivery once more that failed, or of which nobody knows; parts that arrived are not repeated."""
-    receipt = await call.gateway.store.retry_delivery(params.id)
-    return show_receipt(receipt, call.door.rows.key)
+async def deliveries_retry(call: Call, params: MendParams) -> ReceiptRow | Mended:
+    """Sends deliveries once more that failed, or of which nobody knows; parts that arrived are not repeated."""
+    return await _mend(call, params, "deliveries.retry", call.gateway.store.retry_delivery)
+
+
+async def _mend(call: Call, params: MendParams, method: str, act: Mend) -> ReceiptRow | Mended:
+    """Do the same to one delivery, or to several: the oldest first, so that a chat gets them in their order."""
+    if [params.id, params.ids, params.state].count(None) != 2 or (params.cursor and params.state is None):
+        works = "one id, several ids, or a state (failed or uncertain), with which a cursor may come"
+        raise InvalidRequest(f"{method} takes {works}", param="id")
+    if params.id is not None:
+        return show_receipt(await act(params.id), call.door.rows.key)
+    if params.state is None:
+        return await _mend_each(params.ids or [], act)
+    query = [method, params.state]
+    after = 0 if params.cursor is None else read_cursor(params.cursor, query, int)
+    found = await call.gateway.store.oldest_deliveries(DeliveryState(params.state), _MOST_MENDED + 1, after)
+    page = found[:_MOST_MENDED]
+    mended = await _mend_each([delivery.id for delivery in page], act)
+    cursor = write_cursor(query, page[-1].number) if len(found) > len(page) else None
+    return replace(mended, next_cursor=cursor)
+
+
+async def _mend_each(ids: list[str], act: Mend) -> Mended:
+    outcomes = await asyncio.gather(*map(act, ids), return_exceptions=True)  # they share a commit
+    refused = []
+    for delivery_id, outcome in zip(ids, outcomes, strict=True):
+        if isinstance(outcome, GatewayError):
+            refused.append(NotMended(id=delivery_id, error=outcome.message))
+        elif isinstance(outcome, BaseException):
+            raise outcome
+    return Mended(count=len(ids) - len(refused), refused=refused)
 
 
 async def deliveries_reroute(call: Call, params: RerouteParams) -> ReceiptRow:
@@ -134,10 +189,9 @@ async def deliveries_reroute(call: Call, params: RerouteParams) -> ReceiptRow:
     return show_receipt(receipt, call.door.rows.key)
 
 
-async def deliveries_drop(call: Call, params: DeliveryParams) -> ReceiptRow:
-    """Gives a delivery up that failed, or of which nobody knows."""
-    receipt = await call.gateway.store.drop_delivery(params.id)
-    return show_receipt(receipt, call.door.rows.key)
+async def deliveries_drop(call: Call, params: MendParams) -> ReceiptRow | Mended:
+    """Gives deliveries up that failed, or of which nobody knows."""
+    return await _mend(call, params, "deliveries.drop", call.gateway.store.drop_delivery)
 
 
 async def commands_list(call: Call, params: NoParams) -> CommandsListed:
@@ -156,6 +210,7 @@ _RECEIPT = (
     "{id, state, sessionKey, exchangeId?, runId?, channel?, accountId?, to?, threadId?, text?, "
     "parts: [{n, state, messageId?, attempts?, error?}], attempts, error?, dueAt?, createdAt, updatedAt}"
 )
+_MENDED = f"`{_RECEIPT}`; with `ids` or `state` `{{count, refused: [{{id, error}}], nextCursor?}}`"
 
 METHODS: tuple[Method[Any], ...] = (
     Method("send", SendParams, Scope.WRITE, send, f"`{_RECEIPT}`, the receipt"),
@@ -167,9 +222,9 @@ METHODS: tuple[Method[Any], ...] = (
         "`{count, hasMore, nextCursor?, deliveries}`, receipts as `deliveries.get` shows them",
     ),
     Method("deliveries.get", DeliveryParams, Scope.READ, deliveries_get, f"`{_RECEIPT}`"),
-    Method("deliveries.retry", DeliveryParams, Scope.WRITE, deliveries_retry, f"`{_RECEIPT}`"),
+    Method("deliveries.retry", MendParams, Scope.WRITE, deliveries_retry, _MENDED),
     Method("deliveries.reroute", RerouteParams, Scope.WRITE, deliveries_reroute, f"`{_RECEIPT}`"),
-    Method("deliveries.drop", DeliveryParams, Scope.WRITE, deliveries_drop, f"`{_RECEIPT}`"),
+    Method("deliveries.drop", MendParams, Scope.WRITE, deliveries_drop, _MENDED),
     Method(
         "commands.list",
         NoParams,

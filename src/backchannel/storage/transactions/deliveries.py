@@ -273,6 +273,17 @@ def post_call(tx: Tx, run: Run, call: ToolCall, now: int) -> None:
 # Looking
 
 
+def oldest(tx: Tx, state: DeliveryState, limit: int, after: int) -> list[Delivery]:
+    """List the deliveries in a state, oldest first, from behind a number on."""
+    rows = tx.all(
+        f"SELECT {FIELDS} FROM deliveries WHERE state = ? AND number > ? ORDER BY number LIMIT ?",
+        state.value,
+        after,
+        limit,
+    )
+    return [of_row(row) for row in rows]
+
+
 def page(
     tx: Tx, *, session_key: str | None, state: DeliveryState | None, limit: int, before: int | None
 ) -> list[Receipt]:

@@ -80,6 +80,10 @@ class DeliveryUnits(Units):
         unit = partial(deliveries.page, session_key=session_key, state=state, limit=limit, before=before)
         return await self._read(unit)
 
+    async def oldest_deliveries(self, state: DeliveryState, limit: int, after: int) -> list[Delivery]:
+        """List the deliveries in a state, oldest first; `after` is the number of the last one seen."""
+        return await self._read(partial(deliveries.oldest, state=state, limit=limit, after=after))
+
     async def retry_delivery(self, delivery_id: str) -> Receipt:
         """Put a delivery back in line; one whose announce run failed has that run again."""
 
