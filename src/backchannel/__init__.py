@@ -15,16 +15,22 @@ if TYPE_CHECKING:
     from backchannel.agents.functions import ToolFailed as ToolFailed
     from backchannel.agents.scripted import ScriptedModel as ScriptedModel
     from backchannel.core.contracts import ToolContext as ToolContext
+    from backchannel.errors import ConfigError as ConfigError
     from backchannel.errors import GatewayError as GatewayError
+    from backchannel.errors import IdempotencyConflict as IdempotencyConflict
+    from backchannel.errors import StartupError as StartupError
     from backchannel.gateway.app import Gateway as Gateway
     from backchannel.gateway.app import RunFailed as RunFailed
 
 _HOMES = {
+    "ConfigError": "backchannel.errors",
     "FunctionContext": "backchannel.agents.functions",
     "Gateway": "backchannel.gateway.app",
     "GatewayError": "backchannel.errors",
+    "IdempotencyConflict": "backchannel.errors",
     "RunFailed": "backchannel.gateway.app",
     "ScriptedModel": "backchannel.agents.scripted",
+    "StartupError": "backchannel.errors",
     "ToolContext": "backchannel.core.contracts",
     "ToolFailed": "backchannel.agents.functions",
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import backchannel
 from backchannel import FunctionContext, Gateway, RunFailed, ScriptedModel
 from backchannel.errors import ConfigError, Unavailable
 
@@ -94,3 +95,61 @@ async def test_tools_are_allowed_and_denied_by_patterns(tools: dict[str, Any], e
 
     own = {tool.name for tool in model.requests[0].tools if not tool.name.startswith(("session", "agents"))}
     assert own == expected
+
+
+async def _clerk(run: FunctionContext) -> str:
+    return "yes"
+
+
+class _Clerk:
+    async def __call__(self, run: FunctionContext) -> str:
+        return "an object says yes"
+
+
+def test_an_agent_without_a_name_is_refused_where_it_is_defined() -> None:
+    gateway = Gateway.open(DEMO)
+
+    with pytest.raises(TypeError, match=r'write @gateway\.agent\("clerk"\)'):
+        gateway.agent(_clerk)  # type: ignore[arg-type]  # what people write
+
+
+def test_a_plain_function_is_refused_as_an_agent_where_it_is_defined() -> None:
+    gateway = Gateway.open(DEMO)
+
+    with pytest.raises(TypeError, match="an agent is an `async def`"):
+
+        @gateway.agent("clerk")
+        def clerk(run: FunctionContext) -> str:
+            return "no"
+
+    assert "clerk" not in gateway.agents.ids()
+
+
+async def test_an_object_that_is_called_like_an_async_function_is_an_agent() -> None:
+    gateway = Gateway.open(DEMO)
+    gateway.add_agent("clerk", _Clerk())
+
+    async with gateway:
+        assert await gateway.ask("agent:clerk:main", "well?") == "an object says yes"
+
+
+def test_two_functions_are_not_the_agent_of_one_name() -> None:
+    gateway = Gateway.open(DEMO)
+    gateway.add_agent("Clerk", _clerk)
+    gateway.add_agent("clerk", _clerk)  # the same one again, as a module that is imported twice brings it
+
+    with pytest.raises(ValueError, match="a function is the agent 'clerk' already"):
+        gateway.add_agent("clerk", _Clerk())
+
+
+@pytest.mark.parametrize("effects", ["nonee", "session"])
+def test_effects_that_are_no_such_word_are_refused_with_those_that_are(effects: str) -> None:
+    gateway = Gateway.open(DEMO)
+
+    with pytest.raises(ValueError, match=f'effects: got \'{effects}\', expected "none" or "outside"'):
+        gateway.tool(effects=effects)  # type: ignore[arg-type]  # what people write
+
+
+def test_errors_that_a_program_catches_are_public() -> None:
+    assert issubclass(backchannel.ConfigError, backchannel.StartupError)
+    assert issubclass(backchannel.IdempotencyConflict, backchannel.GatewayError)

@@ -9,6 +9,7 @@ import pytest
 
 from backchannel.agents.functions import FunctionContext
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
+from backchannel.agents.toolset import ToolEffects
 from backchannel.core.contracts import ModelFailed, ModelRequest
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Role
@@ -118,7 +119,7 @@ async def test_aborting_what_is_not_there_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("effects", ["none", "outside"])
 @pytest.mark.parametrize("count", [1, 3])
 async def test_an_abort_during_tool_calls_closes_each_with_an_error_result(
-    tmp_path: Path, effects: str, count: int
+    tmp_path: Path, effects: ToolEffects, count: int
 ) -> None:
     def equip(gateway: Gateway) -> None:
         @gateway.tool(effects=effects)

@@ -10,6 +10,7 @@ import pytest
 
 from backchannel.agents.functions import FunctionContext
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
+from backchannel.agents.toolset import ToolEffects
 from backchannel.core.contracts import ModelFailed, ModelRequest
 from backchannel.core.messages import Role
 from backchannel.core.runs import RunState
@@ -224,7 +225,7 @@ async def test_a_function_agents_time_counts_over_a_crash_too(tmp_path: Path) ->
 @pytest.mark.parametrize("effects", ["none", "outside"])
 @pytest.mark.parametrize("count", [1, 3])
 async def test_a_limit_during_a_tool_call_closes_the_call_with_an_error_result(
-    tmp_path: Path, effects: str, count: int
+    tmp_path: Path, effects: ToolEffects, count: int
 ) -> None:
     def equip(gateway: Gateway) -> None:
         @gateway.tool(effects=effects)

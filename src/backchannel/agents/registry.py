@@ -7,6 +7,7 @@ process that does not have it knows the agent as *awaited*, and lets its runs wa
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -70,9 +71,23 @@ class Agents:
         self._brought_before.discard(agent_id)
 
     def register(self, name: str, function: AgentFunction) -> None:
-        """Make a function an agent, under its own id or in place of a configured agent's model."""
+        """Make a function an agent, under its own id or in place of a configured agent's model.
+
+        Raises:
+            TypeError: it is no `async def`.
+            ValueError: another function is the agent of this name; the same one may come again.
+        """
+        if not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)):
+            raise TypeError(f"an agent is an `async def`; {function!r} is not")
         agent_id = normalise_agent_id(name)
+        if _definition(self._functions.get(agent_id, function)) != _definition(function):
+            raise ValueError(f"a function is the agent {agent_id!r} already: give this one another name")
         if agent_id not in self._settings:
             default = self._settings[self.default_id]
             self._settings[agent_id] = replace(default, id=agent_id, is_default=False, name=None, instructions=None)
         self._functions[agent_id] = function
+
+
+def _definition(function: AgentFunction) -> object:
+    """Where a function is defined: each call of what defines it makes another object, and so does a reload."""
+    return getattr(function, "__code__", function)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,6 +22,7 @@ SESSION_TOOLS = "group:sessions"
 NEVER_FOR_SUBAGENTS = "sessions_spawn"
 
 ToolFunction = Callable[..., Awaitable[Any]]
+ToolEffects = Literal["none", "outside"]
 
 
 class Tools:

@@ -26,7 +26,7 @@ from backchannel.agents.demo import DemoModel
 from backchannel.agents.functions import AgentFunction
 from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
-from backchannel.agents.toolset import ToolFunction, Tools, tool_from
+from backchannel.agents.toolset import ToolEffects, ToolFunction, Tools, tool_from
 from backchannel.channels.bridge import Bridge
 from backchannel.channels.inbound import Inbound
 from backchannel.config.defaults import default_model, needs_default_model, with_default_model
@@ -51,6 +51,7 @@ from backchannel.triggers.cron import CronJobs
 
 log = structlog.get_logger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
+Tool = TypeVar("Tool", bound=ToolFunction)
 
 
 class RunFailed(GatewayError):
@@ -178,7 +179,14 @@ class Gateway:
             await bridge.close()
 
     def agent(self, name: str) -> Callable[[F], F]:
-        """Make an `async def` an agent: it gets the run's context and returns its reply."""
+        """Make an `async def` an agent: it gets the run's context and returns its reply.
+
+        Raises:
+            TypeError: it is no `async def`, or the name is missing.
+            ValueError: another function is the agent of this name.
+        """
+        if not isinstance(name, str):
+            raise TypeError('an agent needs a name: write @gateway.agent("clerk"), not @gateway.agent alone')
 
         def register(function: F) -> F:
             self.add_agent(name, function)
@@ -192,15 +200,25 @@ class Gateway:
             self.runtime.agent_added(name)
 
     def tool(
-        self, *, effects: str = "outside", name: str | None = None, description: str | None = None
-    ) -> Callable[[ToolFunction], ToolFunction]:
+        self,
+        *,
+        effects: ToolEffects = "outside",
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Callable[[Tool], Tool]:
         """Make an `async def` a tool of the agents.
 
         `effects` says what a second call could spoil: `"none"` (after a crash it is run again) or `"outside"`
         (it is not, and the model is told).
-        """
 
-        def register(function: ToolFunction) -> ToolFunction:
+        Raises:
+            TypeError: it is no `async def`.
+            ValueError: `effects` is another word, or a tool has this name.
+        """
+        if effects not in ("none", "outside"):
+            raise ValueError(f'effects: got {effects!r}, expected "none" or "outside"')
+
+        def register(function: Tool) -> Tool:
             self.toolset.register(tool_from(function, name=name, description=description, effects=Effects(effects)))
             return function
 
