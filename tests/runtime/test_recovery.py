@@ -288,7 +288,13 @@ async def test_a_function_agent_runs_again_and_its_calls_return_what_they_return
         await begun.wait()
     async with running(tmp_path, equip=equip) as gateway:
         assert (await ended(gateway, "r")).reply == "1 2 3"
-        assert await texts_of(gateway) == ["play", "1 2 3"]
+        play, *traces, reply = await transcript_of(gateway)
+        assert (play.text, reply.text) == ("play", "1 2 3")
+        # Its calls are in the transcript once, each right before its result.
+        asked, answered = traces[::2], traces[1::2]
+        assert [message.tool_calls[0].id for message in asked] == [f"r/f/{n}" for n in (1, 2, 3, 4)]
+        assert [message.tool_call_id for message in answered] == [f"r/f/{n}" for n in (1, 2, 3, 4)]
+        assert [message.text for message in answered] == ["1", "ValueError: no", "2", "3"]
     assert went == {"r": 2}
     assert rolled == {"r/f/1": 1, "r/f/3": 1, "r/f/4": 1}
 

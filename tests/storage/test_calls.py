@@ -198,16 +198,41 @@ async def test_a_function_agents_call_returns_what_it_returned_the_first_time(ho
     started = await begin(host.store)
     call = function_call(started, 1)
     assert await host.store.open_function_call(started.fence, call) == call
-    await host.store.commit_function_result(started.fence, call.id, "null", 5)
+    await host.store.commit_function_result(started.fence, result_of(call), "null", 5)
     store = await host.restart()
     resumed = await store.resume_run(started.run.id)
     assert resumed is not None
     known = await store.open_function_call(resumed.fence, call)
     assert (known.state, known.result) == (CallState.DONE, "null")
-    assert await texts(store) == ["hello"]
+    _, asked, answered = await transcript(store)
+    assert [block.id for block in asked.tool_calls] == [call.id] and asked.model == "function/main"
+    assert (answered.role, answered.tool_call_id, answered.text) == (Role.TOOL_RESULT, call.id, "done")
 
 
-async def test_a_function_agents_open_call_is_no_part_of_the_transcript(store: Store) -> None:
+async def test_a_function_agents_call_is_in_the_transcript_once_however_often_it_is_answered(store: Store) -> None:
+    started = await begin(store)
+    first, second = function_call(started, 1), function_call(started, 2)
+    for call in (first, second):
+        await store.open_function_call(started.fence, call)
+    for call in (second, first, second, first):
+        await store.commit_function_result(started.fence, result_of(call), "null", 5)
+    assert [message.tool_call_id or message.tool_calls[0].id for message in (await transcript(store))[1:]] == [
+        *(second.id, second.id, first.id, first.id)
+    ]
+
+
+async def test_a_function_agents_call_that_had_begun_is_told_with_the_end_of_its_run(store: Store) -> None:
+    started = await begin(store)
+    call = function_call(started, 1)
+    await store.open_function_call(started.fence, call)
+    await store.start_call(started.fence, call.id)
+    await store.finish_run(started.fence, FAILED, reply=None, at_step=0, ran_ms=1)
+    _, asked, answered = await transcript(store)
+    assert asked.tool_calls[0].id == answered.tool_call_id == call.id
+    assert answered.is_error and "its effect is unknown" in answered.text
+
+
+async def test_a_function_agents_call_that_did_nothing_is_no_part_of_the_transcript(store: Store) -> None:
     started = await begin(store)
     await store.open_function_call(started.fence, function_call(started, 1))
     await store.finish_run(started.fence, FAILED, reply=None, at_step=0, ran_ms=1)
@@ -222,7 +247,7 @@ async def test_a_function_agent_that_lost_its_run_records_nothing(host: Host) ->
     with pytest.raises(FenceLost):
         await store.open_function_call(started.fence, function_call(started, 1))
     with pytest.raises(FenceLost):
-        await store.commit_function_result(started.fence, function_call_id(started.run.id, 1), "x", 5)
+        await store.commit_function_result(started.fence, result_of(function_call(started, 1)), "x", 5)
     assert await store.open_calls(started.run.id) == []
 
 

@@ -219,6 +219,11 @@ class CallState(StrEnum):
     DONE = "done"
 
 
+def function_model(agent_id: str) -> str:
+    """Name what answers where an agent is a function, in the place of a model."""
+    return f"function/{agent_id}"
+
+
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One call of a tool; `id` is ours and is all that idempotency and recovery use."""
 

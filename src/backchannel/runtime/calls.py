@@ -65,17 +65,7 @@ class Calls:
             raise failed.exceptions[0] from None
 
     async def _carry_out(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> None:
-        output = await self.output(turn, tools, call)
-        result = Message(
-            id=new_id(),
-            role=Role.TOOL_RESULT,
-            content=output.content,
-            timestamp=self._clock.now_ms(),
-            run_id=turn.run.id,
-            tool_call_id=call.id,
-            tool_name=call.name,
-            is_error=output.is_error,
-        )
+        result = self._result(turn, call, await self.output(turn, tools, call))
         await self._durable(lambda: self._store.commit_result(turn.fence, result, turn.ran_ms))
 
     async def recorded(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> Recorded:
@@ -85,13 +75,21 @@ class Calls:
             return msgspec.json.decode(known.result, type=Recorded)
         output = await self.output(turn, tools, known)
         recorded = Recorded(output.content, output.is_error)
-        result = msgspec.json.encode(recorded).decode()
-        await self._durable(
-            lambda: self._store.commit_function_result(
-                turn.fence, call.id, result, turn.ran_ms, is_error=recorded.is_error
-            )
-        )
+        result, kept = self._result(turn, call, output), msgspec.json.encode(recorded).decode()
+        await self._durable(lambda: self._store.commit_function_result(turn.fence, result, kept, turn.ran_ms))
         return recorded
+
+    def _result(self, turn: Turn, call: ToolCall, output: ToolOutput) -> Message:
+        return Message(
+            id=new_id(),
+            role=Role.TOOL_RESULT,
+            content=output.content,
+            timestamp=self._clock.now_ms(),
+            run_id=turn.run.id,
+            tool_call_id=call.id,
+            tool_name=call.name,
+            is_error=output.is_error,
+        )
 
     async def output(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> ToolOutput:
         """Call the tool, unless it had begun before a crash and may not be begun again."""

@@ -34,7 +34,7 @@ from backchannel.core.control_words import held_back
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, Usage, text_content
 from backchannel.core.requests import build_messages
-from backchannel.core.runs import Outcome, RunKind, RunState, Started, Step, ToolCall
+from backchannel.core.runs import Outcome, RunKind, RunState, Started, Step, ToolCall, function_model
 from backchannel.core.tokens import context_budget, text_tokens
 from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailable
 from backchannel.runtime.calls import Calls, is_cancelled
@@ -275,7 +275,7 @@ class Runner:
         text = await function(context)
         if text is not None and not isinstance(text, str):
             raise TypeError(f"the agent {agent_id!r} returned {type(text).__name__}: return a text, or None")
-        await self._commit_text(turn, text or "", f"function/{agent_id}")
+        await self._commit_text(turn, text or "", function_model(agent_id))
 
     async def _commit_text(self, turn: Turn, text: str, model: str) -> None:
         reply = ModelReply(content=text_content(text), usage=Usage(), model=model)

@@ -13,7 +13,7 @@ from backchannel.config.agents import AgentSettings
 from backchannel.config.schema_agents import ThinkingLevel
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.keys import SessionKey, normalise_agent_id
-from backchannel.core.runs import FlowCall
+from backchannel.core.runs import FlowCall, function_model
 from backchannel.core.spawn import may_spawn
 from backchannel.core.spawn_values import Refused as NotSpawned
 from backchannel.core.spawn_values import Spawn, SpawnRules
@@ -168,7 +168,7 @@ class SessionsSpawn(SessionTool):
         if self._parts.agents.is_function(agent.id):
             if written is not None:
                 raise UnknownModel(f"the agent {agent.id!r} is a function and takes no model: leave model out")
-            return f"function/{agent.id}"
+            return function_model(agent.id)
         model = agent.subagent_model if written is None else written
         self._parts.models.check(model)
         return model

@@ -8,8 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from backchannel.core.exchange_values import WaitEnd
+from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, text_content
-from backchannel.core.runs import CallState, Outcome, Run, ToolCall
+from backchannel.core.runs import CallState, Outcome, Run, ToolCall, function_model
 from backchannel.storage.ids import new_id
 from backchannel.storage.transactions import exchanges, messages, spawns
 from backchannel.storage.tx import Row, Tx, columns
@@ -64,14 +65,14 @@ def close_open(tx: Tx, run: Run, outcome: Outcome | None, now: int) -> None:
     """
     how = "was interrupted too often" if outcome is None else f"ended ({outcome.state})"
     for call in open_calls(tx, run.id):
+        how_far = _how_far(tx, call)
+        result = result_message(run, call, f"The run {how} before this call had a result; {how_far}.", now)
         if call.step < 0:
-            _close_function_call(tx, call)
-            exchanges.call_ended(tx, call.id, WaitEnd.BROKEN, now)
-            continue
-        text = f"The run {how} before this call had a result; {_how_far(tx, call)}."
-        mark_done(tx, call.id)
+            _close_function_call(tx, run, call, result, leaves_trace=outcome is not None and how_far != _NOT_DONE)
+        else:
+            mark_done(tx, call.id)
+            messages.append(tx, run.session_key, run.session_id or "", result)
         exchanges.call_ended(tx, call.id, WaitEnd.BROKEN, now)
-        messages.append(tx, run.session_key, run.session_id or "", result_message(run, call, text, now))
 
 
 def _how_far(tx: Tx, call: ToolCall) -> str:
@@ -81,15 +82,40 @@ def _how_far(tx: Tx, call: ToolCall) -> str:
     """
     if call.state is CallState.STARTED:
         return "its effect is unknown"
-    return exchanges.tell_of_call(tx, call.id) or spawns.tell_of_call(tx, call.id) or "it was not carried out"
+    return exchanges.tell_of_call(tx, call.id) or spawns.tell_of_call(tx, call.id) or _NOT_DONE
 
 
-def _close_function_call(tx: Tx, call: ToolCall) -> None:
-    """Close a call that has no place in the transcript; one that never began is as if it had not been asked for."""
-    if call.state is CallState.PLANNED:
-        tx.run("DELETE FROM tool_calls WHERE id = ?", call.id)
-    else:
+_NOT_DONE = "it was not carried out"
+
+
+def _close_function_call(tx: Tx, run: Run, call: ToolCall, result: Message, *, leaves_trace: bool) -> None:
+    """Close a call of a function; one that has done nothing is as if it had not been asked for.
+
+    So is one of a session tool when the run only leaves its lane: the function asks again, and finds what it has sent.
+    """
+    if call.state is CallState.STARTED or leaves_trace:
         mark_done(tx, call.id)
+        append_function_call(tx, run, call, result)
+    else:
+        tx.run("DELETE FROM tool_calls WHERE id = ?", call.id)
+
+
+def append_function_call(tx: Tx, run: Run, call: ToolCall, result: Message) -> None:
+    """Write a function agent's call with its result, as a model's stand there: a call that is open is not yet there.
+
+    A function may make several calls at once. Each enters the transcript as it is answered, so that nothing ever stands
+    between a call and its result.
+    """
+    asked = Message(
+        id=new_id(),
+        role=Role.ASSISTANT,
+        content=(call.block,),
+        timestamp=result.timestamp,
+        run_id=run.id,
+        model=function_model(SessionKey.stored(run.session_key).agent),
+    )
+    for message in (asked, result):
+        messages.append(tx, run.session_key, run.session_id or "", message)
 
 
 def result_message(run: Run, call: ToolCall, text: str, now: int) -> Message:

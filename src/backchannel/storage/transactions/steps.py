@@ -104,7 +104,7 @@ def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int, now: int) 
 
 
 FUNCTION_STEP = -1
-"""The step of a function agent's calls: they are not part of the transcript."""
+"""The step of a function agent's calls: its run has only the one in which it ends."""
 
 
 def open_function_call(tx: Tx, fence: Fence, call: ToolCall) -> ToolCall:
@@ -116,14 +116,18 @@ def open_function_call(tx: Tx, fence: Fence, call: ToolCall) -> ToolCall:
     return known or call
 
 
-def commit_function_result(
-    tx: Tx, fence: Fence, call_id: str, result: str, ran_ms: int, now: int, *, is_error: bool
-) -> None:
-    """Write what a function agent's call gave: as far as this, the function has got."""
+def commit_function_result(tx: Tx, fence: Fence, result: Message, recorded: str, ran_ms: int, now: int) -> None:
+    """Write what a function agent's call gave: as far as this, the function has got.
+
+    `recorded` is what the call gives again when the function is run again. A call that is in the transcript already,
+    because its run had ended and was retried, stays there as it is.
+    """
     run = runs.unstopped(tx, fence)
+    call_id = result.tool_call_id or ""
     call = calls.find(tx, call_id)
-    calls.mark_done(tx, call_id, result)
-    exchanges.call_answered(tx, call_id, now, is_error=is_error)
+    calls.mark_done(tx, call_id, recorded)
+    exchanges.call_answered(tx, call_id, now, is_error=bool(result.is_error))
     if call is not None and call.state is not CallState.DONE:
+        calls.append_function_call(tx, run, call, result)
         deliveries.post_call(tx, run, call, now)
     runs.update(tx, run.id, crashes=0, ran_ms=ran_ms, ran_at=now)

@@ -50,17 +50,14 @@ class RunUnits(Units):
         """Record a function agent's call, or return what is recorded of it already."""
         return await self._driver.write(partial(steps.open_function_call, fence=fence, call=call))
 
-    async def commit_function_result(
-        self, fence: Fence, call_id: str, result: str, ran_ms: int, *, is_error: bool = False
-    ) -> None:
+    async def commit_function_result(self, fence: Fence, result: Message, recorded: str, ran_ms: int) -> None:
         unit = partial(
             steps.commit_function_result,
             fence=fence,
-            call_id=call_id,
             result=result,
+            recorded=recorded,
             ran_ms=ran_ms,
             now=self._now,
-            is_error=is_error,
         )
         await self._driver.write(unit)
 
