@@ -82,7 +82,8 @@ async def test_metrics_count_what_happens(http: httpx.AsyncClient, world: World)
     assert 'backchannel_runs_ended_total{state="error"} 1.0' in lines
     assert 'backchannel_runs{state="running"} 0.0' in lines
     assert "backchannel_connections 1.0" in lines
-    assert any(line.startswith("backchannel_commits_total ") for line in lines)
+    for name in ("commits_total", "loop_stalls_total", "loop_longest_stall_seconds"):
+        assert any(line.startswith(f"backchannel_{name} ") for line in lines)
 
 
 async def test_wrong_tokens_are_slowed_down(http: httpx.AsyncClient) -> None:

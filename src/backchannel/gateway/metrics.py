@@ -102,6 +102,9 @@ class Metrics:
         yield _counter("failed_logins", "Wrong tokens and signatures.", wrong, ("door",))
         yield _counter("commits", "Commits.", store.commits)
         yield _counter("units", "Units of work in those commits.", store.units)
+        watchdog = self._door.gateway.runtime.watchdog
+        yield _counter("loop_stalls", "How often the event loop was held.", watchdog.stalls)
+        yield _gauge("loop_longest_stall_seconds", "The longest time that it was held.", watchdog.longest_s)
 
 
 def _gauge(name: str, what: str, samples: Samples | float, labels: tuple[str, ...] = ()) -> Metric:

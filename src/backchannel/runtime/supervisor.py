@@ -34,6 +34,7 @@ from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.runner import Runner
 from backchannel.runtime.timers import Timers, sleep_or_event
 from backchannel.runtime.waits import Waits
+from backchannel.runtime.watchdog import Watchdog
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
 from backchannel.storage.transactions.inbound import Arrival, Taken
@@ -64,6 +65,7 @@ class Runtime:
     ) -> None:
         defaults = config.agents.defaults
         self.hub = Hub()
+        self.watchdog = Watchdog(store)
         self.journal = Journal()
         self.hub.listen(self.journal.heard)
         self.guard = SendGuard(config.session.send_policy, store.scheme)
@@ -103,6 +105,7 @@ class Runtime:
         await self._outbox.start()
         await self._recover({id for id in self._agents.ids() if not self._agents.is_awaited(id)})
         self._timers.start()
+        self.watchdog.start()
         self._spawn(self._give_signs_of_life())
 
     def agent_added(self, agent_id: str) -> None:
@@ -202,6 +205,7 @@ class Runtime:
     async def close(self) -> None:
         """Stop working; what was accepted goes on at the next start."""
         self._is_open = False
+        self.watchdog.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

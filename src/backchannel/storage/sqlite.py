@@ -22,8 +22,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -114,6 +116,8 @@ class SqliteDriver:
         self.commits = 0
         self.units = 0
         self.is_full = False
+        self.slowest: tuple[float, str] = (0.0, "")
+        """The unit that took longest since somebody asked, in seconds, and its name."""
         self._waiting: deque[_Entry] = deque()
         self._alone: deque[_Entry] = deque()
         """Units of a lost group: they run again, one by one, before all others."""
@@ -208,6 +212,7 @@ class SqliteDriver:
         tx = SqliteTx(self._writer)
         entry.error, entry.facts = None, tx.facts
         execute("SAVEPOINT unit")
+        began = perf_counter()
         try:
             entry.result = entry.unit(tx)
         except Exception as error:  # the edge of a unit: its caller is told, and the rest of the group goes on
@@ -216,6 +221,8 @@ class SqliteDriver:
             entry.refuse(error)
             execute("ROLLBACK TO unit")
         execute("RELEASE unit")
+        if (took := perf_counter() - began) > self.slowest[0]:
+            self.slowest = (took, _name(entry.unit))
 
     def _lost(self, group: list[_Entry], error: BaseException) -> None:
         """Nothing of the group counts: its units run again one by one; one that was alone is refused."""
@@ -333,6 +340,11 @@ def connect(path: Path, *, readonly: bool = False, wait_s: float = 10) -> sqlite
         connection.execute("PRAGMA query_only = ON")
     connection.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
     return connection
+
+
+def _name(unit: Unit[Any]) -> str:
+    function = unit.func if isinstance(unit, partial) else unit
+    return f"{function.__module__.rpartition('.')[2]}.{getattr(function, '__qualname__', 'unit')}"
 
 
 def _is_full(error: BaseException | None) -> bool:

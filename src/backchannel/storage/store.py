@@ -121,6 +121,11 @@ class Store(
     def units(self) -> int:
         return self._driver.units
 
+    def take_slowest(self) -> tuple[float, str]:
+        """Tell how long the slowest unit took since this was last asked, and which it was."""
+        slowest, self._driver.slowest = self._driver.slowest, (0.0, "")
+        return slowest
+
     @property
     def is_closed(self) -> bool:
         """Whether nothing is written any more: by `close`, or because a commit failed."""

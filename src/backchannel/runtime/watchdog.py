@@ -1,0 +1,65 @@
+"""The watchdog: notices when something has held the event loop, and says what, if that is known.
+
+While the loop is held, nobody is answered. A timer that comes later than it should tells how long that was. What
+held it is named where it was a unit of the store, the only thing that does much at a time; a machine that was busy or
+asleep looks the same, but took no processor time here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import structlog
+
+from backchannel.storage.store import Store
+
+log = structlog.get_logger(__name__)
+
+LOOK_S = 0.05
+BOUND_S = 0.1
+"""How late the timer may come before the loop counts as held."""
+QUIET_S = 5.0
+"""There is at most one line in so much time."""
+
+
+class Watchdog:
+    """Counts how often the loop was held, and for how long at most."""
+
+    def __init__(self, store: Store) -> None:
+        self.stalls = 0
+        self.longest_s = 0.0
+        self._store = store
+        self._handle: asyncio.TimerHandle | None = None
+        self._used_s = 0.0
+        self._silent_until = 0.0
+
+    def start(self) -> None:
+        self._look_later(asyncio.get_running_loop())
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._used_s = time.thread_time()
+        at = loop.time() + LOOK_S
+        self._handle = loop.call_at(at, self._look, loop, at)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, expected: float) -> None:
+        late_s = loop.time() - expected
+        slowest = self._store.take_slowest()
+        if late_s > BOUND_S:
+            self.stalls += 1
+            self.longest_s = max(self.longest_s, late_s)
+            if loop.time() >= self._silent_until:
+                self._silent_until = loop.time() + QUIET_S
+                used_s = time.thread_time() - self._used_s
+                log.warning("the event loop was held", **_told(late_s, used_s, slowest), stalls=self.stalls)
+        self._look_later(loop)
+
+
+def _told(late_s: float, used_s: float, slowest: tuple[float, str]) -> dict[str, float | str]:
+    unit_s, unit = slowest
+    told: dict[str, float | str] = {"held_ms": round(late_s * 1000), "processor_ms": round(used_s * 1000)}
+    return told | {"unit": unit, "unit_ms": round(unit_s * 1000)} if unit_s > BOUND_S / 2 else told
