@@ -16,9 +16,12 @@ from typing import Any
 import anyio
 import pytest
 from pydantic_ai import exceptions as pai
+from pydantic_ai import messages as pai_messages
 
 from backchannel.agents.providers import THINKING_LEVELS, Connection, Endpoint, ProviderModel, build_failure, warm_up
+from backchannel.agents.translation import build_reply
 from backchannel.core.contracts import (
+    MOST_CALLS,
     ModelEvent,
     ModelFailed,
     ModelReply,
@@ -651,3 +654,20 @@ def test_importing_the_registry_imports_no_provider_layer() -> None:
     code = f"import sys, backchannel.agents.models; print({heavy} & sys.modules.keys() or 'light')"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "light"
+
+
+async def test_a_reply_with_too_many_calls_is_refused_before_it_has_ended(
+    stub: StubProvider, model: ProviderModel
+) -> None:
+    stub.then(Answer(calls=tuple(Call("look", {"at": "home"}) for _ in range(MOST_CALLS + 1))))
+    failed = await fail(model)
+    assert f"more than {MOST_CALLS} tool calls" in failed.message and not failed.retryable
+
+
+async def test_arguments_that_are_nested_too_deep_to_read_stay_the_text_that_came() -> None:
+    text = '{"a":' * 100_000 + "1" + "}" * 100_000
+    response = pai_messages.ModelResponse(
+        parts=[pai_messages.ToolCallPart("look", text)], model_name="m", provider_details={"finish_reason": "stop"}
+    )
+    [call] = build_reply(response, "acme").content
+    assert isinstance(call, ToolCallBlock) and call.arguments == text

@@ -112,6 +112,17 @@ async def test_a_long_history_stays_within_a_frame(make_world: MakeWorld) -> Non
         assert len(history["messages"]) + len(rest["messages"]) == 8
 
 
+async def test_of_very_many_messages_that_wait_the_first_are_shown_and_the_rest_counted(make_world: MakeWorld) -> None:
+    async with make_world() as world, world.client() as client:
+        await client.ask("chat.send", sessionKey="agent:held:main", message="hold")
+        for n in range(130):
+            await world.gateway.submit("agent:held:main", f"message {n}")
+        history = await client.ask("chat.history", sessionKey="agent:held:main")
+        assert len(history["pending"]) == 100
+        assert history["pending"][0]["content"][0]["text"] == "message 0"
+        assert history["pendingLeftOut"] == 30
+
+
 def test_one_message_is_always_shown_however_large() -> None:
     def message(n: int) -> Message:
         return Message(id=str(n), role=Role.USER, content=text_content("x" * 100), timestamp=n)

@@ -180,7 +180,7 @@ async def test_a_wake_waits_for_the_boundary_of_a_run(tmp_path: Path) -> None:
         await started.wait()
         for _ in range(2):
             assert (await post(world, "wake", text="note", idempotencyKey="w")).status_code == 200
-        assert [message.text for message in await world.gateway.store.pending(MAIN)] == ["note"]
+        assert [message.text for message in (await world.gateway.store.pending(MAIN, 100)).messages] == ["note"]
         release.set()
         await ended(world.gateway, run.id)
         assert await texts_of(world.gateway) == ["hello", "done", "note"]

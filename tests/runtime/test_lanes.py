@@ -275,11 +275,11 @@ async def test_a_queued_message_is_pending_and_in_the_transcript_only_once_it_st
         await gateway.submit("main", "a")
         await gateway.submit("main", "b")
         assert await texts_of(gateway) == ["a"]
-        assert [message.text for message in await gateway.store.pending(MAIN)] == ["b"]
+        assert [message.text for message in (await gateway.store.pending(MAIN, 100)).messages] == ["b"]
         floor.let_go("a")
         await floor.holds("b")
         assert await texts_of(gateway) == ["a", "re: a", "b"]
-        assert await gateway.store.pending(MAIN) == []
+        assert (await gateway.store.pending(MAIN, 100)).messages == []
         floor.let_go("b")
         await settled(gateway)
 

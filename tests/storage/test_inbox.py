@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def pending(store: Store) -> list[str]:
-    return [message.text for message in await store.pending(str(MAIN))]
+    return [message.text for message in (await store.pending(str(MAIN), 100)).messages]
 
 
 async def test_a_note_enters_an_idle_session_in_the_commit_that_accepts_it(host: Host) -> None:
@@ -113,7 +113,7 @@ async def test_pending_keeps_the_order_of_messages_when_the_clock_is_set_back(ho
 
 
 async def test_pending_of_a_session_that_does_not_exist_is_empty(store: Store) -> None:
-    assert await store.pending("agent:main:nobody") == []
+    assert (await store.pending("agent:main:nobody", 100)).messages == []
 
 
 async def test_the_same_note_twice_is_refused_and_the_first_stays(store: Store) -> None:
@@ -132,3 +132,13 @@ async def test_notes_of_one_session_do_not_reach_another(store: Store) -> None:
     assert await texts(store, CRON) == ["theirs", "hi"]
     await answer(store, mine)
     assert await texts(store) == ["hello", "hi", "for main"]
+
+
+async def test_of_many_that_wait_the_first_are_read_and_all_are_counted(store: Store) -> None:
+    await begin(store, "working")
+    for n in range(5):
+        await accept(store, f"run {n}")
+        await store.add_note(MAIN, note(f"note {n}"))
+    pending = await store.pending(str(MAIN), 4)
+    assert (len(pending.messages), pending.total) == (4, 10)
+    assert pending.messages[0].text == "run 0"

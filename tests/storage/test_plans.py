@@ -140,7 +140,7 @@ HOT: dict[str, Read] = {
     "export of some": partial(exports.listed_after, after="", limit=9, keys=[str(MAIN), str(CRON)]),
     "transcript": partial(exports.read, session_id="s", place=exports.Place(0), until=9, size=9),
     "part of a message": partial(exports.read, session_id="s", place=exports.Place(0, 5), until=9, size=9),
-    "pending": partial(inbox.pending, key=str(MAIN)),
+    "pending": partial(inbox.pending, key=str(MAIN), limit=9),
     "run": partial(runs.find, run_id="r"),
     "runs": partial(runs.page, session_key=None, states=(), limit=9, before=None),
     "runs of a session": partial(runs.page, session_key=str(MAIN), states=(RunState.OK,), limit=9, before=5),

@@ -72,7 +72,7 @@ async def test_a_message_for_a_free_lane_is_accepted_and_started_in_one_commit(h
     assert started.fence == Fence(started.run.id, host.store.number)
     (message,) = await transcript(host.store)
     assert (message.text, message.run_id, message.id) == ("hello", started.run.id, started.run.message_id)
-    assert await host.store.pending(str(MAIN)) == []
+    assert (await host.store.pending(str(MAIN), 100)).messages == []
 
 
 async def test_a_message_for_a_busy_lane_waits_outside_the_transcript(store: Store) -> None:
@@ -81,7 +81,7 @@ async def test_a_message_for_a_busy_lane_waits_outside_the_transcript(store: Sto
     assert accepted.started is None
     assert accepted.run.state is RunState.QUEUED
     assert await texts(store) == ["first"]
-    assert [message.text for message in await store.pending(str(MAIN))] == ["second"]
+    assert [message.text for message in (await store.pending(str(MAIN), 100)).messages] == ["second"]
 
 
 async def test_a_message_accepted_without_a_slot_waits_though_the_lane_is_free(store: Store) -> None:
@@ -559,7 +559,7 @@ async def test_a_run_aborted_before_it_started_brings_its_message_with_it(store:
     await store.request_abort(str(MAIN), queued.run.id)
     await answer(store, started)
     await store.retry_run(queued.run.id)
-    assert [message.text for message in await store.pending(str(MAIN))] == ["second"]
+    assert [message.text for message in (await store.pending(str(MAIN), 100)).messages] == ["second"]
     await next_run(store)
     assert await texts(store) == ["first", "hi", "second"]
 

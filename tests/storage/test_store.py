@@ -117,6 +117,6 @@ async def test_messages_accepted_while_the_store_closes_are_kept_or_refused(host
         answers = await asyncio.gather(*futures, late, return_exceptions=True)
         await closing
     store = await host.start()
-    kept = [message.text for message in await store.pending(str(MAIN))]
+    kept = [message.text for message in (await store.pending(str(MAIN), 100)).messages]
     assert kept[:50] == [str(n) for n in range(50)]
     assert ("late" in kept) is not isinstance(answers[-1], Exception)

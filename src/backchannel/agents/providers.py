@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from backchannel.agents.translation import build_history, build_parameters, build_reply, read_delta
+from backchannel.agents.translation import begins_call, build_history, build_parameters, build_reply, read_delta
 from backchannel.config.schema_agents import ThinkingLevel
-from backchannel.core.contracts import ModelEvent, ModelFailed, ModelReply, ModelRequest, Price
+from backchannel.core.contracts import ModelEvent, ModelFailed, ModelReply, ModelRequest, Price, check_calls
 from backchannel.core.credentials import REDACTED
 
 if TYPE_CHECKING:
@@ -206,7 +206,10 @@ class ProviderModel:
                 model_request_parameters=parameters,
                 instrument=False,
             ) as events:
+                calls = 0
                 async for event in events:
+                    calls += begins_call(event)
+                    check_calls(f"{endpoint.provider}/{self._name}", calls)
                     if (delta := read_delta(event)) is not None:
                         yield delta
                 response = events.get()

@@ -103,6 +103,13 @@ def read_delta(event: pai.ModelResponseStreamEvent) -> TextDelta | ThinkingDelta
     return None
 
 
+def begins_call(event: pai.ModelResponseStreamEvent) -> bool:
+    """Whether an event of the stream is the first of a tool call."""
+    from pydantic_ai import messages as pai
+
+    return isinstance(event, pai.PartStartEvent) and isinstance(event.part, pai.ToolCallPart)
+
+
 def build_reply(response: pai.ModelResponse, provider: str) -> ModelReply:
     """Build the reply from a stream that was read to its end.
 
@@ -262,6 +269,6 @@ def _read_arguments(args: str | Mapping[str, Any] | None) -> dict[str, Any] | st
         return {}
     try:
         arguments = json.loads(args)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or nested as deep as nobody reads it
         return args
     return arguments if isinstance(arguments, dict) else args

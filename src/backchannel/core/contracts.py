@@ -137,6 +137,21 @@ class ModelFailed(Exception):
         self.retry_after_s = retry_after_s
 
 
+MOST_CALLS = 128
+"""How many tool calls one reply may ask for: they are carried out at the same time."""
+
+
+def check_calls(model: str, count: int) -> None:
+    """Refuse a reply that asks for more tool calls than one may.
+
+    Raises:
+        ModelFailed: it does.
+    """
+    if count > MOST_CALLS:
+        too_many = f"{model} asked for more than {MOST_CALLS} tool calls in one reply"
+        raise ModelFailed(f"{too_many}: none of them was carried out", retryable=False)
+
+
 class Model(Protocol):
     """One model of one provider."""
 

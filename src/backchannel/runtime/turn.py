@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from backchannel.config.agents import AgentSettings
-from backchannel.core.contracts import Clock, Model, ModelReply, Tool
+from backchannel.core.contracts import Clock, Model, ModelReply, Tool, check_calls
 from backchannel.core.messages import Block, Message, Role, ThinkingBlock, ToolCallBlock, text_content
 from backchannel.core.runs import Run, Started, tool_call_id
 from backchannel.core.sessions import Session
@@ -41,7 +41,12 @@ class Turn:
         return self.run.session_id
 
     def reply_message(self, reply: ModelReply) -> Message:
-        """Make the transcript message of a reply; its tool calls get our own ids here."""
+        """Make the transcript message of a reply; its tool calls get our own ids here.
+
+        Raises:
+            ModelFailed: it asks for more calls than a reply may.
+        """
+        check_calls(reply.model, sum(isinstance(block, ToolCallBlock) for block in reply.content))
         return Message(
             id=new_id(),
             role=Role.ASSISTANT,

@@ -22,6 +22,7 @@ from backchannel.storage.ids import new_id
 from backchannel.tools.inputs import Answer, Params
 
 _LISTED, _MOST_LISTED = 200, 1000
+_PENDING_SHOWN = 100
 
 
 class ChatSendParams(Params, frozen=True, kw_only=True):
@@ -53,8 +54,10 @@ class ChatHistoryParams(Params, frozen=True, kw_only=True):
 class ChatHistory(Answer, frozen=True, kw_only=True):
     session_key: str
     messages: list[Raw]
-    pending: list[Message]
+    pending: list[Raw]
     has_more: bool
+    pending_left_out: int | None = None
+    """How many more wait than `pending` has."""
     session_id: str | None = None
     thinking_level: str | None = None
 
@@ -152,14 +155,20 @@ async def read_history(
         return ChatHistory(session_key=call.door.rows.key(str(key)), messages=[], pending=[], has_more=False)
     store, limit = call.gateway.store, min(limit, _MOST_LISTED)
     # What waits is read first: a message that enters the transcript in between is then seen twice, never missed.
-    pending = await store.pending(session.key)
+    waiting = await store.pending(session.key, _PENDING_SHOWN)
     page = await store.history(session.session_id, limit=limit, before=before, after=after)
-    messages, is_cut = fit(page.messages, call.door.limits.frame_bytes, keep_oldest=after is not None)
+    room = call.door.limits.frame_bytes
+    fresh = _not_among(waiting.messages, page.messages)
+    pending, _ = fit(fresh, room // 4, keep_oldest=True)
+    messages, is_cut = fit(
+        page.messages, room - sum(len(bytes(line)) for line in pending), keep_oldest=after is not None
+    )
     return ChatHistory(
         session_key=call.door.rows.key(session.key),
         session_id=session.session_id,
         messages=messages,
-        pending=_not_among(pending, page.messages),
+        pending=pending,
+        pending_left_out=(waiting.total - len(waiting.messages) + len(fresh) - len(pending)) or None,
         has_more=page.has_more or is_cut,
         thinking_level=session.thinking_level,
     )
@@ -230,7 +239,7 @@ METHODS: tuple[Method[Any], ...] = (
         ChatHistoryParams,
         Scope.READ,
         chat_history,
-        "`{sessionKey, sessionId?, messages, pending, hasMore, thinkingLevel?}`",
+        "`{sessionKey, sessionId?, messages, pending, pendingLeftOut?, hasMore, thinkingLevel?}`",
     ),
     Method("chat.abort", ChatAbortParams, Scope.WRITE, chat_abort, "`{ok, aborted, runIds}`"),
     Method("chat.inject", ChatInjectParams, Scope.WRITE, chat_inject, "`{ok, messageId}`"),

@@ -81,7 +81,7 @@ METHODS: tuple[Method[Any], ...] = (
         NodeHistoryParams,
         Scope.READ,
         node_history,
-        "`{sessionKey, sessionId?, messages, pending, hasMore, thinkingLevel?}`",
+        "`{sessionKey, sessionId?, messages, pending, pendingLeftOut?, hasMore, thinkingLevel?}`",
         for_nodes=True,
     ),
 )

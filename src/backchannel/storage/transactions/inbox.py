@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import heapq
 
+import msgspec
+
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Message, decode_message, encode_message
 from backchannel.core.sessions import Session
 from backchannel.storage.transactions import messages, sessions
-from backchannel.storage.tx import QUEUED, Tx
+from backchannel.storage.tx import QUEUED, Tx, required
 
 
 def add_note(tx: Tx, key: SessionKey, scheme: KeyScheme, note: Message, now: int) -> None:
@@ -48,13 +50,23 @@ def flush(tx: Tx, session: Session) -> None:
     tx.run("DELETE FROM inbox WHERE session_key = ?", session.key)
 
 
-def pending(tx: Tx, key: str) -> list[Message]:
+class Pending(msgspec.Struct, frozen=True):
+    """The first messages that were accepted and are not yet in the transcript, and how many there are in all."""
+
+    messages: list[Message]
+    total: int
+
+
+def pending(tx: Tx, key: str, limit: int) -> Pending:
     """Read what was accepted and is not yet in the transcript, in order of acceptance."""
-    queued = tx.all(
-        f"SELECT message FROM runs WHERE session_key = ? AND {QUEUED} AND message IS NOT NULL ORDER BY position",
-        key,
-    )
-    notes = tx.all("SELECT body FROM inbox WHERE session_key = ? ORDER BY position", key)
+    waiting = f"runs WHERE session_key = ? AND {QUEUED} AND message IS NOT NULL"
+    queued = tx.all(f"SELECT message FROM {waiting} ORDER BY position LIMIT ?", key, limit)
+    notes = tx.all("SELECT body FROM inbox WHERE session_key = ? ORDER BY position LIMIT ?", key, limit)
     # Merged, not sorted: each keeps its own order, even when the clock was set back between two of them.
     both = ([decode_message(body) for (body,) in rows] for rows in (queued, notes))
-    return list(heapq.merge(*both, key=lambda message: message.timestamp))
+    first = list(heapq.merge(*both, key=lambda message: message.timestamp))[:limit]
+    if max(len(queued), len(notes)) < limit:
+        return Pending(first, len(queued) + len(notes))
+    (runs_waiting,) = required(tx.one(f"SELECT count(*) FROM {waiting}", key))
+    (notes_waiting,) = required(tx.one("SELECT count(*) FROM inbox WHERE session_key = ?", key))
+    return Pending(first, int(runs_waiting) + int(notes_waiting))

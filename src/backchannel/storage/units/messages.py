@@ -8,6 +8,7 @@ from functools import partial
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, decode_messages
 from backchannel.storage.transactions import idempotency, inbox, messages, sessions
+from backchannel.storage.transactions.inbox import Pending
 from backchannel.storage.transactions.messages import HistoryPage
 from backchannel.storage.transactions.sessions import SessionIdEntry
 from backchannel.storage.tx import Tx
@@ -73,9 +74,9 @@ class MessageUnits(Units):
             partial(messages.last_of_each, session_ids=session_ids, per_session=per_session, with_tools=with_tools)
         )
 
-    async def pending(self, key: str) -> list[Message]:
-        """Read what was accepted and is not yet in the transcript."""
-        return await self._read(partial(inbox.pending, key=key))
+    async def pending(self, key: str, limit: int) -> Pending:
+        """Read the first of what was accepted and is not yet in the transcript."""
+        return await self._read(partial(inbox.pending, key=key, limit=limit))
 
     async def add_note(
         self, key: SessionKey, note: Message, idempotency_key: str | None = None, digest: str | None = None
