@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx2
@@ -298,17 +298,39 @@ async def test_a_call_without_form_is_refused(world: World, params: Any) -> None
     assert "pydantic" not in answer.text
 
 
-async def test_a_gateway_that_stops_leaves_the_stream_to_be_taken_up_at_its_next_start(make_world: MakeWorld) -> None:
-    async with make_world() as world, wire(world) as client, client.stream(call()) as events:
+@pytest.mark.parametrize("ends", ["the runtime", "the server"])
+async def test_a_gateway_that_stops_leaves_the_stream_to_be_taken_up_at_its_next_start(
+    make_world: MakeWorld, ends: str
+) -> None:
+    async with AsyncExitStack() as exits:
+        world = await exits.enter_async_context(make_world())
+        client = await exits.enter_async_context(wire(world))
+        events = await exits.enter_async_context(client.stream(call()))
         first = await anext(events)
         await taken(world)
-        stopping = asyncio.create_task(world.gateway.runtime.close())
+        stop = world.gateway.runtime.close() if ends == "the runtime" else world.at.web.close("it stops")
         async with asyncio.timeout(10):
-            assert [event.data async for event in events if event.data] == []
-        await stopping
+            await asyncio.gather(stop, no_more(events))
     async with make_world() as world, wire(world) as client, client.resumed(first.id) as events:
         world.release.set()
         answer = await outcome(events)
 
         assert answer["result"]["structuredContent"]["reply"].startswith("released wait for it")
         assert await texts(world.gateway) == ["wait for it"]
+
+
+async def no_more(events: AsyncIterator[httpx2.ServerSentEvent]) -> None:
+    """Read a stream to its end, before which nothing may come."""
+    assert [event.data async for event in events if event.data] == []
+
+
+async def test_a_gateway_that_stops_refuses_what_cannot_be_come_back_for(world: World) -> None:
+    async with wire(world, version="2025-06-18") as client:
+        calling = asyncio.create_task(client.post(call()))
+        await taken(world)
+        await world.at.web.close("it stops")
+        async with asyncio.timeout(10):
+            answers = [await calling, await client.post(call())]
+
+    assert answers[0].json()["error"]["data"]["details"]["code"] == "shutting_down"
+    assert answers[1].status_code == 503

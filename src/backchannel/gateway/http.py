@@ -81,6 +81,7 @@ class Web:
         self.metrics = Metrics(self.door)
         self._gateway = gateway
         self._hooks = HookDoor(gateway, operator_token)
+        self._mcp = McpDoor(gateway, self.access)
         self._forgeries = Failures(gateway.clock, "signature")
         self._keeper = Doorkeeper(settings)
         self._proxies = Proxies(settings.trusted_proxies)
@@ -132,6 +133,11 @@ class Web:
             address = self._proxies.client(client[0], forwarded)
             scope["client"] = client if address == client[0] else (address, 0)
 
+    async def close(self, reason: str) -> None:
+        """Send away whoever is connected or waits, before the server stops."""
+        self._mcp.close()
+        await self.door.close(reason)
+
     def running(self) -> AbstractAsyncContextManager[None]:
         """Hand out events and ticks for as long as the context is open."""
         return self._running()
@@ -170,7 +176,7 @@ class Web:
             Route("/channels/{name}/inbound", self._inbound, methods=["POST"]),
             *self._resource.routes(),
             *self._hooks.routes(),
-            *McpDoor(self._gateway, self.access).routes(),
+            *self._mcp.routes(),
             *(OpenAiDoor(self._gateway, self.access).routes() if is_open else ()),
         ]
 

@@ -50,6 +50,11 @@ class McpDoor:
     def routes(self) -> list[Route]:
         return [Route(MCP_AT, self)]
 
+    def close(self) -> None:
+        """End what waits; the gateway stops."""
+        if self._http is not None:
+            self._http.close()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:

@@ -18,7 +18,6 @@ from typing import Any, Protocol, TypeAlias
 import anyio
 import mcp_types as types
 import msgspec
-from mcp import MCPError
 from mcp.server.connection import Connection
 from mcp.server.lowlevel import Server
 from mcp.server.runner import modern_error_data, serve_one
@@ -39,7 +38,7 @@ from backchannel.errors import NotFound, ShuttingDown
 from backchannel.gateway.mcp_messages import Asked, Refusal, read_posted
 from backchannel.storage.transactions.mcp_calls import McpCall
 
-RETRY_MS = 3000
+RETRY_MS = 5000
 """When a client comes back after its stream broke. The official ones try twice, so a restart may take twice as long."""
 PING_EVERY_S = 15.0
 RESUMABLE_SINCE = "2025-11-25"
@@ -76,6 +75,13 @@ class McpHttp:
         self._resumable = resumable
         """The tools whose calls a client can come back for: those that are done when nobody waits for them too."""
         self._under_way: dict[tuple[object, ...], list[asyncio.Task[Reply | None]]] = {}
+        self._is_open = True
+
+    def close(self) -> None:
+        """End all streams now: who waits for a run can come back for it, and need not hold up a gateway that stops."""
+        self._is_open = False
+        for work in [work for working in self._under_way.values() for work in working]:
+            work.cancel()
 
     async def post(self, server: Server[dict[str, Any]], client: Client, request: Request, send: Send) -> None:
         """Answer a message that was posted."""
@@ -123,6 +129,8 @@ class McpHttp:
         self, server: Server[dict[str, Any]], client: Client, asked: Asked, request: Request, send: Send
     ) -> None:
         """Carry a request out and send what comes of it, unless its client goes away or cancels it first."""
+        if not self._is_open:
+            raise ShuttingDown("the gateway is stopping: ask again when it is back")
         answer = Answer(request, send, asked)
         if asked.stream is not None:
             await answer.open()
@@ -130,10 +138,19 @@ class McpHttp:
         try:
             with self._naming(self._name(client, request, asked.message.id), work):
                 async with _beside(answer.keep_alive()), _beside(_cancel_when_gone(request.receive, work)):
-                    reply = await _outcome(work, asked)
-            await answer.end(reply)
+                    await asyncio.wait([work])
+            await answer.end(self._outcome(work, asked))
         finally:
             work.cancel()
+
+    def _outcome(self, work: asyncio.Task[Reply | None], asked: Asked) -> Reply | None:
+        """Tell what to answer. What was cancelled is answered too: a stream without an answer can be taken up again."""
+        if not work.cancelled():
+            return work.result()
+        if not self._is_open:
+            return _interrupted(asked, ShuttingDown("the gateway is stopping: ask again when it is back"))
+        said = "the request was cancelled; what it had started goes on"
+        return _failure(asked, types.ErrorData(code=REQUEST_CANCELLED, message=said))
 
     def _name(self, client: Client, request: Request, asked: types.RequestId | None) -> tuple[object, ...]:
         return client, request.headers.get(_SESSION), type(asked), asked
@@ -250,21 +267,17 @@ async def _carry_out(server: Server[dict[str, Any]], asked: Asked, answer: Answe
             server, dispatch, message.method, message.params, connection=connection, lifespan_state={}
         )
     except ShuttingDown as stopping:
-        if asked.stream is not None:
-            return None
-        return _failure(asked, modern_error_data(MCPError(types.INTERNAL_ERROR, stopping.message, stopping.wire())))
+        return _interrupted(asked, stopping)
     except Exception as error:  # noqa: BLE001 - the edge of a request; what nobody expected is logged there
         return _failure(asked, modern_error_data(error))
     return types.JSONRPCResponse(jsonrpc="2.0", id=message.id, result=result)
 
 
-async def _outcome(work: asyncio.Task[Reply | None], asked: Asked) -> Reply | None:
-    """Wait for a reply. One that was cancelled is answered too: a stream without an answer is one to come back to."""
-    await asyncio.wait([work])
-    if work.cancelled():
-        said = "the request was cancelled; what it had started goes on"
-        return _failure(asked, types.ErrorData(code=REQUEST_CANCELLED, message=said))
-    return work.result()
+def _interrupted(asked: Asked, stopping: ShuttingDown) -> Reply | None:
+    """Answer a request that the gateway's stop came before; None if its client can come back for it."""
+    if asked.stream is not None:
+        return None
+    return _failure(asked, types.ErrorData(code=types.INTERNAL_ERROR, message=stopping.message, data=stopping.wire()))
 
 
 def _failure(asked: Asked, error: types.ErrorData) -> types.JSONRPCError:

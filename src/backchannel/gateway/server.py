@@ -160,7 +160,7 @@ class _Server(uvicorn.Server):
         for accepting in self._accepting:
             accepting.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
-        await self._web.door.close("the gateway stops; what it has accepted goes on at its next start")
+        await self._web.close("the gateway stops; what it has accepted goes on at its next start")
         await super().shutdown(sockets)
 
     @contextmanager
