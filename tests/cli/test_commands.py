@@ -183,6 +183,9 @@ def test_transcripts_are_written_anew(running: Program) -> None:
     assert {entry["key"] for entry in rebuilt["rebuilt"]} >= {"agent:main:main", "agent:writer:main"}
     assert file.read_bytes() == before
     assert running.run("transcripts", "rebuild").returncode == 2
+    assert running.run("transcripts", "rebuild", "main", "--all").returncode == 2
+    two = running.json("transcripts", "rebuild", "agent:writer:main", row["sessionId"])
+    assert [entry["sessionId"] for entry in two["rebuilt"]] == [row["sessionId"]] * 2
 
 
 def test_status_tells_what_runs(running: Program) -> None:

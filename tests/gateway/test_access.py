@@ -19,6 +19,7 @@ from .conftest import MakeWorld, World
 pytestmark = pytest.mark.anyio
 
 ADMIN = {
+    "agents.forget",
     "cron.add",
     "cron.remove",
     "sessions.patch",
@@ -27,6 +28,7 @@ ADMIN = {
     "tokens.create",
     "tokens.list",
     "tokens.revoke",
+    "transcripts.list",
     "transcripts.rebuild",
 }
 WRITE = {

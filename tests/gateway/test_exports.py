@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,3 +176,47 @@ async def test_a_session_that_nobody_can_address_is_not_exported(make_world: Mak
     async with make_world() as world, world.client() as client:
         assert await exported(client) == []
         await client.refused("transcripts.read", {"sessionId": hidden["sessionId"]})
+
+
+async def test_transcripts_of_sessions_that_have_ended_are_listed_and_written_anew(
+    client: Client, tmp_path: Path
+) -> None:
+    key = "agent:echo:hook:short"
+    await client.run(message="one", sessionKey=key)
+    first = (await exported(client, keys=[key]))[0]["sessionId"]
+    await client.ask("sessions.reset", key=key)
+    await client.run(message="two", sessionKey=key)
+    second = (await exported(client, keys=[key]))[0]["sessionId"]
+    await client.ask("sessions.delete", key=key)
+    await client.ask("transcripts.rebuild", key=first)  # whatever waited to be written is written by now
+
+    listed = (await client.ask("transcripts.list", limit=1000))["transcripts"]
+    reasons = {entry["sessionId"]: entry.get("endReason") for entry in listed if entry["key"] == key}
+    assert reasons == {first: "reset", second: "deleted"}
+
+    folder = tmp_path / "state" / "agents" / "echo" / "sessions"
+    old = folder / f"{first}.jsonl"
+    (archived,) = folder.glob(f"{second}.jsonl.deleted.*")
+    for name, file in ((first, old), (second, archived), (key, archived)):
+        before = file.read_bytes()
+        file.unlink()
+        rebuilt = await client.ask("transcripts.rebuild", key=name)
+        assert (rebuilt["key"], rebuilt["lines"], file.read_bytes()) == (key, 2, before)
+
+
+async def test_transcripts_are_listed_page_by_page_each_once(client: Client) -> None:
+    for name in ("a", "b", "c"):
+        await client.run(message="hi", sessionKey=f"agent:echo:hook:{name}")
+    found, cursor = [], ""
+    while True:
+        page = await client.ask("transcripts.list", limit=2, cursor=cursor)
+        found += [entry["key"] for entry in page["transcripts"]]
+        if "nextCursor" not in page:
+            break
+        cursor = page["nextCursor"]
+    assert sorted(found) == [f"agent:echo:hook:{name}" for name in ("a", "b", "c")]
+
+
+async def test_a_transcript_that_never_was_cannot_be_written_anew(client: Client) -> None:
+    error = await client.refused("transcripts.rebuild", {"key": "0f3f2a8e-0000-4000-8000-000000000000"})
+    assert error["details"]["code"] == "session_not_found"

@@ -287,7 +287,7 @@ async def test_the_size_of_a_transcript_file_is_known(store: Store) -> None:
     await take(store, session(), "a", "b", "ü" * 1000)
     here = await store.session(str(MAIN))
     assert here is not None
-    await store.rebuild_transcript(here)
+    await store.rebuild_transcript(here.session_id)
 
     assert await store.transcript_bytes(ID) == store.transcript_file(here).stat().st_size
     assert await store.transcript_bytes("unknown") == 0
@@ -302,5 +302,5 @@ async def test_a_large_transcript_is_read_a_page_at_a_time(store: Store) -> None
     here = await store.session(str(MAIN))
     assert here is not None
 
-    assert await store.rebuild_transcript(here) == 20
+    assert await store.rebuild_transcript(here.session_id) == 20
     assert await store.transcript_bytes(ID) > 20 * 300_000

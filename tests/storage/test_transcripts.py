@@ -16,7 +16,7 @@ from backchannel.core.messages import Message, decode_message
 from backchannel.core.sessions import Session, SessionPatch
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.store import Store
-from backchannel.storage.transcripts import Transcripts
+from backchannel.storage.transcripts import OVERLAP, TAIL, Transcripts
 from tests.storage.support import ABORTED, MAIN, Host, begin, converse, note, partial_reply, result_of, step, transcript
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ async def load(store: Store, key: SessionKey = MAIN) -> Session:
 async def file_of(store: Store, key: SessionKey = MAIN) -> Path:
     """Name a session's file, when all that was committed so far is written."""
     barrier = await store.patch_session(BARRIER, SessionPatch())
-    await store.rebuild_transcript(barrier)
+    await store.rebuild_transcript(barrier.session_id)
     session = await load(store, key)
     return store.folder.transcript(session.agent_id, session.session_id)
 
@@ -276,6 +276,73 @@ async def test_messages_that_a_killed_process_did_not_write_are_filled_in(host: 
     await check(store)
 
 
+async def killed_before_the_last_line(host: Host, path: Path, *, lines: int = 1) -> None:
+    """End the process as a kill between commit and append does: the lines are missing, and so is the note of them."""
+    note_file = host.database.with_name("backchannel.db-files")
+    noted = int(note_file.read_text())
+    await host.die()
+    cut(path, lines)
+    note_file.write_text(f"{noted - lines:<20}")
+
+
+def cut(path: Path, lines: int) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-lines]))
+
+
+@pytest.mark.parametrize("ends", [None, "reset", "deleted"])
+async def test_the_last_line_that_a_killed_process_did_not_write_is_there_after_the_start(
+    host: Host, ends: str | None
+) -> None:
+    await converse(host.store, "first", OTHER)
+    await converse(host.store, "second", OTHER)
+    path = await file_of(host.store, OTHER)
+    content = path.read_bytes()
+    if ends == "reset":
+        await host.store.reset_session(OTHER)
+    if ends == "deleted":
+        await host.store.delete_session(OTHER)
+        (path,) = await archived_files(host.store, OTHER)
+    await killed_before_the_last_line(host, path)
+    assert path.read_bytes() != content
+    await file_of(await host.start(), BARRIER)
+    assert path.read_bytes() == content
+
+
+async def test_a_start_looks_at_no_file_that_was_complete_long_before(host: Host) -> None:
+    await converse(host.store, "old", OTHER)
+    old = await file_of(host.store, OTHER)
+    await asyncio.gather(*(host.store.add_note(MAIN, note(str(n))) for n in range(OVERLAP + 10)))
+    path = await file_of(host.store)
+    content = path.read_bytes()
+    old.write_bytes(b"")  # as nobody would: it is not looked at
+    await killed_before_the_last_line(host, path, lines=3)
+    await file_of(await host.start())
+    assert (old.read_bytes(), path.read_bytes()) == (b"", content)
+
+
+@pytest.mark.parametrize("spoilt", [None, b"", b"not a number at all", b"99999999999999999999"])
+async def test_without_a_note_that_can_be_read_the_newest_files_are_looked_at(host: Host, spoilt: bytes | None) -> None:
+    await converse(host.store)
+    path = await file_of(host.store)
+    content = path.read_bytes()
+    await host.die()
+    path.unlink()
+    note_file = host.database.with_name("backchannel.db-files")
+    note_file.unlink()
+    if spoilt is not None:
+        note_file.write_bytes(spoilt)
+    await file_of(await host.start())
+    assert path.read_bytes() == content
+
+
+async def test_a_last_line_that_is_longer_than_is_looked_at_is_left_as_it_is(host: Host) -> None:
+    await host.store.add_note(MAIN, note("x" * 3 * TAIL))
+    path = await file_of(host.store)
+    content = path.read_bytes()
+    await file_of(await host.restart())
+    assert path.read_bytes() == content
+
+
 # Places that cannot be written
 
 
@@ -363,7 +430,7 @@ async def test_a_rebuilt_file_has_the_same_bytes(store: Store) -> None:
     path = await file_of(store)
     content = path.read_bytes()
     path.write_bytes(b"spoiled")
-    assert await store.rebuild_transcript(await load(store)) == 40
+    assert await store.rebuild_transcript((await load(store)).session_id) == 40
     assert path.read_bytes() == content
     await converse(store, "next")
     await check(store)
@@ -375,7 +442,7 @@ async def test_a_rebuilt_archived_file_has_the_same_bytes_under_its_own_name(sto
     (archived,) = await archived_files(store, OTHER)
     content = archived.read_bytes()
     archived.unlink()
-    await store.rebuild_transcript(await load(store, OTHER))
+    await store.rebuild_transcript((await load(store, OTHER)).session_id)
     assert await archived_files(store, OTHER) == [archived]
     assert archived.read_bytes() == content
 
@@ -386,7 +453,7 @@ async def test_rebuilding_amid_commits_loses_no_line_and_doubles_none(store: Sto
     for n in range(100):
         await store.add_note(MAIN, note(str(n)))
         if n % 3 == 0:
-            await store.rebuild_transcript(session)
+            await store.rebuild_transcript(session.session_id)
     await check(store)
 
 
@@ -395,9 +462,9 @@ async def test_a_rebuild_that_cannot_write_is_a_clear_error(store: Store) -> Non
     path = store.folder.transcript("main", session.session_id)
     path.mkdir(parents=True)
     with pytest.raises(Unavailable, match=str(path)):
-        await store.rebuild_transcript(session)
+        await store.rebuild_transcript(session.session_id)
     path.rmdir()
-    assert await store.rebuild_transcript(session) == 0
+    assert await store.rebuild_transcript(session.session_id) == 0
 
 
 async def test_a_rebuild_after_the_end_is_refused(host: Host) -> None:
@@ -405,4 +472,4 @@ async def test_a_rebuild_after_the_end_is_refused(host: Host) -> None:
     session = await store.patch_session(MAIN, SessionPatch())
     await host.stop()
     with pytest.raises(Unavailable):
-        await store.rebuild_transcript(session)
+        await store.rebuild_transcript(session.session_id)

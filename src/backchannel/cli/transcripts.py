@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backchannel.cli.naming import find_key
+from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import console, is_terminal, say, show_json
 
@@ -28,52 +28,45 @@ def _group() -> None:
 @app.command()
 def rebuild(
     ctx: typer.Context,
-    key: Annotated[str | None, typer.Argument(help="The session whose file is written anew.")] = None,
-    all_sessions: Annotated[bool, typer.Option("--all", help="The files of all sessions.")] = False,
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY]...", help=f"Whose files are written anew: {WHICH}; archived ones too."),
+    ] = None,
+    all_transcripts: Annotated[
+        bool, typer.Option("--all", help="The files of all transcripts, ended and archived ones too.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write transcript files anew. They are made from the database, which is the truth."""
     from backchannel.cli.client import connected
 
-    if (key is None) != all_sessions:
-        raise typer.BadParameter("name a session, or give --all", param_hint="KEY / --all")
+    if bool(keys) == all_transcripts:
+        raise typer.BadParameter("name sessions, or give --all", param_hint="KEY / --all")
     options = options_of(ctx)
-    key = find_key(options, key)
+    names = [find_key(options, key) for key in keys or ()]
     with connected(options) as client:
-        rebuilt = _rebuild_all(client) if key is None else [client.call("transcripts.rebuild", key=key)]
+        wanted = _all_ids(client) if all_transcripts else names
+        rebuilt = [client.call("transcripts.rebuild", key=name) for name in _with_progress(wanted)]
     if as_json:
         show_json({"count": len(rebuilt), "rebuilt": rebuilt})
         return
     lines = sum(entry["lines"] for entry in rebuilt)
-    what = f"the transcript of {rebuilt[0]['key']}" if key is not None else f"{len(rebuilt)} transcripts"
+    what = f"the transcript of {rebuilt[0]['key']}" if len(names) == 1 else f"{len(rebuilt)} transcripts"
     say(f"Wrote {what} anew: {lines} lines.")
 
 
-def _rebuild_all(client: Client) -> list[Payload]:
-    from backchannel.cli.client import CallFailed
-
-    rebuilt: list[Payload] = []
-    for key in _with_progress(_all_keys(client)):
-        try:
-            rebuilt.append(client.call("transcripts.rebuild", key=key))
-        except CallFailed as refused:
-            if refused.reason != "session_not_found":  # it was deleted a moment ago
-                raise
-    return rebuilt
-
-
-def _all_keys(client: Client) -> list[str]:
-    keys: dict[str, None] = {}  # a session that moves up while pages are read is seen twice
-    cursor: str | None = None
+def _all_ids(client: Client) -> list[str]:
+    ids: list[str] = []
+    cursor = ""
     while True:
-        page: Payload = client.call("sessions.list", limit=PAGE, cursor=cursor)
-        keys |= dict.fromkeys(row["key"] for row in page["sessions"])
-        cursor = page.get("nextCursor")
-        if cursor is None:
-            return list(keys)
+        page: Payload = client.call("transcripts.list", limit=PAGE, cursor=cursor)
+        ids += (entry["sessionId"] for entry in page["transcripts"])
+        if "nextCursor" not in page:
+            return ids
+        cursor = page["nextCursor"]
 
 
-def _with_progress(keys: list[str]) -> Iterator[str]:
+def _with_progress(keys: Sequence[str]) -> Iterator[str]:
     if len(keys) < 2 or not is_terminal(sys.stderr):
         yield from keys
         return

@@ -75,7 +75,7 @@ class Taking:
         path = self._store.transcript_file(here)
         size = path.stat().st_size if path.exists() else None
         if size != await self._store.transcript_bytes(here.session_id):
-            await self._store.rebuild_transcript(here)
+            await self._store.rebuild_transcript(here.session_id)
 
 
 class Rehearsal:

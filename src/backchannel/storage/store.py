@@ -17,7 +17,7 @@ from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
 from backchannel.core.keys import KeyScheme
 from backchannel.core.sessions import Session
-from backchannel.errors import InvalidRequest, Unavailable
+from backchannel.errors import InvalidRequest, SessionNotFound, Unavailable
 from backchannel.storage.folder import StateFolder, archived_path
 from backchannel.storage.migrations import prepare_sqlite
 from backchannel.storage.sqlite import Faults, SqliteDriver
@@ -146,16 +146,20 @@ class Store(
 
     # Transcript files
 
-    async def rebuild_transcript(self, session: Session) -> int:
-        """Write a session's transcript file anew; returns the number of its lines.
+    async def rebuild_transcript(self, session_id: str) -> int:
+        """Write a transcript's file anew, whatever became of its session; returns the number of its lines.
 
         Raises:
             Unavailable: the file cannot be written.
             InvalidRequest: there are no transcript files here.
+            SessionNotFound: there is no such transcript.
         """
         if self._transcripts is None:
             raise InvalidRequest("transcripts are not kept as files here: set transcripts.files to true")
-        rebuilt = self._transcripts.rebuild(session.session_id, self.transcript_file(session))
+        entry = await self.session_by_id(session_id)
+        if entry is None:
+            raise SessionNotFound(f"no transcript {session_id[:80]!r} (transcripts.list shows those there are)")
+        rebuilt = self._transcripts.rebuild(session_id, self._transcripts.path_of(entry))
         return await asyncio.wrap_future(rebuilt)
 
     def transcript_file(self, session: Session) -> Path:

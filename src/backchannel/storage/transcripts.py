@@ -2,13 +2,17 @@
 
 A thread of its own appends after each commit, and rebuilds, so that there is one writer of each file. Before the first
 append to a file in this process, and whenever it is not as this process left it, it is looked at: a torn last line is
-cut, what is missing is filled in from the database, and a file that is not ours is written anew.
+cut, what is missing is filled in from the database, and a file that is not ours is written anew. How far the files have
+followed is noted beside the database, so that a start fills in what a process that was killed had not written, in the
+files of sessions that have ended too, and looks at no others.
 Nothing here can fail a run: a file that cannot be written is logged once and tried again with the next message.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -26,13 +30,19 @@ from backchannel.errors import Unavailable
 from backchannel.storage.folder import archived_path
 from backchannel.storage.sqlite import SqliteTx, connect
 from backchannel.storage.transactions import exports, messages
-from backchannel.storage.tx import Tx
+from backchannel.storage.transactions.sessions import SessionIdEntry
+from backchannel.storage.tx import Tx, required
 
 log = structlog.get_logger(__name__)
 
 PathOf = Callable[[str, str], Path]
 LARGEST_READ = 1000
 MOST_ENDS = 10_000
+OVERLAP = 1000
+"""So many messages before the noted one are looked at too: a power cut may have kept the note and lost a line."""
+MOST_LOOKED_AT = 100_000
+TAIL = 65_536
+_NOTE = "the note of how far the files are"
 PATIENCE_S = 0.02
 
 
@@ -62,6 +72,7 @@ class Transcripts:
         self._database = database
         self._path_of = path_of
         self._queue: SimpleQueue[Sequence[Fact | _Rebuild] | None] = SimpleQueue()
+        self._note = database.with_name(f"{database.name}-files")
         self._ends: dict[str, _End] = {}
         self._failed: set[str] = set()
         self._is_closing = threading.Event()
@@ -93,6 +104,8 @@ class Transcripts:
             tx = SqliteTx(connection)
             for closed in _closed_lately(tx):
                 self._guarded(closed.session_id, lambda closed=closed: self._archive(closed))  # type: ignore[misc]
+            for entry in _written_lately(tx, _read_note(self._note)):
+                self._guarded(entry.session_id, lambda entry=entry: self._fill(tx, entry))  # type: ignore[misc]
             while (facts := self._queue.get()) is not None:
                 # A moment's patience: a run's message and its reply are then mostly one append.
                 self._is_closing.wait(PATIENCE_S)
@@ -111,8 +124,10 @@ class Transcripts:
     def _write(self, tx: Tx, batch: Iterable[Fact | _Rebuild]) -> None:
         lines: dict[str, list[MessageAppended]] = {}
         closed, rebuilds = [], []
+        newest: MessageAppended | None = None
         for entry in batch:
             if isinstance(entry, MessageAppended):
+                newest = entry
                 lines.setdefault(entry.session_id, []).append(entry)
             elif isinstance(entry, TranscriptClosed):
                 closed.append(entry)
@@ -122,6 +137,8 @@ class Transcripts:
             self._guarded(appended[0].session_id, lambda appended=appended: self._append(tx, appended))  # type: ignore[misc]
         for fact in closed:
             self._guarded(fact.session_id, lambda fact=fact: self._archive(fact))  # type: ignore[misc]
+        if newest is not None and not self._failed - {_NOTE}:
+            self._guarded(_NOTE, lambda: _write_note(self._note, tx, newest))
         for wanted in rebuilds:
             self._rebuild(tx, wanted)
 
@@ -157,6 +174,19 @@ class Transcripts:
         if path.exists():
             path.rename(archived_path(path, closed.at))
 
+    def _fill(self, tx: Tx, entry: SessionIdEntry) -> None:
+        """Write what the process before this one had no time for."""
+        path = self.path_of(entry)
+        if not _ends_with_newest(tx, path, entry.session_id):
+            end = _mend(tx, path, entry.session_id)
+            _append_lines(path, _lines(tx, entry.session_id, end.seq, sys.maxsize - 1))
+
+    def path_of(self, entry: SessionIdEntry) -> Path:
+        """Tell where a transcript's file is, whatever became of its session."""
+        path = self._path(entry.key, entry.session_id)
+        is_archived = entry.end_reason == "deleted" and entry.ended_at is not None
+        return archived_path(path, entry.ended_at or 0) if is_archived else path
+
     def _rebuild(self, tx: Tx, wanted: _Rebuild) -> None:
         if not wanted.done.set_running_or_notify_cancel():
             return
@@ -183,6 +213,49 @@ def _closed_lately(tx: Tx) -> list[TranscriptClosed]:
         "WHERE archived_at IS NOT NULL AND updated_at >= start"
     )
     return [TranscriptClosed(*row) for row in rows]
+
+
+def _written_lately(tx: Tx, noted: int) -> list[SessionIdEntry]:
+    """Name the transcripts of which messages came after the noted one, or shortly before it."""
+    (newest,) = required(tx.one("SELECT coalesce(max(rowid), 0) FROM messages"))
+    since = max(min(noted, newest) - OVERLAP, newest - MOST_LOOKED_AT)
+    rows = tx.all(
+        "SELECT session_id, key, mark, ended_at, end_reason FROM session_ids WHERE session_id IN "
+        "(SELECT session_id FROM messages WHERE rowid > ?) AND coalesce(end_reason, '') <> 'importing'",
+        since,
+    )
+    return [SessionIdEntry(*row) for row in rows]
+
+
+def _read_note(file: Path) -> int:
+    """Read up to which row of `messages` the files are complete; without a note that is not known."""
+    try:
+        return int(file.read_bytes()[:20])
+    except (OSError, ValueError):
+        return sys.maxsize  # only the overlap is looked at
+
+
+def _write_note(file: Path, tx: Tx, newest: MessageAppended) -> None:
+    row = tx.one("SELECT rowid FROM messages WHERE session_id = ? AND seq = ?", newest.session_id, newest.seq)
+    if row is not None:
+        note = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(note, f"{row[0]:<20}".encode(), 0)  # always as long: nothing of an older one is left behind it
+        finally:
+            os.close(note)
+
+
+def _ends_with_newest(tx: Tx, path: Path, session_id: str) -> bool:
+    """Whether a file's last line is the transcript's newest message, without reading all of it."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, _size(path) - TAIL))
+            tail = file.read()
+    except FileNotFoundError:
+        return False
+    row = tx.one("SELECT max(seq) FROM messages WHERE session_id = ?", session_id)
+    line = tail.removesuffix(b"\n").rpartition(b"\n")[2]
+    return tail.endswith(b"\n") and row is not None and _seq_of(tx, session_id, line) == row[0]
 
 
 def _write_anew(tx: Tx, session_id: str, path: Path) -> _End:

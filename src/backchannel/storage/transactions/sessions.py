@@ -231,6 +231,17 @@ def by_id(tx: Tx, session_id: str) -> SessionIdEntry | None:
     return None if row is None else msgspec.convert(row, SessionIdEntry, strict=False)
 
 
+def transcripts_after(tx: Tx, after: str, limit: int) -> list[SessionIdEntry]:
+    """List all transcripts that have messages, those of ended sessions too, by their ids."""
+    rows = tx.all(
+        "SELECT session_id, key, mark, ended_at, end_reason FROM session_ids WHERE session_id > ? AND next_seq > 0 "
+        "AND coalesce(end_reason, '') <> 'importing' ORDER BY session_id LIMIT ?",
+        after,
+        limit,
+    )
+    return [msgspec.convert(row, SessionIdEntry, strict=False) for row in rows]
+
+
 def labelled(tx: Tx, label: str, agent_id: str | None) -> list[Session]:
     where, values = "label = ? AND archived_at IS NULL", [label]
     if agent_id is not None:

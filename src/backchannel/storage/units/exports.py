@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from backchannel.storage.transactions import exports
+from backchannel.storage.transactions import exports, sessions
 from backchannel.storage.transactions.exports import Listed, Passage, Place
+from backchannel.storage.transactions.sessions import SessionIdEntry
 from backchannel.storage.units.base import Units
 
 
@@ -18,6 +19,10 @@ class ExportUnits(Units):
     ) -> list[Listed]:
         """List sessions by their keys, archived ones included, each with the length of its transcript."""
         return await self._read(partial(exports.listed_after, after=after, limit=limit, agent_id=agent_id, keys=keys))
+
+    async def transcripts(self, after: str, limit: int) -> list[SessionIdEntry]:
+        """List all transcripts that have messages, those of ended sessions too, by their ids."""
+        return await self._read(partial(sessions.transcripts_after, after=after, limit=limit))
 
     async def read_transcript(self, session_id: str, place: Place, until: int, size: int) -> Passage:
         """Read messages as they are stored, up to `size` characters of them; a longer one comes in parts."""
