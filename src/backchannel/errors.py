@@ -85,6 +85,12 @@ class UnknownModel(InvalidRequest):
     code = "unknown_model"
 
 
+class ModelUnusable(UnknownModel):
+    """The model's provider is known, and cannot be asked as things are: its key or its package is missing."""
+
+    code = "model_unusable"
+
+
 class UnknownChannel(InvalidRequest):
     """No channel has this name, or it cannot deliver."""
 

@@ -56,7 +56,8 @@ def test_an_unknown_provider_is_answered_with_the_nearest_and_the_list() -> None
 
 
 def test_a_missing_key_is_named() -> None:
-    assert "set OPENAI_API_KEY" in refusal(Models({}, {}), "openai/gpt-5.4")
+    message = refusal(Models({}, {}), "openai/gpt-5.4")
+    assert "the key for openai is missing: set OPENAI_API_KEY" in message and "unknown" not in message
     assert "set GOOGLE_API_KEY or GEMINI_API_KEY" in refusal(Models({}, {"GOOGLE_API_KEY": ""}), "google/gemini")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from backchannel.cli.client import Client, Place
 
+from .conftest import Provider
 from .program import PATIENCE_S, Program
 
 
@@ -68,7 +69,7 @@ def test_its_log_is_json_lines_when_nobody_watches(program: Program) -> None:
         assert up.stop() == 0
         lines = [json.loads(line) for line in up.logged.splitlines()]
 
-    assert [line["message"] for line in lines] == ["listening", "stopping"]
+    assert [line["message"] for line in lines] == ["listening", "stopping", "stopped"]
     assert lines[0]["url"] == up.url
 
 
@@ -228,3 +229,38 @@ async def stubborn(context):
 def ready(place, token):
     asyncio.ensure_future(gateway.submit("main", "hello"))
 """
+
+
+def test_it_says_which_runs_of_before_go_on(program: Program, provider: Provider) -> None:
+    program.write_config(provider.config)
+    provider.hold("this takes", "long")
+    with program.up() as up:
+        for words in ("one", "two", "three"):
+            send = ("tools", "call", "sessions_send", "sessionKey=main", f"message={words}", "timeoutSeconds=0")
+            program.call(*send)
+        up.kill()
+    with program.up() as up:
+        assert "runs: 3 go on: 1 interrupted, 2 queued\n" in up.said
+        (line,) = [line for line in map(json.loads, up.logged.splitlines()) if line["message"] == "going on"]
+        assert (line["interrupted"], line["queued"], line["set_aside"]) == (1, 2, 0)
+
+
+def test_a_model_that_cannot_be_asked_is_told_at_the_start_with_the_variable_that_is_missing(program: Program) -> None:
+    program.write_config('{ agents: { list: [{ id: "main", model: "anthropic/claude-sonnet-5-5" }] } }')
+    with program.up() as up:
+        (line,) = [line for line in up.said.splitlines() if line.startswith("warning: ")]
+        logged = [json.loads(line) for line in up.logged.splitlines()]
+    assert "the key for anthropic is missing: set ANTHROPIC_API_KEY" in line
+    assert [line["level"] for line in logged if line["message"] == "configuration"] == ["warning"]
+
+
+def test_the_demo_model_does_not_answer_in_silence_where_a_key_was_lost(program: Program) -> None:
+    with program.up("--log-level", "warning", ANTHROPIC_API_KEY="a key that is here once") as up:
+        assert "model: anthropic/" in up.said and "warning: " not in up.said
+    for _ in range(2):
+        with program.up() as up:
+            assert "warning: The demo model answers for main, and at an earlier start it was anthropic/" in up.said
+            assert program.run("status").returncode == 5
+    program.write_config('{ agents: { defaults: { model: "builtin/demo" } } }')
+    with program.up() as up:
+        assert "warning: " not in up.said and program.run("status").returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from backchannel.agents.functions import FunctionContext
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.config.defaults import with_default_model
 from backchannel.config.load import config_from
@@ -141,6 +143,21 @@ async def test_the_demo_model_beside_a_configured_one_is_told(tmp_path: Path, mo
     agents = [{"id": "main"}, {"id": "writer", "model": "ollama/llama"}]
     (told,) = await demo_problems(configured(tmp_path, DEMO_MODEL, *agents), monkeypatch)
     assert "answers for main" in told and "ollama/llama" in told
+
+
+async def test_runs_that_wait_for_a_program_with_their_function_are_told(tmp_path: Path) -> None:
+    config = {"agents": {"list": [{"id": "main", "model": DEMO_MODEL.ref}]}}
+    async with Gateway.open(config, state=tmp_path) as gateway:
+        gateway.add_agent("main", _forever)
+        await gateway.submit("main", "hello")
+    async with Gateway.open(config, state=tmp_path) as gateway:
+        told = await problem(gateway, "function_missing")
+    assert "1 run waits" in told.message and "main" in told.message
+
+
+async def _forever(context: FunctionContext) -> str:
+    await asyncio.Event().wait()
+    return ""
 
 
 FULL_DISK = """

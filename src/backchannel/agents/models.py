@@ -27,7 +27,7 @@ from backchannel.agents.services import (
 )
 from backchannel.config.schema import Provider
 from backchannel.core.contracts import Model, Price
-from backchannel.errors import UnknownModel
+from backchannel.errors import ModelUnusable, UnknownModel
 
 _ALWAYS_LISTED = frozenset({"anthropic", "openai"})
 _NOT_FOR_CHAT = ("audio", "embedding", "image", "instruct", "realtime", "transcribe", "tts", "search")
@@ -107,7 +107,7 @@ class Models:
                 raise _unknown(ref, f"of {provider}, {_one_of([model.id for model in own.models], name)}")
         elif provider in SERVICES:
             if hint := hint_for(provider, self._env):
-                raise _unknown(ref, hint)
+                raise ModelUnusable(f"{ref} cannot be asked: {hint}", model=ref)
         elif registered := [_split(r)[1] for r in self._registered if r.startswith(f"{provider}/")]:
             raise _unknown(ref, f"of {provider}, {_one_of(registered, name)}")
         else:

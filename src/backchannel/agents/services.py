@@ -77,7 +77,7 @@ def hint_for(provider: str, env: Mapping[str, str]) -> str | None:
     match missing_for(service, env) if service else None:
         case "key":
             keys = " or ".join(SERVICES[provider].keys)
-            return f"set {keys}, or configure models.providers.{provider}"
+            return f"the key for {provider} is missing: set {keys}, or configure models.providers.{provider}"
         case "package":
             return f"{provider} needs a package: pip install 'pydantic-ai-slim[{provider}]'"
     return None

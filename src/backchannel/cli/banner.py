@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway
     from backchannel.gateway.auth import OperatorToken
     from backchannel.gateway.server import Listening
+    from backchannel.storage.transactions.troubles import Unfinished
 
 
 def show_banner(options: Options, gateway: Gateway, place: Listening, token: OperatorToken) -> None:
     """Say where the gateway is, who answers there, and what to try."""
     facts = dict(_facts(options, gateway, token))
-    warnings = [options.spell(str(warning)) for warning in gateway.config.warnings]
+    warnings = [options.spell(warning) for warning in _warnings(gateway)]
     if is_terminal(sys.stdout):
         _show_on_terminal(facts, warnings, place.url, next_things(options, gateway))
         return
@@ -45,12 +46,29 @@ def _facts(options: Options, gateway: Gateway, token: OperatorToken) -> Iterator
         str(config.file) if config.file else f"none, the defaults hold; to have one: {options.command('init')}",
     )
     yield "state", str(config.state_dir)
+    if gateway.store.found.runs:
+        yield "runs", _unfinished(gateway.store.found)
     if config.gateway.auth.token:
         yield "token", "as configured"
     elif token.is_new and is_terminal(sys.stdout):  # never where it may be kept as a log
         yield "token", f"{token.token} (shown this once; kept in {config.state_dir / 'token'})"
     else:
         yield "token", f"kept in {config.state_dir / 'token'}"
+
+
+def _warnings(gateway: Gateway) -> Iterator[str]:
+    from backchannel.gateway.health import model_problems
+
+    yield from map(str, gateway.config.warnings)
+    for problem in model_problems(gateway):
+        yield f"{problem.message} {problem.hint}"
+
+
+def _unfinished(found: Unfinished) -> str:
+    """Say what goes on from earlier: `3 go on: 1 interrupted, 2 queued`."""
+    kinds = {"interrupted": found.interrupted, "queued": found.queued, "set aside": found.set_aside}
+    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+    return f"{found.runs} {'goes' if found.runs == 1 else 'go'} on: {told}"
 
 
 def _agents(gateway: Gateway) -> Iterator[str]:

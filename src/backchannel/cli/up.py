@@ -47,12 +47,14 @@ def _serve(options: Options, config: Config, log_level: str | None) -> None:
     with patience("starting"):  # the imports are most of it
         import asyncio
 
+        import msgspec
         import structlog
         import uvloop
 
         from backchannel.cli.banner import show_banner
         from backchannel.gateway.app import Gateway
         from backchannel.gateway.auth import OperatorToken
+        from backchannel.gateway.health import model_problems
         from backchannel.gateway.logs import configure_logs, secrets_of
         from backchannel.gateway.serve import serve
         from backchannel.gateway.server import Listening
@@ -66,8 +68,13 @@ def _serve(options: Options, config: Config, log_level: str | None) -> None:
     def ready(place: Listening, token: OperatorToken) -> None:
         configured = gateway.config
         log.info("listening", url=place.url, agents=gateway.agents.ids(), state=str(configured.state_dir))
+        tell = log.info if is_watched else log.warning  # a person sees them in the banner
         for warning in configured.warnings:
-            log.info("configuration", warning=str(warning), line=warning.line)
+            tell("configuration", warning=str(warning), line=warning.line)
+        for problem in model_problems(gateway):
+            tell("configuration", warning=problem.message, hint=problem.hint)
+        if gateway.store.found.runs:
+            log.info("going on", **msgspec.structs.asdict(gateway.store.found))
         if options.as_json:
             show_json(
                 {"url": place.url, "state": str(configured.state_dir), "agents": gateway.agents.ids()}, lines=True

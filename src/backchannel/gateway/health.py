@@ -44,6 +44,8 @@ class Seen:
 
     gateway: Gateway
     troubles: Troubles
+    awaited: dict[str, int]
+    """How many runs wait for each function agent that no program has brought."""
     free_bytes: int
     refusal: str | None
     """Why nothing can be stored, if that is so."""
@@ -75,6 +77,7 @@ async def examine(gateway: Gateway) -> Condition:
     seen = Seen(
         gateway=gateway,
         troubles=await gateway.store.troubles(gateway.clock.now_ms() - RECENT_MS),
+        awaited=await gateway.store.runs_waiting_for_functions(gateway.agents.functions()),
         free_bytes=await asyncio.to_thread(_free_bytes, gateway.config.state_dir),
         refusal=refusal,
     )
@@ -98,29 +101,37 @@ def _disk(seen: Seen) -> Iterator[Problem]:
 
 
 def _models(seen: Seen) -> Iterator[Problem]:
-    agents, models = seen.gateway.agents, seen.gateway.models
+    yield from model_problems(seen.gateway)
+
+
+def model_problems(gateway: Gateway) -> Iterator[Problem]:
+    """Find the models that cannot be asked, and the demo model where it is hardly meant."""
     users: dict[str, list[str]] = {}
-    for agent_id in agents.ids():
-        if agents.function(agent_id) is None:
-            settings = agents.get(agent_id)
-            for ref in dict.fromkeys((settings.model, settings.subagent_model)):
-                users.setdefault(ref, []).append(agent_id)
-    for ref, agent_ids in users.items():
+    for user, ref in _named_models(gateway):
+        users.setdefault(ref, []).append(user)
+    for ref, names in users.items():
         try:
-            models.check(ref)
+            gateway.models.check(ref)
         except UnknownModel as unusable:
-            message = f"{', '.join(agent_ids)} cannot answer: {unusable.message}"
+            message = f"{', '.join(dict.fromkeys(names))} cannot answer: {unusable.message}."
             hint = "Runs fail until the model can be asked; restart the gateway with the key, or name another model."
             yield Problem(code="model_unusable", message=message, hint=hint)
-
-
-def _demo(seen: Seen) -> Iterator[Problem]:
-    if (reason := why_demo_is_wrong(seen.gateway)) is not None:
+    if (reason := _why_demo_is_wrong(gateway)) is not None:
         hint = f"Set the key, or name the model; agents.defaults.model: {DEMO_MODEL.ref!r} says that the demo is meant."
         yield Problem(code="demo_model", message=reason, hint=hint)
 
 
-def why_demo_is_wrong(gateway: Gateway) -> str | None:
+def _named_models(gateway: Gateway) -> Iterator[tuple[str, str]]:
+    agents = gateway.agents
+    for settings in (agents.get(id) for id in agents.ids() if not agents.is_function(id)):
+        yield settings.id, settings.model
+        yield settings.id, settings.subagent_model
+    for job in gateway.config.cron.jobs:
+        if job.model is not None:
+            yield f"cron:{job.id}", job.model
+
+
+def _why_demo_is_wrong(gateway: Gateway) -> str | None:
     """Say why it is hardly meant that the demo model answers; None if it does not, or nothing speaks against it.
 
     Without any model or key a newcomer is served by it. One who had a model before, or names one for other agents, has
@@ -129,10 +140,9 @@ def why_demo_is_wrong(gateway: Gateway) -> str | None:
     config = gateway.config
     if not needs_default_model(config) or config.default_model.ref != DEMO_MODEL.ref:
         return None
-    unnamed = [
-        agent.id for agent in config.agents.list if agent.model is None and gateway.agents.function(agent.id) is None
-    ]
-    others = [agent.model for agent in config.agents.list if agent.model not in (None, DEMO_MODEL.ref)]
+    listed = config.agents.list
+    unnamed = [agent.id for agent in listed if agent.model is None and not gateway.agents.is_function(agent.id)]
+    others = [agent.model for agent in listed if agent.model not in (None, DEMO_MODEL.ref)]
     if not unnamed or not (others or gateway.last_model):
         return None
     told = f"at an earlier start it was {gateway.last_model}" if gateway.last_model else f"others have {others[0]}"
@@ -170,6 +180,13 @@ def _runs(seen: Seen) -> Iterator[Problem]:
         yield Problem(code="runs_set_aside", message=message, hint=hint)
 
 
+def _functions(seen: Seen) -> Iterator[Problem]:
+    for agent_id, count in seen.awaited.items():
+        message = f"{_count(count, 'run waits', 'runs wait')} for the program whose function is the agent {agent_id}."
+        hint = "Start that program; `backchannel agents forget` lets the configured agent answer instead."
+        yield Problem(code="function_missing", message=message, hint=hint)
+
+
 def _cron(seen: Seen) -> Iterator[Problem]:
     if jobs := seen.troubles.jobs_stopped:
         hint = "`backchannel cron` tells why; add the job again with a schedule that has a next time."
@@ -180,10 +197,10 @@ CHECKS: tuple[Callable[[Seen], Iterator[Problem]], ...] = (
     _storage,
     _disk,
     _models,
-    _demo,
     _channels,
     _deliveries,
     _runs,
+    _functions,
     _cron,
 )
 

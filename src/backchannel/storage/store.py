@@ -21,8 +21,9 @@ from backchannel.errors import InvalidRequest, SessionNotFound, Unavailable
 from backchannel.storage.folder import StateFolder, archived_path
 from backchannel.storage.migrations import prepare_sqlite
 from backchannel.storage.sqlite import Faults, SqliteDriver
-from backchannel.storage.transactions import recovery
+from backchannel.storage.transactions import recovery, troubles
 from backchannel.storage.transactions.deliveries import NoOutlets, Outlets
+from backchannel.storage.transactions.troubles import Unfinished
 from backchannel.storage.transcripts import Transcripts
 from backchannel.storage.units.cron import CronUnits
 from backchannel.storage.units.deliveries import DeliveryUnits
@@ -61,6 +62,8 @@ class Store(
         self.on_facts: Callable[[Sequence[Fact]], None] = lambda facts: None
         self.outlets: Outlets = NoOutlets()
         self.tells_failures = True
+        self.found = Unfinished()
+        """What was left to do when the store was opened."""
         self._clock = clock
         self._transcripts: Transcripts | None = None
 
@@ -94,6 +97,7 @@ class Store(
         except BaseException:  # a store that cannot be opened leaves no thread behind, and the error goes on
             await store.abandon()
             raise
+        store.found = store._driver.look(troubles.unfinished)
         if writes_files:
             store._transcripts = Transcripts(path, folder.transcript)
         return store

@@ -43,6 +43,24 @@ def look(tx: Tx, since: int) -> Troubles:
     )
 
 
+class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
+    """What earlier processes have accepted and not ended."""
+
+    interrupted: int = 0
+    queued: int = 0
+    set_aside: int = 0
+
+    @property
+    def runs(self) -> int:
+        return self.interrupted + self.queued + self.set_aside
+
+
+def unfinished(tx: Tx) -> Unfinished:
+    """Count the runs that go on."""
+    kind = "CASE WHEN state = 'running' THEN 'interrupted' WHEN resume_at IS NULL THEN 'queued' ELSE 'set_aside' END"
+    return Unfinished(**dict(tx.all(f"SELECT {kind}, count(*) FROM runs WHERE {LIVE} GROUP BY 1")))
+
+
 def probe(tx: Tx, body: str) -> None:
     """Write as much as accepting a message takes; `body` must be another one each time, or nothing is written."""
     tx.run("INSERT INTO probe (id, body) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET body = excluded.body", body)
