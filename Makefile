@@ -45,7 +45,7 @@ test: $(VENV)/.ready ## Run the tests
 	$(BIN)/pytest -n 2
 
 interop: $(VENV)/.ready ## Try the clients of others at length: MCP and OpenAI, in Python and Node
-	$(BIN)/pytest -m interop tests/interop
+	$(BIN)/pytest -m '' tests/interop
 
 soak: $(VENV)/.ready ## Kill it for a minute while sessions exchange; FOR=600 takes longer, SEED=1 repeats one
 	@$(BIN)/python -m tests.soak.soak $(if $(FOR),--seconds $(FOR)) $(if $(SEED),--seed $(SEED))

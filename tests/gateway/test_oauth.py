@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from urllib.parse import parse_qs
 
 import httpx2
 import jwt
@@ -17,7 +18,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from jwt.utils import base64url_decode, base64url_encode
 from mcp import Client
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 from backchannel.config.schema_doors import OAuth
 from backchannel.errors import Unavailable
@@ -48,8 +51,10 @@ class StubIssuer(LocalServer):
     def __init__(self) -> None:
         super().__init__()
         self.url = ""
+        self.audience = AUDIENCE
         self.keys: list[dict[str, Any]] = [public(KEY, "one"), public(CURVE, "curve")]
         self.asked: list[str] = []
+        self.posted: dict[str, list[str]] = {}
         self.answers: Callable[[str], tuple[int, bytes]] | None = None
         self.hangs: asyncio.Event | None = None
 
@@ -57,8 +62,11 @@ class StubIssuer(LocalServer):
         self.url = f"http://127.0.0.1:{port}"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        path = head.split(" ")[1]
         self.asked.append(path)
+        if (length := head.lower().partition("content-length: ")[2].split()[:1]) and int(length[0]):
+            self.posted = parse_qs((await reader.readexactly(int(length[0]))).decode())
         if self.hangs is not None:
             await self.hangs.wait()
         status, body = (self.answers or self._answer)(path)
@@ -67,12 +75,32 @@ class StubIssuer(LocalServer):
         await writer.drain()
 
     def _answer(self, path: str) -> tuple[int, bytes]:
-        if path == "/.well-known/openid-configuration":
-            return 200, json.dumps({"issuer": self.url, "jwks_uri": f"{self.url}/keys"}).encode()
+        if path.startswith("/.well-known/"):
+            return 200, json.dumps(self._metadata()).encode()
+        if path == "/token":
+            granted = {"access_token": self.token(), "token_type": "Bearer", "expires_in": 300}
+            return 200, json.dumps(granted).encode()
         return (200, json.dumps({"keys": self.keys}).encode()) if path == "/keys" else (404, b"")
 
+    def _metadata(self) -> dict[str, Any]:
+        return {
+            "issuer": self.url,
+            "jwks_uri": f"{self.url}/keys",
+            "authorization_endpoint": f"{self.url}/authorize",
+            "token_endpoint": f"{self.url}/token",
+            "response_types_supported": ["code"],
+            "grant_types_supported": ["client_credentials"],
+            "token_endpoint_auth_methods_supported": ["client_secret_post"],
+        }
+
     def token(self, key: Any = KEY, kid: str | None = "one", algorithm: str = "RS256", **claims: Any) -> str:
-        given = {"iss": self.url, "aud": AUDIENCE, "sub": "ann", "exp": time.time() + 300, "scope": "operator.read"}
+        given = {
+            "iss": self.url,
+            "aud": self.audience,
+            "sub": "ann",
+            "exp": time.time() + 300,
+            "scope": "operator.read",
+        }
         given = {name: value for name, value in {**given, **claims}.items() if value is not None}
         return jwt.encode(given, key, algorithm, headers=None if kid is None else {"kid": kid})
 
@@ -307,6 +335,46 @@ async def test_a_refusal_says_where_that_is_told(world: World) -> None:
     assert (await get(world, "/metrics")).headers["www-authenticate"] == (
         f'Bearer resource_metadata="{at.removesuffix("/mcp")}"'
     )
+
+
+class Remembered:
+    """What the official client keeps of its login."""
+
+    def __init__(self) -> None:
+        self.tokens: OAuthToken | None = None
+        self.info: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.info
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.info = client_info
+
+
+async def test_the_official_client_finds_the_issuer_and_logs_in_by_itself(
+    make_world: MakeWorld, issuer: StubIssuer
+) -> None:
+    oauth = {"issuer": issuer.url, "audience": AUDIENCE.replace("https://", "urn:")}
+    async with make_world({"gateway": {"auth": {"oauth": oauth}}}) as world:
+        issuer.audience = oauth["audience"]
+        login = ClientCredentialsOAuthProvider(
+            f"{world.at.url}/mcp", Remembered(), "a-program", "its secret", "client_secret_post", issuer=issuer.url
+        )
+        async with (
+            httpx2.AsyncClient(auth=login, trust_env=False) as http,
+            Client(streamable_http_client(f"{world.at.url}/mcp", http_client=http)) as client,
+        ):
+            names = [tool.name for tool in (await client.list_tools()).tools]
+
+    assert "sessions_list" in names
+    assert issuer.posted["resource"] == [f"{world.at.url}/mcp"]
+    assert issuer.posted["scope"] == ["operator.read operator.write operator.admin"]
 
 
 async def test_without_an_issuer_there_is_a_plain_challenge_and_nothing_under_well_known(make_world: MakeWorld) -> None:
