@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx2
 import msgspec
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -25,6 +24,9 @@ from backchannel.core.contracts import Clock
 from backchannel.core.keys import SessionKey
 from backchannel.errors import InvalidSessionKey, Unavailable
 from backchannel.gateway.auth import Caller, expand_scopes
+
+if TYPE_CHECKING:
+    import httpx2
 
 log = structlog.get_logger(__name__)
 
@@ -159,6 +161,8 @@ class IssuerKeys:
         if not self._is_since(self._tried_at, FETCH_PAUSE_S):
             return
         self._tried_at = self._clock.monotonic()
+        import httpx2  # as late as jwt, and as seldom
+
         try:
             async with asyncio.timeout(self._fetch_s), httpx2.AsyncClient(timeout=self._fetch_s) as http:
                 keys = await _load_json(http, self._settings.jwks_url or await self._find_keys(http))
@@ -171,6 +175,8 @@ class IssuerKeys:
 
     async def _find_keys(self, http: httpx2.AsyncClient) -> str:
         """Ask the issuer where its keys are."""
+        import httpx2
+
         base = self._settings.issuer.rstrip("/")
         scheme, _, rest = base.partition("://")
         host, slash, path = rest.partition("/")
