@@ -32,7 +32,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str
     value: float
     unit: str
-    """`ms`, `s`, `MiB`, `×`, or something per second, where more is better."""
+    """`ms`, `s`, `MiB`, `×`, `%`, or something per second, where more is better."""
     floor: float | None = None
     floor_is: str = ""
     goal: Goal | None = None
@@ -83,6 +83,7 @@ class Sizes:
     messages: tuple[int, ...] = (1_000, 10_000, 100_000)
     waiting: int = 1_000
     starts: int = 5
+    strangers: int = 1_100
 
 
 FULL = Sizes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bench.lockout import lockout
 from bench.measures import Findings
 from bench.reads import session_lists, transcript_ends
 from bench.runs import many_runs, one_run, waiting_runs
@@ -27,4 +28,5 @@ ROWS: dict[str, Callable[[World], Findings]] = {
     "spawn-many": many_spawns,
     "start": starts,
     "memory": idle_memory,
+    "lockout": lockout,
 }

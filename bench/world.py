@@ -80,8 +80,13 @@ class World:
         model: str = FREE.ref,
         turns: int = 5,
         subagents: Mapping[str, int] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        files: int | None = None,
     ) -> AsyncIterator[Server]:
-        """Start a gateway whose agent `main` has the model that costs nothing, or another, and sees so much."""
+        """Start a gateway whose agent `main` has the model that costs nothing, or another, and sees so much.
+
+        `settings` are further ones, and `files` is how many its process may open.
+        """
         agents = {
             "defaults": {"maxConcurrent": max_concurrent, "subagents": dict(subagents or {})},
             "list": [{"id": "main", "model": model}],
@@ -93,7 +98,9 @@ class World:
                 "tools": {"sessions": {"visibility": visibility}},
                 "session": {"agentToAgent": {"maxPingPongTurns": turns}},
                 "gateway": {"port": 0, "limits": {"connections": 5000}},
+                **(settings or {}),
             },
+            "files": files,
         }
         async with self._server("served", given) as server:
             yield server
@@ -112,6 +119,15 @@ class World:
             if not line:
                 raise RuntimeError(f"{module} did not start: {self._said.read_text()[-2000:]}")
             yield Server(process, msgspec.json.decode(line, type=Place))
+
+    @asynccontextmanager
+    async def beside(self, module: str, given: object) -> AsyncIterator[None]:
+        """Let a process run beside, from its first line on."""
+        with self.process(*module_command(module, given)) as process:
+            assert process.stdout is not None
+            if not await asyncio.to_thread(process.stdout.readline):
+                raise RuntimeError(f"{module} did not start: {self._said.read_text()[-2000:]}")
+            yield
 
     @property
     def _said(self) -> Path:

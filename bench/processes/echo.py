@@ -1,4 +1,4 @@
-"""The bare server that floors are measured on: the gateway's web server and WebSocket protocol, with nothing behind."""
+"""The bare server that floors are measured on: the gateway's web server and way to write, with nothing behind."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from typing import Any
 import msgspec
 import uvicorn
 import uvloop
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from backchannel.gateway.transport import WebSocketProtocol
+from backchannel.gateway.transport import JoinedWrites
+
+
+class JoinedProtocol(WebSocketsSansIOProtocol):
+    """Uvicorn's protocol, with the gateway's way to write."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]  # each is one by its methods
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
@@ -35,7 +43,7 @@ async def serve(port: int) -> None:
     config = uvicorn.Config(
         echo,
         lifespan="off",
-        ws=WebSocketProtocol,
+        ws=JoinedProtocol,
         ws_per_message_deflate=False,
         log_config=None,
         access_log=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sys
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from bench.processes.models import ASKS, ASKS_SECOND, FREE, SECOND
 
 def main() -> None:
     given = msgspec.json.decode(sys.argv[1])
+    if (files := given.get("files")) is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     configure_logs("info", sys.stderr, as_json=True)
     gateway = Gateway.open(given["config"], state=Path(given["state"]))
     for model in (FREE, SECOND, ASKS, ASKS_SECOND):

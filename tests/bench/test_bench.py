@@ -27,6 +27,7 @@ TINY = Sizes(
     messages=(10, 100),
     waiting=4,
     starts=1,
+    strangers=20,
 )
 
 

@@ -17,6 +17,9 @@ log = structlog.get_logger(__name__)
 
 MOMENT_S = 0.25
 """How long a stranger keeps its place at least: enough for a few round trips."""
+_AT_ONCE = 16
+"""How many are let go in one turn of the loop: what each has begun is ended with it, and others wait meanwhile."""
+_BETWEEN_S = 0.005
 
 
 class Peer:
@@ -68,7 +71,7 @@ class Peers:
         peer = Peer(transport, asyncio.get_running_loop().time(), self)
         self._all[transport] = peer
         self._strangers[peer] = None
-        self._trim()
+        self._trim_soon()
         return peer
 
     def of(self, transport: asyncio.BaseTransport) -> Peer:
@@ -102,23 +105,24 @@ class Peers:
         if self._trimming is not None:
             self._trimming.cancel()
 
+    def _trim_soon(self) -> None:
+        """See to it that the strangers who are too many are let go, the oldest first, each after its moment."""
+        if self._trimming is None and len(self._strangers) > self._strangers_kept:
+            loop = asyncio.get_running_loop()
+            wait_s = next(iter(self._strangers)).came_at + self._moment_s - loop.time()
+            self._trimming = loop.call_later(max(_BETWEEN_S, wait_s), self._trim)
+
     def _trim(self) -> None:
-        """Let go of the strangers that are too many, the oldest first, each after its moment."""
-        loop = asyncio.get_running_loop()
-        while len(self._strangers) > self._strangers_kept:
+        self._trimming = None
+        moment_ago = asyncio.get_running_loop().time() - self._moment_s
+        for _ in range(min(_AT_ONCE, len(self._strangers) - self._strangers_kept)):
             oldest = next(iter(self._strangers))
-            wait_s = oldest.came_at + self._moment_s - loop.time()
-            if wait_s > 0:
-                if self._trimming is None:
-                    self._trimming = loop.call_later(wait_s, self._trim_later)
-                return
+            if oldest.came_at > moment_ago:
+                break
             del self._strangers[oldest]
             log.debug("a stranger was let go to make room", kept=self._strangers_kept)
             oldest.transport.abort()
-
-    def _trim_later(self) -> None:
-        self._trimming = None
-        self._trim()
+        self._trim_soon()
 
 
 def peer_of(scope: Scope) -> Peer | None:
