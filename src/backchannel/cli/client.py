@@ -29,6 +29,8 @@ from backchannel.version import __version__
 
 Payload: TypeAlias = dict[str, Any]
 PROTOCOL_VERSION = 4
+NULL = msgspec.Raw(b"null")
+"""A parameter that takes something away."""
 OPEN_S = 10.0
 ANSWER_S = 60.0
 ASKED_AT_ONCE = 100
@@ -150,7 +152,7 @@ class Client:
         self._exits.close()
 
     def call(self, method: str, **params: Any) -> Payload:
-        """Ask, and return the answer; parameters that are None are left out.
+        """Ask, and return the answer; parameters that are None are left out, and those that are NULL are null.
 
         Raises:
             CallFailed: the gateway refused.

@@ -12,7 +12,7 @@ from backchannel.cli.options import AsJson, Limit, Options, ask, options_of
 from backchannel.cli.output import age, clock_time, one_line, patience, say, say_more, show_facts, show_json, show_table
 from backchannel.core.short_ids import IdKind
 
-app = typer.Typer(help="List, show, retry and wait for runs.", rich_markup_mode=None)
+app = typer.Typer(help="List, show, wait for, stop and retry runs.", rich_markup_mode=None)
 
 COLUMNS = ("id", "session", "status", "age", "took", "result")
 SPARE = ("took", "age")
@@ -109,7 +109,7 @@ def _show(options: Options, run: dict[str, Any]) -> None:
 
 @app.command()
 def retry(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
-    """Start a run once more that failed, or at once one that is set aside after crashes."""
+    """Start a run once more that failed, or that is set aside."""
     options = options_of(ctx)
     run_id = find_id(options, IdKind.RUN, run_id)
     shown = ask(options, "runs.retry", runId=run_id)
@@ -117,6 +117,24 @@ def retry(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
         show_json(shown)
     else:
         say(f"Run {run_id} is {shown['run']['status']}. Wait for it with: {options.command('runs', 'wait', run_id)}")
+
+
+@app.command()
+def abort(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
+    """Stop a run that is queued or running. What it has written stays; its sub-agents go on."""
+    from backchannel.cli.client import connected
+
+    options = options_of(ctx)
+    run_id = find_id(options, IdKind.RUN, run_id)
+    with connected(options) as client:
+        run = client.call("runs.get", runId=run_id)["run"]
+        aborted = client.call("chat.abort", sessionKey=run["sessionKey"], runId=run_id)
+    if as_json:
+        show_json(aborted)
+    elif aborted["aborted"]:
+        say(f"Run {run_id} is stopped.")
+    else:
+        say(f"Run {run_id} had ended already: {run['status']}.")
 
 
 @app.command()

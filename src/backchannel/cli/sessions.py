@@ -1,4 +1,4 @@
-"""`backchannel sessions`: the conversations there are."""
+"""`backchannel sessions`: the conversations there are, their labels, and starting one over."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from backchannel.cli.naming import short_key
-from backchannel.cli.options import AsJson, Limit, options_of
+from backchannel.cli.naming import WHICH, find_key, short_key
+from backchannel.cli.options import AsJson, Limit, Options, options_of
 from backchannel.cli.output import Rows, age, say, show_json, show_table
 
 if TYPE_CHECKING:
@@ -19,8 +19,14 @@ COLUMNS = ("key", "kind", "status", "name", "model", "tokens", "active")
 EMPTY = "There are no sessions."
 PAGE = 1000
 
+app = typer.Typer(help="List, label, reset and delete sessions.", rich_markup_mode=None)
 
-def sessions(
+Key = Annotated[str, typer.Argument(metavar="SESSION", help=f"The session: {WHICH}.")]
+
+
+@app.callback(invoke_without_command=True)
+@app.command("list")
+def list_sessions(
     ctx: typer.Context,
     kind: Annotated[
         list[str] | None, typer.Option(help="Only these: main, group, cron, hook, node, other. May be repeated.")
@@ -37,6 +43,8 @@ def sessions(
     as_json: AsJson = False,
 ) -> None:
     """List the sessions, the newest first. With --json and --watch, a session a line."""
+    if ctx.invoked_subcommand is not None:
+        return
     options = options_of(ctx)
     view = SessionsView(
         limit,
@@ -64,6 +72,56 @@ def sessions(
     show_sessions(listed["sessions"], listed["ts"])
     if listed["hasMore"]:
         say(f"There are more: --limit {limit * 2} shows them, --search finds them.", err=True)
+
+
+@app.command()
+def label(
+    ctx: typer.Context,
+    session: Key,
+    name: Annotated[str | None, typer.Argument(metavar="[LABEL]", help="Its label from now on.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Take its label away, so that another can have it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give a session a label, or take it away."""
+    from backchannel.cli.client import NULL
+
+    if (name is None) != clear:
+        raise typer.BadParameter("name a label, or give --clear", param_hint="LABEL / --clear")
+    changed = _change(options_of(ctx), session, "sessions.patch", label=NULL if name is None else name)
+    if as_json:
+        show_json(changed)
+    else:
+        say(f"Session {changed['key']} has {'no label any more' if clear else f'the label {name!r}'}.")
+
+
+@app.command()
+def reset(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
+    """Start a session over. Its transcript ends, and its key, label, model and address stay."""
+    changed = _change(options_of(ctx), session, "sessions.reset")
+    if as_json:
+        show_json(changed)
+    else:
+        say(f"Session {changed['key']} starts over, with the session id {changed['entry']['sessionId']}.")
+
+
+@app.command()
+def delete(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
+    """Archive a session. What it works on is stopped; its transcript stays, and can be read with --archived."""
+    changed = _change(options_of(ctx), session, "sessions.delete")
+    if as_json:
+        show_json(changed)
+    else:
+        say(f"Session {changed['key']} is archived. Its transcript stays.")
+
+
+def _change(options: Options, session: str, method: str, **params: Any) -> Payload:
+    """Change a session that exists; one that is misspelt is not made by the way."""
+    from backchannel.cli.client import connected
+
+    key = find_key(options, session)
+    with connected(options) as client:
+        found = client.call("sessions.describe", key=key)["session"]["key"]
+        return client.call(method, key=found, **params)
 
 
 @dataclass(frozen=True, slots=True)
