@@ -47,6 +47,12 @@ def _newer_database(state: Path) -> None:
     database.close()
 
 
+def _emptied_database(state: Path) -> None:
+    _write(state / "backchannel.db", b"")
+    (state / "agents" / "main" / "sessions").mkdir(parents=True)
+    _write(state / "agents" / "main" / "sessions" / "old.jsonl", b"{}\n")
+
+
 def _file_for_folder(state: Path) -> None:
     state.rmdir()
     _write(state, "")
@@ -62,6 +68,7 @@ PROBLEMS: dict[str, Callable[[Path], None]] = {
     "cannot keep the operator token in …": lambda state: (state / "token").mkdir(),
     "…token is empty …": lambda state: _write(state / "token", "\n"),
     "… cannot be read as a database …": lambda state: _write(state / "backchannel.db", b"no database at all" * 400),
+    "… is empty, but what lies beside it tells of earlier sessions…": _emptied_database,
     "… was written by a newer Backchannel …": _newer_database,
     "… is a database of another program…": _other_database,
     "… cannot be written (…): check the folder's owner and free space": _configure(

@@ -57,6 +57,19 @@ def test_a_refused_process_does_not_spoil_the_holders_mark(tmp_path: Path) -> No
                 StateFolder.hold(tmp_path)
 
 
+def test_a_folder_whose_lock_was_deleted_is_still_held(tmp_path: Path) -> None:
+    with another_process(tmp_path) as holder:
+        (tmp_path / "lock").unlink()
+        for _ in range(2):
+            with pytest.raises(StateFolderInUse, match="process unknown"):
+                StateFolder.hold(tmp_path)
+        assert not (tmp_path / "lock").exists()
+        assert holder_of(tmp_path) == "unknown"
+        holder.kill()
+        holder.wait(5)
+        StateFolder.hold(tmp_path).release()
+
+
 def test_a_killed_process_frees_the_folder(tmp_path: Path) -> None:
     with another_process(tmp_path) as holder:
         holder.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import threading
 from contextlib import closing
@@ -10,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.core.keys import KeyScheme
+from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.errors import DatabaseUnusable
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.migrations import APPLICATION_ID, prepare_sqlite
 from backchannel.storage.store import Store
 from tests.storage.support import Host, ManualClock, converse, rows, texts
+
+OTHER = SessionKey.of("main", "project")
 
 Picture = dict[str, tuple[bytes, int]]
 
@@ -226,3 +229,31 @@ async def test_what_a_killed_process_had_committed_is_there_at_the_next_start(ho
     await converse(host.store, "one")
     store = await host.restart()
     assert await texts(store) == ["one", "re: one"]
+
+
+@pytest.mark.parametrize("ends", [None, "deleted"])
+async def test_a_database_that_was_emptied_is_refused_while_transcripts_tell_of_sessions(
+    host: Host, ends: str | None
+) -> None:
+    await converse(host.store, "hello", OTHER)
+    if ends == "deleted":
+        await host.store.delete_session(OTHER)
+    await host.stop()
+    host.database.write_bytes(b"")
+    with pytest.raises(DatabaseUnusable, match=r"is empty, but.*restore it from a backup, or remove the file"):
+        await host.start()
+    assert host.database.read_bytes() == b""
+    host.database.unlink()
+    assert await (await host.start()).session(str(OTHER)) is None
+
+
+async def test_commits_beside_a_database_that_was_emptied_are_not_thrown_away(host: Host) -> None:
+    log = host.database.with_name("backchannel.db-wal")
+    await converse(host.store)
+    await host.die()
+    host.database.write_bytes(b"")
+    log.write_bytes(b"commits")
+    shutil.rmtree(host.path / "agents")
+    with pytest.raises(DatabaseUnusable, match="is empty"):
+        await host.start()
+    assert log.read_bytes() == b"commits"

@@ -16,11 +16,15 @@ _TRIES, _PAUSE_S = 5, 0.02
 
 
 class StateFolder:
-    """A folder held by one process for as long as it runs; the kernel frees it when the process dies."""
+    """A folder held by one process for as long as it runs; the kernel frees it when the process dies.
 
-    def __init__(self, path: Path, lock: int) -> None:
+    The folder itself is locked, and the file `lock` in it, which says who holds it. The file alone would not do: once
+    somebody has deleted it, a second process makes another and locks that.
+    """
+
+    def __init__(self, path: Path, *locks: int) -> None:
         self.path = path
-        self._locks = [lock]
+        self._locks = list(locks)
 
     @classmethod
     def hold(cls, path: Path) -> Self:
@@ -34,7 +38,7 @@ class StateFolder:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not (path / "lock").exists():
                 _keep_out_of_git(path)
-            return cls(path, _lock(path / "lock"))
+            return cls(path, *_lock_folder(path))
         except _Held as held:
             raise StateFolderInUse(
                 f"another gateway (process {held}) uses the state folder {path}: "
@@ -73,6 +77,10 @@ class StateFolder:
     def database(self) -> Path:
         return self.path / "backchannel.db"
 
+    def has_transcripts(self) -> bool:
+        """Whether any session has ever written a file here."""
+        return any(self.agents.glob("*/sessions/*.jsonl*"))
+
     @property
     def agents(self) -> Path:
         """What is kept as files, a folder for each agent."""
@@ -84,13 +92,19 @@ class StateFolder:
 
 def holder_of(path: Path) -> str | None:
     """Tell which process holds a folder, by its number; None means that none does."""
-    try:
-        with (path / "lock").open(encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _number_in(path / "lock")
-    except OSError:
-        return None
+    for locked in (path, path / "lock"):
+        try:
+            looked = os.open(locked, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(looked, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _number_in(path / "lock")
+        except OSError:
+            continue
+        finally:
+            os.close(looked)
     return None
 
 
@@ -102,6 +116,26 @@ def _keep_out_of_git(folder: Path) -> None:
     """Have a new folder passed over by `git add`: a token and whole conversations lie in it."""
     with suppress(FileExistsError), (folder / ".gitignore").open("x", encoding="utf-8") as file:
         file.write("# A state folder: a token and conversations. Nothing of it belongs into a repository.\n*\n")
+
+
+def _lock_folder(path: Path) -> list[int]:
+    """Lock a folder, and the file in it that tells by whom."""
+    locks = []
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _lock_soon(folder)
+        locks.append(folder)
+    except BlockingIOError:
+        os.close(folder)
+        raise _Held(_number_in(path / "lock")) from None
+    except OSError:
+        os.close(folder)  # there are file systems, such as NFS, where folders cannot be locked: the file has to do
+    try:
+        return [*locks, _lock(path / "lock")]
+    except BaseException:
+        for lock in locks:
+            os.close(lock)
+        raise
 
 
 def _lock(file: Path) -> int:
@@ -134,8 +168,11 @@ def _lock_soon(lock: int) -> None:
 
 
 def _number_in(lock: Path) -> str:
-    with lock.open("rb") as file:
-        return file.read(20).decode(errors="replace").strip() or "unknown"
+    try:
+        with lock.open("rb") as file:
+            return file.read(20).decode(errors="replace").strip() or "unknown"
+    except OSError:
+        return "unknown"
 
 
 def database_file(url: str) -> Path:

@@ -7,6 +7,7 @@ transaction. A file that is corrupt, not ours or newer than this program is refu
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
@@ -34,6 +35,22 @@ def prepare_sqlite(path: Path) -> None:
         raise DatabaseUnusable(
             f"{path} cannot be written ({error}): check the folder's owner and free space"
         ) from error
+
+
+def refuse_emptied(path: Path, *, has_past: Callable[[], bool]) -> None:
+    """Refuse an empty file that was not always so: `has_past` tells whether sessions have left transcripts.
+
+    Raises:
+        DatabaseUnusable: a start would hide that everything is lost, or discard the commits that wait beside the file.
+    """
+    if not path.is_file() or path.stat().st_size:
+        return
+    log = path.with_name(path.name + "-wal")
+    if (log.exists() and log.stat().st_size) or has_past():
+        raise DatabaseUnusable(
+            f"{path} is empty, but what lies beside it tells of earlier sessions: its content is lost, and nothing was "
+            "changed; restore it from a backup, or remove the file to start with an empty one"
+        )
 
 
 def check_sqlite(path: Path) -> None:

@@ -19,7 +19,7 @@ from backchannel.core.keys import KeyScheme
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, SessionNotFound, Unavailable
 from backchannel.storage.folder import StateFolder, archived_path
-from backchannel.storage.migrations import prepare_sqlite
+from backchannel.storage.migrations import prepare_sqlite, refuse_emptied
 from backchannel.storage.sqlite import Faults, SqliteDriver
 from backchannel.storage.transactions import recovery, troubles
 from backchannel.storage.transactions.deliveries import NoOutlets, Outlets
@@ -90,6 +90,7 @@ class Store(
         store = cls(folder, scheme, clock)
         path = database or folder.database
         folder.hold_database(path)
+        await asyncio.to_thread(refuse_emptied, path, has_past=folder.has_transcripts)
         await asyncio.to_thread(prepare_sqlite, path)
         store._driver = SqliteDriver(path, on_facts=store._committed, on_fatal=on_fatal, faults=faults)
         try:
