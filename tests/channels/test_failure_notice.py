@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,15 @@ from backchannel.channels.bridge import SIGNATURE
 from backchannel.core.contracts import ModelFailed, ModelRequest
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.failure_notice import notice_text
-from backchannel.core.runs import RunKind, RunState
+from backchannel.core.runs import CRASHES_UNTIL_GIVEN_UP, CRASHES_UNTIL_SET_ASIDE, RunKind, RunState
 from backchannel.core.sessions import Address, SessionPatch
 from backchannel.gateway.app import Gateway
 from tests.channels.desk import desk
 from tests.conftest import CRASH_POINTS
 from tests.support.far_end import FarEnd, event, signed
-from tests.support.gateways import MAIN, ended, held, request, with_defaults
+from tests.support.gateways import CONFIG, MAIN, dying, ended, held, live_runs, request, stored, with_defaults
 from tests.support.kill import kill_at_every_commit
-from tests.support.resting import at_rest
+from tests.support.resting import at_rest, until
 
 pytestmark = pytest.mark.anyio
 SECRET_WORDS = "quota of account 4711 is exceeded"
@@ -112,6 +113,48 @@ async def test_a_retry_that_fails_tells_nothing_again_and_one_that_succeeds_brin
             assert (await ended(world.gateway, run_id)).state is state
         await at_rest(world.gateway)
     assert far_end.texts == [notice_text(run_id), "at last"]
+
+
+async def test_a_run_that_is_given_up_after_crashes_tells_too_and_one_that_is_set_aside_does_not(
+    tmp_path: Path,
+) -> None:
+    async with FarEnd() as far_end:
+        channels, model = {"desk": far_end.settings()}, ScriptedModel(replies=[held("so far")])
+        async with dying(tmp_path, model, config={**CONFIG, "channels": channels}) as gateway:
+            body, headers = signed(event())
+            await gateway.inbound.post("desk", body, headers[SIGNATURE])
+            (run,) = await live_runs(gateway)
+        _count_crashes(tmp_path, CRASHES_UNTIL_SET_ASIDE - 1)  # the start counts the one above
+        async with desk(tmp_path, channels) as world:
+            await until(world.gateway, lambda: _is_set_aside(world.gateway, run.id))
+            assert await world.receipts() == []
+            await world.gateway.runtime.retry(run.id)
+            await far_end.took(1)
+        assert far_end.texts == ["re: hello"]
+
+
+async def test_a_run_in_which_the_process_dies_for_ever_ends_with_the_notice(tmp_path: Path) -> None:
+    async with FarEnd() as far_end:
+        channels, model = {"desk": far_end.settings()}, ScriptedModel(replies=[held("so far")])
+        async with dying(tmp_path, model, config={**CONFIG, "channels": channels}) as gateway:
+            body, headers = signed(event())
+            await gateway.inbound.post("desk", body, headers[SIGNATURE])
+            (run,) = await live_runs(gateway)
+        _count_crashes(tmp_path, CRASHES_UNTIL_GIVEN_UP - 1)
+        async with desk(tmp_path, channels) as world:
+            assert (await ended(world.gateway, run.id)).error_code == "crash_loop"
+            await far_end.took(1)
+            await at_rest(world.gateway)
+    assert far_end.texts == [notice_text(run.id)]
+
+
+async def _is_set_aside(gateway: Gateway, run_id: str) -> bool:
+    return (await stored(gateway, run_id)).is_set_aside
+
+
+def _count_crashes(state: Path, crashes: int) -> None:
+    with closing(sqlite3.connect(state / "backchannel.db")) as database, database:
+        database.execute("UPDATE runs SET crashes = ?", (crashes,))
 
 
 class NotAnswered:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from backchannel.agents.functions import FunctionContext
@@ -21,15 +25,18 @@ from backchannel.config.schema import DEMO_MODEL, Config, DefaultModel
 from backchannel.core.channels import ChannelSilent, OutboundPart, Sent
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.delivery import DeliveryState
+from backchannel.core.runs import CRASHES_UNTIL_SET_ASIDE
 from backchannel.core.sessions import Address
 from backchannel.gateway import health
 from backchannel.gateway.app import Gateway, RunFailed
 from backchannel.gateway.health import Problem, examine
+from backchannel.runtime import watchdog
 from backchannel.storage.transactions.deliveries import Post
 from tests.channels.desk import desk
 from tests.gateway.conftest import MakeWorld
 from tests.support.far_end import FarEnd, Fault
-from tests.support.gateways import MAIN, QuickClock, running
+from tests.support.gateways import MAIN, QuickClock, dying, held, running
+from tests.support.resting import until
 
 pytestmark = pytest.mark.anyio
 S = DeliveryState
@@ -158,6 +165,45 @@ async def test_runs_that_wait_for_a_program_with_their_function_are_told(tmp_pat
 async def _forever(context: FunctionContext) -> str:
     await asyncio.Event().wait()
     return ""
+
+
+async def test_runs_that_are_set_aside_are_told_with_the_time_of_the_next_try(tmp_path: Path) -> None:
+    async with dying(tmp_path, ScriptedModel(replies=[held("so")])) as gateway:
+        await gateway.submit("main", "hello", run_id="r")
+    _count_crashes(tmp_path, CRASHES_UNTIL_SET_ASIDE - 1)  # the start counts the one above
+    async with running(tmp_path, ScriptedModel(replies=[])) as gateway:
+        await until(gateway, lambda: _is_told(gateway, "runs_set_aside"))
+        told = await problem(gateway, "runs_set_aside")
+        assert (await examine(gateway)).troubles.runs_set_aside == 1
+    assert "1 run" in told.message and re.search(r"tried at \d\d:\d\d:\d\d UTC", told.hint)
+
+
+async def _is_told(gateway: Gateway, code: str) -> bool:
+    return code in await codes(gateway)
+
+
+def _count_crashes(state: Path, crashes: int) -> None:
+    with closing(sqlite3.connect(state / "backchannel.db")) as database, database:
+        database.execute("UPDATE runs SET crashes = ?", (crashes,))
+
+
+async def test_a_long_time_in_which_nobody_was_answered_is_told_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "LONG_S", 0.15)
+    async with running(tmp_path, ScriptedModel(replies=[])) as gateway:
+        time.sleep(0.4)  # noqa: ASYNC251  # it is the loop that has to be held
+        assert "loop_stalled" in await codes(gateway)
+        monkeypatch.setattr(health, "RECENT_STALL_S", 0.0)
+        assert "loop_stalled" not in await codes(gateway)
+
+
+async def test_what_is_merely_wrong_keeps_nobody_from_sending_messages(make_world: MakeWorld) -> None:
+    async with make_world() as world, httpx.AsyncClient(base_url=world.at.url, trust_env=False) as http:
+        async with world.client() as client:
+            await client.run(message="hi", agentId="broken")
+            assert (await client.ask("status"))["status"] == "degraded"
+        assert (await http.get("/readyz")).status_code == 200
 
 
 FULL_DISK = """

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 RECENT_MS = 24 * 3_600_000
 """How long a failed run counts."""
+RECENT_STALL_S = 600.0
 LOW_DISK_BYTES = 256 * 1024 * 1024
 
 OK, DEGRADED, UNAVAILABLE = "ok", "degraded", "unavailable"
@@ -149,6 +150,16 @@ def _why_demo_is_wrong(gateway: Gateway) -> str | None:
     return f"The demo model answers for {', '.join(unnamed)}, and {told}: {config.default_model.why}."
 
 
+def _loop(seen: Seen) -> Iterator[Problem]:
+    stall = seen.gateway.runtime.watchdog.long_stall
+    if stall is not None and (ago_s := asyncio.get_running_loop().time() - stall[0]) < RECENT_STALL_S:
+        message = f"Nobody was answered for {stall[1]:.1f} s, {ago_s / 60:.0f} minutes ago."
+        hint = (
+            "The log says what held the loop, if it was the gateway itself; a machine that is too busy looks the same."
+        )
+        yield Problem(code="loop_stalled", message=message, hint=hint)
+
+
 def _channels(seen: Seen) -> Iterator[Problem]:
     for channel, error in seen.gateway.runtime.journal.channels_down.items():
         message = f"Nothing gets through to the channel {channel}: {error}."
@@ -197,6 +208,7 @@ CHECKS: tuple[Callable[[Seen], Iterator[Problem]], ...] = (
     _storage,
     _disk,
     _models,
+    _loop,
     _channels,
     _deliveries,
     _runs,

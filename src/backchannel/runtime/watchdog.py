@@ -19,6 +19,8 @@ log = structlog.get_logger(__name__)
 LOOK_S = 0.05
 BOUND_S = 0.1
 """How late the timer may come before the loop counts as held."""
+LONG_S = 5.0
+"""A stall of this length is told by `status` too."""
 QUIET_S = 5.0
 """There is at most one line in so much time."""
 
@@ -29,6 +31,8 @@ class Watchdog:
     def __init__(self, store: Store) -> None:
         self.stalls = 0
         self.longest_s = 0.0
+        self.long_stall: tuple[float, float] | None = None
+        """When, by the loop's time, the last long stall ended, and how long it was."""
         self._store = store
         self._handle: asyncio.TimerHandle | None = None
         self._used_s = 0.0
@@ -52,6 +56,8 @@ class Watchdog:
         if late_s > BOUND_S:
             self.stalls += 1
             self.longest_s = max(self.longest_s, late_s)
+            if late_s >= LONG_S:
+                self.long_stall = (loop.time(), late_s)
             if loop.time() >= self._silent_until:
                 self._silent_until = loop.time() + QUIET_S
                 used_s = time.thread_time() - self._used_s
