@@ -9,6 +9,7 @@ import pytest
 from backchannel.core.facts import SessionChanged
 from backchannel.core.runs import Outcome
 from backchannel.storage.store import Store
+from backchannel.storage.transactions.inbox import PART
 from tests.storage.support import (
     ABORTED,
     CRON,
@@ -142,3 +143,40 @@ async def test_of_many_that_wait_the_first_are_read_and_all_are_counted(store: S
     pending = await store.pending(str(MAIN), 4)
     assert (len(pending.messages), pending.total) == (4, 10)
     assert pending.messages[0].text == "run 0"
+
+
+async def carry_out_all(store: Store) -> int:
+    """Do what is due until nothing is; returns how many commits that took."""
+    count = 0
+    while due := await store.due_timers(1):
+        await store.carry_out_timer(due[0])
+        count += 1
+    return count
+
+
+async def test_very_many_notes_enter_part_by_part_before_the_next_run_starts(store: Store) -> None:
+    started = await begin(store, "working")
+    for n in range(3 * PART):
+        await store.add_note(MAIN, note(f"note {n}"))
+    await accept(store, "next")
+    await answer(store, started)
+    assert await store.start_next(str(MAIN)) is None
+    assert (await accept(store, "last")).started is None
+    await store.add_note(MAIN, note("the newest"))
+    assert await carry_out_all(store) == 3
+    assert (await store.start_next(str(MAIN))) is not None
+    said = await texts(store)
+    assert said[2:] == [*(f"note {n}" for n in range(3 * PART)), "the newest", "next"]
+
+
+async def test_a_session_that_is_deleted_while_its_notes_enter_is_archived_after_the_last(host: Host) -> None:
+    started = await begin(host.store, "working", CRON)
+    for n in range(3 * PART):
+        await host.store.add_note(CRON, note(f"note {n}"))
+    await host.store.delete_session(CRON)
+    await host.store.finish_run(started.fence, ABORTED, reply=None, at_step=0, ran_ms=1)
+    store = await host.restart()
+    await carry_out_all(store)
+    session = await store.session(str(CRON))
+    assert session is not None and session.archived_at is not None
+    assert (await store.pending(str(CRON), 10)).total == 0

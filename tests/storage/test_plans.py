@@ -52,6 +52,7 @@ from backchannel.storage.tx import Row
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
 REST = msgspec.json.encode(Rest(str(MAIN), Change.DELETE, 9, 9, None)).decode()
+STOP_REST = msgspec.json.encode(Rest(str(MAIN), Change.STOP, 9, 9, None)).decode()
 POST = Post(session_key=str(MAIN), address=Address(channel="desk", to="C"), text="hello")
 MCP_CALL = McpCall(id="c", token_id="operator", session_key=None, version="1", message="{}", created_at=1)
 AFTER = Page(5, "agent:main:x")
@@ -184,7 +185,8 @@ HOT: dict[str, Read] = {
     "what was being sent": sending.any_sending,
     "abort": partial(runs.request_abort, key=str(MAIN), run_id=None, now=1),
     "interrupt": partial(interruption.due, ref=REST, scheme=SCHEME, now=1),
-    "count what a stop ends": partial(interruption.count_runs, key=str(MAIN), change=Change.STOP),
+    "interrupt by a stop": partial(interruption.due, ref=STOP_REST, scheme=SCHEME, now=1),
+    "flush": partial(inbox.due, key=str(MAIN), scheme=SCHEME, now=1),
 }
 
 ONCE: dict[str, Read] = {

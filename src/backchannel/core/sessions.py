@@ -69,6 +69,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """How long after its last use it is archived; it was made for one request."""
     set_aside: int = 0
     """How many of its runs are set aside; `queued` does not count them."""
+    flushing: bool = False
+    """Whether so many notes wait that they enter part by part; no run starts before the last has."""
     is_shared: bool = False
     """Whether more than one person has written to it in direct chats."""
 
@@ -85,7 +87,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def lane_is_free(self) -> bool:
-        return self.running_run is None and self.queued == 0
+        return self.running_run is None and self.queued == 0 and not self.flushing
 
 
 _read_address = msgspec.json.Decoder(Address).decode

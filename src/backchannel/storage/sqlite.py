@@ -19,7 +19,7 @@ import asyncio
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -38,6 +38,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 LARGEST_GROUP = 512
+LONGEST_GROUP_S = 0.02
+"""How long the units of one group may hold the loop; the last one is run to its end."""
 READERS = 2
 BUSY_PAUSE_S = 0.02
 BUSY_LIMIT_S = 10.0
@@ -179,9 +181,10 @@ class SqliteDriver:
         except sqlite3.Error as error:
             self._try_later(error, give_up_at or self._loop.time() + self._busy_limit_s)
             return
-        group = self._take_group()
+        group: list[_Entry] = []
         try:
-            for entry in group:
+            for entry in self._take_group():
+                group.append(entry)
                 self._run_unit(entry)
         except sqlite3.Error as error:
             self._lost(group, error)
@@ -190,10 +193,16 @@ class SqliteDriver:
         else:
             self._commits.put(group)
 
-    def _take_group(self) -> list[_Entry]:
+    def _take_group(self) -> Iterator[_Entry]:
+        """Take unit after unit, as long as there are some and the loop is not held for too long."""
         if self._alone:
-            return [self._alone.popleft()]
-        return [self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST_GROUP))]
+            yield self._alone.popleft()
+            return
+        ends = perf_counter() + LONGEST_GROUP_S
+        for _ in range(min(len(self._waiting), LARGEST_GROUP)):
+            yield self._waiting.popleft()
+            if perf_counter() > ends:
+                return
 
     def _try_later(self, error: sqlite3.Error, give_up_at: float) -> None:
         if self._loop.time() < give_up_at:

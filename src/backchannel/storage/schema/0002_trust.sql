@@ -50,3 +50,8 @@ DROP INDEX exchanges_requester;
 DROP INDEX exchanges_target;
 CREATE INDEX exchanges_requester ON exchanges (requester_key, id) WHERE state <> 'done';
 CREATE INDEX exchanges_target ON exchanges (target_key, id) WHERE state <> 'done';
+
+-- What a stop ends, without going through people's messages that wait; and sessions whose notes enter part by part.
+CREATE INDEX runs_of_flows ON runs (session_key, position)
+  WHERE state IN ('queued', 'running') AND (kind IN ('turn', 'wake') OR spawn_id IS NOT NULL);
+ALTER TABLE sessions ADD COLUMN flushing INTEGER NOT NULL DEFAULT 0;

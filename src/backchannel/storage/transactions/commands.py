@@ -85,7 +85,7 @@ def _stop(tx: Tx, session: Session | None, now: int) -> str:
     """Stop a session, and tell how much that was: what had been asked to stop before is not counted again."""
     if session is None:
         return stop_text(0, 0)
-    own = interruption.count_runs(tx, session.key, Change.STOP)
+    own = interruption.count_runs(tx, session, Change.STOP)
     interruption.begin(tx, session, Change.STOP, now)
     stopped = spawns.cancel_children(tx, session.key, spawns.STOPPED, now)
     return stop_text(own, len({run.session_key for run in stopped if not run.abort_requested}))

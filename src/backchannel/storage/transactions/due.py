@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from backchannel.core.keys import KeyScheme
-from backchannel.storage.transactions import barriers, cleanup, cron, expiry, interruption, recovery, timers
+from backchannel.storage.transactions import barriers, cleanup, cron, expiry, inbox, interruption, recovery, timers
 from backchannel.storage.transactions.timers import Timer
 from backchannel.storage.tx import Tx
 
@@ -22,6 +22,7 @@ HANDLERS: Mapping[str, Handler] = {
     expiry.TIMER: expiry.due,
     recovery.TIMER: recovery.due,
     interruption.TIMER: interruption.due,
+    inbox.TIMER: inbox.due,
 }
 
 

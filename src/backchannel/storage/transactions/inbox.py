@@ -10,8 +10,12 @@ from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Message, decode_message, encode_message
 from backchannel.core.sessions import Session
-from backchannel.storage.transactions import messages, sessions
+from backchannel.storage.transactions import messages, runs, sessions, timers
 from backchannel.storage.tx import QUEUED, Tx, required
+
+TIMER = "notes"
+PART = 128
+"""How many notes enter a transcript in one commit: some 10 ms."""
 
 
 def add_note(tx: Tx, key: SessionKey, scheme: KeyScheme, note: Message, now: int) -> None:
@@ -28,8 +32,8 @@ def add_to(tx: Tx, session: Session, note: Message, now: int) -> None:
         encode_message(note).decode(),
     )
     tx.run("UPDATE sessions SET updated_at = ? WHERE key = ?", now, session.key)
-    if session.running_run is None:
-        flush(tx, session)
+    if session.running_run is None and not session.flushing:
+        flush(tx, session, now)
     tx.tell(SessionChanged(session.key, "note"))
 
 
@@ -40,14 +44,33 @@ def add_if_kept(tx: Tx, key: SessionKey, note: Message, now: int) -> None:
         add_to(tx, session, note, now)
 
 
-def flush(tx: Tx, session: Session) -> None:
-    """Put all waiting notes into the transcript: the session is at a boundary."""
-    waiting = tx.all("SELECT body FROM inbox WHERE session_key = ? ORDER BY position", session.key)
-    if not waiting:
-        return
-    for (body,) in waiting:
+def flush(tx: Tx, session: Session, now: int) -> bool:
+    """Put waiting notes into the transcript: the session is at a boundary. Tells whether none is left.
+
+    Of very many only the first enter in this commit, and a timer is set for the next; the lane waits meanwhile.
+    """
+    waiting = tx.all(
+        "SELECT position, body FROM inbox WHERE session_key = ? ORDER BY position LIMIT ?", session.key, PART + 1
+    )
+    part, is_done = waiting[:PART], len(waiting) <= PART
+    for _, body in part:
         messages.append(tx, session.key, session.session_id, decode_message(body))
-    tx.run("DELETE FROM inbox WHERE session_key = ?", session.key)
+    if part:
+        tx.run("DELETE FROM inbox WHERE session_key = ? AND position <= ?", session.key, part[-1][0])
+    if session.flushing is is_done:
+        sessions.update(tx, session.key, "flushing = ?", int(not is_done))
+    if not is_done:
+        timers.set_timer(tx, TIMER, session.key, now, now)
+    return is_done
+
+
+def due(tx: Tx, key: str, scheme: KeyScheme, now: int) -> None:
+    """Let the next notes in; after the last, what has waited for them goes on."""
+    session = sessions.find(tx, key)
+    if session is None or not session.flushing or not flush(tx, session, now):
+        return
+    runs.tell_of_next(tx, key)
+    sessions.archive_when_idle(tx, sessions.required_session(tx, key), now)
 
 
 class Pending(msgspec.Struct, frozen=True):

@@ -20,12 +20,12 @@ PART = 64
 """How many exchanges and runs one commit ends: some 20 ms."""
 
 _ENDED_BY = {
-    Change.STOP: "(state = 'running' OR kind IN ('turn', 'wake') OR spawn_id IS NOT NULL)",
+    Change.STOP: "(kind IN ('turn', 'wake') OR spawn_id IS NOT NULL)",
     # In the new transcript a sub-agent would know nothing of the work that it is asked to report.
-    Change.RESET: "(state = 'running' OR (kind = 'announce' AND spawn_id IS NOT NULL))",
+    Change.RESET: "kind = 'announce' AND spawn_id IS NOT NULL",
     Change.DELETE: "1 = 1",
 }
-"""Which of a session's runs a change ends; people's messages stay, but for a deletion."""
+"""Which of a session's runs a change ends besides the active one; people's messages stay, but for a deletion."""
 
 
 class Rest(msgspec.Struct, frozen=True, array_like=True):
@@ -53,16 +53,18 @@ def due(tx: Tx, ref: str, scheme: KeyScheme, now: int) -> None:
     _do_part(tx, msgspec.json.decode(ref, type=Rest), now)
 
 
-def count_runs(tx: Tx, key: str, change: Change) -> int:
+def count_runs(tx: Tx, session: Session, change: Change) -> int:
     """Tell how many runs a change would end in a session that nobody has asked to stop yet."""
-    (count,) = required(
+    (active,) = required(tx.one("SELECT count(*) FROM runs WHERE id = ? AND abort_requested = 0", session.running_run))
+    (others,) = required(
         tx.one(
-            f"SELECT count(*) FROM runs WHERE session_key = ? AND {LIVE} AND abort_requested = 0 "
+            f"SELECT count(*) FROM runs WHERE session_key = ? AND {LIVE} AND abort_requested = 0 AND id <> ? "
             f"AND {_ENDED_BY[change]}",
-            key,
+            session.key,
+            session.running_run or "",
         )
     )
-    return int(count)
+    return int(active) + int(others)
 
 
 def _do_part(tx: Tx, rest: Rest, now: int) -> None:

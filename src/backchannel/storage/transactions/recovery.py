@@ -153,7 +153,7 @@ def _set_aside(tx: Tx, run: Run, until: int, now: int) -> None:
     aside = runs.update(tx, run.id, state=RunState.QUEUED.value)
     session, has_notes, _ = runs.free_lane(tx, aside, Sets("set_aside = set_aside + 1, ", ()), now)
     if has_notes:
-        inbox.flush(tx, session)
+        inbox.flush(tx, session, now)
     timers.set_timer(tx, TIMER, run.id, until, now)
     tx.tell(SessionChanged(run.session_key, "run"))
 

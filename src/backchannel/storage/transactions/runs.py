@@ -207,7 +207,9 @@ def start_next(tx: Tx, key: str, number: int, now: int) -> Started | None:
     A suspect takes the lane and no more: it goes on, like one that was interrupted, when it is its turn to be alone.
     """
     session = sessions.find(tx, key)
-    if session is None or session.running_run is not None or session.queued == 0 or session.deleting:
+    if session is None or session.running_run is not None or session.queued == 0:
+        return None
+    if session.deleting or session.flushing:
         return None
     row = tx.one(
         f"SELECT {FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1",
@@ -219,6 +221,13 @@ def start_next(tx: Tx, key: str, number: int, now: int) -> Started | None:
         _begin(tx, run, session, NOBODY, now)
         return None
     return _begin(tx, run, session, number, now)
+
+
+def tell_of_next(tx: Tx, key: str) -> None:
+    """Wake the lane of a session whose next run had to wait for something else."""
+    row = tx.one(f"SELECT {FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", key)
+    if row is not None:
+        tx.tell(RunChanged(_run(row)))
 
 
 def _begin(tx: Tx, run: Run, session: Session, number: int, now: int) -> Started:
@@ -322,14 +331,13 @@ def close(
         crashes=0,
     )
     session, has_notes, has_barrier = free_lane(tx, ended, used or Sets("", ()), now)
-    if has_notes:
-        inbox.flush(tx, session)
+    is_flushed = not has_notes or inbox.flush(tx, session, now)
     deliveries.post_reply(tx, ended, now)
     exchanges.run_ended(tx, ended, now)
     spawns.run_ended(tx, ended, now)
     if has_barrier:
         barriers.run_ended(tx, run.id, now)
-    if session.deleting:
+    if session.deleting and is_flushed:
         sessions.archive_when_idle(tx, session, now)
     tx.tell(SessionChanged(run.session_key, "run"))
     return ended

@@ -198,7 +198,7 @@ def check_deletable(tx: Tx, key: SessionKey, scheme: KeyScheme) -> None:
 
 def archive_when_idle(tx: Tx, session: Session, now: int) -> None:
     """Archive a session that is being deleted, once none of its runs is left; each that ends looks again."""
-    if session.deleting and session.status is SessionStatus.IDLE:
+    if session.deleting and session.status is SessionStatus.IDLE and not session.flushing:
         archive(tx, session, now)
 
 
