@@ -15,6 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.mcp_http import RETRY_MS
+from backchannel.storage.transactions.mcp_calls import McpCall
 
 from .client import OPERATOR
 from .conftest import MakeWorld, World
@@ -220,6 +221,24 @@ async def test_a_result_that_was_not_read_is_there_again(world: World) -> None:
             after = await outcome(events)
 
     assert before == after
+    assert await texts(world.gateway) == ["wait for it"]
+
+
+async def test_a_call_that_had_not_begun_when_the_gateway_died_is_carried_out(world: World) -> None:
+    """Its first event was out, and nothing of it was done."""
+    message = json.dumps({**call(), "params": {**call()["params"], "_meta": {"backchannel/idempotencyKey": "kept"}}})
+    await world.gateway.store.keep_mcp_call(
+        McpCall(id="kept", token_id="operator", session_key=None, version=VERSION, message=message, created_at=1)
+    )
+    world.release.set()
+    async with wire(world) as client:
+        answers = []
+        for _ in range(2):
+            async with client.resumed("kept") as events:
+                answers.append(await outcome(events))
+
+    assert answers[0]["result"]["structuredContent"]["runId"] == "kept"
+    assert answers[0] == answers[1]
     assert await texts(world.gateway) == ["wait for it"]
 
 
