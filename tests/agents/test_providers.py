@@ -19,7 +19,7 @@ from pydantic_ai import exceptions as pai
 from pydantic_ai import messages as pai_messages
 
 from backchannel.agents.providers import THINKING_LEVELS, Connection, Endpoint, ProviderModel, build_failure, warm_up
-from backchannel.agents.translation import build_reply
+from backchannel.agents.translation import build_history, build_reply
 from backchannel.core.contracts import (
     MOST_CALLS,
     ModelEvent,
@@ -325,6 +325,15 @@ async def test_what_providers_refuse_is_never_sent(
     _, reply = await ask(model, asking(*messages))
     assert reply.content == (TextBlock(text="ok"),)
     assert stub.refused == []
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_a_model_that_cannot_see_is_told_of_images_in_words(sees: bool) -> None:
+    image = ImageBlock(mime_type="image/png", data=PNG)
+    request = asking(user("see", image), assistant(called("r/1/0")), result("r/1/0", image))
+    sent = repr(build_history(request, provider="acme", system="acme", sees_images=sees))
+    assert sent.count("BinaryContent") == (2 if sees else 0)
+    assert sent.count("which this model cannot see") == (0 if sees else 2)
 
 
 async def test_an_empty_system_prompt_is_left_out(model: ProviderModel, stub: StubProvider) -> None:

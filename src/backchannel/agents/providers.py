@@ -192,7 +192,8 @@ class ProviderModel:
         """Ask the provider. Cancelling, or closing the iterator, closes the connection."""
         model = await self._connection.model(self._name)
         endpoint = self._connection.endpoint
-        history = build_history(request, provider=endpoint.provider, system=model.system)
+        sees_images = model.profile.get("supports_image_input", True)
+        history = build_history(request, provider=endpoint.provider, system=model.system, sees_images=sees_images)
         parameters = build_parameters(request)
         settings = _build_settings(request, model, endpoint.kind)
 

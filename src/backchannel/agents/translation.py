@@ -38,10 +38,13 @@ if TYPE_CHECKING:
 
 _EMPTY = "(empty)"
 _UNREADABLE_IMAGE = "(an image that cannot be read)"
+_UNSEEN_IMAGE = "(an image, which this model cannot see)"
 _STOP_REASONS = {"length": "length", "tool_call": "toolUse", "content_filter": "contentFilter"}
 
 
-def build_history(request: ModelRequest, *, provider: str, system: str) -> list[pai.ModelMessage]:
+def build_history(
+    request: ModelRequest, *, provider: str, system: str, sees_images: bool = True
+) -> list[pai.ModelMessage]:
     """Build the messages of a request for `provider`, which pydantic-ai calls `system`."""
     from pydantic_ai import messages as pai
 
@@ -56,9 +59,10 @@ def build_history(request: ModelRequest, *, provider: str, system: str) -> list[
         parts: list[pai.ModelRequestPart]
         if role is Role.TOOL_RESULT:
             results = [(_number_of(message, numbers), message) for message in group]
-            parts = [_tool_return(number, message) for number, message in sorted(results, key=lambda r: r[0])]
+            ordered = sorted(results, key=lambda result: result[0])
+            parts = [_tool_return(number, message, sees_images) for number, message in ordered]
         else:
-            parts = [pai.UserPromptPart(content=_prompt(message)) for message in group]
+            parts = [pai.UserPromptPart(content=_prompt(message, sees_images)) for message in group]
         if history and isinstance(last := history[-1], pai.ModelRequest):
             last.parts = [*last.parts, *parts]  # what stood between had nothing to say
         else:
@@ -198,10 +202,10 @@ def _raw(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
-def _tool_return(number: int, message: Message) -> pai.ToolReturnPart:
+def _tool_return(number: int, message: Message, sees_images: bool) -> pai.ToolReturnPart:
     from pydantic_ai import messages as pai
 
-    content: Any = _prompt(message)
+    content: Any = _prompt(message, sees_images)
     return pai.ToolReturnPart(
         tool_name=message.tool_name or "unknown",
         content=content,
@@ -210,10 +214,13 @@ def _tool_return(number: int, message: Message) -> pai.ToolReturnPart:
     )
 
 
-def _prompt(message: Message) -> str | list[pai.UserContent]:
+def _prompt(message: Message, sees_images: bool) -> str | list[pai.UserContent]:
     """Show what a person or a tool said: its text, or its text and images; never nothing."""
     text = "\n".join(block.text for block in message.content if isinstance(block, TextBlock) and block.text.strip())
-    images = [_image(block) for block in message.content if isinstance(block, ImageBlock)]
+    # One that the model cannot see would have every later request of the session refused, too.
+    images = [
+        _image(block) if sees_images else _UNSEEN_IMAGE for block in message.content if isinstance(block, ImageBlock)
+    ]
     if not images:
         return text or _EMPTY
     return [text, *images] if text else images
