@@ -112,14 +112,45 @@ def _images(message: ChatMessage) -> Any:
     return tuple(read_image(part.image_url.url) for part in message.content if isinstance(part, ImagePart))
 
 
-def show_completion(run: Run, model: str) -> dict[str, Any]:
+class CompletionUsage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class CompletionMessage(msgspec.Struct):
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class CompletionChoice(msgspec.Struct):
+    message: CompletionMessage
+    index: int = 0
+    finish_reason: Literal["stop"] = "stop"
+    logprobs: None = None
+
+
+class Completion(msgspec.Struct):
+    """A whole answer."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: CompletionUsage
+    object: Literal["chat.completion"] = "chat.completion"
+
+
+def show_completion(run: Run, model: str) -> Completion:
     """Show a run that ended ok as a whole answer."""
-    message = {"role": "assistant", "content": shown_reply(run), "refusal": None}
-    return {
-        **_frame(run, model, "chat.completion"),
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}],
-        "usage": _usage(run),
-    }
+    return Completion(
+        id=_id(run),
+        created=run.accepted_at // 1000,
+        model=model,
+        choices=[CompletionChoice(message=CompletionMessage(content=shown_reply(run)))],
+        usage=_usage(run),
+    )
 
 
 class Chunks:
@@ -138,7 +169,7 @@ class Chunks:
     def end(self, run: Run) -> bytes:
         last = self._chunk(run, {}, finish="stop")
         if self._with_usage:
-            last += self._event({**_frame(run, self._model, _CHUNK), "choices": [], "usage": _usage(run)})
+            last += self._event({**self._frame(run), "choices": [], "usage": _usage(run)})
         return last + DONE
 
     def fail(self, run: Run, error: dict[str, Any]) -> bytes:
@@ -146,21 +177,22 @@ class Chunks:
 
     def _chunk(self, run: Run, delta: dict[str, str], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        body = {**_frame(run, self._model, _CHUNK), "choices": [choice]}
+        body = {**self._frame(run), "choices": [choice]}
         # A client that asked for the usage finds the field in every chunk, null before the last.
         return self._event({**body, "usage": None} if self._with_usage else body)
+
+    def _frame(self, run: Run) -> dict[str, Any]:
+        created = run.accepted_at // 1000
+        return {"id": _id(run), "object": "chat.completion.chunk", "created": created, "model": self._model}
 
     def _event(self, body: dict[str, Any]) -> bytes:
         return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
-_CHUNK = "chat.completion.chunk"
+def _id(run: Run) -> str:
+    return f"chatcmpl-{run.id}"
 
 
-def _frame(run: Run, model: str, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{run.id}", "object": kind, "created": run.accepted_at // 1000, "model": model}
-
-
-def _usage(run: Run) -> dict[str, int]:
+def _usage(run: Run) -> CompletionUsage:
     usage = run.usage
-    return {"prompt_tokens": usage.input, "completion_tokens": usage.output, "total_tokens": usage.total}
+    return CompletionUsage(prompt_tokens=usage.input, completion_tokens=usage.output, total_tokens=usage.total)

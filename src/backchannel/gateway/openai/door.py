@@ -11,12 +11,12 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from string import printable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from backchannel.config.durations import parse_duration
@@ -45,6 +45,20 @@ REPEATED_WITHIN_MS = 60_000
 # Without them a proxy may hold a stream back until it ends.
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _THINKING = {"none": "off"}
+
+
+class ShownModel(msgspec.Struct):
+    """An agent, as these clients see it."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "backchannel"
+
+
+class ModelList(msgspec.Struct):
+    data: list[ShownModel]
+    object: Literal["list"] = "list"
 
 
 class Form(Protocol):
@@ -98,11 +112,11 @@ class OpenAiDoor:
 
     async def _models(self, request: Request) -> Response:
         await self._login(request, Scope.READ)
-        return JSONResponse({"object": "list", "data": [_show_model(id_) for id_ in self._gateway.agents.ids()]})
+        return _json(ModelList(data=[ShownModel(id=id_) for id_ in self._gateway.agents.ids()]), {})
 
     async def _model(self, request: Request) -> Response:
         await self._login(request, Scope.READ)
-        return JSONResponse(_show_model(self._agent(request.path_params["id"])))
+        return _json(ShownModel(id=self._agent(request.path_params["id"])), {})
 
     def _agent(self, model: str) -> str:
         agent_id = normalise_agent_id(model.removeprefix("backchannel/").removeprefix("agent:"))
@@ -255,10 +269,6 @@ class OpenAiDoor:
             yield form.fail(run, error)
 
 
-def _show_model(agent_id: str) -> dict[str, Any]:
-    return {"id": agent_id, "object": "model", "created": 0, "owned_by": "backchannel"}
-
-
 def _headers(run: Run, ignored: Sequence[str]) -> dict[str, str]:
     headers = {SESSION_HEADER: quote(run.session_key, safe=printable)}
     if ignored:
@@ -266,5 +276,5 @@ def _headers(run: Run, ignored: Sequence[str]) -> dict[str, str]:
     return headers
 
 
-def _json(body: dict[str, Any], headers: Mapping[str, str]) -> Response:
+def _json(body: msgspec.Struct, headers: Mapping[str, str]) -> Response:
     return Response(msgspec.json.encode(body), media_type="application/json", headers=dict(headers))

@@ -5,9 +5,11 @@ A response is a run, and its id names it. `previous_response_id` continues the s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from backchannel.core.messages import ImageBlock
 from backchannel.core.runs import Run, RunState
@@ -19,7 +21,9 @@ from backchannel.gateway.openai.images import read_image
 
 ID_PREFIX = "resp_"
 
-_STATUSES = {
+Status = Literal["queued", "in_progress", "completed", "failed", "cancelled"]
+
+_STATUSES: Mapping[RunState, Status] = {
     RunState.QUEUED: "queued",
     RunState.RUNNING: "in_progress",
     RunState.OK: "completed",
@@ -137,59 +141,96 @@ def response_id(run: Run) -> str:
     return f"{ID_PREFIX}{run.id}"
 
 
-def show_response(run: Run, model: str, previous: str | None = None) -> dict[str, Any]:
-    """Show a run, as far as it has come."""
-    is_done = run.state is RunState.OK
+class AnswerPart(msgspec.Struct):
+    text: str
+    type: Literal["output_text"] = "output_text"
+    annotations: tuple[()] = ()
+    logprobs: tuple[()] = ()
+
+
+class AnswerItem(msgspec.Struct):
+    """The message of a response."""
+
+    id: str
+    status: Literal["in_progress", "completed"]
+    content: list[AnswerPart]
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+
+
+class ResponseFailure(msgspec.Struct):
+    code: str
+    message: str
+
+
+class ResponseUsage(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens_details: dict[str, int]
+
+
+class ShownResponse(msgspec.Struct):
+    """A run, as far as it has come. What follows from no setting of a request has the value that says so."""
+
+    id: str
+    created_at: int
+    status: Status
+    model: str
+    error: ResponseFailure | None
+    instructions: str | None
+    output: list[AnswerItem]
+    previous_response_id: str | None
+    usage: ResponseUsage | None
+    object: Literal["response"] = "response"
+    incomplete_details: None = None
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    parallel_tool_calls: bool = False
+    temperature: None = None
+    text: dict[str, dict[str, str]] = msgspec.field(default_factory=lambda: {"format": {"type": "text"}})
+    tool_choice: Literal["none"] = "none"
+    tools: tuple[()] = ()
+    top_p: None = None
+
+
+def show_response(run: Run, model: str, previous: str | None = None) -> ShownResponse:
+    """Show a run."""
     failed = run.state in (RunState.ERROR, RunState.TIMEOUT)
-    return {
-        "id": response_id(run),
-        "object": "response",
-        "created_at": run.accepted_at // 1000,
-        "status": _STATUSES.get(run.state, "failed"),
-        "error": _error(run) if failed else None,
-        "incomplete_details": None,
-        "instructions": run.instructions,
-        "metadata": {},
-        "model": model,
-        "output": [_message(run, shown_reply(run))] if is_done else [],
-        "parallel_tool_calls": False,
-        "previous_response_id": previous,
-        "temperature": None,
-        "text": {"format": {"type": "text"}},
-        "tool_choice": "none",
-        "tools": [],
-        "top_p": None,
-        "usage": _usage(run) if run.is_finished else None,
-    }
+    return ShownResponse(
+        id=response_id(run),
+        created_at=run.accepted_at // 1000,
+        status=_STATUSES.get(run.state, "failed"),
+        model=model,
+        error=_failure(describe_failure(run)) if failed else None,
+        instructions=run.instructions,
+        output=[_message(run, shown_reply(run))] if run.state is RunState.OK else [],
+        previous_response_id=previous,
+        usage=_usage(run) if run.is_finished else None,
+    )
 
 
-def _error(run: Run) -> dict[str, Any]:
-    failure = describe_failure(run)
-    return {"code": failure["code"] or "server_error", "message": failure["message"]}
+def _failure(error: dict[str, Any]) -> ResponseFailure:
+    return ResponseFailure(code=error["code"] or "server_error", message=error["message"])
 
 
-def _message(run: Run, text: str, status: str = "completed") -> dict[str, Any]:
-    content = [_part(text)] if status == "completed" else []
-    return {"type": "message", "id": _item_id(run), "role": "assistant", "status": status, "content": content}
-
-
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _message(run: Run, text: str) -> AnswerItem:
+    return AnswerItem(id=_item_id(run), status="completed", content=[AnswerPart(text)])
 
 
 def _item_id(run: Run) -> str:
     return f"msg_{run.id}"
 
 
-def _usage(run: Run) -> dict[str, Any]:
+def _usage(run: Run) -> ResponseUsage:
     usage = run.usage
-    return {
-        "input_tokens": usage.input,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens": usage.output,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": usage.total,
-    }
+    return ResponseUsage(
+        input_tokens=usage.input,
+        output_tokens=usage.output,
+        total_tokens=usage.total,
+        input_tokens_details={"cached_tokens": 0, "cache_write_tokens": 0},
+        output_tokens_details={"reasoning_tokens": 0},
+    )
 
 
 class ResponseEvents:
@@ -202,11 +243,12 @@ class ResponseEvents:
         self._text = ""
 
     def begin(self, run: Run) -> bytes:
+        empty = AnswerItem(id=_item_id(run), status="in_progress", content=[])
         return (
             self._about(run, "response.created")
             + self._about(run, "response.in_progress")
-            + self._event("response.output_item.added", output_index=0, item=_message(run, "", "in_progress"))
-            + self._in_item(run, "response.content_part.added", part=_part(""))
+            + self._event("response.output_item.added", output_index=0, item=empty)
+            + self._in_item(run, "response.content_part.added", part=AnswerPart(""))
         )
 
     def piece(self, run: Run, text: str) -> bytes:
@@ -215,10 +257,10 @@ class ResponseEvents:
 
     def end(self, run: Run) -> bytes:
         # The item holds what was streamed, which may be more than the last step's text: the two must agree.
-        whole = show_response(run, self._model, self._previous) | {"output": [_message(run, self._text)]}
+        whole = replace(show_response(run, self._model, self._previous), output=[_message(run, self._text)])
         return (
             self._in_item(run, "response.output_text.done", text=self._text, logprobs=[])
-            + self._in_item(run, "response.content_part.done", part=_part(self._text))
+            + self._in_item(run, "response.content_part.done", part=AnswerPart(self._text))
             + self._event("response.output_item.done", output_index=0, item=_message(run, self._text))
             + self._event("response.completed", response=whole)
         )
@@ -227,12 +269,11 @@ class ResponseEvents:
         if not run.is_finished:
             return self._event("error", code=error["code"], message=error["message"], param=None)
         shown = show_response(run, self._model, self._previous)
-        failed = {"status": "failed", "error": {"code": error["code"] or "server_error", "message": error["message"]}}
-        return self._event("response.failed", response=shown | failed)
+        return self._event("response.failed", response=replace(shown, status="failed", error=_failure(error)))
 
     def _about(self, run: Run, kind: str) -> bytes:
-        shown = show_response(run, self._model, self._previous) | {"status": "in_progress", "output": [], "usage": None}
-        return self._event(kind, response=shown)
+        shown = show_response(run, self._model, self._previous)
+        return self._event(kind, response=replace(shown, status="in_progress", output=[], usage=None))
 
     def _in_item(self, run: Run, kind: str, **more: Any) -> bytes:
         return self._event(kind, item_id=_item_id(run), output_index=0, content_index=0, **more)
