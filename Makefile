@@ -46,6 +46,7 @@ test: $(VENV)/.ready ## Run the tests
 
 interop: $(VENV)/.ready ## Try the clients of others at length: MCP and OpenAI, in Python and Node
 	$(BIN)/pytest -m '' tests/interop
+	SCHEMATHESIS_SECONDS=120 $(BIN)/pytest tests/gateway/test_openapi.py
 
 soak: $(VENV)/.ready ## Kill it for a minute while sessions exchange; FOR=600 takes longer, SEED=1 repeats one
 	@$(BIN)/python -m tests.soak.soak $(if $(FOR),--seconds $(FOR)) $(if $(SEED),--seed $(SEED))

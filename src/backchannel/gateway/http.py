@@ -47,6 +47,7 @@ from backchannel.gateway.metrics import CONTENT_TYPE, Metrics
 from backchannel.gateway.oauth import Resource, issuer_of
 from backchannel.gateway.openai.door import OPENAI_AT, OpenAiDoor
 from backchannel.gateway.openai.errors import show_openai_error
+from backchannel.gateway.openapi import build_document
 from backchannel.gateway.peers import Peers, let_in, peer_of
 from backchannel.gateway.proxies import LOCAL, Proxies, address_of
 from backchannel.gateway.websocket import Door, Limits
@@ -85,9 +86,10 @@ class Web:
         self._forgeries = Failures(gateway.clock, "signature")
         self._keeper = Doorkeeper(settings)
         self._proxies = Proxies(settings.trusted_proxies)
+        self.routes = self._routes()
         self._http = _limit_bodies(
             Starlette(
-                routes=self._routes(),
+                routes=self.routes,
                 exception_handlers={
                     GatewayError: _show_error,
                     HTTPException: _show_http_error,
@@ -172,6 +174,7 @@ class Web:
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route("/metrics", self._metrics),
+            Route("/openapi.json", self._openapi),
             Route("/tools/invoke", self._invoke, methods=["POST"]),
             Route("/channels/{name}/inbound", self._inbound, methods=["POST"]),
             *self._resource.routes(),
@@ -199,6 +202,10 @@ class Web:
     async def _metrics(self, request: Request) -> Response:
         await self.check_reader(request)
         return Response(await self.metrics.show(), media_type=CONTENT_TYPE)
+
+    async def _openapi(self, request: Request) -> Response:
+        await self.check_reader(request)
+        return Response(msgspec.json.encode(build_document(self._gateway)), media_type="application/json")
 
     async def _invoke(self, request: Request) -> Response:
         holder = await self.access.admit(request)

@@ -118,28 +118,28 @@ class CompletionUsage(msgspec.Struct):
     total_tokens: int
 
 
-class CompletionMessage(msgspec.Struct):
-    content: str
+class CompletionMessage(msgspec.Struct, kw_only=True):
     role: Literal["assistant"] = "assistant"
+    content: str
     refusal: None = None
 
 
-class CompletionChoice(msgspec.Struct):
-    message: CompletionMessage
+class CompletionChoice(msgspec.Struct, kw_only=True):
     index: int = 0
+    message: CompletionMessage
     finish_reason: Literal["stop"] = "stop"
     logprobs: None = None
 
 
-class Completion(msgspec.Struct):
+class Completion(msgspec.Struct, kw_only=True):
     """A whole answer."""
 
     id: str
+    object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
     choices: list[CompletionChoice]
     usage: CompletionUsage
-    object: Literal["chat.completion"] = "chat.completion"
 
 
 def show_completion(run: Run, model: str) -> Completion:

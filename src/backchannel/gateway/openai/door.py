@@ -56,9 +56,9 @@ class ShownModel(msgspec.Struct):
     owned_by: str = "backchannel"
 
 
-class ModelList(msgspec.Struct):
-    data: list[ShownModel]
+class ModelList(msgspec.Struct, kw_only=True):
     object: Literal["list"] = "list"
+    data: list[ShownModel]
 
 
 class Form(Protocol):

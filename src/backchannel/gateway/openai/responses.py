@@ -141,21 +141,21 @@ def response_id(run: Run) -> str:
     return f"{ID_PREFIX}{run.id}"
 
 
-class AnswerPart(msgspec.Struct):
-    text: str
+class AnswerPart(msgspec.Struct, kw_only=True):
     type: Literal["output_text"] = "output_text"
+    text: str
     annotations: tuple[()] = ()
     logprobs: tuple[()] = ()
 
 
-class AnswerItem(msgspec.Struct):
+class AnswerItem(msgspec.Struct, kw_only=True):
     """The message of a response."""
 
+    type: Literal["message"] = "message"
     id: str
+    role: Literal["assistant"] = "assistant"
     status: Literal["in_progress", "completed"]
     content: list[AnswerPart]
-    type: Literal["message"] = "message"
-    role: Literal["assistant"] = "assistant"
 
 
 class ResponseFailure(msgspec.Struct):
@@ -171,10 +171,11 @@ class ResponseUsage(msgspec.Struct):
     output_tokens_details: dict[str, int]
 
 
-class ShownResponse(msgspec.Struct):
+class ShownResponse(msgspec.Struct, kw_only=True):
     """A run, as far as it has come. What follows from no setting of a request has the value that says so."""
 
     id: str
+    object: Literal["response"] = "response"
     created_at: int
     status: Status
     model: str
@@ -183,7 +184,6 @@ class ShownResponse(msgspec.Struct):
     output: list[AnswerItem]
     previous_response_id: str | None
     usage: ResponseUsage | None
-    object: Literal["response"] = "response"
     incomplete_details: None = None
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
     parallel_tool_calls: bool = False
@@ -215,7 +215,7 @@ def _failure(error: dict[str, Any]) -> ResponseFailure:
 
 
 def _message(run: Run, text: str) -> AnswerItem:
-    return AnswerItem(id=_item_id(run), status="completed", content=[AnswerPart(text)])
+    return AnswerItem(id=_item_id(run), status="completed", content=[AnswerPart(text=text)])
 
 
 def _item_id(run: Run) -> str:
@@ -248,7 +248,7 @@ class ResponseEvents:
             self._about(run, "response.created")
             + self._about(run, "response.in_progress")
             + self._event("response.output_item.added", output_index=0, item=empty)
-            + self._in_item(run, "response.content_part.added", part=AnswerPart(""))
+            + self._in_item(run, "response.content_part.added", part=AnswerPart(text=""))
         )
 
     def piece(self, run: Run, text: str) -> bytes:
@@ -260,7 +260,7 @@ class ResponseEvents:
         whole = replace(show_response(run, self._model, self._previous), output=[_message(run, self._text)])
         return (
             self._in_item(run, "response.output_text.done", text=self._text, logprobs=[])
-            + self._in_item(run, "response.content_part.done", part=AnswerPart(self._text))
+            + self._in_item(run, "response.content_part.done", part=AnswerPart(text=self._text))
             + self._event("response.output_item.done", output_index=0, item=_message(run, self._text))
             + self._event("response.completed", response=whole)
         )

@@ -1,0 +1,244 @@
+"""The description of the HTTP doors, `GET /openapi.json`: made of the types and tools that the doors themselves use.
+
+It tells of what this gateway serves: `/v1`, `/hooks` and the channels are in it where they are open. Some rules no
+schema can say, such as that a conversation must end with something new: what breaks one is answered with 400.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from backchannel.channels.bridge import SIGNATURE
+from backchannel.channels.inbound import InboundAnswer
+from backchannel.core.inbound import InboundEvent
+from backchannel.gateway.callers import InvokeParams
+from backchannel.gateway.hooks import AGENT, WAKE, HookAccepted, HookAgentParams, HookNoted, HookWakeParams
+from backchannel.gateway.metrics import CONTENT_TYPE
+from backchannel.gateway.openai import chat, parameters, responses
+from backchannel.gateway.openai.door import OPENAI_AT, SESSION_HEADER, ModelList, ShownModel
+from backchannel.tools.base import SessionTool
+from backchannel.tools.registry import SESSION_TOOLS
+from backchannel.version import __version__
+
+if TYPE_CHECKING:
+    from backchannel.gateway.app import Gateway
+
+Schema = dict[str, Any]
+Shown = type[msgspec.Struct] | Schema | str
+"""What an answer is: a type, a schema, or what kind of text it is."""
+
+_JSON = "application/json"
+_MEANINGS = {
+    200: "done",
+    202: "accepted",
+    400: "the request does not fit; the message names the parameter",
+    401: "no valid token or signature came",
+    403: "the caller may not do this, or comes from a foreign page",
+    404: "what was named is not there",
+    409: "the idempotency key stands for another request",
+    413: "the body is too large",
+    422: "the run was stopped, or its time was over",
+    424: "the model's provider refused or failed",
+    429: "too many wrong tokens came from this address",
+    500: "the gateway failed; the log says how",
+    503: "the gateway cannot take it now; nothing was changed",
+}
+_ANYBODY = (403, 413, 429, 503)
+"""What may be answered to whoever comes, whatever the door."""
+_LET_IN = (401, *_ANYBODY)
+_POSTED = (400, 404, 409, 500, *_LET_IN)
+
+
+class Done(msgspec.Struct):
+    ok: bool
+
+
+class ToolResult(msgspec.Struct):
+    """What a tool gave back; an outcome that the caller should handle is a `status` in it."""
+
+    ok: bool
+    result: dict[str, Any]
+
+
+class WireError(msgspec.Struct, rename="camel"):
+    """An error: a coarse word, a sentence, and in `details.code` a stable word."""
+
+    code: str
+    message: str
+    details: dict[str, Any]
+    retryable: bool = False
+    retry_after_ms: int = 0
+
+
+class Failed(msgspec.Struct):
+    ok: bool
+    error: WireError
+
+
+class OpenAiError(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAiFailed(msgspec.Struct):
+    error: OpenAiError
+
+
+_TYPES: tuple[type[msgspec.Struct], ...] = (
+    *(Done, ToolResult, Failed, OpenAiFailed),
+    *(InvokeParams, HookAgentParams, HookAccepted, HookWakeParams, HookNoted, InboundEvent, InboundAnswer),
+    *(chat.ChatRequest, chat.Completion, responses.ResponsesRequest, responses.ShownResponse, ShownModel, ModelList),
+    *(tool.params for tool in SESSION_TOOLS),
+)
+
+
+def build_document(gateway: Gateway) -> Schema:
+    """Describe the doors that a gateway has open."""
+    components = _components(gateway.agents.ids())
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Backchannel", "version": __version__, "description": "Agent sessions over HTTP."},
+        "paths": dict(_paths(gateway)),
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "operator": {"type": "http", "scheme": "bearer", "description": "An operator's or an agent's token."},
+                "hook": {"type": "http", "scheme": "bearer", "description": "The token of the hooks."},
+                "signature": {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": SIGNATURE,
+                    "description": "`sha256=` and the HMAC of the body with the channel's secret, in hex.",
+                },
+            },
+        },
+    }
+
+
+def _components(agent_ids: Sequence[str]) -> Schema:
+    _, components = msgspec.json.schema_components(_TYPES, ref_template="#/components/schemas/{name}")
+    for tool in SESSION_TOOLS:
+        components[_call_name(tool)] = _call(tool, components)
+    for form, rules in ((chat.ChatRequest, parameters.CHAT), (responses.ResponsesRequest, parameters.RESPONSES)):
+        _describe_question(components[form.__name__], rules, agent_ids)
+    return components
+
+
+def _call_name(tool: type[SessionTool]) -> str:
+    return f"Call_{tool.name}"
+
+
+def _call(tool: type[SessionTool], components: Schema) -> Schema:
+    """Describe a call of one tool: the parameters that all calls have, with its own arguments."""
+    every = components[InvokeParams.__name__]
+    needs_args = bool(components[tool.params.__name__].get("required"))
+    return {
+        **every,
+        "title": tool.name,
+        "description": tool.description,
+        "properties": {**every["properties"], "tool": {"const": tool.name}, "args": _ref(tool.params)},
+        "required": ["tool", "args"] if needs_args else ["tool"],
+    }
+
+
+def _describe_question(schema: Schema, rules: Mapping[str, parameters.Rule], agent_ids: Sequence[str]) -> None:
+    """Say what the types of a request to `/v1` do not: whom to ask, what is refused, and that null is as nothing."""
+    schema["properties"]["model"] = {"description": "The agent.", "anyOf": [{"enum": agent_ids}, {"type": "string"}]}
+    for name, kind in schema["properties"].items():
+        if name not in schema["required"] and {"type": "null"} not in kind.get("anyOf", ()):
+            schema["properties"][name] = {"anyOf": [kind, {"type": "null"}]}
+    for name, rule in rules.items():
+        schema["properties"][name] = {"description": f"Most values are refused: {rule.instead}."}
+
+
+def _ref(kind: type[msgspec.Struct] | str) -> Schema:
+    return {"$ref": f"#/components/schemas/{kind if isinstance(kind, str) else kind.__name__}"}
+
+
+# --- The doors ---
+
+
+def _paths(gateway: Gateway) -> Iterator[tuple[str, Schema]]:
+    yield "/healthz", {"get": _operation("Whether the process answers", {200: Done}, _ANYBODY, who=None)}
+    ready: dict[int, Shown] = {200: Done, 503: {"anyOf": [_ref(Done), _ref(Failed)]}}
+    yield "/readyz", {"get": _operation("Whether messages can be accepted", ready, _ANYBODY, who=None)}
+    yield "/metrics", {"get": _operation("Figures for Prometheus", {200: CONTENT_TYPE}, _LET_IN)}
+    yield "/openapi.json", {"get": _operation("This description", {200: {"type": "object"}}, _LET_IN)}
+    calls = {"oneOf": [_ref(_call_name(tool)) for tool in SESSION_TOOLS]}
+    yield "/tools/invoke", {"post": _operation("Call a session tool", {200: ToolResult}, _POSTED, body=calls)}
+    if gateway.config.hooks.enabled:
+        agent = _operation("Start a run", {202: HookAccepted}, _POSTED, body=_ref(HookAgentParams), who="hook")
+        yield AGENT, {"post": agent}
+        wake = _operation("Leave a note", {200: HookNoted}, _POSTED, body=_ref(HookWakeParams), who="hook")
+        yield WAKE, {"post": wake}
+    if gateway.config.channels:
+        inbound = _operation(
+            "Hand in a message of a chat", {200: InboundAnswer}, _POSTED, body=_ref(InboundEvent), who="signature"
+        )
+        name = {"name": "name", "in": "path", "required": True, "schema": {"enum": sorted(gateway.config.channels)}}
+        yield "/channels/{name}/inbound", {"post": {**inbound, "parameters": [name]}}
+    if gateway.config.gateway.http.chat_completions:
+        yield from _openai_paths(gateway.agents.default_id)
+
+
+def _openai_paths(agent_id: str) -> Iterator[tuple[str, Schema]]:
+    key = {"type": "string", "minLength": 1, "maxLength": 256}
+    headers = [
+        {"name": SESSION_HEADER, "in": "header", "schema": {"type": "string"}, "description": "The session."},
+        {"name": "Idempotency-Key", "in": "header", "schema": key, "description": "The run's id."},
+    ]
+    id_ = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    asked = (*_POSTED, 422, 424)
+    said = [{"role": "user", "content": "hello"}]
+    for name, body, answer, example in (
+        ("chat/completions", chat.ChatRequest, chat.Completion, {"model": agent_id, "messages": said}),
+        ("responses", responses.ResponsesRequest, responses.ShownResponse, {"model": agent_id, "input": said}),
+    ):
+        operation = _operation("Ask an agent", {200: answer}, asked, body=_ref(body), error=OpenAiFailed)
+        streamed = {"schema": {"description": "With `stream: true`: server-sent events, as OpenAI's API has them."}}
+        operation["responses"]["200"]["content"]["text/event-stream"] = streamed
+        operation["requestBody"]["content"][_JSON]["examples"] = {"hello": {"value": example}}
+        yield f"{OPENAI_AT}{name}", {"post": {**operation, "parameters": headers}}
+    one = (404, *_LET_IN)
+    for name, summary, shown in (
+        ("responses/{id}", "Show a response again", responses.ShownResponse),
+        ("models/{id}", "Show an agent", ShownModel),
+    ):
+        operation = _operation(summary, {200: shown}, one, error=OpenAiFailed)
+        yield f"{OPENAI_AT}{name}", {"get": {**operation, "parameters": [id_]}}
+    models = _operation("List the agents", {200: ModelList}, _LET_IN, error=OpenAiFailed)
+    yield f"{OPENAI_AT}models", {"get": models}
+
+
+def _operation(
+    summary: str,
+    answers: Mapping[int, Shown],
+    failures: Sequence[int],
+    *,
+    body: Schema | None = None,
+    who: str | None = "operator",
+    error: type[msgspec.Struct] = Failed,
+) -> Schema:
+    """Describe one way to use a door."""
+    told: dict[int, Shown] = {**dict.fromkeys(failures, error), **answers}
+    operation: Schema = {
+        "summary": summary,
+        "responses": {str(status): _answer(status, told[status]) for status in sorted(told)},
+        "security": [] if who is None else [{who: []}],
+    }
+    if body is not None:
+        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": body}}}
+    return operation
+
+
+def _answer(status: int, shown: Shown) -> Schema:
+    if isinstance(shown, str):
+        content: Schema = {shown: {"schema": {"type": "string"}}}
+    else:
+        content = {_JSON: {"schema": shown if isinstance(shown, dict) else _ref(shown)}}
+    return {"description": _MEANINGS[status], "content": content}

@@ -1,0 +1,113 @@
+"""The description of the HTTP doors: it tells of all that is served, and what it says is so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import Route
+
+from backchannel.config.load import config_from
+from backchannel.gateway import failures
+from backchannel.gateway.app import Gateway
+from backchannel.gateway.openapi import build_document
+from backchannel.gateway.server import Listening, listening
+from backchannel.tools.registry import SESSION_TOOLS
+from tests.support.schemathesis_hooks import HOOK, OPERATOR, SECRET
+
+pytestmark = pytest.mark.anyio
+
+SECONDS = int(os.environ.get("SCHEMATHESIS_SECONDS", "20"))
+"""How long other people's program looks for something that is not as described."""
+NOT_DESCRIBED = ("/mcp", "/.well-known")
+"""What other specifications describe. The page at `/` is for people."""
+
+EVERYTHING: dict[str, Any] = {
+    "gateway": {"http": {"chatCompletions": True}},
+    "hooks": {"enabled": True, "token": HOOK},
+    "channels": {
+        "desk": {"adapter": "bridge", "url": "http://127.0.0.1:9/", "secret": SECRET, "allowFrom": ["*"]},
+    },
+}
+
+
+@asynccontextmanager
+async def served(state: Path, **config: Any) -> AsyncIterator[tuple[Gateway, Listening]]:
+    doors = {"port": 0, "auth": {"token": OPERATOR}, **config.pop("gateway", {})}
+    agents = {"list": [{"id": "main", "model": "builtin/demo"}, {"id": "other", "model": "builtin/demo"}]}
+    gateway = Gateway(config_from({"agents": agents, "gateway": doors, **config}, {}, state=state))
+    async with gateway, listening(gateway, OPERATOR) as at:
+        yield gateway, at
+
+
+async def test_the_description_is_for_those_who_may_read(tmp_path: Path) -> None:
+    async with served(tmp_path) as (gateway, at), httpx.AsyncClient(trust_env=False, base_url=at.url) as client:
+        assert (await client.get("/openapi.json")).status_code == 401
+        answer = await client.get("/openapi.json", headers={"Authorization": f"Bearer {OPERATOR}"})
+        assert answer.json() == json.loads(json.dumps(build_document(gateway)))
+        assert answer.json()["openapi"] == "3.1.0"
+
+
+@pytest.mark.parametrize("config", [EVERYTHING, {}], ids=["everything", "nothing"])
+async def test_it_tells_of_every_route_that_is_served_and_no_other(tmp_path: Path, config: dict[str, Any]) -> None:
+    async with served(tmp_path, **config) as (gateway, at):
+        described = {
+            (path, method.upper()) for path, known in build_document(gateway)["paths"].items() for method in known
+        }
+        hidden = NOT_DESCRIBED if config else (*NOT_DESCRIBED, "/channels")  # which is served, and knows of none
+        routes = [route for route in at.web.routes if route.path != "/" and not route.path.startswith(hidden)]
+        assert described >= {(_plain(route), method) for route in routes for method in _methods(route)}
+        open_doors = {path for path, _ in described}
+        assert bool(config) == any(path.startswith("/channels") for path in open_doors)
+        assert ("/v1/models" in open_doors, "/hooks/wake" in open_doors) == (bool(config), bool(config))
+
+
+def _plain(route: Route) -> str:
+    return route.path.replace("{id:path}", "{id}")
+
+
+def _methods(route: Route) -> set[str]:
+    return (route.methods or set()) - {"HEAD"}
+
+
+async def test_every_tool_is_described_with_its_own_arguments(tmp_path: Path) -> None:
+    async with served(tmp_path) as (gateway, _):
+        schemas = build_document(gateway)["components"]["schemas"]
+    for tool in SESSION_TOOLS:
+        call = schemas[f"Call_{tool.name}"]
+        assert call["properties"]["tool"] == {"const": tool.name}
+        arguments = schemas[call["properties"]["args"]["$ref"].rpartition("/")[2]]
+        assert arguments["properties"].keys() == tool.schema()["properties"].keys()
+
+
+@pytest.mark.timeout(SECONDS + 60)
+async def test_another_program_finds_nothing_that_is_not_as_described(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("ADDRESS_FAILURES", "CREDENTIAL_FAILURES"):  # it comes with many wrong tokens, and wants a 401 each
+        monkeypatch.setattr(failures, limit, 1_000_000)
+    async with served(tmp_path / "state", **EVERYTHING) as (gateway, at):
+        description = tmp_path / "openapi.json"
+        description.write_text(json.dumps(build_document(gateway)))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "schemathesis.cli", "run", str(description), "--url", at.url),
+            *("--max-time", str(SECONDS), "--request-timeout", "10", "--suppress-health-check", "all"),
+            # What is valid by its types may break a rule that no schema can say, and is refused then.
+            *("--exclude-checks", "positive_data_acceptance"),
+            cwd=tmp_path,
+            env=os.environ | {"SCHEMATHESIS_HOOKS": "tests.support.schemathesis_hooks", "PYTHONPATH": str(Path.cwd())},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await process.communicate()
+        runs = await gateway.store.runs(limit=1000)
+    assert process.returncode == 0, said.decode()
+    assert any(":openai:" in run.session_key for run in runs), "it never got to ask an agent"
