@@ -44,10 +44,22 @@ def test_the_reply_the_turns_the_announce_and_the_receipt_are_shown_in_order(run
     assert lines[0] == "reply agent:researcher:main: Hello, agent:main:main. You asked: “how are you?”"
     assert lines[1].startswith("turn 1 agent:main:main: Thank you")
     assert lines[2].startswith("turn 2 agent:researcher:main: You are welcome")
-    assert lines[3] == "turn 3 agent:main:main: REPLY_SKIP"
+    assert lines[3] == "turn 3 agent:main:main: (nothing more to say)"
     assert lines[4] == "announce agent:researcher:main: I was asked: “how are you?”, and have answered."
     assert lines[5].startswith("receipt ") and lines[5].endswith(": sent")
     assert len(lines) == 6
+
+
+def test_the_history_shows_what_was_said_and_nothing_that_only_models_are_told(running: Program) -> None:
+    running.answer("send", "agent:researcher:main", "how is the sea?", "--as", "main")
+    for session in ("agent:main:main", "agent:researcher:main"):
+        shown = running.answer("history", session)
+        for told in ("Agent-to-agent", "REPLY_SKIP", "ANNOUNCE_SKIP", "reply-back"):
+            assert told not in shown
+    main, asked = running.answer("history", "main"), running.answer("history", "agent:researcher:main")
+    assert "agent:researcher:main: Hello, agent:main:main. You asked: “how is the sea?”" in main
+    assert "agent:main:main: how is the sea?\n" in asked
+    assert "[Agent-to-agent exchange, reply-back turn 1 of 5]" in running.answer("history", "main", "--all")
 
 
 def test_two_exchanges_of_the_same_sessions_are_not_mixed_up(running: Program) -> None:

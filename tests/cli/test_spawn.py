@@ -86,7 +86,7 @@ def test_what_keeps_silent_has_no_post_and_can_be_cleaned_up_at_once(running: Pr
     told, *lines = running.answer(*words).splitlines()
     key, _ = _started(told)
 
-    assert lines[:2] == [f"run {key}: 1, 2", f"announce {key}: ANNOUNCE_SKIP"]
+    assert lines[:2] == [f"run {key}: 1, 2", f"announce {key}: (nothing to announce)"]
     assert lines[2].endswith(": skipped: the sub-agent chose to stay silent")
     assert key not in running.answer("sessions")
     assert key in running.answer("sessions", "--archived")

@@ -12,6 +12,7 @@ from backchannel.cli.client import CallFailed, NoGateway, Payload
 from backchannel.cli.link import Link
 from backchannel.cli.output import Waiting, say, say_dim
 from backchannel.cli.waiting import wait_for_run
+from backchannel.core.control_words import is_control_word
 from backchannel.errors import GatewayError
 
 
@@ -68,7 +69,7 @@ class ReplyView:
 
     def end(self, reply: str) -> None:
         """Print what of the reply has not been printed yet."""
-        if reply:
+        if reply and not is_control_word(reply):
             self._grow(reply)
         self.close()
 

@@ -13,7 +13,7 @@ from backchannel.cli.conversation import new_run_id
 from backchannel.cli.following import invoke, is_on_its_way, show_receipt, show_said, wait_for_news
 from backchannel.cli.link import Link
 from backchannel.cli.output import Waiting, patience
-from backchannel.core.control_words import is_control_word
+from backchannel.core.control_words import in_words, is_control_word
 
 _WAITS_FOR = "waiting for what follows"
 
@@ -94,6 +94,7 @@ class _View:
             self._waiting.end()
             said = run.get("reply") or f"({run.get('error') or 'no text'})"
             is_remark = "reply" not in run or is_control_word(said)
+            said = in_words(said) if is_control_word(said) else said
             name = f"turn {turns}" if run["kind"] == "turn" else run["kind"]
             show_said(name, run["sessionKey"], said, is_remark=is_remark)
             self._waiting = Waiting(_WAITS_FOR)

@@ -20,6 +20,9 @@ def history(
     limit: Limit = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
     tools: Annotated[bool, typer.Option("--tools", help="Also show calls of tools and their results.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also show what only models are told: prompts of exchanges, control words.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the last messages of a session, oldest first. With --json and --follow, a message a line."""
@@ -28,19 +31,19 @@ def history(
     options = options_of(ctx)
     key = find_key(options, key)
     if follow:
-        Following(options, key, with_tools=tools, as_json=as_json).run(limit)
+        Following(options, key, with_tools=tools, as_stored=everything, as_json=as_json).run(limit)
         return
     from backchannel.cli.messages import load_last, show_message
 
     with connected(options) as client:
-        loaded = load_last(client, key, limit, with_tools=tools)
+        loaded = load_last(client, key, limit, with_tools=tools, as_stored=everything)
     if as_json:
         show_json(loaded)
         return
     for message in loaded["messages"]:
-        show_message(message, with_tools=tools)
+        show_message(message, with_tools=tools, as_stored=everything)
     for message in loaded["pending"]:
-        show_message(message, with_tools=tools, is_pending=True)
+        show_message(message, with_tools=tools, as_stored=everything, is_pending=True)
     if loaded["hasMore"]:
         say_dim(f"There are older ones: --limit {limit * 2} shows them.", err=True)
 
@@ -48,10 +51,11 @@ def history(
 class Following:
     """Shows each message of a session once, over restarts of the gateway."""
 
-    def __init__(self, options: Options, key: str, *, with_tools: bool, as_json: bool) -> None:
+    def __init__(self, options: Options, key: str, *, with_tools: bool, as_stored: bool, as_json: bool) -> None:
         self._options = options
         self._key = key
         self._with_tools = with_tools
+        self._as_stored = as_stored
         self._as_json = as_json
         self._last: str | None = None
 
@@ -94,7 +98,9 @@ class Following:
             has_more = page["hasMore"]
             self._show_all(page["messages"])
         if self._last is None:
-            shown = load_last(client, self._key, limit, with_tools=self._with_tools)["messages"]
+            shown = load_last(client, self._key, limit, with_tools=self._with_tools, as_stored=self._as_stored)[
+                "messages"
+            ]
             self._show_all(shown)
         return shown
 
@@ -103,12 +109,12 @@ class Following:
             self._show(message)
 
     def _show(self, message: Payload) -> None:
-        from backchannel.cli.messages import is_spoken, show_message
+        from backchannel.cli.messages import is_shown, show_message
 
         self._last = message["id"]
-        if not self._with_tools and not is_spoken(message):
+        if not is_shown(message, with_tools=self._with_tools, as_stored=self._as_stored):
             return
         if self._as_json:
             show_json(message, lines=True)
         else:
-            show_message(message, with_tools=self._with_tools)
+            show_message(message, with_tools=self._with_tools, as_stored=self._as_stored)

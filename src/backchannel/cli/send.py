@@ -56,10 +56,13 @@ def send(
 def _show(result: Payload) -> bool:
     """Print what came back; True means that there is more to see."""
     from backchannel.cli.following import show_receipt, show_said
+    from backchannel.core.control_words import in_words, is_silent
 
     match result["status"]:
         case "ok":
-            show_said("reply", result["sessionKey"], result["reply"] or "(no text)")
+            is_remark = is_silent(result["reply"])
+            said = in_words(result["reply"]) if is_remark else result["reply"]
+            show_said("reply", result["sessionKey"], said, is_remark=is_remark)
             return True
         case "accepted":
             say(f"{result['sessionKey']} has the message; its run is {result['runId']}.")

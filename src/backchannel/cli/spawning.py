@@ -17,7 +17,7 @@ from backchannel.cli.following import invoke, is_on_its_way, show_heading, show_
 from backchannel.cli.link import Link
 from backchannel.cli.output import is_terminal, patience, say
 from backchannel.cli.waiting import wait_for_run
-from backchannel.core.control_words import is_control_word
+from backchannel.core.control_words import in_words, is_control_word
 
 _NOT_TO_BE_SEEN = ("forbidden", "scope_missing", "session_not_found")
 
@@ -76,7 +76,8 @@ class _Step:
     def _show(self, ended: Payload) -> None:
         said: str = ended.get("reply") or ""
         is_word = is_control_word(said)
-        remark = said if is_word else "" if ended["status"] == "ok" and said else f"({ended.get('error') or 'no text'})"
+        is_whole = ended["status"] == "ok" and bool(said)
+        remark = in_words(said) if is_word else "" if is_whole else f"({ended.get('error') or 'no text'})"
         if not self._is_live:
             self._view.close()
             show_said(self._name, self._session, remark or said)

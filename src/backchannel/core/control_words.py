@@ -26,6 +26,18 @@ def is_silent(text: str | None) -> bool:
     return text is None or not text.strip() or is_control_word(text)
 
 
+def in_words(word: str) -> str:
+    """Say to a person what a control word, or no text at all, means."""
+    return f"({_MEANINGS.get(word.strip(), 'no text')})"
+
+
+_MEANINGS = {
+    REPLY_SKIP: "nothing more to say",
+    ANNOUNCE_SKIP: "nothing to announce",
+    NO_REPLY: "nothing to answer",
+}
+
+
 def held_back(text_so_far: str) -> str:
     """Give what may be shown of a streamed text: nothing while it could still become a control word, else all of it.
 

@@ -17,6 +17,9 @@ TURN_LINE = "[Agent-to-agent exchange, reply-back turn "
 """Begins the first line of a turn; its number follows."""
 ANNOUNCE_LINE = "[Agent-to-agent exchange, announce step]"
 """Opens the announce step."""
+LATE_LINE = "[Late reply from "
+FAILURE_LINE = "[No reply from "
+"""Begin a note; the session follows."""
 
 _KEY_LIMIT = 512  # a key or id that is cut could not be passed back
 
@@ -63,7 +66,7 @@ def announce_text(exchange: Exchange) -> str:
 def late_reply_text(exchange: Exchange) -> str:
     """Tell a requester, which no longer waits and gets no turn, what the target replied."""
     return joined(
-        f"[Late reply from {_session(exchange.target)}]",
+        f"{LATE_LINE}{_session(exchange.target)}]",
         f"It belongs to {_call(exchange)}: this is the reply you were no longer waiting for. It asks for no answer.",
         fenced(exchange.reply),
     )
@@ -72,7 +75,7 @@ def late_reply_text(exchange: Exchange) -> str:
 def failure_text(exchange: Exchange, why: str) -> str:
     """Tell a requester, which no longer waits, that there will be no reply."""
     return joined(
-        f"[No reply from {_session(exchange.target)}]",
+        f"{FAILURE_LINE}{_session(exchange.target)}]",
         f"It belongs to {_call(exchange)}: you were no longer waiting, and the run has failed. It asks for no answer.",
         fenced(why),
     )

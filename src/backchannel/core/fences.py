@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 _BACKTICKS = re.compile("`+")
+_FENCE = re.compile("`{3,}")
 
 
 def fenced(text: str | None) -> str:
@@ -18,6 +19,22 @@ def fenced(text: str | None) -> str:
     longest = max(map(len, _BACKTICKS.findall(text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}"
+
+
+def unfenced(text: str) -> list[str]:
+    """Give the texts that stand between fences, in order."""
+    found: list[str] = []
+    inside: list[str] = []
+    fence = ""
+    for line in text.split("\n"):
+        if not fence and _FENCE.fullmatch(line):
+            fence, inside = line, []
+        elif fence and line == fence:
+            found.append("\n".join(inside))
+            fence = ""
+        elif fence:
+            inside.append(line)
+    return found
 
 
 def joined(*lines: str) -> str:

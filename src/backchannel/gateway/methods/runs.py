@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from backchannel.core.control_words import is_silent
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, Usage
 from backchannel.core.runs import Run, RunRequest, RunState
@@ -153,7 +154,7 @@ def ended(run: Run) -> AgentEnded:
         summary=error or "completed",
         error=error,
         result=Result(
-            payloads=[Payload(text=run.reply)] if run.reply else [],
+            payloads=[] if run.reply is None or is_silent(run.reply) else [Payload(text=run.reply)],
             meta=ResultMeta(usage=run.usage, duration_ms=duration_ms(run), model=run.answered_by),
         ),
     )

@@ -1,0 +1,79 @@
+"""What people read of a transcript: what was said, and nothing that only models are told."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from backchannel.core.control_words import CONTROL_WORDS
+from backchannel.core.exchange_actions import announce_run, failure_note, late_reply_note, primary_run, turn_run
+from backchannel.core.exchange_values import Exchange, State
+from backchannel.core.fences import fenced, unfenced
+from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, text_content
+from backchannel.core.readable import text_for_people
+from backchannel.core.spawn import SOURCE_TOOL
+from backchannel.core.spawn_texts import WAKE_LINE, announce_prompt, wake_text
+
+from .exchanges import opened
+from .spawns import spawned
+
+
+def message(role: Role, *texts: str, provenance: Provenance | None = None) -> Message:
+    content = tuple(TextBlock(text=text) for text in texts)
+    return Message(id="m", role=role, content=content, timestamp=1, provenance=provenance)
+
+
+SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SOURCE_TOOL)
+
+
+@pytest.mark.parametrize("word", [*CONTROL_WORDS, " NO_REPLY\n"])
+def test_a_control_word_says_nothing_to_people(word: str) -> None:
+    assert text_for_people(message(Role.ASSISTANT, word)) == ""
+    assert text_for_people(message(Role.ASSISTANT, f"I say {word}")) == f"I say {word}"
+    assert text_for_people(message(Role.USER, word)) == word, "what a person writes is theirs"
+
+
+def test_what_one_session_asks_another_is_read_without_its_context() -> None:
+    run = primary_run(opened())
+    asked = message(Role.USER, *run.texts, provenance=run.provenance)
+    assert len(run.texts) == 2 and text_for_people(asked) == run.texts[0]
+
+
+def test_a_turn_is_read_as_what_the_other_session_said() -> None:
+    at = replace(opened(), state=State.TURN, turn=1, reply="fine, `thanks`", latest="fine, `thanks`")
+    run = turn_run(at)
+    assert text_for_people(message(Role.USER, *run.texts, provenance=run.provenance)) == "fine, `thanks`"
+
+
+def test_the_prompts_of_announces_are_not_for_people() -> None:
+    run = announce_run(replace(opened(), state=State.ANNOUNCE))
+    assert text_for_people(message(Role.USER, *run.texts, provenance=run.provenance)) == ""
+    assert text_for_people(message(Role.USER, announce_prompt(spawned()), provenance=SYSTEM)) == ""
+
+
+def test_late_replies_and_failures_are_read_as_such() -> None:
+    at: Exchange = replace(opened(), reply="here I am")
+    (late,) = late_reply_note(at)
+    assert text_for_people(message(Role.USER, late.text, provenance=late.provenance)) == "here I am"
+    (failed,) = failure_note(at, "out of money")
+    said = text_for_people(message(Role.USER, failed.text, provenance=failed.provenance))
+    assert said == "(no reply: out of money)"
+
+
+def test_a_wake_is_read_as_the_results_in_it() -> None:
+    text = wake_text((("Sub-agent one", "Status: success"), ("Sub-agent two", None)), has_chat=True)
+    assert text_for_people(message(Role.USER, text, provenance=SYSTEM)) == "Status: success"
+
+
+def test_what_only_looks_like_a_prompt_stays_as_it_is() -> None:
+    text = f"{WAKE_LINE}\n```\nhello\n```"
+    person = Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_channel="webchat")
+    assert text_for_people(message(Role.USER, text, provenance=person)) == text
+    assert text_for_people(Message(id="m", role=Role.USER, content=text_content(text), timestamp=1)) == text
+
+
+@given(st.lists(st.text(st.sampled_from("`a\n ")).filter(str.strip)))
+def test_what_was_fenced_comes_back(texts: list[str]) -> None:
+    assert unfenced("\n".join(["head", *map(fenced, texts)])) == texts
