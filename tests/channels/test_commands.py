@@ -123,8 +123,13 @@ WRITINGS = [
     ("/send sideways", "/send does not know 'sideways' (write /send on|off|inherit)"),
     ("/new now", "/new does not know 'now' (write /new)"),
     ("/stop: all of it", "/stop does not know 'all of it' (write /stop)"),
-    ("/model", "/model needs more (write /model default|<ref>)"),
-    ("/model a b", "/model does not know 'a b' (write /model default|<ref>)"),
+    (
+        "/model",
+        "This session uses scripted/test.\n"
+        "Choose another with `/model <provider>/<model>`, of any provider that has a key; known here:\n"
+        "- builtin/demo\n- scripted/test",
+    ),
+    ("/model a b", "/model does not know 'a b' (write /model list|default|<ref>)"),
     ("/subagents", "This session has started no sub-agents."),
     ("/subagents kill 1", "/subagents does not know 'kill 1'"),
 ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.core.command_texts import StatusView, model_text, send_text, status_text, stop_text
+from backchannel.core.command_texts import StatusView, model_text, models_text, send_text, status_text, stop_text
 from backchannel.core.decisions import Decision
 from backchannel.core.sessions import Session
 
@@ -84,3 +84,12 @@ def test_a_change_is_told_as_it_will_be() -> None:
     assert model_text(None, "demo/demo") == "This session uses its agent's own model again, demo/demo."
     assert model_text(None, None) == "This session uses its agent's own model again."
     assert len({send_text(word) for word in ("on", "off", "inherit")}) == 3
+
+
+def test_the_model_alone_tells_what_is_used_and_what_can_be_chosen() -> None:
+    assert models_text("a/b", "demo/demo", ["a/b", "a/c"]) == (
+        "This session uses a/b (the agent's own is demo/demo).\n"
+        "Choose another with `/model <provider>/<model>`, of any provider that has a key; known here:\n- a/b\n- a/c"
+    )
+    assert models_text(None, "demo/demo", ()).splitlines()[0] == "This session uses demo/demo."
+    assert models_text(None, None, ("a/b",)) == "The agent of this session is a function and asks no model."

@@ -36,6 +36,7 @@ PLAIN = [N.NEW, N.RESET, N.STOP, N.STATUS, N.HELP]
         ("/stop", Command(N.STOP)),
         ("/status", Command(N.STATUS)),
         ("/help", Command(N.HELP)),
+        ("/model", Command(N.MODEL, "list")),
         ("/model default", Command(N.MODEL, "default")),
         ("/model DEFAULT", Command(N.MODEL, "default")),
         ("/model ollama/Llama3:8b", Command(N.MODEL, None, "ollama/Llama3:8b")),
@@ -107,7 +108,6 @@ def test_a_command_for_another_bot_is_ordinary_text_where_our_names_are_known() 
         "/send",
         "/send maybe",
         "/send on off",
-        "/model",
         "/model a/b c/d",
         "/subagents kill",
         "/subagents info",
@@ -150,7 +150,7 @@ def test_every_command_is_registered_once_and_shown_in_help_to_those_who_may_use
     assert all(spec.usage in owners and spec.summary in owners for spec in COMMANDS)
     assert "/send on|off|inherit" in owners
     assert "/send" not in others
-    assert "/model default|<ref>" in others
+    assert "/model list|default|<ref>" in others
     assert help_text(Standing.STRANGER) == ""
 
 

@@ -79,7 +79,8 @@ def test_their_main_session_stands_beside_the_one_that_is_here(program: Program,
         read = program.answer("history", f"agent:main:imported:{MAIN_ID}")
 
     assert "was agent:main:main; another session here has agent:main:main" in " ".join(said.split())
-    assert said.endswith(f"Wrote 3 sessions with 8 new messages to {program.state}\n")
+    assert f"\nWrote 3 sessions with 8 new messages to {program.state}\n" in said
+    assert said.endswith(f"--state {program.state} sessions\n")
     assert rows[f"agent:main:imported:{MAIN_ID}"]["kind"] == "other"
     assert rows[MAIN]["sessionId"] != MAIN_ID
     assert "what is in the folder?" in read
@@ -96,9 +97,10 @@ def test_a_person_is_asked_and_may_say_no(program: Program, theirs: Path) -> Non
     with program.terminal("import", str(theirs)) as terminal:
         terminal.expect("Take them? [y/N]: ")
         terminal.type("y\r")
-        terminal.expect("3 new")
         terminal.expect("Wrote 3 sessions with 8 new messages to ")
+        terminal.expect("Then see them with: ")
         assert terminal.wait() == 0
+        assert terminal.shown.count("3 new") == 1
     with program.terminal("import", str(theirs)) as terminal:
         terminal.expect("There is nothing to take.")
         assert terminal.wait() == 0

@@ -133,6 +133,10 @@ class Models:
             )
         return sorted(found.values(), key=lambda info: (info.provider, info.id))
 
+    def known_here(self) -> tuple[str, ...]:
+        """Name the models that this gateway was told of: configured ones, and those that a program registered."""
+        return tuple(sorted({*(info.ref for info in self._of_configuration()), *self._registered}))
+
     async def close(self) -> None:
         """Close the clients."""
         connections = list(self._connections.values())

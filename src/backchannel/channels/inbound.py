@@ -94,7 +94,9 @@ class Inbound:
         return admission
 
     def _with_model(self, command: Command, agent: str) -> Command | CommandReply:
-        """Check the model that a command names, if it does."""
+        """Check the model that a command names, or list those there are, if it asks for that."""
+        if command.name is CommandName.MODEL and command.word == "list":
+            return replace(command, choices=self._parts.models.known_here())
         if command.name is not CommandName.MODEL or command.argument is None:
             return command
         if self._parts.agents.is_function(agent):

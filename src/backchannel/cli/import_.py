@@ -92,9 +92,13 @@ class ImportCommand:
             if asks and not self._is_wanted():
                 return
             report = self._taken(held)
-            self._show(report, is_written=True)
+            if not asks:  # else it was shown before the question
+                self._show(report, is_written=True)
             if not self._as_json:
                 say(f"\n{_what_was_written(report, self._config.state_dir)}")
+            if not self._as_json and report.has_work:
+                say(f"Start the gateway with: {self._options.command('up')}")
+                say(f"Then see them with: {self._options.command('sessions')}")
         except KeyboardInterrupt:
             say("\nStopped. What was taken stays; the same command goes on from there.", err=True)
             raise typer.Exit(INTERRUPTED) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backchannel.core.commands import COMMANDS, Standing, may_use
@@ -42,6 +43,17 @@ def model_text(ref: str | None, agent_model: str | None) -> str:
     if ref is not None:
         return f"This session uses {ref} from its next run on."
     return f"This session uses its agent's own model again{f', {agent_model}' if agent_model else ''}."
+
+
+def models_text(ref: str | None, agent_model: str | None, choices: Sequence[str]) -> str:
+    """Write what `/model` alone answers."""
+    if agent_model is None:
+        return "The agent of this session is a function and asks no model."
+    own = f" (the agent's own is {agent_model})" if ref and ref != agent_model else ""
+    how = "Choose another with `/model <provider>/<model>`, of any provider that has a key"
+    known = [f"- {choice}" for choice in choices]
+    used = f"This session uses {ref or agent_model}{own}."
+    return "\n".join([used, f"{how}; known here:" if known else f"{how}.", *known])
 
 
 @dataclass(frozen=True, slots=True)

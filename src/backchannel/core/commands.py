@@ -94,8 +94,9 @@ COMMANDS = (
     CommandSpec(CommandName.STATUS, "show what this session is doing, and what it has used"),
     CommandSpec(
         CommandName.MODEL,
-        "choose the model of this session, as provider/model, or go back to the agent's own",
-        (Form("default"), Form(argument="ref")),
+        "show the model of this session and what can be chosen, choose one, or go back to the agent's own",
+        (Form("list"), Form("default"), Form(argument="ref")),
+        alone="list",
     ),
     CommandSpec(
         CommandName.SUBAGENTS,
@@ -120,6 +121,8 @@ class Command:
     name: CommandName
     word: str | None = None
     argument: str | None = None
+    choices: tuple[str, ...] = ()
+    """What the gateway knows by name, where a command lists it."""
 
     @property
     def spec(self) -> CommandSpec:

@@ -22,7 +22,7 @@ from backchannel.config.schema_doors import GatewaySettings
 from backchannel.errors import StartupError
 from backchannel.gateway import descriptors
 from backchannel.gateway.auth import OperatorToken, check_bind, load_operator_token
-from backchannel.gateway.server import Listening, listening
+from backchannel.gateway.server import Listening, cannot_listen, listening
 from backchannel.storage.folder import StateFolder
 
 if TYPE_CHECKING:
@@ -68,10 +68,7 @@ def _check_address(settings: GatewaySettings) -> None:
     try:
         socket.create_server((settings.host.strip("[]"), settings.port), family=family).close()
     except OSError as error:
-        raise StartupError(
-            f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error} "
-            "(stop what uses it, or choose another port with --port)"
-        ) from error
+        raise cannot_listen(settings.host, settings.port, error) from error
 
 
 @asynccontextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -98,10 +100,17 @@ def _bind(host: str, port: int) -> socket.socket:
         return bound
     except OSError as error:
         bound.close()
-        raise StartupError(
-            f"cannot listen on {host} port {port}: {error.strerror or error} "
-            "(if another gateway runs there, stop it or choose another port with --port)"
-        ) from error
+        raise cannot_listen(host, port, error) from error
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> StartupError:
+    """Say why an address cannot be had, and what would work."""
+    if error.errno == errno.EADDRINUSE:
+        return StartupError(
+            f"cannot listen on {host} port {port}: something else does (stop it, or choose another port with --port)"
+        )
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return StartupError(f"cannot listen on {host} port {port}: {why} (choose another with --host or --port)")
 
 
 def _configure(web: Web) -> uvicorn.Config:

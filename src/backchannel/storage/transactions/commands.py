@@ -10,6 +10,7 @@ from backchannel.core.command_texts import (
     StatusView,
     help_text,
     model_text,
+    models_text,
     new_text,
     send_text,
     status_text,
@@ -58,6 +59,8 @@ def carry_out(tx: Tx, command: Command, key: SessionKey, scheme: KeyScheme, aske
         case CommandName.SEND:
             _set(tx, key, scheme, "send_policy", _POLICIES.get(command.word or ""), now)
             return send_text(command.word)
+        case CommandName.MODEL if command.word == "list":
+            return models_text(session.model if session else None, asker.agent_model, command.choices)
         case CommandName.MODEL:
             _set(tx, key, scheme, "model", command.argument, now)
             return model_text(command.argument, asker.agent_model)
