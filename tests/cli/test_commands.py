@@ -202,7 +202,8 @@ def test_status_lists_what_is_wrong_and_says_so_by_its_exit_code(program: Progra
         shown, told = program.run("status"), program.run("status", "--json")
 
     assert (shown.returncode, told.returncode) == (5, 5)
-    assert re.search(r"health +degraded", shown.stdout) and "1 problem:\n  model_unusable  " in shown.stdout
+    assert re.search(r"health +degraded", shown.stdout) and "1 problem:\n" in shown.stdout
+    assert re.search(r"^model_unusable +anthropic/claude-sonnet-5-5 cannot be asked", shown.stdout, re.MULTILINE)
     assert [problem["code"] for problem in json.loads(told.stdout)["problems"]] == ["model_unusable"]
 
 

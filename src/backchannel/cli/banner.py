@@ -37,10 +37,9 @@ def show_banner(options: Options, gateway: Gateway, place: Listening, token: Ope
 def _facts(options: Options, gateway: Gateway, token: OperatorToken) -> Iterator[tuple[str, str]]:
     config = gateway.config
     yield "agents", ", ".join(_agents(gateway))
-    if needs_default_model(config):
-        yield "model", f"{config.default_model.ref} ({config.default_model.why})"
-    else:
-        yield "model", f"{gateway.agents.get(gateway.agents.default_id).model} (as configured)"
+    model, found = gateway.agents.get(gateway.agents.default_id).model, config.default_model
+    is_found = needs_default_model(config) and model == found.ref
+    yield "model", f"{model} ({found.why if is_found else 'as configured'})"
     yield (
         "config",
         str(config.file) if config.file else f"none, the defaults hold; to have one: {options.command('init')}",
@@ -103,7 +102,7 @@ def _show_on_terminal(facts: dict[str, str], warnings: list[str], url: str, trie
     for name, text in facts.items():
         out.print(Text.assemble((f"  {name:<8}", "dim"), text), soft_wrap=True)
     for warning in warnings:
-        out.print(Text.assemble(("  warning ", "yellow"), warning), soft_wrap=True)
+        out.print(Text.assemble(("  warning ", "yellow"), warning))
     out.print()
     out.print("Try next, in another terminal:")
     width = max(len(command) for command, _ in tries)

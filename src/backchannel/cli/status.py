@@ -8,9 +8,9 @@ import typer
 
 from backchannel.cli.errors import DEGRADED, FAILED
 from backchannel.cli.options import AsJson, Options, options_of
-from backchannel.cli.output import age, counted, say, say_styled, show_facts, show_json
+from backchannel.cli.output import age, counted, say, say_styled, show_facts, show_json, show_table
 
-_COLOURS = {"ok": "green", "degraded": "yellow", "unavailable": "red"}
+_COLOURS = {"degraded": "yellow", "unavailable": "red"}
 
 
 def status(ctx: typer.Context, as_json: AsJson = False) -> None:
@@ -51,7 +51,5 @@ def _show(options: Options, told: dict[str, Any]) -> None:
     if told["problems"]:
         say()
         say_styled(f"{counted(len(told['problems']), 'problem')}:", fg=_COLOURS[told["status"]])
-    for problem in told["problems"]:
-        say_styled(f"  {problem['code']}", fg=_COLOURS[told["status"]], end="  ")
-        say(options.spell(problem["message"]))
-        say(f"    {options.spell(problem['hint'])}")
+        problems = [[found["code"], options.spell(f"{found['message']} {found['hint']}")] for found in told["problems"]]
+        show_table(["problem", "what is wrong, and what to do"], problems, empty="")

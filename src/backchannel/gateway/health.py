@@ -114,7 +114,7 @@ def model_problems(gateway: Gateway) -> Iterator[Problem]:
         try:
             gateway.models.check(ref)
         except UnknownModel as unusable:
-            message = f"{', '.join(dict.fromkeys(names))} cannot answer: {unusable.message}."
+            message = f"{unusable.message}; it is the model of {', '.join(dict.fromkeys(names))}."
             hint = "Runs fail until the model can be asked; restart the gateway with the key, or name another model."
             yield Problem(code="model_unusable", message=message, hint=hint)
     if (reason := _why_demo_is_wrong(gateway)) is not None:
