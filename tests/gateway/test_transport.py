@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -129,6 +130,32 @@ async def test_a_connection_that_is_refused_fills_no_log(
                 writer.write(request_head + b"\r\n")
                 answer = await reader.read()
     assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:200]
+    assert logs == [] and caplog.records == []
+
+
+async def test_nonsense_behind_a_request_leaves_its_answer_whole(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = b'{"tool":"agents_list"}'
+    token = f"Authorization: Bearer {OPERATOR}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with capture_logs() as logs:
+        async with line(world) as (reader, writer), asyncio.timeout(10):
+            writer.write(BEGINNING + token + body + b"}}nonsense")
+            answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 200 OK") and answer.count(b"HTTP/1.1") == 1
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["ok"] is True
+    assert logs == [] and caplog.records == []
+
+
+async def test_nonsense_in_a_body_ends_its_request(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    token = f"Authorization: Bearer {OPERATOR}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    with capture_logs() as logs:
+        async with line(world) as (reader, writer), asyncio.timeout(10):
+            writer.write(BEGINNING + token)
+            await writer.drain()
+            writer.write(b"5\r\nhello\r\nnonsense\r\n")
+            answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1
     assert logs == [] and caplog.records == []
 
 

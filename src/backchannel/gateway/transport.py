@@ -131,15 +131,20 @@ class HttpProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         if not self._is_refused:
-            self._refuse(HTTPStatus.BAD_REQUEST, msg)
+            self._end(HTTPStatus.BAD_REQUEST, msg)  # uvicorn has logged it
 
     def _unsupported_upgrade_warning(self) -> None:
         log.debug("a bad request", reason="Upgrade: only to websocket")
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        """Answer what is not taken in, and close."""
         log.debug("a bad request", reason=reason)
+        self._end(status, reason)
+
+    def _end(self, status: HTTPStatus, reason: str) -> None:
+        """Answer what is not taken in, and close."""
         self._is_refused = True
+        if self._ends_with_answer():
+            return
         if not self.transport.is_closing():
             self.transport.write(
                 f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
@@ -147,6 +152,21 @@ class HttpProtocol(HttpToolsProtocol):
             )
             self.transport.write_eof()
             self._expect(_LINGER_S)
+
+    def _ends_with_answer(self) -> bool:
+        """Let a request that came before be answered first, and say whether one is; one that came by half is ended."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return False
+        if not cycle.more_body:
+            self._came()
+            cycle.keep_alive = False
+            return True
+        cycle.disconnected = True
+        cycle.message_event.set()
+        if cycle.response_started:
+            self.transport.abort()
+        return cycle.response_started
 
     def _throw_away(self, data: bytes) -> None:
         """Take a little more of a request that was refused: its answer would be lost if the line were cut at once."""
