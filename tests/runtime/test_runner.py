@@ -762,3 +762,13 @@ async def test_instructions_for_one_run_are_still_there_when_it_goes_on_after_a_
     first, second = model.requests
     assert "# For this request\n\nAnswer in French." in first.system
     assert "French" not in second.system
+
+
+async def test_a_function_agent_sees_the_instructions_for_its_run(tmp_path: Path) -> None:
+    async def told(context: FunctionContext) -> str:
+        return str(context.instructions)
+
+    async with running(tmp_path, equip=lambda gateway: gateway.add_agent("told", told)) as gateway:
+        await gateway.runtime.submit(request("agent:told:main", "hi", id="r", instructions="be brief"))
+        assert (await ended(gateway, "r")).reply == "be brief"
+        assert await gateway.ask("agent:told:main", "hi") == "None"

@@ -81,6 +81,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     effort: str | None
     lives_ms: int
     """How long a fresh session is kept."""
+    session_id: str | None = None
+    """The transcript that the client has in mind; it may be replaced at any moment."""
 
 
 class OpenAiDoor:
@@ -154,11 +156,11 @@ class OpenAiDoor:
         caller = await self._login(request, Scope.WRITE)
         given, ignored = parameters.read_request(await request.body(), responses.ResponsesRequest, parameters.RESPONSES)
         agent_id = self._agent(given.model)
-        previous = given.previous_response_id
+        previous, session_id = given.previous_response_id, None
         if previous is None:
             key, is_fresh = await self._key(agent_id, request.headers.get(SESSION_HEADER) or given.user)
         else:
-            key, is_fresh = await self._continued(agent_id, previous), False
+            (key, session_id), is_fresh = await self._continued(agent_id, previous), False
         asked = Asked(
             agent_id=agent_id,
             key=key,
@@ -166,6 +168,7 @@ class OpenAiDoor:
             lines=responses.read_lines(given),
             effort=None if given.reasoning is None else given.reasoning.effort,
             lives_ms=self._lives_ms if given.store else 0,
+            session_id=session_id,
         )
         run = await self._submit(request, caller, asked)
         headers = _headers(run, ignored)
@@ -187,8 +190,8 @@ class OpenAiDoor:
             raise RunNotFound(f"there is no response {response_id[:80]!r}", param="previous_response_id")
         return run
 
-    async def _continued(self, agent_id: str, previous: str) -> SessionKey:
-        """Name the session of an earlier response.
+    async def _continued(self, agent_id: str, previous: str) -> tuple[SessionKey, str]:
+        """Name the session of an earlier response, and its transcript.
 
         Raises:
             RunNotFound: there is no such response, or its session is gone.
@@ -204,7 +207,7 @@ class OpenAiDoor:
             )
         if session.agent_id != agent_id:
             raise InvalidRequest(f"{previous[:80]!r} is a response of {session.agent_id!r}", param="model")
-        return SessionKey.stored(run.session_key)
+        return SessionKey.stored(run.session_key), session.session_id
 
     async def _key(self, agent_id: str, name: str | None) -> tuple[SessionKey, bool]:
         """Name the session; also tells whether it is made for this request."""
@@ -226,6 +229,7 @@ class OpenAiDoor:
             instructions=question.instructions,
             thinking=asked.effort and _THINKING.get(asked.effort, asked.effort),
             session_lives_ms=asked.lives_ms if asked.is_fresh else None,
+            expected_session_id=asked.session_id,
             id=run_id,
             digest=hash_request(caller.token_id, *place, question) if run_id else None,
             join=None if run_id else self._join(request, hash_request(caller.token_id, *place, await request.body())),
