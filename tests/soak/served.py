@@ -99,13 +99,15 @@ def news(name: str) -> list[str]:
 class Script:
     """What the model says."""
 
-    def __init__(self, sessions: int) -> None:
+    def __init__(self, sessions: int, slow_s: float) -> None:
         self._sessions = sessions
+        self._slow_s = slow_s
 
     async def __call__(self, request: ModelRequest) -> Scripted:
         asked = next(message.text for message in reversed(request.messages) if message.role is Role.USER)
         name = NAME.findall(asked)[-1]
-        await asyncio.sleep(SLOW_S if drawn(name, "slow") < 0.05 else PACE_S)
+        is_slow = name.startswith("p") and name.count(".") == 0 and drawn(name, "slow") < 0.05
+        await asyncio.sleep(self._slow_s if is_slow else PACE_S)
         if name.startswith("s"):
             return self._work(name, asked)
         step, said = step_of(request), asked[asked.rindex(name) + len(name) :]
@@ -143,9 +145,11 @@ def _send(target: str, name: str, wait_s: float) -> ToolCallBlock:
     return call("sessions_send", sessionKey=target, message=f"question {name}", timeoutSeconds=wait_s)
 
 
-def open_gateway(state: Path, url: str, sessions: int, clock: Clock | None = None) -> Gateway:
+def open_gateway(
+    state: Path, url: str, sessions: int, *, clock: Clock | None = None, slow_s: float = SLOW_S
+) -> Gateway:
     gateway = Gateway(config_from(settings(url, sessions), {}, state=state), clock=clock)
-    gateway.add_model(ScriptedModel(replies=Script(sessions)))
+    gateway.add_model(ScriptedModel(replies=Script(sessions, slow_s)))
     return gateway
 
 

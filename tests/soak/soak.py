@@ -78,7 +78,7 @@ class Soak:
     async def _finish(self, platform: Platform) -> None:
         """Let a last process do what is left; it comes when those that were set aside are due."""
         clock = AheadClock(self._longest_aside_s())
-        opened = open_gateway(self._state, platform.url, self._sessions, clock)
+        opened = open_gateway(self._state, platform.url, self._sessions, clock=clock, slow_s=0.0)
         async with asyncio.timeout(FINISH_LIMIT_S), opened as gateway:
             await at_rest(gateway)
 
