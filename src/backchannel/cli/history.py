@@ -44,6 +44,8 @@ def history(
         show_message(message, with_tools=tools, as_stored=everything)
     for message in loaded["pending"]:
         show_message(message, with_tools=tools, as_stored=everything, is_pending=True)
+    if "pendingLeftOut" in loaded:
+        say_dim(f"{loaded['pendingLeftOut']} more wait behind them.", err=True)
     if loaded["hasMore"]:
         say_dim(f"There are older ones: --limit {limit * 2} shows them.", err=True)
 
