@@ -34,8 +34,9 @@ from backchannel.runtime import watchdog
 from backchannel.storage.transactions.deliveries import Post
 from tests.channels.desk import desk
 from tests.gateway.conftest import MakeWorld
+from tests.support.clocks import HandClock
 from tests.support.far_end import FarEnd, Fault
-from tests.support.gateways import MAIN, QuickClock, dying, held, running
+from tests.support.gateways import CONFIG, MAIN, QuickClock, dying, held, running
 from tests.support.resting import until
 
 pytestmark = pytest.mark.anyio
@@ -196,6 +197,21 @@ async def test_a_long_time_in_which_nobody_was_answered_is_told_for_a_while(
         assert "loop_stalled" in await codes(gateway)
         monkeypatch.setattr(health, "RECENT_STALL_S", 0.0)
         assert "loop_stalled" not in await codes(gateway)
+
+
+async def test_a_clock_that_was_set_back_is_told_for_an_hour(tmp_path: Path) -> None:
+    clock, job = HandClock("2026-01-02T12:00:00"), {"id": "daily", "schedule": "0 9 * * *", "message": "hi"}
+    config = {**CONFIG, "cron": {"jobs": [job]}}
+    async with running(tmp_path, ScriptedModel(replies=[]), config=config, clock=clock) as gateway:
+        assert await codes(gateway) == []
+        clock.set_to("2026-01-01T12:00:00")
+        async with asyncio.timeout(5):
+            while gateway.runtime.clock_set_back_at is None:
+                clock.stir()
+                await gateway.store.check_writable()
+        assert await codes(gateway) == ["clock_set_back"]
+        clock.turn_on(3600)
+        assert await codes(gateway) == []
 
 
 async def test_what_is_merely_wrong_keeps_nobody_from_sending_messages(make_world: MakeWorld) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 RECENT_MS = 24 * 3_600_000
 """How long a failed run counts."""
 RECENT_STALL_S = 600.0
+RECENT_CLOCK_S = 3600.0
 LOW_DISK_BYTES = 256 * 1024 * 1024
 
 OK, DEGRADED, UNAVAILABLE = "ok", "degraded", "unavailable"
@@ -160,6 +161,13 @@ def _loop(seen: Seen) -> Iterator[Problem]:
         yield Problem(code="loop_stalled", message=message, hint=hint)
 
 
+def _clock(seen: Seen) -> Iterator[Problem]:
+    set_back_at = seen.gateway.runtime.clock_set_back_at
+    if set_back_at is not None and seen.gateway.clock.monotonic() - set_back_at < RECENT_CLOCK_S:
+        hint = "Timers and retries keep their pace; see to it that one program alone sets this machine's clock."
+        yield Problem(code="clock_set_back", message="The clock was set back in the last hour.", hint=hint)
+
+
 def _channels(seen: Seen) -> Iterator[Problem]:
     for channel, error in seen.gateway.runtime.journal.channels_down.items():
         message = f"Nothing gets through to the channel {channel}: {error}."
@@ -209,6 +217,7 @@ CHECKS: tuple[Callable[[Seen], Iterator[Problem]], ...] = (
     _disk,
     _models,
     _loop,
+    _clock,
     _channels,
     _deliveries,
     _runs,

@@ -215,6 +215,11 @@ class Runtime:
         self._waits.close()
 
     @property
+    def clock_set_back_at(self) -> float | None:
+        """When, by the clock that only goes on, the clock was last seen to be set back."""
+        return self._timers.set_back_at
+
+    @property
     def running(self) -> int:
         """How many runs are at work in this process."""
         return self._lanes.running

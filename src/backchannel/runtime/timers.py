@@ -32,6 +32,8 @@ class Timers:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self.set_back_at: float | None = None
+        """When, by the clock that only goes on, the clock was last seen to be set back."""
         self._watch = ClockWatch(clock)
         self._sooner = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -65,6 +67,7 @@ class Timers:
         self._sooner.clear()
         if self._watch.was_set_back():
             log.warning("the clock was set back")
+            self.set_back_at = self._clock.monotonic()
             await self._store.mind_the_clock()
         while due := await self._store.due_timers(BATCH):
             for timer in due:
