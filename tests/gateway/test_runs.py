@@ -222,3 +222,11 @@ async def test_many_runs_at_once_are_all_answered(client: Client) -> None:
     params = [{"message": str(n), "sessionKey": f"agent:echo:lane{n % 8}"} for n in range(64)]
     ended = await asyncio.gather(*(client.run(**given) for given in params))
     assert [answer["result"]["payloads"][0]["text"] for answer in ended] == [f"echo {n}" for n in range(64)]
+
+
+async def test_a_function_that_is_here_or_never_was_cannot_be_forgotten(client: Client) -> None:
+    here = await client.refused("agents.forget", {"agentId": "echo"})
+    assert "it is a function of this program" in here["message"]
+    never = await client.refused("agents.forget", {"agentId": "speaker"})
+    assert "it never was one" in never["message"]
+    assert (await client.refused("agents.forget", {"agentId": "nobody"}))["details"]["code"] == "unknown_agent"
