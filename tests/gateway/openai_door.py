@@ -77,13 +77,21 @@ def reply(request: ModelRequest) -> Reply:
 
 @asynccontextmanager
 async def open_door(
-    state: Path, *, is_open: bool = True, replies: Script = reply, clock: Clock | None = None, **http: Any
+    state: Path,
+    *,
+    is_open: bool = True,
+    replies: Script = reply,
+    clock: Clock | None = None,
+    more: dict[str, Any] | None = None,
+    **http: Any,
 ) -> AsyncIterator[Door]:
+    """Open the door; `more` is the rest of the configuration, and `http` that of the door."""
     config = {
         "agents": {
             "list": [{"id": "main", "model": "scripted/test"}, {"id": "Research Bot", "model": "scripted/test"}]
         },
         "gateway": {"port": 0, "auth": {"token": OPERATOR}, "http": {"chatCompletions": is_open, **http}},
+        **(more or {}),
     }
     gateway = Gateway(config_from(config, {}, state=state), clock=clock)
     model = ScriptedModel(replies=replies)

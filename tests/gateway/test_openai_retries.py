@@ -21,6 +21,7 @@ from backchannel.gateway.openai import door as door_module
 from tests.support.gateways import QuickClock
 from tests.support.relay import Relay
 from tests.support.slow_door import TOKEN
+from tests.support.stub_provider import Fault, StubProvider
 
 from .openai_door import SAID, Door, open_door
 
@@ -69,6 +70,20 @@ async def test_what_the_provider_refuses_is_not_run_again(tmp_path: Path, ask: A
             await ask(door.patient)
         assert (caught.value.status_code, caught.value.code) == (424, "model_failed")
         await assert_run_once(door)
+
+
+@pytest.mark.parametrize("status", [400, 401, 404])
+async def test_an_error_of_a_real_provider_that_is_the_clients_is_not_run_again(tmp_path: Path, status: int) -> None:
+    async with StubProvider() as stub:
+        stub.then(Fault(status, "temperature is too hot"))
+        acme = {"models": {"providers": {"acme": {"api": "openai", "baseUrl": stub.base_url, "apiKey": "sk-acme"}}}}
+        agents = {"agents": {"list": [{"id": "main", "model": "acme/large"}]}}
+        async with open_door(tmp_path, more=acme | agents) as door:
+            with pytest.raises(openai.APIStatusError, match="too hot") as caught:
+                await complete(door.patient)
+            assert caught.value.status_code == 424
+            await assert_run_once(door)
+            assert len(stub.requests) == 1
 
 
 async def test_what_the_provider_fails_at_and_an_error_of_our_own_are_not_run_again(tmp_path: Path) -> None:
