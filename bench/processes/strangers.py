@@ -1,7 +1,8 @@
 """Strangers at the door, in a process of their own, until it is stopped. Takes a `Siege` as JSON.
 
-Half of the idle ones say nothing, half ask for a WebSocket and never connect. One that is closed comes again, about a
-second later. Wrong tokens come one after the other at all doors. Says `{}` in one line when all have come once.
+Half of the idle ones say nothing, half ask for a WebSocket and never connect. One that is closed comes again, a few
+seconds later. Wrong tokens come one after the other at all doors. When all have come once, and a second has passed, it
+says `{}` in one line.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import itertools
 import sys
 from contextlib import suppress
+from typing import cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,7 +19,7 @@ import uvloop
 
 from backchannel.gateway import descriptors
 
-AGAIN_S = (0.5, 1.5)
+AGAIN_S = (1.0, 5.0)
 """How soon the first and the last of them come again: not all at the same moment."""
 UPGRADE = (
     b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -47,8 +49,7 @@ class _Idle(asyncio.Protocol):
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(self._said)
+        cast(asyncio.Transport, transport).write(self._said)  # uvloop's is none by its class
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost.set_result(None)
@@ -100,6 +101,7 @@ async def main() -> None:
         for _ in range(siege.idle):
             await came.acquire()
         tasks.create_task(guess(host, port, siege.wrong_per_second))
+        await asyncio.sleep(1)
         print("{}", flush=True)
 
 
