@@ -151,13 +151,12 @@ async def test_nobody_spawns_as_a_sub_agent(shelf: Shelf) -> None:
     settings = {**config("ops", **KEPT), "tools": {"subagents": {"tools": {"allow": ["group:sessions"]}}}}
     async with spawning(shelf, settings) as house:
         before = house.counts()
-        error = await house.at.client.refused("tools.invoke", invocation(session=CHILD))
-        assert error["code"] == "FORBIDDEN"
-        assert (await house.at.invoke(**invocation(session=CHILD))).status_code == 403
+        assert (await house.by_socket(session=CHILD))["status"] == "forbidden"
+        assert (await house.by_http(session=CHILD))["status"] == "forbidden"
         async with house.mcp(session=CHILD) as client:
             assert "sessions_spawn" not in {tool.name for tool in (await client.list_tools()).tools}
             refused = await client.call_tool("sessions_spawn", {"task": "dig"})
-            assert refused.is_error
+            assert refused.structured_content["status"] == "forbidden"
         assert house.counts() == before
 
 

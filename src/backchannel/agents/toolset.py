@@ -55,6 +55,22 @@ class Tools:
             denied |= {name for name, tool in self._tools.items() if tool.effects is Effects.OUTSIDE}
         return {name: tool for name, tool in self._tools.items() if name in allowed - denied}
 
+    def why_not(self, key: SessionKey, name: str) -> str:
+        """Say which setting keeps a tool from a session that does not have it, and what would give it."""
+        settings = self._agents.get(key.agent)
+        if key.is_subagent and name == NEVER_FOR_SUBAGENTS:
+            return "a sub-agent may not spawn another"
+        if key.is_subagent and name in self._names(self._for_subagents.deny):
+            return "tools.subagents.tools.deny names it"
+        for setting, names in settings.deny_settings:
+            if name in self._names(names):
+                return f"{setting} names it"
+        if key.is_subagent and name in self._denied_to_subagents():
+            return "a sub-agent has no session tools (tools.subagents.tools.allow can give it back)"
+        if settings.allow_tools is not None and name not in self._names(settings.allow_tools):
+            return f"{settings.allow_setting} does not name it"
+        return "the session runs sandboxed (sandbox.mode), and the tool reaches outside"
+
     def _denied_to_subagents(self) -> set[str]:
         """Session tools are not for sub-agents, unless given back; spawning never is, and what is denied stays so."""
         given_back = self._names(self._for_subagents.allow) - {NEVER_FOR_SUBAGENTS}

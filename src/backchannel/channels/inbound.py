@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from backchannel.channels.bridge import is_signed
 from backchannel.config.schema_doors import Channel as ChannelSettings
+from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.commands import Command, CommandName, CommandReply, Standing, may_use
 from backchannel.core.inbound import Admission, InboundEvent, Routing, Verdict, admit, parse_event, route
 from backchannel.core.keys import SessionKey
@@ -57,7 +58,7 @@ class Inbound:
         settings = self._settings(channel)
         if not is_signed(settings.secret, body, signature):
             raise BadSignature("X-Backchannel-Signature: it does not fit this body (sha256=<HMAC of the body, in hex>)")
-        return _show(await self.take(parse_event(body, channel=channel, now_ms=self._parts.clock.now_ms())))
+        return self._show(await self.take(parse_event(body, channel=channel, now_ms=self._parts.clock.now_ms())))
 
     async def take(self, event: InboundEvent) -> Taken:
         """Handle an event, once for ever."""
@@ -146,16 +147,15 @@ class Inbound:
         except UnknownAgent:
             return None
 
-
-def _show(taken: Taken) -> InboundAnswer:
-    outcome = taken.outcome
-    did_nothing = outcome.run_id is None and outcome.command is None
-    return InboundAnswer(
-        ok=True,
-        verdict=outcome.verdict.value,
-        session_key=outcome.session_key,
-        run_id=outcome.run_id,
-        command=outcome.command,
-        reason=outcome.reason if did_nothing else None,
-        repeat=taken.is_repeat,
-    )
+    def _show(self, taken: Taken) -> InboundAnswer:
+        outcome = taken.outcome
+        did_nothing = outcome.run_id is None and outcome.command is None
+        return InboundAnswer(
+            ok=True,
+            verdict=outcome.verdict.value,
+            session_key=CallerKeys(self._parts.scheme, None).show(SessionKey.stored(outcome.session_key)),
+            run_id=outcome.run_id,
+            command=outcome.command,
+            reason=outcome.reason if did_nothing else None,
+            repeat=taken.is_repeat,
+        )

@@ -45,6 +45,10 @@ class AgentSettings:
     allow_tools: tuple[str, ...] | None
     """The only tools it has; `None` is all."""
     deny_tools: tuple[str, ...]
+    allow_setting: str
+    """The setting that `allow_tools` comes from."""
+    deny_settings: tuple[tuple[str, tuple[str, ...]], ...]
+    """The settings that `deny_tools` is made of, each with its own."""
     visibility: Visibility
     sandbox_mode: SandboxMode
     sandbox_visibility: SandboxVisibility
@@ -62,6 +66,12 @@ def agent(config: Config, agent_id: str) -> AgentSettings:
     own, defaults, tools = _find(config, agent_id), config.agents.defaults, config.tools
     instructions = own.instructions if own.instructions is not None else defaults.instructions
     model = first(own.model, defaults.model) or config.default_model.ref
+    place = f"agents.list[{own.id}].tools"
+    allowed = ((f"{place}.allow", own.tools.allow), ("agents.defaults.tools.allow", defaults.tools.allow))
+    own_denied = (f"{place}.deny", own.tools.deny)
+    if own.tools.deny is None:
+        own_denied = ("agents.defaults.tools.deny", defaults.tools.deny)
+    denied = (("tools.deny", tuple(tools.deny)), (own_denied[0], tuple(own_denied[1] or ())))
     return AgentSettings(
         id=own.id,
         is_default=own.default,
@@ -71,7 +81,9 @@ def agent(config: Config, agent_id: str) -> AgentSettings:
         thinking=first(own.thinking, defaults.thinking),
         timeout_s=defaults.timeout_seconds,
         allow_tools=first(own.tools.allow, defaults.tools.allow, tools.allow),
-        deny_tools=tuple(dict.fromkeys((*tools.deny, *(first(own.tools.deny, defaults.tools.deny) or ())))),
+        deny_tools=tuple(dict.fromkeys(name for _, names in denied for name in names)),
+        allow_setting=next((setting for setting, names in allowed if names is not None), "tools.allow"),
+        deny_settings=denied,
         visibility=first(own.tools.sessions.visibility, defaults.tools.sessions.visibility, tools.sessions.visibility)
         or "tree",
         sandbox_mode=first(own.sandbox.mode, defaults.sandbox.mode) or "off",

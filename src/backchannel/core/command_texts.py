@@ -28,11 +28,16 @@ def new_text(*, had_any: bool) -> str:
     return "Started a new conversation; the old one is kept." if had_any else "This conversation is new already."
 
 
-def send_text(word: str | None) -> str:
-    """Write what `/send on|off|inherit` answers."""
+def send_text(word: str | None, *, at_webchat: bool = False) -> str:
+    """Write what `/send on|off|inherit` answers: what happens from now on where it was typed."""
     match word:
         case "on":
             return "From now on what this session says goes out, whatever the rules say."
+        case "off" if at_webchat:
+            return (
+                "From now on messages from here are refused until /send on; those from chats are kept, not answered, "
+                "and what this session says is held back."
+            )
         case "off":
             return "From now on what this session says is held back, and messages to it are kept, not answered."
     return "From now on this session follows the rules of the gateway."

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol, Self
 
+from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.decisions import Decision, quote
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.patterns import matches
@@ -90,17 +91,22 @@ class Viewer:
     is_clamped: bool = False
     """Sandboxed, with `sessionToolsVisibility: "spawned"`: it never sees more than `tree`."""
     talk: Talk = NoTalk()
+    shown: str | None = None
+    """The caller's key as others may write it, where it is not the stored one."""
 
     @classmethod
     def of(cls, caller: SessionKey, scheme: KeyScheme, sight: Sight, talk: Talk) -> Self:
         """Join a session and its agent's settings."""
         sandboxed = is_sandboxed(caller, scheme, sight.sandbox_mode)
+        in_force = scheme.in_force(caller)
+        shown = CallerKeys(scheme, None).show(in_force)
         return cls(
-            caller=scheme.in_force(caller),
+            caller=in_force,
             setting=Mode(sight.visibility),
             is_sandboxed=sandboxed,
             is_clamped=sandboxed and sight.sandbox_visibility == "spawned",
             talk=talk,
+            shown=None if shown == str(in_force) else shown,
         )
 
     @property
@@ -189,7 +195,7 @@ def explain(viewer: Viewer, target: SessionKey, spawned_by: str | None) -> Decis
         return Decision(True, "it is the calling session itself")
     refusals = list(_refusals(viewer, caller, target, needed))
     if refusals:
-        what = f"{_RELATIONS[needed]} is not visible to {caller}"
+        what = f"{_RELATIONS[needed]} is not visible to {viewer.shown or caller}"
         return Decision(False, f"{what}: {'; '.join(reason for _, reason in refusals)}", refusals[0][0])
     reason = f"{_RELATIONS[needed]} is visible: {VISIBILITY} is {quote(viewer.setting)}"
     if needed is Mode.ALL:

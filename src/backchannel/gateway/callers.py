@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from backchannel.agents.toolset import NEVER_FOR_SUBAGENTS
+from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.keys import SessionKey
 from backchannel.errors import (
     Forbidden,
@@ -55,10 +57,22 @@ async def invoke_as(gateway: Gateway, holder: TokenHolder, params: InvokeParams)
     if not holder.is_agent and needed not in holder.scopes:
         raise ScopeMissing(f"{tool.name} needs the scope {needed.value}", scope=needed.value)
     caller = await caller_of(gateway, holder, params.session_key)
-    if not has_tool(gateway, caller, tool.name):
-        raise Forbidden(f"{tool.name} is not among the tools of {caller.key} (tools.allow and tools.deny decide)")
+    check_tool(gateway, caller, tool.name)
     calling = Caller(caller.key, params.idempotency_key, token_id=holder.token_id)
     return await invoke(gateway.parts, calling, tool.name, params.args)
+
+
+def check_tool(gateway: Gateway, caller: Caller, name: str) -> None:
+    """Refuse a tool that is not the caller's; that a sub-agent may not spawn is for the tool itself to answer.
+
+    Raises:
+        Forbidden: the message names the setting that decided.
+    """
+    key = caller.key
+    if key is None or has_tool(gateway, caller, name) or (key.is_subagent and name == NEVER_FOR_SUBAGENTS):
+        return
+    shown = CallerKeys(gateway.scheme, None).show(key)
+    raise Forbidden(f"{name} is not among the tools of {shown}: {gateway.toolset.why_not(key, name)}", tool=name)
 
 
 def has_tool(gateway: Gateway, caller: Caller, name: str) -> bool:

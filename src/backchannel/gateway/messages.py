@@ -72,15 +72,15 @@ def read_content(message: str, param: str = "message") -> tuple[Block, ...]:
     return text_content(message)
 
 
-def read_thinking(level: str | None) -> str | None:
-    """Read a thinking level.
+def read_thinking(level: str | None, param: str = "thinking") -> str | None:
+    """Read a thinking level, which the caller wrote under the name `param`.
 
     Raises:
         InvalidRequest: there is no such level.
     """
     if level is not None and level not in THINKING_LEVELS:
         raise InvalidRequest(
-            f"thinking: {level[:64]!r} is not a level (expected {', '.join(THINKING_LEVELS)})", param="thinking"
+            f"{param}: {level[:64]!r} is not a level (expected {', '.join(THINKING_LEVELS)})", param=param
         )
     return level
 

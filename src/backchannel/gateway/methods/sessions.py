@@ -210,7 +210,7 @@ async def sessions_patch(call: Call, params: SessionsPatchParams) -> Changed:
     if isinstance(params.model, str):
         read_model(gateway, params.model)
     if isinstance(params.thinking_level, str):
-        read_thinking(params.thinking_level)
+        read_thinking(params.thinking_level, "thinkingLevel")
     await _check_archiving(call, params, resolved.key)
     change = SessionPatch(
         label=params.label,

@@ -38,6 +38,8 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
     agent_model: str | None = None
     """The model of the session's agent; None when it is a function."""
     judge: Judge | None = None
+    at_webchat: bool = False
+    """Whether it was written by `chat.send`, which is answered there."""
 
 
 def carry_out(tx: Tx, command: Command, key: SessionKey, scheme: KeyScheme, asker: Asker, now: int) -> str:
@@ -58,7 +60,7 @@ def carry_out(tx: Tx, command: Command, key: SessionKey, scheme: KeyScheme, aske
             return new_text(had_any=session is not None)
         case CommandName.SEND:
             _set(tx, key, scheme, "send_policy", _POLICIES.get(command.word or ""), now)
-            return send_text(command.word)
+            return send_text(command.word, at_webchat=asker.at_webchat)
         case CommandName.MODEL if command.word == "list":
             return models_text(session.model if session else None, asker.agent_model, command.choices)
         case CommandName.MODEL:

@@ -44,7 +44,7 @@ class InboundUnits(Units):
             IdempotencyConflict: the key stands for something else.
             SessionIdReplaced: the session has another transcript by now.
         """
-        asker = Asker(standing=standing, agent_model=agent_model, judge=judge)
+        asker = Asker(standing=standing, agent_model=agent_model, judge=judge, at_webchat=True)
 
         def unit(tx: Tx) -> str:
             def do() -> str:
