@@ -8,7 +8,7 @@ import pytest
 
 from backchannel.cli.client import Place, _websocket_url
 from backchannel.cli.messages import show_message, text_of
-from backchannel.cli.output import Long, age, build_table, clean, console, until
+from backchannel.cli.output import Long, WordWrap, age, build_table, clean, console, until
 
 
 @pytest.mark.parametrize(
@@ -122,3 +122,19 @@ def test_long_texts_take_their_short_form_before_a_column_is_left_out(
         monkeypatch.setenv("COLUMNS", str(width))
         console().print(build_table(["key", "status", "name"], [row], spare=["name"]))
         assert capsys.readouterr().out.splitlines()[1].rstrip() == line
+
+
+@pytest.mark.parametrize("pieces", [["to see ", "what I ", "understand."], ["to see what I understand."]])
+def test_prose_is_wrapped_at_its_words_in_whatever_pieces_it_comes(pieces: list[str]) -> None:
+    wrap = WordWrap(16)
+
+    assert "".join(wrap.feed(piece) for piece in pieces) == "to see what I \nunderstand."
+
+
+def test_code_long_words_and_breaks_of_its_own_stay_as_they_are() -> None:
+    code = "```\nmake up ARGS=1 and more than fits\n```"
+
+    assert WordWrap(16).feed(code) == code
+    assert WordWrap(16).feed("a" * 40) == "a" * 40
+    assert WordWrap(16).feed("one two\nthree four five") == "one two\nthree four five"
+    assert WordWrap(8).feed("日本語 日本語") == "日本語 \n日本語"

@@ -10,7 +10,7 @@ import uuid
 
 from backchannel.cli.client import CallFailed, NoGateway, Payload
 from backchannel.cli.link import Link
-from backchannel.cli.output import Waiting, say, say_dim
+from backchannel.cli.output import Waiting, WordWrap, say, say_dim
 from backchannel.cli.waiting import wait_for_run
 from backchannel.core.control_words import is_control_word
 from backchannel.errors import GatewayError
@@ -30,6 +30,7 @@ class ReplyView:
         self._is_live = is_live
         self._shown = ""
         self._is_mid_line = False
+        self._wrap = WordWrap()
         self._waiting = Waiting("waiting for the reply")
 
     def hear(self, event: Payload) -> None:
@@ -57,7 +58,8 @@ class ReplyView:
         if not text.startswith(self._shown):
             self._break_line()
             self._shown = ""
-        say(text[len(self._shown) :], end="")
+        piece = text[len(self._shown) :]
+        say(self._wrap.feed(piece) if self._is_live else piece, end="")
         self._shown = text
         self._is_mid_line = not text.endswith("\n")
 
@@ -82,6 +84,7 @@ class ReplyView:
         if self._is_mid_line:
             say()
             self._is_mid_line = False
+        self._wrap = WordWrap()
 
 
 def ask(link: Link, session: str, text: str, view: ReplyView, run_id: str) -> Payload:

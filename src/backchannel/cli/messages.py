@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from backchannel.cli.client import Client, Payload
-from backchannel.cli.output import clock_time, is_terminal, say, say_dim, say_styled
+from backchannel.cli.output import WordWrap, clock_time, is_terminal, say, say_dim, say_styled
 from backchannel.core.messages import Message
 from backchannel.core.names import shown_name
 from backchannel.core.readable import text_for_people
@@ -86,6 +86,6 @@ def show_message(
     if is_terminal(sys.stdout):
         say_styled(who, end=" ", fg=_COLOURS.get(message["role"]), bold=True)
         say_dim(when)
-        say(text + "\n")
+        say(WordWrap().feed(text) + "\n")
     else:
         say(f"[{when}] {who}: {text}")

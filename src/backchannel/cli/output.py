@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import threading
 import time
@@ -32,6 +33,7 @@ PROSE = 16
 """The least room for prose, the last column of a table."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_PARTS = re.compile(r"\n|[^\S\n]+|\S+")
 _STYLES = {
     "ok": "green",
     "allowed": "green",
@@ -200,6 +202,36 @@ def one_line(text: str, most: int = 60) -> str:
     """Put a text on one line, and cut what is too long for a table."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
+
+
+class WordWrap:
+    """Wraps prose at its words as it comes, a piece at a time; what is between fences stays as it is."""
+
+    def __init__(self, width: int | None = None) -> None:
+        self._width = width or shutil.get_terminal_size().columns
+        self._column = 0
+        self._is_code = False
+        self._may_break = False
+
+    def feed(self, text: str) -> str:
+        """Give the next piece, with line breaks where a word would not fit. What was given before stays."""
+        return "".join(map(self._part, _PARTS.findall(text)))
+
+    def _part(self, part: str) -> str:
+        from rich.cells import cell_len
+
+        if part == "\n":
+            self._column, self._may_break = 0, False
+            return part
+        if self._column == 0 and part.startswith("```"):
+            self._is_code = not self._is_code
+        size = cell_len(part)
+        is_word = not part.isspace()
+        if is_word and self._may_break and not self._is_code and self._column + size > self._width:
+            self._column, part = 0, f"\n{part}"
+        self._column += size
+        self._may_break = not is_word
+        return part
 
 
 def counted(number: int, word: str) -> str:
