@@ -106,7 +106,12 @@ def _show_on_terminal(facts: dict[str, str], warnings: list[str], url: str, trie
     out.print()
     out.print("Try next, in another terminal:")
     width = max(len(command) for command, _ in tries)
+    has_room = width + max(len(what) for _, what in tries) + 6 <= out.width
     for command, what in tries:
-        out.print(Text.assemble("  ", (command.ljust(width), "green"), (f"  # {what}", "dim")), soft_wrap=True)
+        shown, remark = (command, "green"), (f"# {what}", "dim")
+        gap = " " * (width - len(command) + 2)
+        out.print(Text.assemble("  ", shown, gap, remark) if has_room else Text.assemble("  ", remark), soft_wrap=True)
+        if not has_room:  # a command keeps a line of its own, to be copied
+            out.print(Text.assemble("  ", shown), soft_wrap=True)
     out.print()
     out.print(Text("Ctrl-C stops it; what it has accepted goes on at the next start.", "dim"))
