@@ -19,8 +19,8 @@ pytestmark = pytest.mark.anyio
 
 def hold(session: Session) -> None:
     """Hold the loop, as a unit does that has too much to do."""
-    ends = time.monotonic() + 3 * BOUND_S
-    while time.monotonic() < ends:
+    ends = time.thread_time() + 3 * BOUND_S
+    while time.thread_time() < ends:
         pass
 
 

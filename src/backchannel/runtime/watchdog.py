@@ -21,6 +21,8 @@ BOUND_S = 0.1
 """How late the timer may come before the loop counts as held."""
 LONG_S = 5.0
 """A stall of this length is told by `status` too."""
+WARN_USED_S, WARN_LATE_S = 0.25, 2.0
+"""From when on it is a warning: so much work at a time, or nothing at all for so long. A busy machine is no reason."""
 QUIET_S = 5.0
 """There is at most one line in so much time."""
 
@@ -60,9 +62,13 @@ class Watchdog:
                 self.long_stall = (loop.time(), late_s)
             if loop.time() >= self._silent_until:
                 self._silent_until = loop.time() + QUIET_S
-                used_s = time.thread_time() - self._used_s
-                log.warning("the event loop was held", **_told(late_s, used_s, slowest), stalls=self.stalls)
+                self._tell(late_s, time.thread_time() - self._used_s, slowest)
         self._look_later(loop)
+
+    def _tell(self, late_s: float, used_s: float, slowest: tuple[float, str]) -> None:
+        is_bad = used_s > WARN_USED_S or late_s > WARN_LATE_S
+        tell = log.warning if is_bad else log.debug
+        tell("the event loop was held", **_told(late_s, used_s, slowest), stalls=self.stalls)
 
 
 def _told(late_s: float, used_s: float, slowest: tuple[float, str]) -> dict[str, float | str]:
