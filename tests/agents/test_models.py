@@ -10,8 +10,8 @@ import pytest
 
 from backchannel.agents.models import Models
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.config.schema import ModelCost, Provider
-from backchannel.config.schema import ProviderModel as ConfiguredModel
+from backchannel.config.schema import ModelCostSettings, ProviderSettings
+from backchannel.config.schema import ProviderModelSettings as ConfiguredModel
 from backchannel.core.contracts import Model, ModelReply, ModelRequest, Price
 from backchannel.core.messages import Message, Role, TextBlock, text_content
 from backchannel.errors import UnknownModel
@@ -20,8 +20,8 @@ from tests.support.stub_provider import Answer, StubProvider
 KEYS = {"ANTHROPIC_API_KEY": "k-anthropic", "OPENAI_API_KEY": "k-openai"}
 
 
-def own(base_url: str = "http://127.0.0.1:9/v1", **more: Any) -> Provider:
-    return Provider(**{"api": "openai", "base_url": base_url, **more})
+def own(base_url: str = "http://127.0.0.1:9/v1", **more: Any) -> ProviderSettings:
+    return ProviderSettings(**{"api": "openai", "base_url": base_url, **more})
 
 
 def refusal(models: Models, ref: str) -> str:
@@ -99,7 +99,7 @@ def test_unknown_models_have_a_sensible_window_and_no_price(ref: str, window: in
 
 
 def test_what_is_configured_wins_over_what_is_published() -> None:
-    entry = ConfiguredModel(id="claude-sonnet-4-6", context_window=5_000, cost=ModelCost(input=1, output=2))
+    entry = ConfiguredModel(id="claude-sonnet-4-6", context_window=5_000, cost=ModelCostSettings(input=1, output=2))
     model = Models({"anthropic": own(api="anthropic", models=(entry,))}, {}).get("anthropic/claude-sonnet-4-6")
     assert (model.context_window, model.price) == (5_000, Price(1.0, 2.0))
 
@@ -142,7 +142,7 @@ def test_a_model_with_a_bad_ref_is_not_registered() -> None:
 
 
 def test_the_list_tells_which_models_can_be_used() -> None:
-    listed = own(models=(ConfiguredModel(id="qwen3", context_window=9_000, cost=ModelCost(input=1, output=2)),))
+    listed = own(models=(ConfiguredModel(id="qwen3", context_window=9_000, cost=ModelCostSettings(input=1, output=2)),))
     models = Models({"acme": listed}, {"OPENAI_API_KEY": "k", "DEEPSEEK_API_KEY": "k"})
     models.register(ScriptedModel("scripted/mine", context_window=7))
     found = {info.ref: info for info in models.list()}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backchannel.config import config_from, load_config, locate
-from backchannel.config.schema_agents import Agent
+from backchannel.config.schema_agents import ListedAgentSettings
 from backchannel.core.keys import DmScope
 from backchannel.errors import ConfigError
 
@@ -153,7 +153,7 @@ def test_instructions_that_cannot_be_read_are_an_error_with_the_place(
 
 def test_a_mapping_is_checked_like_a_file(tmp_path: Path) -> None:
     config = config_from({"agents": {"list": ({"id": "a"},)}, "gateway": {"port": 0}}, state=tmp_path)
-    assert config.agents.list == (Agent(id="a", default=True),)
+    assert config.agents.list == (ListedAgentSettings(id="a", default=True),)
     assert config.state_dir == tmp_path
 
     with pytest.raises(ConfigError) as caught:

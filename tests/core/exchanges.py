@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from backchannel.config.schema import ExchangeLimits
+from backchannel.config.schema import ExchangeLimitSettings
 from backchannel.core.chain import Lineage
 from backchannel.core.exchange import open_exchange, step
 from backchannel.core.exchange_values import (
@@ -54,7 +54,7 @@ def request(**given: Any) -> SendRequest:
 
 def opened(max_turns: int = 2, **given: Any) -> Exchange:
     """Begin an exchange."""
-    result = open_exchange(request(**given), (), ExchangeLimits(max_ping_pong_turns=max_turns))
+    result = open_exchange(request(**given), (), ExchangeLimitSettings(max_ping_pong_turns=max_turns))
     assert not isinstance(result, Refused)
     return result[0]
 

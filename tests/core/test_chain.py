@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.config.schema import ExchangeLimits
+from backchannel.config.schema import ExchangeLimitSettings
 from backchannel.core.chain import MAX_CHAIN_RUNS, MAX_HOPS, Lineage, go_on, may_go_on, path_at, show_path
 from backchannel.core.runs import Chain
 
-LIMITS = ExchangeLimits(max_hops=3, max_chain_runs=10)
+LIMITS = ExchangeLimitSettings(max_hops=3, max_chain_runs=10)
 
 
 def lineage(hop: int, runs: int = 1) -> Lineage:
@@ -28,7 +28,7 @@ def test_a_chain_has_as_many_runs_as_are_set(runs: int, allowed: bool) -> None:
 
 
 def test_what_comes_from_outside_starts_a_chain_of_its_own() -> None:
-    assert may_go_on(None, "next", ExchangeLimits(max_hops=1, max_chain_runs=1)).allowed
+    assert may_go_on(None, "next", ExchangeLimitSettings(max_hops=1, max_chain_runs=1)).allowed
     assert go_on(None, "next", "r1") == (Chain("r1", 0), ("next",))
 
 
@@ -60,7 +60,7 @@ def test_a_very_long_path_is_shown_without_its_middle() -> None:
 
 @given(st.integers(1, 12), st.integers(1, 40))
 def test_a_chain_that_always_goes_on_is_stopped_by_the_lower_limit(max_hops: int, max_runs: int) -> None:
-    limits = ExchangeLimits(max_hops=max_hops, max_chain_runs=max_runs)
+    limits = ExchangeLimitSettings(max_hops=max_hops, max_chain_runs=max_runs)
     here, runs = Lineage(chain=Chain("cause"), path=("s0",), runs=1), 1
     while may_go_on(here, f"s{runs}", limits).allowed:
         chain, path = go_on(here, f"s{runs}", "unused")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from backchannel.config.schema import ExchangeLimits
+from backchannel.config.schema import ExchangeLimitSettings
 from backchannel.core.chain import Lineage
 from backchannel.core.exchange import open_exchange, step, why_not_retried
 from backchannel.core.exchange_values import (
@@ -282,12 +282,12 @@ def test_the_table_names_only_states_and_events_there_are() -> None:
 
 
 def open_with(turns: int = 5, hops: int = 8, runs: int = 100, waits: tuple[Wait, ...] = (), **given: object) -> object:
-    limits = ExchangeLimits(max_ping_pong_turns=turns, max_hops=hops, max_chain_runs=runs)
+    limits = ExchangeLimitSettings(max_ping_pong_turns=turns, max_hops=hops, max_chain_runs=runs)
     return open_exchange(request(**given), waits, limits)
 
 
 def test_an_accepted_send_is_one_run_on_the_target_one_hop_further() -> None:
-    result = open_exchange(request(), (), ExchangeLimits())
+    result = open_exchange(request(), (), ExchangeLimitSettings())
     assert isinstance(result, tuple)
     exchange, (run,) = result
     assert isinstance(run, QueueRun)
@@ -302,7 +302,7 @@ def test_an_accepted_send_is_one_run_on_the_target_one_hop_further() -> None:
 
 
 def test_an_operators_message_is_not_said_to_come_from_a_session() -> None:
-    result = open_exchange(request(requester=None, call_id=None, origin=None), (), ExchangeLimits())
+    result = open_exchange(request(requester=None, call_id=None, origin=None), (), ExchangeLimitSettings())
     assert isinstance(result, tuple)
     exchange, (run,) = result
     assert isinstance(run, QueueRun)
@@ -566,7 +566,7 @@ def test_a_session_that_is_both_sides_cancels_as_the_target() -> None:
 
 def test_keys_are_shown_as_they_can_be_written() -> None:
     main = replace(A, key=parse("agent:main:global"), shown="agent:main:main")
-    result = open_exchange(request(requester=main, origin=None), (), ExchangeLimits())
+    result = open_exchange(request(requester=main, origin=None), (), ExchangeLimitSettings())
     assert isinstance(result, tuple)
     (run,) = result[1]
     assert isinstance(run, QueueRun)

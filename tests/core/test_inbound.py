@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.config.schema_doors import Binding, BindingMatch, Channel
+from backchannel.config.schema_doors import BindingMatchSettings, BindingSettings, ChannelSettings
 from backchannel.core.commands import Command, CommandName, CommandReply, Standing
 from backchannel.core.inbound import (
     MAX_AGE_MS,
@@ -177,8 +177,10 @@ def test_with_the_global_scope_direct_chats_are_one_session_and_groups_are_not()
     assert str(route(read(chatType="group"), routing).key) == "agent:main:telegram:group:c1"
 
 
-def bind(agent: str, channel: str, account: str | None = None, chat: str | None = None) -> Binding:
-    return Binding(match=BindingMatch(channel=channel, account_id=account, chat_id=chat), agent_id=agent)
+def bind(agent: str, channel: str, account: str | None = None, chat: str | None = None) -> BindingSettings:
+    return BindingSettings(
+        match=BindingMatchSettings(channel=channel, account_id=account, chat_id=chat), agent_id=agent
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,7 +198,7 @@ def bind(agent: str, channel: str, account: str | None = None, chat: str | None 
         ([bind("a", "telegram"), bind("b", "telegram", "work", "C1")], "a"),
     ],
 )
-def test_the_first_binding_that_matches_chooses_the_agent(bindings: list[Binding], agent: str) -> None:
+def test_the_first_binding_that_matches_chooses_the_agent(bindings: list[BindingSettings], agent: str) -> None:
     routed = route(read(accountId="work"), Routing(KeyScheme(), bindings=bindings))
     assert (routed.agent, routed.key) == (agent, SessionKey.of(agent, "main"))
 
@@ -246,9 +248,9 @@ ALLOWED = SendDecision(True, "no rule denies")
 DENIED = SendDecision(False, "rules[0] denies", "session.sendPolicy.rules[0]")
 
 
-def channel(**settings: Any) -> Channel:
+def channel(**settings: Any) -> ChannelSettings:
     needed = {"adapter": "bridge", "url": "http://localhost", "secret": "s" * 16}
-    return Channel(**(needed | {"allow_from": ("Bob",), "owners": ("Olga",)} | settings))
+    return ChannelSettings(**(needed | {"allow_from": ("Bob",), "owners": ("Olga",)} | settings))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.config.schema import PolicyMatch, PolicyRule, SendPolicy
+from backchannel.config.schema import PolicyMatchSettings, PolicyRuleSettings, SendPolicySettings
 from backchannel.core.keys import ChatType, KeyScheme, SessionKey
 from backchannel.core.send_policy import Destination, is_about, may_send
 
@@ -18,12 +18,14 @@ GROUP = Destination.of(parse("agent:main:discord:group:42"), SCHEME)
 MAIN = Destination.of(parse("agent:main:main"), SCHEME, channel="telegram")
 
 
-def rule(action: str, channel: str | None = None, type: str | None = None, prefix: str | None = None) -> PolicyRule:
-    match = PolicyMatch(channel=channel, chat_type=ChatType(type) if type else None, key_prefix=prefix)
-    return PolicyRule(match=match, action=action)  # type: ignore[arg-type]  # parametrised
+def rule(
+    action: str, channel: str | None = None, type: str | None = None, prefix: str | None = None
+) -> PolicyRuleSettings:
+    match = PolicyMatchSettings(channel=channel, chat_type=ChatType(type) if type else None, key_prefix=prefix)
+    return PolicyRuleSettings(match=match, action=action)  # type: ignore[arg-type]  # parametrised
 
 
-DENY_GROUPS = SendPolicy(rules=(rule("deny", "discord", "group"),))
+DENY_GROUPS = SendPolicySettings(rules=(rule("deny", "discord", "group"),))
 
 
 # What a rule is about: rule × channel × chat type
@@ -134,7 +136,7 @@ def test_the_override_decides_then_a_deny_then_an_allow_then_the_default(
         expected, decided_by = True, f"session.sendPolicy.rules[{RULES[rules].index(ALLOW)}]"
     else:
         expected, decided_by = default == "allow", "session.sendPolicy.default"
-    policy = SendPolicy(rules=tuple(RULES[rules]), default=default)  # type: ignore[arg-type]  # parametrised
+    policy = SendPolicySettings(rules=tuple(RULES[rules]), default=default)  # type: ignore[arg-type]  # parametrised
 
     decision = may_send(policy, GROUP, override)
 
@@ -158,23 +160,27 @@ def test_what_no_rule_and_no_default_decides_is_allowed() -> None:
     ("policy", "override", "begins"),
     [
         (DENY_GROUPS, None, 'session.sendPolicy.rules[0] (channel "discord", chatType "group") denies; the session\'s'),
-        (SendPolicy(rules=(rule("allow"),)), None, "session.sendPolicy.rules[0] (everything) allows"),
-        (SendPolicy(default="deny"), None, 'no rule matches, and session.sendPolicy.default is "deny" ("allow" would'),
-        (SendPolicy(), None, 'no rule denies, and session.sendPolicy.default is "allow"'),
-        (SendPolicy(), "deny", 'the session\'s own sendPolicy is "deny" ("allow", or null to follow the rules'),
+        (SendPolicySettings(rules=(rule("allow"),)), None, "session.sendPolicy.rules[0] (everything) allows"),
+        (
+            SendPolicySettings(default="deny"),
+            None,
+            'no rule matches, and session.sendPolicy.default is "deny" ("allow" would',
+        ),
+        (SendPolicySettings(), None, 'no rule denies, and session.sendPolicy.default is "allow"'),
+        (SendPolicySettings(), "deny", 'the session\'s own sendPolicy is "deny" ("allow", or null to follow the rules'),
         (DENY_GROUPS, "allow", 'the session\'s own sendPolicy is "allow"'),
     ],
 )
-def test_a_decision_names_the_rule_that_made_it(policy: SendPolicy, override: str | None, begins: str) -> None:
+def test_a_decision_names_the_rule_that_made_it(policy: SendPolicySettings, override: str | None, begins: str) -> None:
     assert may_send(policy, GROUP, override).reason.startswith(begins)
 
 
 def test_an_override_that_is_no_known_word_stops_the_message() -> None:
-    assert not may_send(SendPolicy(), GROUP, "off").allowed
+    assert not may_send(SendPolicySettings(), GROUP, "off").allowed
 
 
 def test_in_shadow_a_denied_message_passes_and_is_told() -> None:
-    policy = SendPolicy(rules=DENY_GROUPS.rules, shadow=True)
+    policy = SendPolicySettings(rules=DENY_GROUPS.rules, shadow=True)
     decision = may_send(policy, GROUP)
     assert (decision.allowed, decision.would_deny, decision.rule) == (True, True, "session.sendPolicy.rules[0]")
     assert decision.reason.startswith("session.sendPolicy.shadow is true; without it: session.sendPolicy.rules[0] (ch")
@@ -193,10 +199,10 @@ overrides = st.sampled_from([None, "allow", "deny"])
 
 @given(st.lists(rules, max_size=5), st.sampled_from(["allow", "deny"]), places, overrides)
 def test_the_order_of_rules_never_matters_and_shadow_blocks_nothing(
-    written: list[PolicyRule], default: str, place: Destination, override: str | None
+    written: list[PolicyRuleSettings], default: str, place: Destination, override: str | None
 ) -> None:
-    def decide(rules: list[PolicyRule], *, shadow: bool) -> tuple[bool, bool]:
-        policy = SendPolicy(rules=tuple(rules), default=default, shadow=shadow)  # type: ignore[arg-type]  # generated
+    def decide(rules: list[PolicyRuleSettings], *, shadow: bool) -> tuple[bool, bool]:
+        policy = SendPolicySettings(rules=tuple(rules), default=default, shadow=shadow)  # type: ignore[arg-type]  # generated
         decision = may_send(policy, place, override)
         assert decision.rule
         return decision.allowed, decision.would_deny

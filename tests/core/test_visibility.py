@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from backchannel.config.agents import agent
 from backchannel.config.schema import Config
-from backchannel.config.schema_agents import Agent, Agents, AgentToAgent, AgentTools, Sandbox, SessionTools
+from backchannel.config.schema_agents import (
+    AgentsSettings,
+    AgentToAgentSettings,
+    AgentToolSettings,
+    ListedAgentSettings,
+    SandboxSettings,
+    SessionToolSettings,
+)
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.patterns import matches
 from backchannel.core.visibility import (
@@ -31,7 +38,7 @@ from backchannel.core.visibility import (
 
 parse = SessionKey.parse
 CALLER = parse("agent:main:telegram:group:42")
-OPEN = AgentToAgent(enabled=True, allow=("main", "ops*"))
+OPEN = AgentToAgentSettings(enabled=True, allow=("main", "ops*"))
 
 OWN = (CALLER, None)
 SPAWNED = (parse("agent:main:subagent:1"), str(CALLER))
@@ -94,7 +101,7 @@ rests = st.sampled_from(["main", "cron:a", "telegram:group:1", "subagent:1", "su
 keys = st.builds(lambda agent, rest: parse(f"agent:{agent}:{rest}"), agents, rests)
 patterns = st.sampled_from(["*", "main", "OPS*", "*-eu", "re*ch", "closed", ""])
 talks = st.builds(
-    AgentToAgent,
+    AgentToAgentSettings,
     enabled=st.booleans(),
     allow=st.none() | st.lists(patterns, max_size=3).map(tuple),
 )
@@ -225,7 +232,7 @@ def test_a_sandboxed_caller_is_told_its_settings_and_nothing_of_the_target() -> 
 def test_agents_may_talk_when_both_match(
     enabled: bool, allow: tuple[str, ...] | None, one: str, other: str, expected: bool
 ) -> None:
-    talk = AgentToAgent(enabled=enabled, allow=allow)
+    talk = AgentToAgentSettings(enabled=enabled, allow=allow)
     assert may_talk(one, other, talk).allowed is expected
     assert may_talk(other, one, talk).allowed is expected
 
@@ -233,19 +240,19 @@ def test_agents_may_talk_when_both_match(
 @pytest.mark.parametrize(
     ("mode", "sandboxed", "talk", "restricted"),
     [
-        (Mode.AGENT, False, AgentToAgent(enabled=True), True),
-        (Mode.ALL, False, AgentToAgent(), True),
-        (Mode.ALL, False, AgentToAgent(enabled=True), False),
-        (Mode.ALL, False, AgentToAgent(enabled=True, allow=("main", "*")), False),
-        (Mode.ALL, False, AgentToAgent(enabled=True, allow=("main", "o*")), True),
-        (Mode.ALL, False, AgentToAgent(enabled=True, allow=tuple(AGENTS)), False),
-        (Mode.ALL, False, AgentToAgent(enabled=False, allow=tuple(AGENTS)), True),
-        (Mode.ALL, False, AgentToAgent(enabled=True, allow=()), True),
-        (Mode.ALL, True, AgentToAgent(enabled=True), True),
+        (Mode.AGENT, False, AgentToAgentSettings(enabled=True), True),
+        (Mode.ALL, False, AgentToAgentSettings(), True),
+        (Mode.ALL, False, AgentToAgentSettings(enabled=True), False),
+        (Mode.ALL, False, AgentToAgentSettings(enabled=True, allow=("main", "*")), False),
+        (Mode.ALL, False, AgentToAgentSettings(enabled=True, allow=("main", "o*")), True),
+        (Mode.ALL, False, AgentToAgentSettings(enabled=True, allow=tuple(AGENTS)), False),
+        (Mode.ALL, False, AgentToAgentSettings(enabled=False, allow=tuple(AGENTS)), True),
+        (Mode.ALL, False, AgentToAgentSettings(enabled=True, allow=()), True),
+        (Mode.ALL, True, AgentToAgentSettings(enabled=True), True),
     ],
 )
 def test_a_view_is_restricted_when_it_could_hide_something(
-    mode: Mode, sandboxed: bool, talk: AgentToAgent, restricted: bool
+    mode: Mode, sandboxed: bool, talk: AgentToAgentSettings, restricted: bool
 ) -> None:
     assert is_restricted(Viewer(CALLER, mode, sandboxed, sandboxed, talk), AGENTS) is restricted
 
@@ -273,10 +280,10 @@ def test_the_mode_and_the_main_key_decide_whether_a_session_is_sandboxed(
 
 
 def test_a_viewer_joins_a_session_and_its_agents_settings() -> None:
-    sandbox = Sandbox(mode="non-main", session_tools_visibility="spawned")
-    tools = AgentTools(sessions=SessionTools(visibility="all"))
-    listed = (Agent(id="main", default=True, sandbox=sandbox, tools=tools),)
-    config = Config(state_dir=Path("unused"), agents=Agents(list=listed))
+    sandbox = SandboxSettings(mode="non-main", session_tools_visibility="spawned")
+    tools = AgentToolSettings(sessions=SessionToolSettings(visibility="all"))
+    listed = (ListedAgentSettings(id="main", default=True, sandbox=sandbox, tools=tools),)
+    config = Config(state_dir=Path("unused"), agents=AgentsSettings(list=listed))
     settings, scheme, talk = agent(config, "main"), KeyScheme(main_key="home"), config.tools.agent_to_agent
 
     group = Viewer.of(CALLER, scheme, settings, talk)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from backchannel.config.schema_doors import Auth, GatewaySettings
+from backchannel.config.schema_doors import AuthSettings, GatewaySettings
 from backchannel.errors import Forbidden, InvalidRequest, SlowDown, StartupError, Unauthorized
 from backchannel.gateway.auth import (
     MAX_WRONG_REMEMBERED,
@@ -311,7 +311,7 @@ class TestBinding:
     def test_anything_else_does(self, host: str) -> None:
         with pytest.raises(StartupError, match="BACKCHANNEL_TOKEN"):
             check_bind(GatewaySettings(host=host))
-        check_bind(GatewaySettings(host=host, auth=Auth(token="mine")))
+        check_bind(GatewaySettings(host=host, auth=AuthSettings(token="mine")))
 
 
 class TestDoorkeeper:

@@ -22,7 +22,7 @@ from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuth
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
-from backchannel.config.schema_doors import OAuth
+from backchannel.config.schema_doors import OAuthSettings
 from backchannel.errors import Unavailable
 from backchannel.gateway.oauth import FETCH_PAUSE_S, KEYS_LIVE_S, Issuer
 from tests.support.clocks import HandClock
@@ -234,7 +234,7 @@ async def clock(anyio_backend: str) -> HandClock:
 
 
 def reader(issuer: StubIssuer, clock: HandClock, **settings: Any) -> Issuer:
-    return Issuer(OAuth(issuer=issuer.url, **settings), AUDIENCE, clock)
+    return Issuer(OAuthSettings(issuer=issuer.url, **settings), AUDIENCE, clock)
 
 
 async def test_keys_are_fetched_once_and_again_for_a_new_one(issuer: StubIssuer, clock: HandClock) -> None:
@@ -281,7 +281,7 @@ async def test_an_issuer_that_does_not_answer_is_no_wrong_token(
 
 async def test_an_issuer_that_hangs_is_not_waited_for(issuer: StubIssuer, clock: HandClock) -> None:
     issuer.hangs = asyncio.Event()
-    tokens = Issuer(OAuth(issuer=issuer.url), AUDIENCE, clock, fetch_s=0.05)
+    tokens = Issuer(OAuthSettings(issuer=issuer.url), AUDIENCE, clock, fetch_s=0.05)
     async with asyncio.timeout(10):
         with pytest.raises(Unavailable):
             await tokens.find(issuer.token())

@@ -25,7 +25,7 @@ from backchannel.agents.services import (
     published,
     published_price,
 )
-from backchannel.config.schema import Provider
+from backchannel.config.schema import ProviderSettings
 from backchannel.core.contracts import Model, Price
 from backchannel.errors import ModelUnusable, UnknownModel
 
@@ -53,7 +53,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 class Models:
     """The models of the process."""
 
-    def __init__(self, providers: Mapping[str, Provider], env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, providers: Mapping[str, ProviderSettings], env: Mapping[str, str] | None = None) -> None:
         """Make the registry from `models.providers` and the environment (the process's own, if none is given)."""
         self._providers = dict(providers)
         self._env = os.environ if env is None else env

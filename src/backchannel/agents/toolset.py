@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from backchannel.agents.registry import Agents
-from backchannel.config.schema_agents import ToolNames
+from backchannel.config.schema_agents import ToolNameSettings
 from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import text_content
@@ -28,7 +28,7 @@ ToolEffects = Literal["none", "outside"]
 class Tools:
     """All registered tools; `of` names those that one agent has in one session."""
 
-    def __init__(self, agents: Agents, scheme: KeyScheme, for_subagents: ToolNames) -> None:
+    def __init__(self, agents: Agents, scheme: KeyScheme, for_subagents: ToolNameSettings) -> None:
         self._agents = agents
         self._scheme = scheme
         self._for_subagents = for_subagents

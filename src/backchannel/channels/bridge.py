@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from backchannel.config.schema_doors import Channel as ChannelSettings
+from backchannel.config.schema_doors import ChannelSettings
 from backchannel.core.channels import (
     DEFAULT_ACCOUNT,
     ChannelBusy,

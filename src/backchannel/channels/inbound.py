@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backchannel.channels.bridge import is_signed
-from backchannel.config.schema_doors import Channel as ChannelSettings
+from backchannel.config.schema_doors import ChannelSettings
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.commands import Command, CommandName, CommandReply, Standing, may_use
 from backchannel.core.inbound import Admission, InboundEvent, Routing, Verdict, admit, parse_event, route

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from backchannel.config.findings import nearest
 from backchannel.config.schema import Config, ConfigFile
 from backchannel.config.schema_agents import (
-    Agent,
-    AgentSubagents,
-    InstructionsFile,
+    AgentSubagentSettings,
+    InstructionsFileSettings,
+    ListedAgentSettings,
     SandboxMode,
     SandboxVisibility,
     ThinkingLevel,
@@ -27,7 +27,7 @@ from backchannel.errors import UnknownAgent
 
 ANY = "*"
 
-_S = TypeVar("_S", bound=AgentSubagents)
+_S = TypeVar("_S", bound=AgentSubagentSettings)
 _T = TypeVar("_T")
 
 
@@ -101,7 +101,7 @@ def first(*values: _T | None) -> _T | None:
 
 def complete(file: ConfigFile) -> ConfigFile:
     """Fill in what a checked file leaves open: an agent, a default one, ids in their one spelling."""
-    agents = file.agents.list or (Agent(id="main"),)
+    agents = file.agents.list or (ListedAgentSettings(id="main"),)
     chosen = next((index for index, agent in enumerate(agents) if agent.default), 0)
     listed = tuple(
         replace(
@@ -133,7 +133,7 @@ def _normalised(subagents: _S) -> _S:
     return replace(subagents, allow_agents=ids)
 
 
-def _find(config: Config, agent_id: str) -> Agent:
+def _find(config: Config, agent_id: str) -> ListedAgentSettings:
     wanted = normalise_agent_id(agent_id)
     known = {agent.id: agent for agent in config.agents.list}
     if wanted in known:
@@ -143,6 +143,6 @@ def _find(config: Config, agent_id: str) -> Agent:
     raise UnknownAgent(f"no agent is called {wanted!r} ({hint})")
 
 
-def _text(instructions: str | InstructionsFile | None) -> str | None:
+def _text(instructions: str | InstructionsFileSettings | None) -> str | None:
     # A file was replaced by its text when the configuration was loaded.
     return instructions if isinstance(instructions, str) else None

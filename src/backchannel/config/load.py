@@ -24,7 +24,7 @@ from backchannel.config.environment import OVERRIDES, override, overrides, subst
 from backchannel.config.findings import Finding, SettingPath, config_error, show_path
 from backchannel.config.locations import locate
 from backchannel.config.schema import Config, ConfigFile
-from backchannel.config.schema_agents import InstructionsFile
+from backchannel.config.schema_agents import InstructionsFileSettings
 from backchannel.config.source import Source, load_source, source_from
 from backchannel.config.validation import check_shape
 from backchannel.errors import ConfigError
@@ -166,8 +166,8 @@ class _Reading:
         """Put the texts of instruction files in their place."""
         problems: list[Finding] = []
 
-        def read(instructions: str | InstructionsFile | None, path: SettingPath) -> str | None:
-            if not isinstance(instructions, InstructionsFile):
+        def read(instructions: str | InstructionsFileSettings | None, path: SettingPath) -> str | None:
+            if not isinstance(instructions, InstructionsFileSettings):
                 return instructions
             try:
                 return _load_instructions(self.base_dir / Path(instructions.file).expanduser())

@@ -14,8 +14,14 @@ from msgspec import Meta, field
 
 from backchannel.config.base import AtLeastOne, Settings, secret, setting
 from backchannel.config.findings import Finding
-from backchannel.config.schema_agents import Agents, Tools
-from backchannel.config.schema_doors import Binding, Channel, Cron, GatewaySettings, Hooks
+from backchannel.config.schema_agents import AgentsSettings, ToolsSettings
+from backchannel.config.schema_doors import (
+    BindingSettings,
+    ChannelSettings,
+    CronSettings,
+    GatewaySettings,
+    HookSettings,
+)
 from backchannel.core.keys import ChatType, DmScope, KeyScheme
 
 Scope: TypeAlias = Literal["per-sender", "global"]
@@ -23,7 +29,7 @@ PolicyAction: TypeAlias = Literal["allow", "deny"]
 ModelApi: TypeAlias = Literal["openai", "anthropic"]
 
 
-class PolicyMatch(Settings, frozen=True, kw_only=True):
+class PolicyMatchSettings(Settings, frozen=True, kw_only=True):
     """What a rule is about; all given must match, none is everything."""
 
     channel: Annotated[str | None, setting("The channel's name.")] = None
@@ -31,24 +37,24 @@ class PolicyMatch(Settings, frozen=True, kw_only=True):
     key_prefix: Annotated[str | None, setting("How the session key begins, with or without `agent:<id>:`.")] = None
 
 
-class PolicyRule(Settings, frozen=True, kw_only=True):
+class PolicyRuleSettings(Settings, frozen=True, kw_only=True):
     """One rule of the send policy."""
 
-    match: Annotated[PolicyMatch, setting("What the rule is about. Empty: everything.")] = PolicyMatch()
+    match: Annotated[PolicyMatchSettings, setting("What the rule is about. Empty: everything.")] = PolicyMatchSettings()
     action: Annotated[PolicyAction, setting("What it says.")]
 
 
-class SendPolicy(Settings, frozen=True, kw_only=True):
+class SendPolicySettings(Settings, frozen=True, kw_only=True):
     """What may be sent where."""
 
     rules: Annotated[
-        tuple[PolicyRule, ...], setting("A matching deny wins over a matching allow, whatever their order.")
+        tuple[PolicyRuleSettings, ...], setting("A matching deny wins over a matching allow, whatever their order.")
     ] = ()
     default: Annotated[PolicyAction, setting("What holds when no rule matches.")] = "allow"
     shadow: Annotated[bool, setting("Count and log what would be blocked, and block nothing.")] = False
 
 
-class ExchangeLimits(Settings, frozen=True, kw_only=True):
+class ExchangeLimitSettings(Settings, frozen=True, kw_only=True):
     """How far sessions may talk to each other before they are stopped."""
 
     max_ping_pong_turns: Annotated[int, setting("Reply-back turns after a send.", ge=0, le=5)] = 5
@@ -56,7 +62,7 @@ class ExchangeLimits(Settings, frozen=True, kw_only=True):
     max_chain_runs: Annotated[int, setting("Runs in all from one cause.", ge=1)] = 100
 
 
-class Session(Settings, frozen=True, kw_only=True):
+class SessionSettings(Settings, frozen=True, kw_only=True):
     """How conversations become sessions."""
 
     main_key: Annotated[
@@ -77,8 +83,8 @@ class Session(Settings, frozen=True, kw_only=True):
         dict[str, tuple[str, ...]],
         setting('Joins one person\'s ids: `{ alice: ["telegram:123", "discord:987"] }`.'),
     ] = field(default_factory=dict)
-    agent_to_agent: Annotated[ExchangeLimits, setting("How far sessions may talk.")] = ExchangeLimits()
-    send_policy: Annotated[SendPolicy, setting("What may be sent where.")] = SendPolicy()
+    agent_to_agent: Annotated[ExchangeLimitSettings, setting("How far sessions may talk.")] = ExchangeLimitSettings()
+    send_policy: Annotated[SendPolicySettings, setting("What may be sent where.")] = SendPolicySettings()
 
 
 class MessageSettings(Settings, frozen=True, kw_only=True):
@@ -89,7 +95,7 @@ class MessageSettings(Settings, frozen=True, kw_only=True):
     ] = True
 
 
-class Database(Settings, frozen=True, kw_only=True):
+class DatabaseSettings(Settings, frozen=True, kw_only=True):
     """Where everything is stored."""
 
     url: Annotated[
@@ -101,7 +107,7 @@ class Database(Settings, frozen=True, kw_only=True):
     ] = None
 
 
-class Transcripts(Settings, frozen=True, kw_only=True):
+class TranscriptSettings(Settings, frozen=True, kw_only=True):
     """The transcript files beside the database."""
 
     files: Annotated[
@@ -110,51 +116,57 @@ class Transcripts(Settings, frozen=True, kw_only=True):
     ] = None
 
 
-class ModelCost(Settings, frozen=True, kw_only=True):
+class ModelCostSettings(Settings, frozen=True, kw_only=True):
     """What a model costs, in dollars per million tokens."""
 
     input: Annotated[float, setting("A million input tokens.", ge=0)]
     output: Annotated[float, setting("A million output tokens.", ge=0)]
 
 
-class ProviderModel(Settings, frozen=True, kw_only=True):
+class ProviderModelSettings(Settings, frozen=True, kw_only=True):
     """One model of an own endpoint."""
 
     id: Annotated[str, setting("Its name at the endpoint.", min_length=1)]
     context_window: Annotated[AtLeastOne | None, setting("Its context window in tokens.")] = None
-    cost: Annotated[ModelCost | None, setting("What it costs, in dollars per million tokens.")] = None
+    cost: Annotated[ModelCostSettings | None, setting("What it costs, in dollars per million tokens.")] = None
 
 
-class Provider(Settings, frozen=True, kw_only=True):
+class ProviderSettings(Settings, frozen=True, kw_only=True):
     """An endpoint of your own; its models are `<name>/<model>`."""
 
     api: Annotated[ModelApi, setting("The wire format it speaks.")]
     base_url: Annotated[str, setting("Where it is, `http://…` or `https://…`.", pattern=r"^https?://\S+$")]
     api_key: Annotated[str | None, secret("Its key. Unset: none is sent.")] = None
-    models: Annotated[tuple[ProviderModel, ...] | None, setting("Its models. Given: only these are valid.")] = None
+    models: Annotated[tuple[ProviderModelSettings, ...] | None, setting("Its models. Given: only these are valid.")] = (
+        None
+    )
 
 
-class Models(Settings, frozen=True, kw_only=True):
+class ModelsSettings(Settings, frozen=True, kw_only=True):
     """Where models are found besides the well-known providers."""
 
-    providers: Annotated[dict[str, Provider], setting("Endpoints of your own, by name.")] = field(default_factory=dict)
+    providers: Annotated[dict[str, ProviderSettings], setting("Endpoints of your own, by name.")] = field(
+        default_factory=dict
+    )
 
 
 class ConfigFile(Settings, frozen=True, kw_only=True):
     """The configuration file."""
 
-    session: Annotated[Session, setting("How conversations become sessions.")] = Session()
+    session: Annotated[SessionSettings, setting("How conversations become sessions.")] = SessionSettings()
     messages: Annotated[MessageSettings, setting("What people are told.")] = MessageSettings()
-    agents: Annotated[Agents, setting("The agents.")] = Agents()
-    tools: Annotated[Tools, setting("The tools of all agents.")] = Tools()
-    models: Annotated[Models, setting("Where models are found.")] = Models()
+    agents: Annotated[AgentsSettings, setting("The agents.")] = AgentsSettings()
+    tools: Annotated[ToolsSettings, setting("The tools of all agents.")] = ToolsSettings()
+    models: Annotated[ModelsSettings, setting("Where models are found.")] = ModelsSettings()
     gateway: Annotated[GatewaySettings, setting("Where the gateway listens.")] = GatewaySettings()
-    database: Annotated[Database, setting("Where everything is stored.")] = Database()
-    transcripts: Annotated[Transcripts, setting("The transcript files.")] = Transcripts()
-    channels: Annotated[dict[str, Channel], setting("The chat channels, by name.")] = field(default_factory=dict)
-    bindings: Annotated[tuple[Binding, ...], setting("Which agent answers where; the first match counts.")] = ()
-    cron: Annotated[Cron, setting("Messages sent by the clock.")] = Cron()
-    hooks: Annotated[Hooks, setting("Messages posted to `/hooks`.")] = Hooks()
+    database: Annotated[DatabaseSettings, setting("Where everything is stored.")] = DatabaseSettings()
+    transcripts: Annotated[TranscriptSettings, setting("The transcript files.")] = TranscriptSettings()
+    channels: Annotated[dict[str, ChannelSettings], setting("The chat channels, by name.")] = field(
+        default_factory=dict
+    )
+    bindings: Annotated[tuple[BindingSettings, ...], setting("Which agent answers where; the first match counts.")] = ()
+    cron: Annotated[CronSettings, setting("Messages sent by the clock.")] = CronSettings()
+    hooks: Annotated[HookSettings, setting("Messages posted to `/hooks`.")] = HookSettings()
 
 
 class DefaultModel(NamedTuple):

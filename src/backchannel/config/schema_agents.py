@@ -15,13 +15,13 @@ AnnounceMode: TypeAlias = Literal["post", "wake"]
 Names: TypeAlias = tuple[str, ...]
 
 
-class InstructionsFile(Settings, frozen=True, kw_only=True):
+class InstructionsFileSettings(Settings, frozen=True, kw_only=True):
     """Instructions that are kept in a file of their own."""
 
     file: Annotated[str, setting("The file's path, relative to the configuration file. Read at start.", min_length=1)]
 
 
-class Sandbox(Settings, frozen=True, kw_only=True):
+class SandboxSettings(Settings, frozen=True, kw_only=True):
     """Which sessions run sandboxed, and what those may see."""
 
     mode: Annotated[
@@ -37,7 +37,7 @@ class Sandbox(Settings, frozen=True, kw_only=True):
     ] = None
 
 
-class SessionTools(Settings, frozen=True, kw_only=True):
+class SessionToolSettings(Settings, frozen=True, kw_only=True):
     """What the session tools may reach."""
 
     visibility: Annotated[
@@ -50,7 +50,7 @@ class SessionTools(Settings, frozen=True, kw_only=True):
     ] = None
 
 
-class AgentTools(Settings, frozen=True, kw_only=True):
+class AgentToolSettings(Settings, frozen=True, kw_only=True):
     """The tools of one agent."""
 
     allow: Annotated[
@@ -58,10 +58,10 @@ class AgentTools(Settings, frozen=True, kw_only=True):
         setting("Only these tools. `*` is a wildcard, `group:sessions` names the session tools."),
     ] = None
     deny: Annotated[Names | None, setting("Never these tools; wins over `allow`, and adds to `tools.deny`.")] = None
-    sessions: Annotated[SessionTools, setting("What the session tools may reach.")] = SessionTools()
+    sessions: Annotated[SessionToolSettings, setting("What the session tools may reach.")] = SessionToolSettings()
 
 
-class AgentSubagents(Settings, frozen=True, kw_only=True):
+class AgentSubagentSettings(Settings, frozen=True, kw_only=True):
     """What one agent may spawn."""
 
     allow_agents: Annotated[
@@ -73,7 +73,7 @@ class AgentSubagents(Settings, frozen=True, kw_only=True):
     ] = None
 
 
-class SubagentDefaults(AgentSubagents, frozen=True, kw_only=True):
+class SubagentSettings(AgentSubagentSettings, frozen=True, kw_only=True):
     """How sub-agents run, for all agents."""
 
     max_concurrent: Annotated[int, setting("Sub-agent runs at the same time in one process.", ge=1, le=10_000)] = 8
@@ -92,13 +92,13 @@ class SubagentDefaults(AgentSubagents, frozen=True, kw_only=True):
     max_children: Annotated[int, setting("Unsettled sub-agents per requester.", ge=0, le=10_000)] = 20
 
 
-class AgentDefaults(Settings, frozen=True, kw_only=True):
+class AgentDefaultSettings(Settings, frozen=True, kw_only=True):
     """What holds for every agent that does not say otherwise."""
 
     model: Annotated[str | None, setting("The model, as `provider/model`. Unset: what the environment offers.")] = None
-    instructions: Annotated[str | InstructionsFile | None, setting('The system prompt: text, or `{ file: "…" }`.')] = (
-        None
-    )
+    instructions: Annotated[
+        str | InstructionsFileSettings | None, setting('The system prompt: text, or `{ file: "…" }`.')
+    ] = None
     thinking: Annotated[
         ThinkingLevel | None, setting("How much the model thinks, where it can. Unset: the model's own.")
     ] = None
@@ -108,12 +108,12 @@ class AgentDefaults(Settings, frozen=True, kw_only=True):
     max_concurrent: Annotated[
         int, setting("Runs at the same time in one process, over all sessions.", ge=1, le=100_000)
     ] = 64
-    subagents: Annotated[SubagentDefaults, setting("How sub-agents run.")] = SubagentDefaults()
-    sandbox: Annotated[Sandbox, setting("Which sessions run sandboxed.")] = Sandbox()
-    tools: Annotated[AgentTools, setting("The tools of agents that name none.")] = AgentTools()
+    subagents: Annotated[SubagentSettings, setting("How sub-agents run.")] = SubagentSettings()
+    sandbox: Annotated[SandboxSettings, setting("Which sessions run sandboxed.")] = SandboxSettings()
+    tools: Annotated[AgentToolSettings, setting("The tools of agents that name none.")] = AgentToolSettings()
 
 
-class Agent(Settings, frozen=True, kw_only=True):
+class ListedAgentSettings(Settings, frozen=True, kw_only=True):
     """One agent."""
 
     id: Annotated[
@@ -128,23 +128,23 @@ class Agent(Settings, frozen=True, kw_only=True):
     ] = False
     name: Annotated[str | None, setting("How it is shown to people.")] = None
     model: Annotated[str | None, setting("Its model, as `provider/model`.")] = None
-    instructions: Annotated[str | InstructionsFile | None, setting('Its system prompt: text, or `{ file: "…" }`.')] = (
-        None
-    )
+    instructions: Annotated[
+        str | InstructionsFileSettings | None, setting('Its system prompt: text, or `{ file: "…" }`.')
+    ] = None
     thinking: Annotated[ThinkingLevel | None, setting("How much its model thinks, where it can.")] = None
-    subagents: Annotated[AgentSubagents, setting("What it may spawn.")] = AgentSubagents()
-    sandbox: Annotated[Sandbox, setting("Which of its sessions run sandboxed.")] = Sandbox()
-    tools: Annotated[AgentTools, setting("The tools it has.")] = AgentTools()
+    subagents: Annotated[AgentSubagentSettings, setting("What it may spawn.")] = AgentSubagentSettings()
+    sandbox: Annotated[SandboxSettings, setting("Which of its sessions run sandboxed.")] = SandboxSettings()
+    tools: Annotated[AgentToolSettings, setting("The tools it has.")] = AgentToolSettings()
 
 
-class Agents(Settings, frozen=True, kw_only=True):
+class AgentsSettings(Settings, frozen=True, kw_only=True):
     """The agents, and what they share."""
 
-    defaults: Annotated[AgentDefaults, setting("What holds for every agent.")] = AgentDefaults()
-    list: Annotated[tuple[Agent, ...], setting("The agents. Empty: one agent, `main`.")] = ()
+    defaults: Annotated[AgentDefaultSettings, setting("What holds for every agent.")] = AgentDefaultSettings()
+    list: Annotated[tuple[ListedAgentSettings, ...], setting("The agents. Empty: one agent, `main`.")] = ()
 
 
-class AgentToAgent(Settings, frozen=True, kw_only=True):
+class AgentToAgentSettings(Settings, frozen=True, kw_only=True):
     """Whether sessions of different agents may reach each other."""
 
     enabled: Annotated[bool, setting("Whether an agent's session may reach another agent's.")] = False
@@ -154,26 +154,28 @@ class AgentToAgent(Settings, frozen=True, kw_only=True):
     ] = None
 
 
-class ToolNames(Settings, frozen=True, kw_only=True):
+class ToolNameSettings(Settings, frozen=True, kw_only=True):
     """Tools added to and taken from a set."""
 
     allow: Annotated[Names, setting("Tools given back to sub-agents; `sessions_spawn` cannot be.")] = ()
     deny: Annotated[Names, setting("Tools taken from sub-agents; wins over `allow`.")] = ()
 
 
-class SubagentTools(Settings, frozen=True, kw_only=True):
+class SubagentToolSettings(Settings, frozen=True, kw_only=True):
     """What sub-agents have of their agent's tools."""
 
     tools: Annotated[
-        ToolNames, setting("A sub-agent has its agent's tools without the session tools; this adjusts it.")
-    ] = ToolNames()
+        ToolNameSettings, setting("A sub-agent has its agent's tools without the session tools; this adjusts it.")
+    ] = ToolNameSettings()
 
 
-class Tools(Settings, frozen=True, kw_only=True):
+class ToolsSettings(Settings, frozen=True, kw_only=True):
     """The tools of all agents."""
 
     allow: Annotated[Names | None, setting("Only these tools, for agents with no `allow` of their own.")] = None
     deny: Annotated[Names, setting("Never these tools, for any agent.")] = ()
-    sessions: Annotated[SessionTools, setting("What the session tools may reach.")] = SessionTools()
-    agent_to_agent: Annotated[AgentToAgent, setting("Whether agents may reach each other.")] = AgentToAgent()
-    subagents: Annotated[SubagentTools, setting("What sub-agents have.")] = SubagentTools()
+    sessions: Annotated[SessionToolSettings, setting("What the session tools may reach.")] = SessionToolSettings()
+    agent_to_agent: Annotated[AgentToAgentSettings, setting("Whether agents may reach each other.")] = (
+        AgentToAgentSettings()
+    )
+    subagents: Annotated[SubagentToolSettings, setting("What sub-agents have.")] = SubagentToolSettings()

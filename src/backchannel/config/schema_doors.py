@@ -18,7 +18,7 @@ MIN_SECRET_LENGTH = 16
 _ISSUER_PLACE = r"^(https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]|http://(localhost|127\.0\.0\.1|\[::1\])$)\S*$"
 
 
-class OAuth(Settings, frozen=True, kw_only=True):
+class OAuthSettings(Settings, frozen=True, kw_only=True):
     """An OAuth issuer whose tokens are let in too."""
 
     issuer: Annotated[
@@ -48,7 +48,7 @@ class OAuth(Settings, frozen=True, kw_only=True):
     ] = "backchannel_session"
 
 
-class Auth(Settings, frozen=True, kw_only=True):
+class AuthSettings(Settings, frozen=True, kw_only=True):
     """Who may use the gateway."""
 
     token: Annotated[
@@ -58,10 +58,10 @@ class Auth(Settings, frozen=True, kw_only=True):
             "`BACKCHANNEL_TOKEN` wins."
         ),
     ] = None
-    oauth: Annotated[OAuth | None, setting("An OAuth issuer whose tokens are let in too.")] = None
+    oauth: Annotated[OAuthSettings | None, setting("An OAuth issuer whose tokens are let in too.")] = None
 
 
-class Limits(Settings, frozen=True, kw_only=True):
+class LimitSettings(Settings, frozen=True, kw_only=True):
     """How much a client may send."""
 
     body_bytes: Annotated[int, setting("The largest HTTP body.", ge=1024)] = 1024 * 1024
@@ -78,7 +78,7 @@ class Limits(Settings, frozen=True, kw_only=True):
     ] = 256
 
 
-class Http(Settings, frozen=True, kw_only=True):
+class HttpSettings(Settings, frozen=True, kw_only=True):
     """What HTTP offers."""
 
     chat_completions: Annotated[
@@ -100,9 +100,9 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         "127.0.0.1"
     )
     port: Annotated[int, setting("The port to listen on; 0 takes a free one.", ge=0, le=65535)] = 18790
-    auth: Annotated[Auth, setting("Who may use the gateway.")] = Auth()
-    limits: Annotated[Limits, setting("How much a client may send.")] = Limits()
-    http: Annotated[Http, setting("What HTTP offers.")] = Http()
+    auth: Annotated[AuthSettings, setting("Who may use the gateway.")] = AuthSettings()
+    limits: Annotated[LimitSettings, setting("How much a client may send.")] = LimitSettings()
+    http: Annotated[HttpSettings, setting("What HTTP offers.")] = HttpSettings()
     allowed_origins: Annotated[
         tuple[str, ...],
         setting("Origins whose pages may connect, such as `https://chat.example`, besides the gateway's own."),
@@ -117,7 +117,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     ] = ()
 
 
-class Channel(Settings, frozen=True, kw_only=True):
+class ChannelSettings(Settings, frozen=True, kw_only=True):
     """One chat channel; its name is the key it stands under."""
 
     adapter: Annotated[Adapter, setting("What connects the platform.")]
@@ -140,7 +140,7 @@ class Channel(Settings, frozen=True, kw_only=True):
     allow_bots: Annotated[bool, setting("Whether messages of other bots are read.")] = False
 
 
-class BindingMatch(Settings, frozen=True, kw_only=True):
+class BindingMatchSettings(Settings, frozen=True, kw_only=True):
     """Which inbound messages a binding is for; all given must match."""
 
     channel: Annotated[str, setting("The channel's name.", min_length=1)]
@@ -148,10 +148,10 @@ class BindingMatch(Settings, frozen=True, kw_only=True):
     chat_id: Annotated[str | None, setting("The chat.")] = None
 
 
-class Binding(Settings, frozen=True, kw_only=True):
+class BindingSettings(Settings, frozen=True, kw_only=True):
     """Which agent answers where."""
 
-    match: Annotated[BindingMatch, setting("Which inbound messages.")]
+    match: Annotated[BindingMatchSettings, setting("Which inbound messages.")]
     agent_id: Annotated[str, setting("The agent that gets them.", min_length=1)]
 
 
@@ -179,13 +179,13 @@ class CronJob(Settings, frozen=True, kw_only=True):
     enabled: Annotated[bool, setting("Whether it fires.")] = True
 
 
-class Cron(Settings, frozen=True, kw_only=True):
+class CronSettings(Settings, frozen=True, kw_only=True):
     """Messages that are sent by the clock."""
 
     jobs: Annotated[tuple[CronJob, ...], setting("The jobs.")] = ()
 
 
-class Hooks(Settings, frozen=True, kw_only=True):
+class HookSettings(Settings, frozen=True, kw_only=True):
     """Messages that other programs post to `/hooks`."""
 
     enabled: Annotated[bool, setting("Whether `/hooks` is served.")] = False

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.utils import ClientDisconnected
 
 from backchannel.channels.bridge import SIGNATURE
-from backchannel.config.schema_doors import Limits as Sizes
+from backchannel.config.schema_doors import LimitSettings as Sizes
 from backchannel.errors import (
     BadSignature,
     GatewayError,

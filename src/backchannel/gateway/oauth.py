@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Scope, Send
 
-from backchannel.config.schema_doors import GatewaySettings, OAuth
+from backchannel.config.schema_doors import GatewaySettings, OAuthSettings
 from backchannel.core.contracts import Clock
 from backchannel.core.keys import SessionKey
 from backchannel.errors import InvalidSessionKey, Unavailable
@@ -46,7 +46,7 @@ _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "E
 class Issuer:
     """Reads the tokens of the configured issuer."""
 
-    def __init__(self, settings: OAuth, audience: str, clock: Clock, fetch_s: float = FETCH_S) -> None:
+    def __init__(self, settings: OAuthSettings, audience: str, clock: Clock, fetch_s: float = FETCH_S) -> None:
         self._settings = settings
         self._audience = audience
         self._keys = IssuerKeys(settings, clock, fetch_s)
@@ -126,7 +126,7 @@ def _scopes(claims: dict[str, Any]) -> Iterable[str]:
 class IssuerKeys:
     """The issuer's public keys, fetched when they are needed."""
 
-    def __init__(self, settings: OAuth, clock: Clock, fetch_s: float) -> None:
+    def __init__(self, settings: OAuthSettings, clock: Clock, fetch_s: float) -> None:
         self._settings = settings
         self._clock = clock
         self._fetch_s = fetch_s
