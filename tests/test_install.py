@@ -79,7 +79,7 @@ def _post(request: urllib.request.Request) -> dict[str, object]:
 
 
 def _errors_of(python: Path, example: Path, home: Path) -> str:
-    """Run an example from an empty folder; what it prints is checked elsewhere."""
+    """Run an example from an empty folder, and give what it says if it fails; what it prints is checked elsewhere."""
     done = subprocess.run(
         [python, example],
         env={"PATH": os.environ["PATH"], "HOME": str(home), "HTTPS_PROXY": "http://127.0.0.1:9"},
@@ -89,4 +89,4 @@ def _errors_of(python: Path, example: Path, home: Path) -> str:
         timeout=30,
         check=False,
     )
-    return done.stderr or ("" if done.returncode == 0 else f"exit code {done.returncode}")
+    return "" if done.returncode == 0 else done.stderr or f"exit code {done.returncode}"
