@@ -57,8 +57,7 @@ def _freeze() -> None:
     It lives as long as the process. Looking through all of it again and again holds the loop, and with it every client,
     for a tenth of a second each time.
     """
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # without a collection first, which would hold the loop itself
 
 
 def check_start(gateway: Gateway) -> None:
