@@ -18,7 +18,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_args
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -26,6 +25,7 @@ from backchannel.agents.translation import begins_call, build_history, build_par
 from backchannel.config.schema_agents import ThinkingLevel
 from backchannel.core.contracts import ModelEvent, ModelFailed, ModelReply, ModelRequest, Price, check_calls
 from backchannel.core.credentials import REDACTED
+from backchannel.core.hosts import is_local_url
 
 if TYPE_CHECKING:
     import httpx2
@@ -40,7 +40,6 @@ _OPENAI_WIRES = frozenset({"openai", "openai-compatible", "ollama"})
 _ANTHROPIC_WIRES = frozenset({"anthropic", "anthropic-compatible"})
 _KNOWN_AS = {"openai-compatible": "openai-chat", "anthropic-compatible": "anthropic"}
 _RETRYABLE_STATUSES = frozenset({408, 409, 429})
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _MAX_WORDS = 1_000
 _MAX_LOOKED_AT = 4_000
 """How much of a provider's text is looked at: more than is shown, because hiding a key makes it shorter."""
@@ -145,7 +144,7 @@ class Connection:
         from pydantic_ai.models import create_async_httpx2_client
 
         transport = None
-        if urlsplit(self.endpoint.base_url).hostname in _LOOPBACK:
+        if is_local_url(self.endpoint.base_url):
             # A proxy named in the environment is for the outside: it cannot reach this machine's own ports.
             limits = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
             transport = httpx2.AsyncHTTPTransport(limits=limits)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from backchannel.core.contracts import Price
+from backchannel.core.hosts import OLLAMA_PORT, ollama_base
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo as PublishedModel
@@ -59,7 +60,6 @@ SERVICES: dict[str, Service] = {
 }
 
 _PRICED_AS = {"xai": "x-ai"}
-_OLLAMA_PORT = 11434
 
 
 def missing_for(service: Service, env: Mapping[str, str]) -> Literal["key", "package"] | None:
@@ -96,15 +96,8 @@ def is_at(url: str, provider: str) -> bool:
 
 
 def ollama_url(env: Mapping[str, str]) -> str:
-    """Read where Ollama is: a URL, with `/v1` or without, or what Ollama itself reads, `host` or `host:port`."""
-    text = env.get("OLLAMA_BASE_URL") or env.get("OLLAMA_HOST") or "127.0.0.1"
-    place = urlsplit(text if "://" in text else f"http://{text}")
-    # The address to listen on everywhere is not one to connect to.
-    host = place.hostname if place.hostname not in (None, "0.0.0.0", "::") else "127.0.0.1"  # noqa: S104
-    port = place.port or (None if "://" in text else _OLLAMA_PORT)
-    shown = f"[{host}]" if ":" in str(host) else host
-    path = place.path.rstrip("/").removesuffix("/v1")
-    return f"{place.scheme}://{shown}{f':{port}' if port else ''}{path}/v1"
+    """Say where Ollama's own address for the OpenAI wire is."""
+    return f"{ollama_base(env) or f'http://127.0.0.1:{OLLAMA_PORT}'}/v1"
 
 
 def published(provider: str, name: str) -> PublishedModel | None:

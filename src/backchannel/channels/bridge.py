@@ -19,7 +19,6 @@ import hashlib
 import hmac
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -33,6 +32,7 @@ from backchannel.core.channels import (
     Sent,
 )
 from backchannel.core.contracts import Clock
+from backchannel.core.hosts import is_local_url
 
 if TYPE_CHECKING:
     import httpx2
@@ -42,7 +42,6 @@ MAX_TEXT_LENGTH = 4000
 ANSWER_LIMIT_S = 30.0
 ANSWER_LIMIT_BYTES = 64 * 1024
 _TOLD = 200
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def sign(secret: str, body: bytes) -> str:
@@ -143,7 +142,7 @@ class Bridge:
         import httpx2
 
         if self._client is None:
-            is_local = urlsplit(self._settings.url).hostname in _LOOPBACK
+            is_local = is_local_url(self._settings.url)
             self._client = httpx2.AsyncClient(timeout=self._answer_limit_s, trust_env=not is_local)
         return self._client
 

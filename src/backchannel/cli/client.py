@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeAlias
-from urllib.parse import urlsplit
 
 import msgspec
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
@@ -23,6 +22,7 @@ from websockets.sync.client import ClientConnection, connect
 from backchannel.cli.absence import say_why
 from backchannel.cli.options import Options
 from backchannel.cli.output import patience
+from backchannel.core.hosts import is_local_url
 from backchannel.errors import GatewayError
 from backchannel.storage.address import load_address
 from backchannel.version import __version__
@@ -38,7 +38,6 @@ ASKED_AT_ONCE = 100
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}  # noqa: S104 (read, not bound)
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class NoGateway(GatewayError):
@@ -239,7 +238,7 @@ class Client:
 @contextmanager
 def _open(place: Place) -> Iterator[ClientConnection]:
     try:
-        is_local = urlsplit(place.url).hostname in _LOOPBACK
+        is_local = is_local_url(place.url)
         opened = connect(
             place.url,
             compression=None,

@@ -10,16 +10,16 @@ import contextlib
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
 
 from backchannel.config.schema import DEMO_MODEL, Config, DefaultModel
+from backchannel.core.hosts import OLLAMA_VARIABLES, ollama_base
 
 ANTHROPIC_MODEL = "anthropic/claude-sonnet-5-5"
 OPENAI_MODEL = "openai/gpt-6.1-sol"
-OLLAMA_PORT = 11434
 
 Probe: TypeAlias = Callable[[str], str | None]
 
@@ -53,11 +53,10 @@ def default_model(env: Mapping[str, str], probe: Probe = probe_ollama) -> Defaul
         return DefaultModel(ANTHROPIC_MODEL, "ANTHROPIC_API_KEY is set")
     if env.get("OPENAI_API_KEY"):
         return DefaultModel(OPENAI_MODEL, "OPENAI_API_KEY is set")
-    variable = next((name for name in ("OLLAMA_BASE_URL", "OLLAMA_HOST") if env.get(name)), None)
-    base = _ollama_base(env[variable]) if variable else f"http://127.0.0.1:{OLLAMA_PORT}"
+    base = ollama_base(env)
     if base and (model := probe(base)):
         return DefaultModel(f"ollama/{model}", f"Ollama answers at {base}", f"{base}/v1")
-    if variable:
+    if variable := next((name for name in OLLAMA_VARIABLES if env.get(name)), None):
         return DEMO_MODEL._replace(why=f"{variable} is set, but no Ollama with a model answers there")
     return DEMO_MODEL._replace(why="no ANTHROPIC_API_KEY, no OPENAI_API_KEY and no local Ollama was found")
 
@@ -70,26 +69,6 @@ def needs_default_model(config: Config) -> bool:
 def with_default_model(config: Config, found: DefaultModel) -> Config:
     """Let agents that name no model use the one that was found."""
     return replace(config, default_model=found)
-
-
-def _ollama_base(text: str) -> str | None:
-    """Read what the variables may hold: a host, `host:port`, or a URL, with `/v1` or without."""
-    try:
-        place = urlsplit(text if "://" in text else f"http://{text}")
-        return _base_of(place, bare="://" not in text)
-    except ValueError:
-        return None
-
-
-def _base_of(place: SplitResult, *, bare: bool) -> str | None:
-    if place.scheme not in ("http", "https") or not place.hostname:
-        return None
-    # Ollama listens on 0.0.0.0 when told so; one does not connect to that address.
-    host = "127.0.0.1" if place.hostname in ("0.0.0.0", "::") else place.hostname  # noqa: S104 (read, not bound)
-    host = f"[{host}]" if ":" in host else host
-    port = place.port or (OLLAMA_PORT if bare or place.hostname == "0.0.0.0" else None)  # noqa: S104
-    path = place.path.rstrip("/").removesuffix("/v1")
-    return f"{place.scheme}://{host}{f':{port}' if port else ''}{path}"
 
 
 def _first_chat_model(found: Any) -> str | None:

@@ -27,6 +27,7 @@ from starlette.requests import HTTPConnection
 from backchannel.config.files import store_private
 from backchannel.config.schema_doors import GatewaySettings
 from backchannel.core.contracts import Clock
+from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import SessionKey
 from backchannel.errors import Forbidden, InvalidRequest, StartupError, Unauthorized
 from backchannel.gateway.failures import Failures
@@ -40,7 +41,6 @@ TOKEN_PREFIX = "bc_"
 MAX_WRONG_REMEMBERED = 10_000
 
 _ORDER = (Scope.READ, Scope.WRITE, Scope.ADMIN)
-_LOOPBACK_NAMES = frozenset(["localhost", "127.0.0.1", "::1"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class Doorkeeper:
     """Checks `Host` and `Origin`, the same for HTTP and WebSocket."""
 
     def __init__(self, settings: GatewaySettings) -> None:
-        self._names = _LOOPBACK_NAMES | {settings.host.lower().strip("[]")}
+        self._names = LOOPBACK_NAMES | {settings.host.lower().strip("[]")}
         self._names |= {name.lower().strip("[]") for name in settings.allowed_hosts}
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
         self._is_everywhere = settings.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
