@@ -84,7 +84,7 @@ def show(ctx: typer.Context, as_json: AlwaysJson = True) -> None:
 
 
 def _shown(value: Any) -> Any:
-    from backchannel.config.base import HIDDEN, Settings, secret_fields
+    from backchannel.core.settings import HIDDEN, Settings, secret_fields
 
     if isinstance(value, Settings):
         names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)

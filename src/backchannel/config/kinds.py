@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from msgspec import Meta, Struct
 
-from backchannel.config.base import is_secret, metas
+from backchannel.core.settings import is_secret, metas
 
 
 class Kind(NamedTuple):

@@ -12,7 +12,6 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from msgspec import Meta, field
 
-from backchannel.config.base import AtLeastOne, Settings, secret, setting
 from backchannel.config.findings import Finding
 from backchannel.config.schema_agents import AgentsSettings, ToolsSettings
 from backchannel.config.schema_doors import (
@@ -23,6 +22,7 @@ from backchannel.config.schema_doors import (
     HookSettings,
 )
 from backchannel.core.keys import ChatType, DmScope, KeyScheme
+from backchannel.core.settings import AtLeastOne, Settings, secret, setting
 
 Scope: TypeAlias = Literal["per-sender", "global"]
 PolicyAction: TypeAlias = Literal["allow", "deny"]

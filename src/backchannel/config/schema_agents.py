@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from backchannel.config.base import Settings, setting
+from backchannel.core.settings import Settings, setting
 
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 Visibility: TypeAlias = Literal["self", "tree", "agent", "all"]

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from backchannel.config.base import AtLeastOne, NonEmpty, Seconds, Settings, secret, setting
 from backchannel.config.durations import DURATION
+from backchannel.core.settings import AtLeastOne, NonEmpty, Seconds, Settings, secret, setting
 
 Adapter: TypeAlias = Literal["bridge"]
 

@@ -18,7 +18,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from backchannel.agents.services import SERVICES
-from backchannel.config.base import Settings, secret_fields
+from backchannel.core.settings import Settings, secret_fields
 from backchannel.gateway.auth import TOKEN_PREFIX
 
 LEVELS = ("debug", "info", "warning", "error")
