@@ -237,7 +237,9 @@ async def test_main_is_main_whatever_it_is_stored_as(tmp_path: Path, session: di
 async def test_a_reply_goes_only_where_hooks_may_deliver(tmp_path: Path) -> None:
     async with FarEnd() as far_end, FarEnd(PAGER_SECRET) as pager:
         channels = {"desk": far_end.settings(), "pager": pager.settings()}
-        async with hooked(tmp_path, channels, allowDeliver=["desk"], allowSessionKeys=["main"]) as world:
+        links = {"identityLinks": {"ann": ["desk:ann", "pager:ann"]}}  # so that nobody has to be told apart
+        hooks: dict[str, Any] = {"allowDeliver": ["desk"], "allowSessionKeys": ["main"]}
+        async with hooked(tmp_path, channels, session=links, **hooks) as world:
             place = {"channel": "desk", "to": "C-1"}
             away: dict[str, Any] = {"channel": "pager", "to": "P", "deliver": True}
             assert await refused(world, message="x", **away) == (403, "forbidden", "channel")

@@ -10,7 +10,7 @@ import msgspec
 from backchannel.agents.functions import ToolFailed
 from backchannel.core.contracts import Tool
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, text_of
+from backchannel.core.messages import Message, Role, text_of
 from backchannel.core.runs import CallState, ToolCall, function_call_id
 from backchannel.runtime.calls import Calls, Recorded
 from backchannel.runtime.turn import Turn
@@ -57,7 +57,16 @@ class RunContext:
         return self._turn.run.id
 
     async def history(self, limit: int = 50) -> list[Message]:
-        return (await self._store.history(self._turn.session_id, limit=limit)).messages
+        """Read what was said before and in the message; not the run's own calls, which a run after a crash has too."""
+        messages: list[Message] = []
+        before: str | None = None
+        while len(messages) < limit:
+            page = await self._store.history(self._turn.session_id, limit=limit, before=before)
+            messages[:0] = [m for m in page.messages if m.run_id != self.run_id or m.role is Role.USER]
+            if not page.has_more:
+                break
+            before = page.messages[0].id
+        return messages[-limit:]
 
     async def call(self, tool: str, **arguments: Any) -> Any:
         self._count += 1
