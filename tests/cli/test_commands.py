@@ -46,6 +46,17 @@ def test_sessions_can_be_narrowed(running: Program) -> None:
     assert "nonsense" in wrong.stderr
 
 
+def test_agents_alone_lists_the_agents_the_default_one_first(running: Program) -> None:
+    lines = running.answer("agents").splitlines()
+    listed = running.json("agents")
+
+    assert lines[0].split() == ["ID", "NAME", "MODEL", "THINKING"]
+    assert lines[1].startswith("main (default) ")
+    assert listed["defaultId"] == "main"
+    assert [line.split()[0] for line in lines[1:]] == [agent["id"] for agent in listed["agents"]]
+    assert running.answer("agents", "list") == running.answer("agents")
+
+
 def test_tables_are_drawn_on_a_terminal(running: Program) -> None:
     with running.terminal("sessions", "--agent", "writer") as shown:
         assert shown.wait() == 0

@@ -1,4 +1,4 @@
-"""`backchannel agents`: what programs have brought, and letting go of it."""
+"""`backchannel agents`: the agents there are, and removing a function agent whose program is gone."""
 
 from __future__ import annotations
 
@@ -7,15 +7,39 @@ from typing import Annotated
 import typer
 
 from backchannel.cli.options import AsJson, ask, options_of
-from backchannel.cli.output import say, show_json
+from backchannel.cli.output import say, show_json, show_table
 
-app = typer.Typer(help="Let go of an agent whose program is gone.", rich_markup_mode=None)
+app = typer.Typer(help="List the agents, and forget one whose program is gone.", rich_markup_mode=None)
+
+FUNCTION = "(a function of a program)"
+
+
+@app.callback(invoke_without_command=True)
+@app.command("list")
+def list_agents(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the agents, the default one first. `agents` alone does the same."""
+    if ctx.invoked_subcommand is not None:
+        return
+    listed = ask(options_of(ctx), "agents.list")
+    if as_json:
+        show_json(listed)
+        return
+    rows = [
+        [
+            f"{agent['id']} (default)" if agent["id"] == listed["defaultId"] else agent["id"],
+            agent.get("name"),
+            agent["model"]["primary"] if "model" in agent else FUNCTION,
+            agent.get("thinkingDefault"),
+        ]
+        for agent in listed["agents"]
+    ]
+    show_table(["id", "name", "model", "thinking"], rows, empty="There are no agents.")
 
 
 @app.command()
 def forget(
     ctx: typer.Context,
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's id, as `status` names it.")],
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's id, as `agents` shows it.")],
     as_json: AsJson = False,
 ) -> None:
     """Let the configured model answer for an agent that was a function of a program."""

@@ -31,7 +31,7 @@ _LISTED_BY = {
     "delivery_not_found": ("deliveries", ("deliveries",)),
     "token_not_found": ("tokens", ("tokens", "list")),
     "job_not_found": ("jobs", ("cron",)),
-    "unknown_agent": ("agents", ("status",)),
+    "unknown_agent": ("agents", ("agents",)),
 }
 
 
