@@ -13,7 +13,7 @@ from backchannel.core.contracts import ToolContext
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import ProvenanceKind
 from backchannel.gateway.app import Gateway
-from backchannel.tools.parts import Caller
+from backchannel.tools.base import Caller
 from backchannel.tools.registry import invoke
 from tests.support.children import Family, Gate, config, family, spawn
 from tests.support.gateways import MAIN, session_of, texts_of, transcript_of

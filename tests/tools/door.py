@@ -13,7 +13,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.errors import GatewayError
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import Listening, listening
-from backchannel.tools.parts import Caller
+from backchannel.tools.base import Caller
 from tests.gateway.client import OPERATOR, Client, connected
 from tests.tools.shelf import Shelf
 

@@ -10,7 +10,7 @@ import pytest
 from backchannel.agents.scripted import call
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.keys import SessionKey
-from backchannel.tools.parts import Caller
+from backchannel.tools.base import Caller
 from backchannel.tools.registry import invoke
 from tests.support.children import family, spawn
 from tests.support.gateways import MAIN

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from backchannel.core.shapes import describe
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.methods import METHODS
-from backchannel.tools.kinds import describe
 from backchannel.tools.listing import SessionsList
 from backchannel.tools.send import SessionsSend
 

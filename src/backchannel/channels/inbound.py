@@ -16,11 +16,11 @@ from backchannel.core.inbound import Admission, InboundEvent, Routing, Verdict, 
 from backchannel.core.keys import SessionKey
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
+from backchannel.core.shapes import Answer
 from backchannel.errors import BadSignature, NotFound, UnknownAgent, UnknownModel
 from backchannel.runtime.supervisor import Runtime
 from backchannel.storage.transactions.inbound import Arrival, Taken
-from backchannel.tools.inputs import Answer
-from backchannel.tools.parts import Parts
+from backchannel.tools.base import Parts
 
 
 class InboundAnswer(Answer, frozen=True, kw_only=True):

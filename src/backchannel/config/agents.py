@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from backchannel.config.findings import nearest
 from backchannel.config.schema import Config, ConfigFile
 from backchannel.config.schema_agents import (
     AgentSubagentSettings,
@@ -23,6 +22,7 @@ from backchannel.config.schema_agents import (
     Visibility,
 )
 from backchannel.core.keys import normalise_agent_id
+from backchannel.core.text import nearest
 from backchannel.errors import UnknownAgent
 
 ANY = "*"

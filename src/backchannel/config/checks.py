@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from backchannel.config.agents import ANY, first
-from backchannel.config.findings import SettingPath, nearest, show_path
+from backchannel.config.findings import SettingPath, show_path
 from backchannel.config.schedules import job_id_problem, schedule_problem, time_zone_problem
 from backchannel.config.schema import ConfigFile
 from backchannel.config.schema_doors import MIN_SECRET_LENGTH
 from backchannel.core.keys import DmScope, KeyScheme, SessionKey, normalise_agent_id
+from backchannel.core.text import nearest
 from backchannel.errors import InvalidSessionKey, UnknownAgent
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")

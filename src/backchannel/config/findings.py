@@ -6,9 +6,8 @@ are shown and logged.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -46,15 +45,6 @@ def show_path(path: SettingPath) -> str:
         else:
             shown += '["' + "".join(c if c.isprintable() and c != '"' else "?" for c in step[:_MAX_NAME]) + '"]'
     return shown
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was most likely meant."""
-    if len(word) > _MAX_NAME:
-        return None
-    folded = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
-    return folded[close[0]] if close else None
 
 
 def config_error(findings: Sequence[Finding], file: Path | None) -> ConfigError:

@@ -15,9 +15,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
-from backchannel.config.findings import MAX_TOLD, Finding, SettingPath, nearest
+from backchannel.config.findings import MAX_TOLD, Finding, SettingPath
 from backchannel.config.kinds import Kind, in_words, kind_of
 from backchannel.config.source import Source
+from backchannel.core.text import nearest
 
 
 def check_shape(raw: dict[str, Any], schema: type[Struct], source: Source) -> list[Finding]:

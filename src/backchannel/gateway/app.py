@@ -45,7 +45,7 @@ from backchannel.runtime.supervisor import Runtime
 from backchannel.storage.folder import StateFolder, database_file
 from backchannel.storage.sqlite import Faults
 from backchannel.storage.store import Store
-from backchannel.tools.parts import Caller, Parts
+from backchannel.tools.base import Caller, Parts
 from backchannel.tools.registry import SessionTools, agent_tools
 from backchannel.triggers.cron import CronJobs
 

@@ -13,6 +13,7 @@ import msgspec
 from backchannel.agents.toolset import NEVER_FOR_SUBAGENTS
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.keys import SessionKey
+from backchannel.core.shapes import Params
 from backchannel.errors import (
     Forbidden,
     GatewayError,
@@ -26,8 +27,7 @@ from backchannel.gateway.addressing import check_agent, resolve
 from backchannel.gateway.auth import Caller as TokenHolder
 from backchannel.gateway.messages import IdempotencyKey
 from backchannel.gateway.protocol import Scope
-from backchannel.tools.inputs import Params
-from backchannel.tools.parts import Caller
+from backchannel.tools.base import Caller
 from backchannel.tools.registry import find_tool, invoke
 
 if TYPE_CHECKING:

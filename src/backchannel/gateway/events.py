@@ -29,10 +29,10 @@ from backchannel.core.facts import DeliveryChanged, MessageAppended, RunChanged,
 from backchannel.core.messages import Block, Role, text_content
 from backchannel.core.runs import Run, RunState
 from backchannel.core.sessions import WEBCHAT
+from backchannel.core.shapes import Answer
 from backchannel.gateway.protocol import show_event_head
 from backchannel.runtime.events import Event, Hub, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
-from backchannel.tools.inputs import Answer
-from backchannel.tools.receipts import show_delivery
+from backchannel.tools.rows import show_delivery
 
 MAX_WATCHED = 4096
 """Sessions that one connection watches at most; the one it has watched longest gives way."""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from backchannel.config.defaults import needs_default_model
 from backchannel.config.schema import DEMO_MODEL
+from backchannel.core.shapes import Answer
 from backchannel.errors import Unavailable, UnknownModel
 from backchannel.storage.transactions.troubles import Troubles
-from backchannel.tools.inputs import Answer
 
 if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind, RunRequest, scoped_run_id
 from backchannel.core.sessions import Address
+from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, StartupError, Unauthorized
 from backchannel.gateway.addressing import check_agent, operator_keys
 from backchannel.gateway.auth import Caller, hash_token, read_bearer
@@ -37,8 +38,7 @@ from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.peers import let_in
 from backchannel.gateway.proxies import address_of
 from backchannel.storage.tx import Check
-from backchannel.tools.flows import hash_request
-from backchannel.tools.inputs import Answer, Params
+from backchannel.tools.base import hash_request
 from backchannel.tools.rows import Rows
 from backchannel.triggers import hooks
 

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from backchannel.core.shapes import plain
 from backchannel.errors import GatewayError, InvalidRequest
 from backchannel.gateway.auth import Access
 from backchannel.gateway.auth import Caller as TokenHolder
@@ -24,9 +25,7 @@ from backchannel.gateway.callers import InvokeParams, caller_of, has_tool, invok
 from backchannel.gateway.messages import read_idempotency_key
 from backchannel.gateway.openai.door import SESSION_HEADER
 from backchannel.gateway.protocol import Scope as TokenScope
-from backchannel.tools.base import SessionTool
-from backchannel.tools.inputs import plain
-from backchannel.tools.parts import Caller
+from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.registry import SESSION_TOOLS, find_tool
 
 if TYPE_CHECKING:

@@ -11,12 +11,11 @@ from backchannel.config.schema_agents import ThinkingLevel
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, text_content
 from backchannel.core.sessions import WEBCHAT, Address
+from backchannel.core.shapes import CLIENTS_KEY, NAME, NAME_LIMIT, Params, bad_params, in_words
+from backchannel.core.shapes import ONE_LINE as ONE_LINE
 from backchannel.errors import InvalidRequest, UnknownChannel
 from backchannel.gateway.auth import Caller
-from backchannel.tools.flows import hash_request
-from backchannel.tools.inputs import CLIENTS_KEY, NAME, NAME_LIMIT, Params
-from backchannel.tools.inputs import ONE_LINE as ONE_LINE
-from backchannel.tools.kinds import bad_params, in_words
+from backchannel.tools.base import hash_request
 
 if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway

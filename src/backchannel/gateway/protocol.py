@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from backchannel.core.shapes import Answer, Params, bad_params
 from backchannel.errors import InvalidRequest
-from backchannel.tools.inputs import Answer, Params
-from backchannel.tools.kinds import bad_params
 
 if TYPE_CHECKING:
     from backchannel.gateway.call import Call

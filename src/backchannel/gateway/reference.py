@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from backchannel.core.markdown import table
+from backchannel.core.shapes import describe
 from backchannel.gateway.events import AgentEvent, ChatEvent, SessionMessage, SessionsChanged
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.protocol import EVENTS, PROTOCOL_VERSION, WITHOUT_EFFECT, Connect, Method
-from backchannel.tools.kinds import describe
-from backchannel.tools.receipts import DeliveryRow
+from backchannel.tools.rows import DeliveryRow
 
 _INTRO = f"""# Methods of the WebSocket protocol
 

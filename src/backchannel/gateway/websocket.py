@@ -17,8 +17,8 @@ import msgspec
 import structlog
 from starlette.types import Message, Receive, Send
 
-from backchannel.config.findings import nearest
 from backchannel.core.keys import SessionKey
+from backchannel.core.text import nearest
 from backchannel.errors import (
     Forbidden,
     GatewayError,

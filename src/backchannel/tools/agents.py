@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from backchannel.config.agents import ANY
-from backchannel.tools.base import SessionTool
-from backchannel.tools.inputs import Answer, Params
-from backchannel.tools.parts import Caller
+from backchannel.core.shapes import Answer, Params
+from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.spawn import stays_in_sandbox
 
 

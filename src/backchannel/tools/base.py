@@ -1,21 +1,39 @@
 """What a session tool is: a name, a description and parameters that a model reads, and one function.
 
 A tool is added with one file and one line of `tools/registry.py`. Every door reaches it through `SessionTools`:
-agents, WebSocket, HTTP, MCP, the command line and Python programs.
+agents, WebSocket, HTTP, MCP, the command line and Python programs. Below the tool stands what tools share: who calls,
+the parts of the gateway that they work with, the ids of what a call starts, and the cursors of lists.
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
+from backchannel.agents.models import Models
+from backchannel.agents.registry import Agents
+from backchannel.config.schema import Config
+from backchannel.core.contracts import Clock
+from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.runs import FlowCall
+from backchannel.core.shapes import Answer, Params, bad_params
+from backchannel.core.visibility import OPERATOR, Viewer
 from backchannel.errors import InvalidRequest
-from backchannel.tools.inputs import Answer, Params
-from backchannel.tools.kinds import bad_params
-from backchannel.tools.parts import Caller, Parts
+from backchannel.runtime.exchanges import Exchanges
+from backchannel.storage.ids import new_id
+from backchannel.storage.store import Store
+
+T = TypeVar("T")
+
+LONG_TEXT = 64 * 1024
+"""Below so many characters, handing work to a thread costs more than the work."""
 
 
 class SessionTool(ABC):
@@ -67,3 +85,95 @@ class SessionTool(ABC):
             schema.pop(extra, None)
         schema["additionalProperties"] = False
         return {**schema, "$defs": components} if components else schema
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """On whose behalf a tool is called: a session, or the operator, who has no key."""
+
+    key: SessionKey | None = None
+    call_id: str | None = None
+    """What makes a repeated call the same call."""
+    run_id: str | None = None
+    """The run in which the session calls; None for a call from outside a run."""
+    token_id: str | None = None
+    """Whose token it came by, from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a gateway that tools and doors work with, put together in `gateway/app.py`."""
+
+    config: Config
+    store: Store
+    agents: Agents
+    models: Models
+    scheme: KeyScheme
+    clock: Clock
+    exchanges: Exchanges
+
+    def viewer(self, caller: Caller) -> Viewer:
+        """Join a caller with the settings that decide what it sees."""
+        if caller.key is None:
+            return OPERATOR
+        settings = self.agents.get(caller.key.agent)
+        return Viewer.of(caller.key, self.scheme, settings, self.config.tools.agent_to_agent)
+
+
+def name_flow(caller: Caller, tool: str, first_run: str, *asked: object) -> FlowCall:
+    """Name what a call of a tool starts, and its first run: after the call, so that its repetition finds the same.
+
+    From outside, the call's idempotency key is the id of that run, and stands for all that was `asked`.
+    """
+    key = caller.call_id or new_id()
+    in_run = caller.run_id is not None
+    # A program chooses its keys, and the id of a call can be guessed: the one must never stand for the other.
+    place = "run" if in_run else "key"
+    flow_id = hashlib.sha256(f"{tool} {caller.key} {place} {key}".encode()).hexdigest()[:32]
+    has_key = caller.call_id is not None and not in_run
+    return FlowCall(
+        flow_id=flow_id,
+        run_id=key if has_key else f"{flow_id}/{first_run}",
+        call_id=caller.call_id if in_run else None,
+        calling_run=caller.run_id,
+        digest=hash_request(caller.token_id, tool, str(caller.key), *asked) if has_key else None,
+    )
+
+
+def hash_request(token_id: str | None, method: str, *parts: object) -> str:
+    """Hash a request, so that its repetition can be told from another one under the same key."""
+    return hashlib.sha256(msgspec.json.encode([token_id, method, *parts])).hexdigest()
+
+
+async def off_loop(size: int, work: Callable[[], T]) -> T:
+    """Run work whose time grows with the size of a text: in a thread, unless the text is short."""
+    return work() if size < LONG_TEXT else await asyncio.to_thread(work)
+
+
+def write_cursor(query: object, place: object) -> str:
+    """Make the cursor of a place in a query's list: opaque to clients, and bound to the query."""
+    body = msgspec.json.encode([_mark(query), place])
+    return base64.urlsafe_b64encode(body).decode().rstrip("=")
+
+
+def read_cursor(cursor: str, query: object, kind: type[T]) -> T:
+    """Read the place back.
+
+    Raises:
+        InvalidRequest: it is no cursor, or one of another query.
+    """
+    try:
+        body = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        mark, place = msgspec.json.decode(body, type=tuple[str, msgspec.Raw])
+        found = msgspec.json.decode(place, type=kind)
+    except (ValueError, RecursionError):
+        raise InvalidRequest("cursor: not one that a list returned", param="cursor") from None
+    if mark != _mark(query):
+        raise InvalidRequest(
+            "cursor: it belongs to a list with other filters (repeat them, or leave the cursor out)", param="cursor"
+        )
+    return found
+
+
+def _mark(query: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(query)).hexdigest()[:16]

@@ -11,17 +11,15 @@ from msgspec import Meta
 from backchannel.core.cutting import condense, present, read_piece
 from backchannel.core.messages import Message, encode_message, text_content
 from backchannel.core.redaction import redact_message
+from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, NotFound
-from backchannel.tools.base import SessionTool
-from backchannel.tools.beside import beside
-from backchannel.tools.inputs import Answer, Params
-from backchannel.tools.parts import Caller
+from backchannel.tools.base import Caller, SessionTool, off_loop
 from backchannel.tools.targets import REFUSALS, Refused, Target, find_target
 
 MOST_MESSAGES = 1000
 MOST_BYTES = 80 * 1024
 _FRAME_BYTES = 4096
-"""What an answer has besides its messages, rather too much than too little."""
+"""What an answer has off_loops its messages, rather too much than too little."""
 _CHUNK = 100
 
 
@@ -134,7 +132,7 @@ async def _fitting(message: Message, room: int, *, is_newest: bool) -> tuple[Mes
 
 
 async def _redacted(message: Message) -> tuple[Message, bool]:
-    return await beside(len(encode_message(message)), partial(redact_message, message))
+    return await off_loop(len(encode_message(message)), partial(redact_message, message))
 
 
 def _answer(target: Target, taken: list[Message], *, has_more: bool, truncated: bool, redacted: bool) -> History:

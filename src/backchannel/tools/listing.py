@@ -11,12 +11,9 @@ from msgspec import Meta
 from backchannel.core.cutting import present_line
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey
 from backchannel.core.sessions import Page, Session, SessionFilter
+from backchannel.core.shapes import Answer, Params
 from backchannel.core.visibility import is_restricted, scope
-from backchannel.tools.base import SessionTool
-from backchannel.tools.beside import beside
-from backchannel.tools.cursors import read_cursor, write_cursor
-from backchannel.tools.inputs import Answer, Params
-from backchannel.tools.parts import Caller
+from backchannel.tools.base import Caller, SessionTool, off_loop, read_cursor, write_cursor
 from backchannel.tools.rows import Row, Rows
 
 MOST_ROWS = 200
@@ -121,7 +118,7 @@ class SessionsList(SessionTool):
             return [rows.row(session) for session in sessions], False
         ids = [session.session_id for session in sessions]
         last = await self._parts.store.last_lines(ids, message_limit, with_tools=False)
-        shown = await beside(sum(len(line) for lines in last.values() for line in lines), partial(_present, last))
+        shown = await off_loop(sum(len(line) for lines in last.values() for line in lines), partial(_present, last))
         listed = [rows.row(session, messages=_messages(shown.get(session.session_id, []))) for session in sessions]
         return listed, any(hidden for messages in shown.values() for _, hidden in messages)
 

@@ -13,8 +13,8 @@ import msgspec
 
 from backchannel.core.cutting import TEXT_LIMIT
 from backchannel.core.markdown import table
+from backchannel.core.shapes import describe
 from backchannel.tools.base import SessionTool
-from backchannel.tools.kinds import describe
 from backchannel.tools.registry import SESSION_TOOLS
 from backchannel.tools.rows import Row
 

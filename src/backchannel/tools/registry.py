@@ -6,17 +6,16 @@ from typing import Any
 
 import msgspec
 
-from backchannel.config.findings import nearest
 from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_content
+from backchannel.core.shapes import Answer, plain
+from backchannel.core.text import nearest
 from backchannel.errors import NotFound
 from backchannel.tools.agents import AgentsList
-from backchannel.tools.base import SessionTool
+from backchannel.tools.base import Caller, Parts, SessionTool
 from backchannel.tools.history import SessionsHistory
-from backchannel.tools.inputs import Answer, plain
 from backchannel.tools.listing import SessionsList
-from backchannel.tools.parts import Caller, Parts
 from backchannel.tools.send import SessionsSend
 from backchannel.tools.spawn import SessionsSpawn
 from backchannel.tools.status import SessionStatus

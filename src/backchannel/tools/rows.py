@@ -1,21 +1,25 @@
-"""Sessions and runs as doors show them: what is not known is absent, never null."""
+"""Sessions, runs and deliveries as doors show them: what is not known is absent, never null."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
 
 from backchannel.core.caller_keys import CallerKeys
+from backchannel.core.channels import DEFAULT_ACCOUNT
+from backchannel.core.delivery import Delivery
 from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.messages import Message, Usage
 from backchannel.core.names import shown_name
 from backchannel.core.runs import Run
-from backchannel.core.sessions import Address, Session
+from backchannel.core.sessions import WEBCHAT, Address, Session
+from backchannel.core.shapes import Answer, doc
+from backchannel.core.text import one_line
 from backchannel.errors import UnknownAgent, UnknownModel
-from backchannel.tools.inputs import Answer, told
-from backchannel.tools.parts import Parts
+from backchannel.storage.transactions.deliveries import Receipt
+from backchannel.tools.base import Parts
 
 PREVIEW_CHARS = 240
 
@@ -23,34 +27,34 @@ PREVIEW_CHARS = 240
 class Row(Answer, frozen=True, kw_only=True):
     """A session, as lists show it."""
 
-    key: Annotated[str, told("What other tools take to name it, as short as the caller can write it.")]
-    kind: Annotated[str, told("`main`, `group`, `cron`, `hook`, `node` or `other`.")]
-    channel: Annotated[str, told("Where it takes place, such as `telegram`; `internal` for cron, hooks and nodes.")]
-    updated_at: Annotated[int, told("When it last changed, in milliseconds since 1970.")]
-    session_id: Annotated[str, told("The transcript that it writes now; a reset starts another.")]
-    agent_id: Annotated[str, told("Its agent.")]
-    system_sent: Annotated[bool, told("Whether a run of this transcript has had its system prompt.")]
-    aborted_last_run: Annotated[bool, told("Whether its last run was stopped.")]
-    status: Annotated[str, told("`idle`, `queued` or `running`.")]
-    label: Annotated[str | None, told("The name that it was given.")] = None
-    display_name: Annotated[str | None, told("The name of the chat, where the channel gave one.")] = None
-    model: Annotated[str | None, told("What the next run will use, as `provider/model`.")] = None
-    model_provider: Annotated[str | None, told("The first part of it.")] = None
-    context_tokens: Annotated[int | None, told("How much that model takes.")] = None
-    total_tokens: Annotated[int | None, told("How much of it the last model call used, its reply included.")] = None
-    thinking_level: Annotated[str | None, told("Set for this session by `sessions.patch`.")] = None
-    verbose_level: Annotated[str | None, told("The same; `on` also tells the chat of each tool call.")] = None
-    send_policy: Annotated[str | None, told("The session's own `allow` or `deny`.")] = None
-    last_channel: Annotated[str | None, told("`deliveryContext.channel`.")] = None
-    last_to: Annotated[str | None, told("`deliveryContext.to`.")] = None
-    last_account_id: Annotated[str | None, told("`deliveryContext.accountId`.")] = None
-    delivery_context: Annotated[Address | None, told("Its return address.")] = None
-    transcript_path: Annotated[str | None, told("The JSONL file of the transcript.")] = None
-    spawned_by: Annotated[str | None, told("Of a sub-agent: the session that started it.")] = None
-    archived_at: Annotated[int | None, told("When it was archived; no list of the tools shows such a session.")] = None
-    last_message_preview: Annotated[str | None, told("Only in `sessions.list`, when asked for.")] = None
-    derived_title: Annotated[str | None, told("Only in `sessions.list`, when asked for.")] = None
-    messages: Annotated[list[msgspec.Raw] | None, told("The last messages, with `messageLimit`.")] = None
+    key: Annotated[str, doc("What other tools take to name it, as short as the caller can write it.")]
+    kind: Annotated[str, doc("`main`, `group`, `cron`, `hook`, `node` or `other`.")]
+    channel: Annotated[str, doc("Where it takes place, such as `telegram`; `internal` for cron, hooks and nodes.")]
+    updated_at: Annotated[int, doc("When it last changed, in milliseconds since 1970.")]
+    session_id: Annotated[str, doc("The transcript that it writes now; a reset starts another.")]
+    agent_id: Annotated[str, doc("Its agent.")]
+    system_sent: Annotated[bool, doc("Whether a run of this transcript has had its system prompt.")]
+    aborted_last_run: Annotated[bool, doc("Whether its last run was stopped.")]
+    status: Annotated[str, doc("`idle`, `queued` or `running`.")]
+    label: Annotated[str | None, doc("The name that it was given.")] = None
+    display_name: Annotated[str | None, doc("The name of the chat, where the channel gave one.")] = None
+    model: Annotated[str | None, doc("What the next run will use, as `provider/model`.")] = None
+    model_provider: Annotated[str | None, doc("The first part of it.")] = None
+    context_tokens: Annotated[int | None, doc("How much that model takes.")] = None
+    total_tokens: Annotated[int | None, doc("How much of it the last model call used, its reply included.")] = None
+    thinking_level: Annotated[str | None, doc("Set for this session by `sessions.patch`.")] = None
+    verbose_level: Annotated[str | None, doc("The same; `on` also tells the chat of each tool call.")] = None
+    send_policy: Annotated[str | None, doc("The session's own `allow` or `deny`.")] = None
+    last_channel: Annotated[str | None, doc("`deliveryContext.channel`.")] = None
+    last_to: Annotated[str | None, doc("`deliveryContext.to`.")] = None
+    last_account_id: Annotated[str | None, doc("`deliveryContext.accountId`.")] = None
+    delivery_context: Annotated[Address | None, doc("Its return address.")] = None
+    transcript_path: Annotated[str | None, doc("The JSONL file of the transcript.")] = None
+    spawned_by: Annotated[str | None, doc("Of a sub-agent: the session that started it.")] = None
+    archived_at: Annotated[int | None, doc("When it was archived; no list of the tools shows such a session.")] = None
+    last_message_preview: Annotated[str | None, doc("Only in `sessions.list`, when asked for.")] = None
+    derived_title: Annotated[str | None, doc("Only in `sessions.list`, when asked for.")] = None
+    messages: Annotated[list[msgspec.Raw] | None, doc("The last messages, with `messageLimit`.")] = None
 
 
 class RunRow(Answer, frozen=True, kw_only=True):
@@ -223,7 +227,79 @@ def preview(messages: Sequence[Message], max_chars: int = PREVIEW_CHARS) -> str 
     return None
 
 
-def one_line(text: str, max_chars: int) -> str:
-    """Bring a text to one line of at most `max_chars` characters."""
-    line = " ".join(text[: max_chars * 8].split())
-    return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
+class PartRow(Answer, frozen=True, kw_only=True):
+    """One message of a delivery."""
+
+    n: int
+    state: str
+    message_id: str | None = None
+    attempts: int = 0
+    error: str | None = None
+
+
+class DeliveryRow(Answer, frozen=True, kw_only=True):
+    """A delivery without its parts, as events tell of it."""
+
+    id: str
+    state: str
+    session_key: str
+    attempts: int
+    created_at: int
+    updated_at: int
+    exchange_id: str | None = None
+    run_id: str | None = None
+    channel: str | None = None
+    account_id: str | None = None
+    to: str | None = None
+    thread_id: str | None = None
+    error: str | None = None
+    due_at: int | None = None
+
+
+class ReceiptRow(DeliveryRow, frozen=True, kw_only=True):
+    """A delivery with its text and its parts."""
+
+    parts: list[PartRow]
+    text: str | None = None
+
+
+def show_delivery(delivery: Delivery, show_key: Callable[[str], str]) -> DeliveryRow:
+    """Show what a delivery's row says, as an event."""
+    return DeliveryRow(**_shown(delivery, show_key))
+
+
+def show_receipt(receipt: Receipt, show_key: Callable[[str], str]) -> ReceiptRow:
+    """Show a delivery whole."""
+    return ReceiptRow(
+        **_shown(receipt.delivery, show_key),
+        text=receipt.delivery.text,
+        parts=[
+            PartRow(
+                n=part.n,
+                state=part.state.value,
+                message_id=part.message_id,
+                attempts=part.attempts,
+                error=part.error,
+            )
+            for part in receipt.parts
+        ],
+    )
+
+
+def _shown(delivery: Delivery, show_key: Callable[[str], str]) -> dict[str, Any]:
+    return {
+        "id": delivery.id,
+        "state": delivery.state.value,
+        "session_key": show_key(delivery.session_key),
+        "attempts": delivery.attempts,
+        "created_at": delivery.created_at,
+        "updated_at": delivery.updated_at,
+        "exchange_id": delivery.exchange_id,
+        "run_id": delivery.run_id,
+        "channel": delivery.channel,
+        "account_id": None if delivery.account_id == DEFAULT_ACCOUNT else delivery.account_id,
+        "to": None if delivery.channel == WEBCHAT.channel else delivery.target,  # its chat is the session itself
+        "thread_id": delivery.thread_id,
+        "error": delivery.error,
+        "due_at": delivery.due_at,
+    }

@@ -11,14 +11,12 @@ from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.exchange_values import Refused as NotOpened
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.runs import Run, RunState
+from backchannel.core.shapes import Answer, Params
 from backchannel.core.visibility import sees
 from backchannel.errors import AmbiguousLabel, InvalidRequest, PolicyDenied, SessionNotFound, UnknownAgent
 from backchannel.storage.transactions.exchanges import Opened
 from backchannel.storage.transactions.sends import Ask
-from backchannel.tools.base import SessionTool
-from backchannel.tools.flows import name_flow
-from backchannel.tools.inputs import Answer, Params
-from backchannel.tools.parts import Caller
+from backchannel.tools.base import Caller, SessionTool, name_flow
 from backchannel.tools.targets import Refused, find_address
 
 MOST_WAIT_S = 3600

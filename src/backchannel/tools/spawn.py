@@ -14,16 +14,14 @@ from backchannel.config.schema_agents import ThinkingLevel
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.runs import FlowCall, function_model
+from backchannel.core.shapes import NAME, NAME_LIMIT, Answer, Params
 from backchannel.core.spawn import may_spawn
 from backchannel.core.spawn_values import Refused as NotSpawned
 from backchannel.core.spawn_values import Spawn, SpawnRules
 from backchannel.core.visibility import is_sandboxed, sees
 from backchannel.errors import InvalidRequest, LabelInUse, SessionNotFound, UnknownAgent, UnknownModel
 from backchannel.storage.transactions.spawns import SpawnAsk
-from backchannel.tools.base import SessionTool
-from backchannel.tools.flows import name_flow
-from backchannel.tools.inputs import NAME, NAME_LIMIT, Answer, Params
-from backchannel.tools.parts import Caller, Parts
+from backchannel.tools.base import Caller, Parts, SessionTool, name_flow
 from backchannel.tools.targets import Refused
 
 _LABEL = re.compile(NAME)

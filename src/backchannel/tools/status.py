@@ -12,11 +12,10 @@ from backchannel.core.messages import Usage
 from backchannel.core.redaction import redact_opening
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Session
+from backchannel.core.shapes import Answer, Params
 from backchannel.core.visibility import sees
 from backchannel.storage.transactions.families import Kin, SpawnStory
-from backchannel.tools.base import SessionTool
-from backchannel.tools.inputs import Answer, Params
-from backchannel.tools.parts import Caller
+from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.rows import Row, Rows, RunRow
 from backchannel.tools.targets import REFUSALS, Refused, Target, find_target
 

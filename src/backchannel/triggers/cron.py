@@ -17,7 +17,7 @@ from backchannel.core.keys import normalise_agent_id
 from backchannel.core.runs import Run
 from backchannel.errors import InvalidRequest, UnknownChannel
 from backchannel.storage.transactions.cron import ListedJob
-from backchannel.tools.parts import Parts
+from backchannel.tools.base import Parts
 
 
 class CronJobs:

@@ -7,9 +7,9 @@ from typing import Any
 
 from backchannel.core.contracts import Price
 from backchannel.core.keys import normalise_agent_id
+from backchannel.core.shapes import Answer, Params
 from backchannel.gateway.call import Call
 from backchannel.gateway.protocol import Method, NoParams, Scope
-from backchannel.tools.inputs import Answer, Params
 
 
 class AgentModel(Answer, frozen=True, kw_only=True):

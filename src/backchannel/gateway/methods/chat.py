@@ -12,6 +12,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Provenance, ProvenanceKind
 from backchannel.core.runs import Accepted, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, Session
+from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import address_for_message, check_agent, find_session, resolve
 from backchannel.gateway.call import Call
@@ -19,7 +20,6 @@ from backchannel.gateway.messages import IdempotencyKey, Label, digest_of, read_
 from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.protocol import Method, Scope
 from backchannel.storage.ids import new_id
-from backchannel.tools.inputs import Answer, Params
 
 _LISTED, _MOST_LISTED = 200, 1000
 _PENDING_SHOWN = 100

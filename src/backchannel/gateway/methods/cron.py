@@ -10,11 +10,11 @@ from msgspec import Meta
 from backchannel.config.schema_doors import CronDeliver, CronJob
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Run
+from backchannel.core.shapes import Answer, Params
 from backchannel.gateway.call import Call
 from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.protocol import Method, NoParams, Scope
 from backchannel.storage.transactions.cron import JobStatus, ListedJob, Source
-from backchannel.tools.inputs import Answer, Params
 
 
 class JobDeliver(Params, frozen=True, kw_only=True):

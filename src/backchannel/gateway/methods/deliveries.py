@@ -12,16 +12,15 @@ from msgspec.structs import replace
 from backchannel.core.commands import COMMANDS
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.sessions import WEBCHAT, Address
+from backchannel.core.shapes import Answer, Params
 from backchannel.errors import GatewayError, InvalidRequest, UnknownChannel
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.call import Call
 from backchannel.gateway.messages import IdempotencyKey, read_content
 from backchannel.gateway.protocol import Method, NoParams, Scope
 from backchannel.storage.transactions.deliveries import Post, Receipt
-from backchannel.tools.cursors import read_cursor, write_cursor
-from backchannel.tools.flows import hash_request
-from backchannel.tools.inputs import Answer, Params
-from backchannel.tools.receipts import ReceiptRow, show_receipt
+from backchannel.tools.base import hash_request, read_cursor, write_cursor
+from backchannel.tools.rows import ReceiptRow, show_receipt
 
 Mend = Callable[[str], Awaitable[Receipt]]
 

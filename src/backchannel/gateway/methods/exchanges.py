@@ -7,13 +7,12 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from backchannel.core.exchange_values import Party
+from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.call import Call
 from backchannel.gateway.protocol import Method, Scope
 from backchannel.storage.transactions.exchanges import Story
-from backchannel.tools.inputs import Answer, Params
-from backchannel.tools.receipts import ReceiptRow, show_receipt
-from backchannel.tools.rows import Rows, RunRow
+from backchannel.tools.rows import ReceiptRow, Rows, RunRow, show_receipt
 
 
 class ExchangeParams(Params, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from msgspec import Meta, Raw, field
 
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey, normalise_agent_id
 from backchannel.core.sessions import Session
+from backchannel.core.shapes import Answer, Params
 from backchannel.errors import SessionNotFound
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.call import Call
@@ -20,7 +21,6 @@ from backchannel.gateway.protocol import Method, Scope
 from backchannel.openclaw.files import iso_time
 from backchannel.openclaw.writing import entry_of, header_of
 from backchannel.storage.transactions.exports import PAGE_SIZE, Listed, Passage, Place
-from backchannel.tools.inputs import Answer, Params
 
 _LISTED, _MOST_LISTED, _MOST_KEYS = 100, 500, 100
 _FAR = 2**53

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from backchannel.core.shapes import Answer
 from backchannel.gateway.call import Call
 from backchannel.gateway.health import Problem, examine
 from backchannel.gateway.protocol import Method, NoParams, Scope
-from backchannel.tools.inputs import Answer
 from backchannel.version import __version__
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from backchannel.core.shapes import Answer, Params
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.gateway.call import Call
 from backchannel.gateway.protocol import Method, Scope
-from backchannel.tools.inputs import Answer, Params
 
 
 class IdsResolveParams(Params, frozen=True, kw_only=True):

@@ -8,12 +8,12 @@ from msgspec import Meta
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind, RunRequest
+from backchannel.core.shapes import Params
 from backchannel.errors import Forbidden
 from backchannel.gateway.call import Call
 from backchannel.gateway.messages import TriggersKey, digest_of, read_content
 from backchannel.gateway.methods.chat import ChatHistory, ChatStarted, read_history, shown_state
 from backchannel.gateway.protocol import Method, Scope
-from backchannel.tools.inputs import Params
 from backchannel.triggers import nodes
 
 

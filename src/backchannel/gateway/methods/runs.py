@@ -10,6 +10,7 @@ from backchannel.core.control_words import is_silent
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, Usage
 from backchannel.core.runs import Run, RunRequest, RunState
+from backchannel.core.shapes import Answer, Params
 from backchannel.errors import Forbidden, RunNotFound
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.call import Call
@@ -23,8 +24,7 @@ from backchannel.gateway.messages import (
     read_thinking,
 )
 from backchannel.gateway.protocol import Method, Scope
-from backchannel.tools.cursors import read_cursor, write_cursor
-from backchannel.tools.inputs import Answer, Params
+from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import RunRow, duration_ms
 
 MAX_RUN_S = 7 * 24 * 3600

@@ -9,6 +9,8 @@ from msgspec import UNSET, Meta, UnsetType
 from backchannel.core.keys import MAX_KEY_LENGTH, Kind, SessionKey, normalise_agent_id
 from backchannel.core.names import shown_name
 from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
+from backchannel.core.shapes import Answer, Params
+from backchannel.core.text import one_line
 from backchannel.errors import InvalidRequest, MainSessionKept, SessionNotFound
 from backchannel.gateway.addressing import (
     check_agent,
@@ -20,9 +22,8 @@ from backchannel.gateway.addressing import (
 from backchannel.gateway.call import Call
 from backchannel.gateway.messages import Label, read_model, read_thinking
 from backchannel.gateway.protocol import Method, Scope
-from backchannel.tools.cursors import read_cursor, write_cursor
-from backchannel.tools.inputs import Answer, Params
-from backchannel.tools.rows import ModelShown, Row, one_line, preview
+from backchannel.tools.base import read_cursor, write_cursor
+from backchannel.tools.rows import ModelShown, Row, preview
 
 _LISTED, _MOST_LISTED, _MOST_PREVIEWED = 100, 1000, 64
 _MINUTE_MS = 60_000

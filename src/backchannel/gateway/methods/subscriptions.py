@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from backchannel.core.shapes import Answer
 from backchannel.gateway.addressing import resolve
 from backchannel.gateway.call import Call
 from backchannel.gateway.methods.sessions import KeyParams
 from backchannel.gateway.protocol import Method, NoParams, Scope
-from backchannel.tools.inputs import Answer
 
 
 class Subscribed(Answer, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import secrets
 from typing import Any
 
 from backchannel.core.keys import SessionKey
+from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, SessionNotFound, TokenNotFound
 from backchannel.gateway.addressing import check_agent, resolve
 from backchannel.gateway.auth import hash_token, new_token, read_scopes, show_scopes
@@ -13,7 +14,6 @@ from backchannel.gateway.call import Call
 from backchannel.gateway.messages import Label
 from backchannel.gateway.protocol import Method, NoParams, Scope
 from backchannel.storage.transactions.tokens import TokenRow
-from backchannel.tools.inputs import Answer, Params
 from backchannel.triggers.nodes import is_node
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from backchannel.core.shapes import Answer, Params
 from backchannel.gateway.call import Call
 from backchannel.gateway.callers import InvokeParams, caller_of, invoke_as
 from backchannel.gateway.protocol import Method, Scope
-from backchannel.tools.explain import Explanation, explain
-from backchannel.tools.inputs import Answer, Params
+from backchannel.tools.targets import Explanation, explain
 
 
 class Invoked(Answer, frozen=True, kw_only=True, omit_defaults=False):

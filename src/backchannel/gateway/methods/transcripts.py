@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.call import Call
 from backchannel.gateway.methods.sessions import KeyParams
 from backchannel.gateway.protocol import Method, Scope
-from backchannel.tools.inputs import Answer, Params
 
 
 class TranscriptsListParams(Params, frozen=True, kw_only=True):

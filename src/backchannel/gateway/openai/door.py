@@ -32,7 +32,7 @@ from backchannel.gateway.openai.conversation import Line, build_question
 from backchannel.gateway.openai.errors import describe_failure, show_failure
 from backchannel.gateway.openai.following import Pause, follow, wait_ended
 from backchannel.gateway.protocol import Scope
-from backchannel.tools.flows import hash_request
+from backchannel.tools.base import hash_request
 
 if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway

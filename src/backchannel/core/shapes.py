@@ -1,18 +1,28 @@
-"""The types of parameters and answers, put into words: for errors and the reference pages."""
+"""The shapes of what is asked and answered: strict parameters, answers without blanks, and their types in words.
+
+Errors and the reference pages are made from the same description of a type.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import inspect
+from msgspec import Struct, inspect
 
-from backchannel.config.findings import nearest
+from backchannel.core.text import nearest
 from backchannel.errors import InvalidRequest
-from backchannel.tools.inputs import CLIENTS_KEY, NAME, ONE_LINE, Params
 
+ONE_LINE = r"^[^\x00-\x1f\x7f]+$(?!\n)"
+"""A pattern: text without control characters; `$` alone would let a line break pass at the end."""
+NAME = r"^(?=.*\S)" + ONE_LINE[1:]
+"""A pattern: such a text that is not blank."""
+CLIENTS_KEY = r"^(?!hook/|agent:[^:/]+:node-[^/]*/)" + ONE_LINE[1:]
+"""A pattern: such a text that is not the id of a run which a hook or a node has named: see `scoped_run_id`."""
+NAME_LIMIT = 64
+"""How long a label may be, wherever one is given."""
 _PATTERNS = {
     ONE_LINE: ", on one line",
     NAME: ", on one line and not blank",
@@ -29,6 +39,25 @@ _SORTS = {
     "object": "an object",
 }
 """The decoder's words for what came, in ours."""
+
+
+class Params(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The base of all parameters: what is not known is refused."""
+
+
+class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The base of every answer and event payload: what is not known is absent."""
+
+
+def plain(answer: Answer) -> dict[str, Any]:
+    """Turn an answer into plain values, the same that every door writes as JSON."""
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(answer))
+    return values
+
+
+def doc(description: str) -> msgspec.Meta:
+    """Say what a field means, for the reference page."""
+    return msgspec.Meta(description=description)
 
 
 class Described(NamedTuple):
