@@ -15,6 +15,7 @@ from backchannel.gateway.server import listening
 
 from .client import OPERATOR
 from .conftest import MakeWorld, World
+from .test_peers import until
 
 pytestmark = pytest.mark.anyio
 
@@ -162,3 +163,61 @@ async def test_listening_beyond_this_machine_needs_a_token_of_ones_own() -> None
         with pytest.raises(StartupError, match=r"gateway\.auth\.token"):
             async with listening(gateway, OPERATOR):
                 raise AssertionError("it listens")
+
+
+SENT = {"sessionKey": "agent:held:main", "message": "wait", "timeoutSeconds": 60}
+ASKED = {"model": "held", "messages": [{"role": "user", "content": "wait"}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tools/invoke", {"tool": "sessions_send", "args": SENT}),
+        ("/v1/chat/completions", ASKED),
+        ("/v1/responses", {"model": "held", "input": "wait"}),
+    ],
+)
+async def test_a_request_that_waits_does_not_hold_up_a_gateway_that_stops(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture, path: str, body: dict[str, object]
+) -> None:
+    config = {"gateway": {"http": {"chatCompletions": True}}}
+    async with make_world(config) as world, httpx.AsyncClient(base_url=world.at.url, trust_env=False) as http:
+        asking = asyncio.create_task(http.post(path, json=body, headers=bearer(), timeout=30))
+        await until(lambda: world.gateway.runtime.running > 0 and world.at.web.waiting > 0)
+        await world.at.web.close("it stops")
+        answer = await asking
+
+    assert answer.status_code == 503
+    assert "shutting_down" in answer.text
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_stream_that_waits_is_ended_by_a_gateway_that_stops(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {"gateway": {"http": {"chatCompletions": True}}}
+    async with make_world(config) as world, httpx.AsyncClient(base_url=world.at.url, trust_env=False) as http:
+        body = {**ASKED, "stream": True}
+        async with http.stream("POST", "/v1/chat/completions", json=body, headers=bearer(), timeout=30) as stream:
+            lines = stream.aiter_lines()
+            assert "assistant" in await anext(lines)
+            await world.at.web.close("it stops")
+            last = [line async for line in lines if line]
+
+    assert "shutting_down" in last[0] and last[1] == "data: [DONE]"
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_gateway_that_stops_does_not_wait_for_the_rest_of_a_body(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with make_world() as world:
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.at.port)
+        head = f"POST /tools/invoke HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {OPERATOR}\r\n"
+        writer.write(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        await until(lambda: world.at.web.waiting > 0)
+        await world.at.web.close("it stops")
+        assert b" 503 " in await reader.readline()
+        writer.close()
+
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import subprocess
@@ -520,3 +521,18 @@ async def test_a_list_that_cannot_be_had_is_an_error_with_its_reason(held: HeldT
             await client.list_tools()
 
     assert caught.value.error.data["details"]["code"] == "unavailable"
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+async def test_what_mcp_loads_is_kept_out_of_garbage_collection_where_the_start_was(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_served: bool
+) -> None:
+    frozen: list[None] = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 1000 * is_served)
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(None))
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        headers = HEADERS | {"authorization": f"Bearer {OPERATOR}"}
+        for _ in range(2):
+            assert (await http.post(f"{world.at.url}/mcp", json=LIST_TOOLS, headers=headers)).status_code == 200
+
+    assert len(frozen) == int(is_served)

@@ -37,6 +37,7 @@ from backchannel.errors import (
 )
 from backchannel.gateway import descriptors, protocol
 from backchannel.gateway.auth import Access, Doorkeeper, hash_token
+from backchannel.gateway.call import OpenWaits
 from backchannel.gateway.callers import InvokeParams, invoke_as
 from backchannel.gateway.events import Desk
 from backchannel.gateway.failures import Failures
@@ -83,6 +84,7 @@ class Web:
         self._gateway = gateway
         self._hooks = HookDoor(gateway, operator_token)
         self._mcp = McpDoor(gateway, self.access)
+        self._waits = OpenWaits()
         self._forgeries = Failures(gateway.clock, "signature")
         self._keeper = Doorkeeper(settings)
         self._proxies = Proxies(settings.trusted_proxies)
@@ -98,6 +100,7 @@ class Web:
                 lifespan=lambda app: self.running(),
             ),
             settings.limits,
+            self._waits,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,9 +138,15 @@ class Web:
             address = self._proxies.client(client[0], forwarded)
             scope["client"] = client if address == client[0] else (address, 0)
 
+    @property
+    def waiting(self) -> int:
+        """How many HTTP requests wait, for a run or for the rest of their body."""
+        return self._waits.count
+
     async def close(self, reason: str) -> None:
-        """Send away whoever is connected or waits, before the server stops."""
+        """Close all connections and end the requests that wait, before the server stops."""
         self._mcp.close()
+        self._waits.end()
         await self.door.close(reason)
 
     def running(self) -> AbstractAsyncContextManager[None]:
@@ -180,7 +189,7 @@ class Web:
             *self._resource.routes(),
             *self._hooks.routes(),
             *self._mcp.routes(),
-            *(OpenAiDoor(self._gateway, self.access).routes() if is_open else ()),
+            *(OpenAiDoor(self._gateway, self.access, self._waits).routes() if is_open else ()),
         ]
 
     async def _page(self, request: Request) -> Response:
@@ -210,7 +219,7 @@ class Web:
     async def _invoke(self, request: Request) -> Response:
         holder = await self.access.admit(request)
         params = read_posted("/tools/invoke", await request.body(), InvokeParams)
-        result = await invoke_as(self._gateway, holder, params)
+        result = await self._waits.until(invoke_as(self._gateway, holder, params))
         return Response(msgspec.json.encode({"ok": True, "result": result}), media_type="application/json")
 
     async def _inbound(self, request: Request) -> Response:
@@ -290,8 +299,11 @@ async def _show_failure(request: Request, error: Exception) -> Response:
     return show_error(GatewayError("something went wrong; the log says what"), request.url.path)
 
 
-def _limit_bodies(app: ASGIApp, limits: Sizes) -> ASGIApp:
-    """Refuse bodies over the limit, by what their header says or, without one, as they come."""
+def _limit_bodies(app: ASGIApp, limits: Sizes, waits: OpenWaits) -> ASGIApp:
+    """Refuse bodies over the limit, by what their header says or, without one, as they come.
+
+    A body that has not arrived whole when the gateway stops is not waited for.
+    """
 
     async def limited(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -301,11 +313,14 @@ def _limit_bodies(app: ASGIApp, limits: Sizes) -> ASGIApp:
         told = Headers(scope=scope).get("content-length", "0")
         if not told.isdecimal() or int(told) > limit:
             raise PayloadTooLarge(f"a body has at most {limit} bytes")
-        size = 0
+        size, is_whole = 0, False
 
         async def counting() -> Message:
-            nonlocal size
-            message = await receive()
+            nonlocal size, is_whole
+            if is_whole:  # what comes now says only that the client is gone
+                return await receive()
+            message = await waits.until(receive())
+            is_whole = not message.get("more_body", False)
             size += len(message.get("body", b""))
             if size > limit:
                 raise PayloadTooLarge(f"a body has at most {limit} bytes")

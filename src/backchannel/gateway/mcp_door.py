@@ -9,6 +9,7 @@ there is no session to end (DELETE).
 from __future__ import annotations
 
 import asyncio
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,8 @@ class McpDoor:
         """Import what speaks MCP, once, in a thread: it takes most of a second, and the others are served meanwhile."""
         if self._http is None:
             await asyncio.to_thread(import_module, "backchannel.gateway.mcp_http")
+            if gc.get_freeze_count():  # a served gateway; the garbage collection of an embedding program is its own
+                gc.freeze()  # the SDK's 50,000 objects live as long as the process: see `serve`
         if self._http is None:  # another request may have come first
             from backchannel.gateway.mcp_http import McpHttp
 

@@ -33,7 +33,7 @@ from backchannel.errors import (
 )
 from backchannel.gateway.addressing import check_agent
 from backchannel.gateway.auth import Access, Caller
-from backchannel.gateway.call import Call, Waits
+from backchannel.gateway.call import Call, OpenWaits
 from backchannel.gateway.events import Desk
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.outgoing import GOODBYE_S, REFUSED, Outgoing
@@ -197,7 +197,7 @@ class Connection:
         unsent = (lambda: 0) if peer is None else (lambda: peer.unsent_bytes)
         self._out = Outgoing(send, door.limits.buffered_bytes, unsent)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waits = Waits()
+        self._waits = OpenWaits()
 
     async def serve(self) -> None:
         reader = asyncio.create_task(self._read())

@@ -26,6 +26,7 @@ from backchannel.core.runs import Join, Run, RunRequest, RunState
 from backchannel.errors import Forbidden, InvalidRequest, RunNotFound, ScopeMissing, ShuttingDown
 from backchannel.gateway.addressing import address_for_message
 from backchannel.gateway.auth import Access, Caller
+from backchannel.gateway.call import OpenWaits
 from backchannel.gateway.messages import read_idempotency_key
 from backchannel.gateway.openai import chat, parameters, responses
 from backchannel.gateway.openai.conversation import Line, build_question
@@ -88,9 +89,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 class OpenAiDoor:
     """Serves the routes."""
 
-    def __init__(self, gateway: Gateway, access: Access) -> None:
+    def __init__(self, gateway: Gateway, access: Access, waits: OpenWaits) -> None:
         self._gateway = gateway
         self._access = access
+        self._waits = waits
         self._lives_ms = parse_duration(gateway.config.gateway.http.session_ttl)
 
     def routes(self) -> list[Route]:
@@ -147,7 +149,7 @@ class OpenAiDoor:
         if given.stream:
             with_usage = given.stream_options is not None and given.stream_options.include_usage is True
             return self._streaming(run, chat.Chunks(agent_id, with_usage=with_usage), headers)
-        ended = await wait_ended(self._gateway.runtime, run)
+        ended = await wait_ended(self._gateway.runtime, run, self._waits)
         if ended.state is not RunState.OK:
             return show_failure(ended)
         return _json(chat.show_completion(ended, agent_id), headers)
@@ -174,7 +176,7 @@ class OpenAiDoor:
         headers = _headers(run, ignored)
         if given.stream:
             return self._streaming(run, responses.ResponseEvents(agent_id, previous), headers)
-        ended = await wait_ended(self._gateway.runtime, run)
+        ended = await wait_ended(self._gateway.runtime, run, self._waits)
         if ended.state is not RunState.OK:
             return show_failure(ended)
         return _json(responses.show_response(ended, agent_id, previous), headers)
@@ -257,7 +259,7 @@ class OpenAiDoor:
     async def _stream(self, run: Run, form: Form) -> AsyncIterator[bytes]:
         yield form.begin(run)
         try:
-            async with aclosing(follow(self._gateway.runtime, run)) as happenings:
+            async with aclosing(follow(self._gateway.runtime, run, self._waits)) as happenings:
                 async for happening in happenings:
                     match happening:
                         case Pause():

@@ -12,6 +12,7 @@ from enum import Enum
 
 from backchannel.core.control_words import is_control_word
 from backchannel.core.runs import Run, RunState
+from backchannel.gateway.call import OpenWaits
 from backchannel.runtime.events import Event, ReplyGrew
 from backchannel.runtime.supervisor import Runtime
 
@@ -32,14 +33,14 @@ def shown_reply(run: Run) -> str:
     return "" if is_control_word(reply) else reply
 
 
-async def wait_ended(runtime: Runtime, run: Run) -> Run:
+async def wait_ended(runtime: Runtime, run: Run, waits: OpenWaits) -> Run:
     """Wait for a run to end, however long that takes.
 
     Raises:
         ShuttingDown: the gateway stopped first; the run goes on at its next start.
     """
     while not run.is_finished:
-        run = await runtime.wait(run.id, _WAIT_S)
+        run = await waits.until(runtime.wait(run.id, _WAIT_S))
     return run
 
 
@@ -78,7 +79,7 @@ class Pieces:
         return text
 
 
-async def follow(runtime: Runtime, run: Run) -> AsyncGenerator[str | Pause | Run, None]:
+async def follow(runtime: Runtime, run: Run, waits: OpenWaits) -> AsyncGenerator[str | Pause | Run, None]:
     """Give pieces of the reply, pauses, and last the run as it ended.
 
     Raises:
@@ -94,10 +95,10 @@ async def follow(runtime: Runtime, run: Run) -> AsyncGenerator[str | Pause | Run
     def wake(task: asyncio.Task[Run]) -> None:
         changed.set()
         if not task.cancelled():
-            task.exception()  # whoever still listens is told below; a client that has gone need not be
+            task.exception()  # mark it retrieved: whoever still listens gets it below, and asyncio need not log it
 
     unlisten = runtime.hub.listen(hear)
-    ended = asyncio.create_task(wait_ended(runtime, run))
+    ended = asyncio.create_task(wait_ended(runtime, run, waits))
     ended.add_done_callback(wake)
     try:
         while not ended.done():
