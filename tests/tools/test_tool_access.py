@@ -162,8 +162,9 @@ async def test_a_tool_that_an_agent_does_not_have_cannot_be_called_all_the_same(
 
     model = ScriptedModel(replies=reply)
     async with shelf.opened(config({"deny": ["sessions_history"]}), model) as gateway:
-        assert "there is no tool 'sessions_history' here" in await gateway.ask("main", "hello")
-        assert "there is no tool 'sessions_history' here" in await gateway.ask(CHILD, "hello")
+        refused = "sessions_history is not among your tools: "
+        assert (await gateway.ask("main", "hello")).startswith(refused)
+        assert (await gateway.ask(CHILD, "hello")).startswith(refused)
 
 
 async def test_an_agents_call_is_made_by_its_session_and_input_errors_are_results(shelf: Shelf) -> None:

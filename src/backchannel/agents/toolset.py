@@ -55,6 +55,16 @@ class Tools:
             denied |= {name for name, tool in self._tools.items() if tool.effects is Effects.OUTSIDE}
         return {name: tool for name, tool in self._tools.items() if name in allowed - denied}
 
+    def refusal(self, session_key: str, name: str, has: Iterable[str]) -> str:
+        """Say why a run that has other tools does not have this one, as the result of a call of it."""
+        key, tool = SessionKey.stored(session_key), self._tools.get(name)
+        if tool is None or name in self.of(key.agent, session_key):  # an announce step has none
+            return f"there is no tool {name[:64]!r} here; you have: {', '.join(has) or 'none'}"
+        reason = self.why_not(key, name)
+        if name == NEVER_FOR_SUBAGENTS and key.is_subagent:
+            return msgspec.json.encode({"status": "forbidden", "error": reason}).decode()  # as at every door
+        return f"{name} is not among your tools: {reason}"
+
     def why_not(self, key: SessionKey, name: str) -> str:
         """Say which setting keeps a tool from a session that does not have it, and what would give it."""
         settings = self._agents.get(key.agent)

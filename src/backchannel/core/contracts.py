@@ -6,7 +6,7 @@ agent may call. The store is one class over a driver: see `storage/store.py`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -72,6 +72,10 @@ class ToolSet(Protocol):
 
     def of(self, agent_id: str, session_key: str) -> Mapping[str, Tool]:
         """Name the tools that this agent has in this session."""
+        ...
+
+    def refusal(self, session_key: str, name: str, has: Iterable[str]) -> str:
+        """Say why a run that has other tools does not have this one, as the result of a call of it."""
         ...
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import structlog
 
-from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput
+from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput, ToolSet
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Message, Role, text_content
 from backchannel.core.runs import CallState, Run, ToolCall
@@ -46,8 +46,9 @@ class Durable(Protocol):
 class Calls:
     """Carries out tool calls."""
 
-    def __init__(self, store: Store, hub: Hub, clock: Clock, durable: Durable) -> None:
+    def __init__(self, store: Store, tools: ToolSet, hub: Hub, clock: Clock, durable: Durable) -> None:
         self._store = store
+        self._tools = tools
         self._hub = hub
         self._clock = clock
         self._durable = durable
@@ -95,7 +96,7 @@ class Calls:
         """Call the tool, unless it had begun before a crash and may not be begun again."""
         tool = tools.get(call.name)
         if tool is None:
-            return _error(f"there is no tool {call.name!r} here; you have: {', '.join(tools) or 'none'}")
+            return _error(self._tools.refusal(turn.run.session_key, call.name, tools))
         if tool.effects is Effects.OUTSIDE:
             if call.state is not CallState.PLANNED:
                 return _error(

@@ -79,7 +79,7 @@ class Runner:
         self._clock = clock
         self._sizes: dict[str, int] = {}
         """What telling a model of each tool costs of its window."""
-        self._calls = Calls(store, hub, clock, self._durable)
+        self._calls = Calls(store, tools, hub, clock, self._durable)
         self.why_stopped: Callable[[str], Stop | None] = lambda run_id: None
 
     async def work(self, started: Started) -> None:
