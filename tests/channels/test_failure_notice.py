@@ -13,8 +13,7 @@ import pytest
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.channels.bridge import SIGNATURE
 from backchannel.core.contracts import ModelFailed, ModelRequest
-from backchannel.core.delivery import DeliveryState
-from backchannel.core.failure_notice import notice_text
+from backchannel.core.delivery import DeliveryState, notice_text
 from backchannel.core.runs import CRASHES_UNTIL_GIVEN_UP, CRASHES_UNTIL_SET_ASIDE, RunKind, RunState
 from backchannel.core.sessions import Address, SessionPatch
 from backchannel.gateway.app import Gateway

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from backchannel.config.schema import ExchangeLimitSettings
-from backchannel.core.chain import Lineage
 from backchannel.core.exchange import open_exchange, step
 from backchannel.core.exchange_values import (
     AbortRun,
@@ -24,6 +23,7 @@ from backchannel.core.exchange_values import (
     Settle,
 )
 from backchannel.core.keys import SessionKey
+from backchannel.core.limits import Lineage
 from backchannel.core.runs import Chain, RunState
 from backchannel.core.sessions import Address
 

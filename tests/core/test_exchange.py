@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from backchannel.config.schema import ExchangeLimitSettings
-from backchannel.core.chain import Lineage
 from backchannel.core.exchange import open_exchange, step, why_not_retried
 from backchannel.core.exchange_values import (
     AddNote,
@@ -31,10 +30,10 @@ from backchannel.core.exchange_values import (
     read_exchange,
     write_exchange,
 )
+from backchannel.core.limits import Lineage, Wait
 from backchannel.core.messages import ProvenanceKind
 from backchannel.core.runs import Chain, RunKind, RunState
 from backchannel.core.sessions import WEBCHAT, Address
-from backchannel.core.waits import Wait
 
 from .exchanges import ADDRESS, CHILD, ORIGIN, A, B, after, ended, opened, parse, request, shown
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.core.fences import fenced, joined
+from backchannel.core.text import fenced, joined
 
 TRICKY = st.one_of(
     st.text(max_size=60),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.core.names import clean_name, shown_name, stored_name
+from backchannel.core.text import clean_name, shown_name, stored_name
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backchannel.core.credentials import REDACTED
+from backchannel.core.credentials import REDACTED, is_secret_name
 from backchannel.core.cutting import TEXT_LIMIT, condense, present, present_line, read_piece, reading_text
 from backchannel.core.messages import (
     Block,
@@ -22,7 +22,6 @@ from backchannel.core.messages import (
     decode_message,
     encode_message,
 )
-from backchannel.core.pairs import is_secret_name
 from backchannel.core.redaction import (
     MAX_DEPTH,
     TOO_DEEP,

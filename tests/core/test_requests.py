@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backchannel.core.budget import MIN_BUDGET, context_budget, estimate_tokens
 from backchannel.core.headers import new_mark
 from backchannel.core.messages import (
     Block,
@@ -24,7 +25,6 @@ from backchannel.core.messages import (
     text_content,
 )
 from backchannel.core.requests import build_messages
-from backchannel.core.tokens import MIN_BUDGET, context_budget, estimate_tokens
 from tests.support.timing import grows_linearly, is_at_most
 
 MARK = new_mark(bytes(range(50, 60)))

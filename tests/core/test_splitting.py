@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backchannel.core.splitting import split
+from backchannel.core.delivery import split
 
 FAMILY = "👩\u200d👩\u200d👧"
 TEXTS = st.text(alphabet=st.sampled_from("abc  \n\n\r\té\u0301\u200d👍🏽🇩🇪\ud83d\ude00"), max_size=80) | st.text(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, Role, TextBlock, ThinkingBlock, ToolCallBlock, text_content
-from backchannel.core.subagent_commands import (
+from backchannel.core.command_texts import (
     ChildView,
     find_child,
     info_text,
@@ -16,6 +14,8 @@ from backchannel.core.subagent_commands import (
     stopped_text,
     unknown_text,
 )
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Message, Role, TextBlock, ThinkingBlock, ToolCallBlock, text_content
 
 
 def child(id_: str = "6f0dcafe-0000", doing: str = "running", *, number: int = 1, **more: object) -> ChildView:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from backchannel.core.delivery import tool_line
 from backchannel.core.runs import CallState, ToolCall
-from backchannel.core.verbosity import tool_line
 
 
 def called(arguments: Any, name: str = "look") -> ToolCall:

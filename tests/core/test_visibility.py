@@ -21,7 +21,7 @@ from backchannel.config.schema_agents import (
     SessionToolSettings,
 )
 from backchannel.core.keys import KeyScheme, SessionKey
-from backchannel.core.patterns import matches
+from backchannel.core.text import matches
 from backchannel.core.visibility import (
     OPERATOR,
     Mode,

@@ -17,8 +17,8 @@ from backchannel.core.messages import (
     ToolCallBlock,
     Usage,
 )
-from backchannel.core.names import stored_name
 from backchannel.core.sessions import Address, Session, write_address
+from backchannel.core.text import stored_name
 from backchannel.openclaw.entries import THINKING_LEVELS
 
 SCHEME = KeyScheme()

@@ -29,9 +29,9 @@ from backchannel.agents.demo_talk import (
     said_by_user,
     spawn_arguments,
 )
+from backchannel.core.budget import estimate_tokens, text_tokens
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
 from backchannel.core.messages import Block, Role, ToolCallBlock, Usage, text_content
-from backchannel.core.tokens import estimate_tokens, text_tokens
 
 REF = "builtin/demo"
 WORD_DELAY_S = 0.012

@@ -14,7 +14,7 @@ from backchannel.config.schema_agents import ToolNameSettings
 from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import text_content
-from backchannel.core.patterns import matches
+from backchannel.core.text import matches
 from backchannel.core.visibility import is_sandboxed
 from backchannel.errors import InvalidRequest
 

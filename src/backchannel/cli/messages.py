@@ -10,8 +10,8 @@ import msgspec
 from backchannel.cli.client import Client, Payload
 from backchannel.cli.output import WordWrap, clock_time, is_terminal, say, say_dim, say_styled
 from backchannel.core.messages import Message
-from backchannel.core.names import shown_name
 from backchannel.core.readable import text_for_people
+from backchannel.core.text import shown_name
 
 _COLOURS = {"user": "green", "assistant": "cyan", "system": "yellow", "toolResult": "magenta"}
 

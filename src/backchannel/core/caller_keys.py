@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from backchannel.core.key_spelling import WHAT_WORKS, decode, not_a_key, quote, split
-from backchannel.core.keys import KeyScheme, Kind, SessionKey
+from backchannel.core.keys import WHAT_WORKS, KeyScheme, Kind, SessionKey, decode, not_a_key, split
+from backchannel.core.text import quoted
 from backchannel.errors import AmbiguousLabel, InvalidSessionKey, SessionIdReplaced, SessionNotFound
 
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -116,7 +116,7 @@ class CallerKeys:
             raise SessionIdReplaced(message, sessionKey=shown)
         if written.is_explicit:
             return Resolved(written.key, exists=False)
-        raise SessionNotFound(f"no session has the key or id {quote(written.text)} ({WHAT_WORKS})")
+        raise SessionNotFound(f"no session has the key or id {quoted(written.text)} ({WHAT_WORKS})")
 
     def resolve(self, text: str, look_up: Callable[[Written], Found]) -> Resolved:
         """Read a text and choose the session, with a look-up that runs in the caller's transaction."""
@@ -133,9 +133,9 @@ class CallerKeys:
         keys = sorted({key for key in matches if self.scheme.is_listed(key)}, key=str)
         match keys:
             case []:
-                raise SessionNotFound(f"no session has the label {quote(label)} (see sessions_list)")
+                raise SessionNotFound(f"no session has the label {quoted(label)} (see sessions_list)")
             case [key]:
                 return key
         shown = [self.show(key) for key in keys]
-        message = f"{len(keys)} sessions have the label {quote(label)} (write a key: {', '.join(shown)})"
+        message = f"{len(keys)} sessions have the label {quoted(label)} (write a key: {', '.join(shown)})"
         raise AmbiguousLabel(message, sessionKeys=shown)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from backchannel.core.decisions import Decision
+from backchannel.core.text import cut
 
 _SHAPE = re.compile(r"/(?P<name>[a-zA-Z]+)(?:@(?P<bot>[\w.-]+))?(?:\s*:|(?=\s)|$)(?P<rest>[^\x00-\x08\x0e-\x1f\x7f]*)")
 _QUOTED_LENGTH = 64
@@ -195,5 +196,5 @@ def _usage_reply(spec: CommandSpec, words: list[str]) -> str:
     given = " ".join(words)
     if not given:
         return f"/{spec.name} needs more (write {spec.usage})"
-    shown = given if len(given) <= _QUOTED_LENGTH else given[: _QUOTED_LENGTH - 1] + "…"
+    shown = cut(given, _QUOTED_LENGTH)
     return f"/{spec.name} does not know {shown!r} (write {spec.usage})"

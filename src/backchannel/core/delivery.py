@@ -10,11 +10,17 @@ knows) or `pending` once more (to be sent again at `due_at`). From `failed` and 
 A delivery is sent in parts, one after the other, each with its own key and attempts. Parts are `pending`, `sending`,
 `sent`, `failed` or `uncertain`; the first that is not sent decides the state of the whole. Parts of a dropped
 delivery stay as they were, and tell how far it came.
+
+A text that is too long for one message of a channel is split between lines. A line that alone is too long is cut at a
+space, and one without spaces where it must be, though not inside what readers see as one character: an accented letter,
+a joined emoji, a flag. Only white space is lost, and only where the text was cut: line breaks or spaces, never the
+indentation of the next line.
 """
 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Self
@@ -22,9 +28,14 @@ from typing import NamedTuple, Self
 import msgspec
 
 from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelBusy, ChannelError, ChannelRefused, Sent
-from backchannel.core.splitting import split
+from backchannel.core.redaction import redact_value_opening
+from backchannel.core.runs import Run, RunState, ToolCall
+from backchannel.core.sessions import WEBCHAT, Address, read_address
+from backchannel.core.text import cut
 from backchannel.errors import InvalidRequest
 
+VERBOSE = "on"
+"""The `verboseLevel` of a session whose chat is told of each tool call."""
 MAX_ATTEMPTS = 10
 MAX_RETRY_TIME_MS = 3_600_000
 """A part is not tried again when its retries have waited this long: waits are counted, not the clock, so that neither
@@ -32,6 +43,11 @@ a machine that slept nor a clock that was set ends them early."""
 _FIRST_DELAY_MS = 1_000
 _LONGEST_DELAY_MS = 60_000
 _ERROR_LIMIT = 500
+_JOINER = "\u200d"
+_LINE_BREAKS = "\r\n"
+_LONGEST_ID = 64  # clients choose ids, and a chat is no place for long ones
+_NAME_LIMIT = 64
+_ARGUMENTS_LIMIT = 160
 
 
 class DeliveryState(StrEnum):
@@ -221,17 +237,18 @@ def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool)
     """Decide what becomes of a part, from what the channel answered or raised."""
     if isinstance(answer, Sent):
         return Attempted(state=DeliveryState.SENT, message_id=answer.message_id)
+    reason = cut(answer.reason, _ERROR_LIMIT)
     if isinstance(answer, ChannelRefused):
-        return Attempted(state=DeliveryState.FAILED, error=_cut(answer.reason))
+        return Attempted(state=DeliveryState.FAILED, error=reason)
     is_busy = isinstance(answer, ChannelBusy)
     if not is_busy and not takes_key:
         told = "it is not known whether the message arrived, and sending it again could post it twice"
-        return Attempted(state=DeliveryState.UNCERTAIN, error=f"{_cut(answer.reason)}; {told}")
+        return Attempted(state=DeliveryState.UNCERTAIN, error=f"{reason}; {told}")
     wait_ms = retry_wait(tries, answer.retry_after_s if isinstance(answer, ChannelBusy) else None)
     if wait_ms is not None:
-        return Attempted(state=DeliveryState.PENDING, wait_ms=wait_ms, error=_cut(answer.reason))
+        return Attempted(state=DeliveryState.PENDING, wait_ms=wait_ms, error=reason)
     doubt = "" if is_busy else "; it may have arrived all the same, and a retry does not post it twice"
-    error = f"given up after {_count(tries.attempts)}: {_cut(answer.reason)}{doubt}"
+    error = f"given up after {_count(tries.attempts)}: {reason}{doubt}"
     return Attempted(state=DeliveryState.FAILED, error=error)
 
 
@@ -295,5 +312,92 @@ def _count(attempts: int) -> str:
     return f"{attempts} attempt{'' if attempts == 1 else 's'}"
 
 
-def _cut(reason: str) -> str:
-    return reason if len(reason) <= _ERROR_LIMIT else reason[: _ERROR_LIMIT - 1] + "…"
+def split(text: str, limit: int) -> list[str]:
+    """Split a text into parts of at most `limit` characters; no part is blank, so a blank text has none."""
+    if limit < 1:
+        raise ValueError(f"a limit of {limit} characters leaves no room for any (expected 1 or more)")
+    parts: list[str] = []
+    start = 0
+    while len(text) - start > limit:
+        end, start_of_next = _next_cut(text, start, limit)
+        parts.append(text[start:end].rstrip())
+        start = start_of_next
+    parts.append(text[start:])
+    return [part for part in parts if part and not part.isspace()]
+
+
+def _next_cut(text: str, start: int, limit: int) -> tuple[int, int]:
+    """Find where the part that begins at `start` ends, and where the next one begins."""
+    stop = start + limit
+    end = text.rfind("\n", start, stop + 1)
+    if end >= 0:
+        return end, _skip(text, end, _LINE_BREAKS)
+    end = text.rfind(" ", start, stop + 1)
+    if end >= 0 and not text[start : end + 1].isspace():
+        return end, _skip(text, end, " ")
+    end = stop
+    while end > start and _is_inside(text, start, end):
+        end -= 1
+    if end == start:  # one character that is longer than the limit: cut it all the same
+        end = stop
+    return end, end
+
+
+def _skip(text: str, at: int, characters: str) -> int:
+    while at < len(text) and text[at] in characters:
+        at += 1
+    return at
+
+
+def _is_inside(text: str, start: int, at: int) -> bool:
+    """Whether to cut the part that begins at `start` before `text[at]` would tear one visible character apart."""
+    before, after = text[at - 1], text[at]
+    if before == _JOINER or after == _JOINER or unicodedata.category(after).startswith("M") or _is_skin_tone(after):
+        return True
+    if "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff":  # halves that came in separately
+        return True
+    return _is_flag_letter(after) and _flag_letters_before(text, start, at) % 2 == 1
+
+
+def _is_skin_tone(character: str) -> bool:
+    return "\U0001f3fb" <= character <= "\U0001f3ff"
+
+
+def _is_flag_letter(character: str) -> bool:
+    return "\U0001f1e6" <= character <= "\U0001f1ff"
+
+
+def _flag_letters_before(text: str, start: int, at: int) -> int:
+    """Count the flag letters that end at `at`; two of them make a flag."""
+    first = at
+    while first > start and _is_flag_letter(text[first - 1]):
+        first -= 1
+    return at - first
+
+
+def notice_address(run: Run) -> Address | None:
+    """Tell where the notice of a run that just ended goes; None when nobody is to be told.
+
+    A person is told who was owed an answer: it was to go to a chat outside, and the run ended as error or timeout.
+    Whoever stopped a run knows it; webchat has an event of its own; flows of the gateway post what became of them. One
+    notice is enough, however often the run is tried again.
+    """
+    if run.state not in (RunState.ERROR, RunState.TIMEOUT) or run.failure_told:
+        return None
+    if not run.deliver or run.kind.is_internal or run.reply_to is None:
+        return None
+    address = read_address(run.reply_to)
+    return None if address.channel == WEBCHAT.channel or address.to is None else address
+
+
+def notice_text(run_id: str) -> str:
+    """Word the notice: what a provider said stays with the operator, who finds it by the run's id."""
+    return f"Sorry, I could not answer this (run {cut(run_id, _LONGEST_ID)}). The operator can see why."
+
+
+def tool_line(call: ToolCall) -> str:
+    """Say in one line which tool was called, and with what; credentials are hidden before anything is cut."""
+    name = cut(" ".join(call.name.split()), _NAME_LIMIT)
+    arguments = redact_value_opening(call.block.arguments, _ARGUMENTS_LIMIT)
+    told = f": {cut(msgspec.json.encode(arguments).decode(), _ARGUMENTS_LIMIT)}" if arguments else ""
+    return f"🔧 {name}{told}"

@@ -22,7 +22,6 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from backchannel.core.chain import ChainLimits, go_on, may_go_on
 from backchannel.core.control_words import REPLY_SKIP, is_silent
 from backchannel.core.exchange_actions import (
     announce_id,
@@ -56,9 +55,9 @@ from backchannel.core.exchange_values import (
     WaitEnd,
     WaitEnded,
 )
+from backchannel.core.limits import ChainLimits, Wait, go_on, may_go_on, may_wait
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Address
-from backchannel.core.waits import Wait, may_wait
 
 _NOWHERE = ("internal", "unknown")
 _TARGET_GONE = "the target was deleted"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from backchannel.core.control_words import ANNOUNCE_SKIP, REPLY_SKIP
 from backchannel.core.exchange_values import Exchange, Party
-from backchannel.core.fences import fenced, joined
 from backchannel.core.headers import quote_name
+from backchannel.core.text import fenced, joined
 
 CONTEXT_LINE = "[Agent-to-agent context]"
 """Opens the context that follows a session's message."""

@@ -9,9 +9,9 @@ from enum import StrEnum
 
 import msgspec
 
-from backchannel.core.chain import Lineage
 from backchannel.core.decisions import Decision
 from backchannel.core.keys import SessionKey
+from backchannel.core.limits import Lineage
 from backchannel.core.messages import Provenance
 from backchannel.core.runs import Chain, RunKind, RunState
 from backchannel.core.sessions import Address

@@ -12,7 +12,7 @@ from typing import Any
 
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender
-from backchannel.core.names import SHOWN_LIMIT, clean_name
+from backchannel.core.text import SHOWN_LIMIT, clean_name
 
 SESSION_MESSAGE = "session message"
 SYSTEM_MESSAGE = "system message"

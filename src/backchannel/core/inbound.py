@@ -21,10 +21,9 @@ from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.commands import Command, CommandReply, Standing, may_use, parse
 from backchannel.core.decisions import Decision, quote
 from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, KeyScheme, SessionKey
-from backchannel.core.names import stored_name
-from backchannel.core.patterns import ANY
 from backchannel.core.send_policy import Destination
 from backchannel.core.sessions import Address
+from backchannel.core.text import ANY, stored_name
 from backchannel.errors import InvalidRequest
 
 MAX_AGE_MS = 300_000

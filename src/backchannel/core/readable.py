@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from backchannel.core import exchange_actions, exchange_prompts, spawn_texts
 from backchannel.core.control_words import is_control_word
-from backchannel.core.fences import unfenced
 from backchannel.core.messages import Message, ProvenanceKind, Role, TextBlock
 from backchannel.core.spawn import SOURCE_TOOL as SPAWN_TOOL
+from backchannel.core.text import unfenced
 
 
 def text_for_people(message: Message) -> str:

@@ -12,9 +12,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from backchannel.core.credentials import REDACTED, Span, find_credentials
+from backchannel.core.credentials import REDACTED, Span, find_credentials, find_named_values, is_secret_name
 from backchannel.core.messages import Block, ImageBlock, Message, TextBlock, ThinkingBlock, ToolCallBlock
-from backchannel.core.pairs import find_named_values, is_secret_name
 
 MAX_DEPTH = 64
 TOO_DEEP = f"[left out: nested deeper than {MAX_DEPTH} levels]"

@@ -11,7 +11,7 @@ sequence*:
 - a message that was not answered is followed by a line that says so, lest it be taken for part of the next one.
 
 It is built in three passes, each linear: *read* the transcript into pieces (something said, or one step: a reply
-with its results), *fit* the pieces into the budget (`core/fitting.py`), *write* them as messages. The transcript
+with its results), *fit* the pieces into the budget (`core/budget.py`), *write* them as messages. The transcript
 itself is never changed, and a message that needs no change is passed on as it is.
 """
 
@@ -22,7 +22,7 @@ from itertools import groupby
 
 import msgspec
 
-from backchannel.core.fitting import LINE_TOKENS, Piece, Said, Step, fit
+from backchannel.core.budget import LINE_TOKENS, Piece, Said, Step, fit
 from backchannel.core.headers import (
     SYSTEM_MESSAGE,
     USER_MESSAGE,

@@ -7,12 +7,12 @@ thing the child said that is not empty; its statistics are the rows'. What is no
 from __future__ import annotations
 
 from backchannel.core.control_words import ANNOUNCE_SKIP, NO_REPLY, is_silent
-from backchannel.core.fences import fenced, joined
 from backchannel.core.headers import quote_name
 from backchannel.core.redaction import redact_opening
 from backchannel.core.runs import RunState
 from backchannel.core.spawn_reports import Report, read_report
 from backchannel.core.spawn_values import Findings, Spawn
+from backchannel.core.text import fenced, joined
 
 ANNOUNCE_LINE = "[Sub-agent, announce step]"
 """Opens the announce step."""

@@ -19,7 +19,7 @@ from typing import Literal, Protocol, Self
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.decisions import Decision, quote
 from backchannel.core.keys import KeyScheme, SessionKey
-from backchannel.core.patterns import matches
+from backchannel.core.text import matches
 
 VISIBILITY = "tools.sessions.visibility"
 SANDBOX_VISIBILITY = "agents.defaults.sandbox.sessionToolsVisibility"

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from backchannel.core.keys import ChatType, KeyScheme, SessionKey
-from backchannel.core.names import stored_name
 from backchannel.core.sessions import Address, Session, write_address
+from backchannel.core.text import stored_name
 from backchannel.errors import InvalidSessionKey
 from backchannel.openclaw.keys import KeyReader
 from backchannel.openclaw.values import count_in, id_in, number_in, text_in, time_in, whole

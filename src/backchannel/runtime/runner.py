@@ -17,6 +17,7 @@ from backchannel.agents.functions import AgentFunction
 from backchannel.agents.models import Models
 from backchannel.agents.prompts import system_prompt, with_instructions
 from backchannel.agents.registry import Agents
+from backchannel.core.budget import context_budget, text_tokens
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.contracts import (
     Clock,
@@ -35,7 +36,6 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, Usage, text_content
 from backchannel.core.requests import build_messages
 from backchannel.core.runs import Outcome, RunKind, RunState, Started, Step, ToolCall, function_model
-from backchannel.core.tokens import context_budget, text_tokens
 from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailable
 from backchannel.runtime.calls import Calls, is_cancelled
 from backchannel.runtime.context import RunContext

@@ -12,11 +12,10 @@ from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.delivery import Delivery
 from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.messages import Message, Usage
-from backchannel.core.names import shown_name
 from backchannel.core.runs import Run
 from backchannel.core.sessions import WEBCHAT, Address, Session
 from backchannel.core.shapes import Answer, doc
-from backchannel.core.text import one_line
+from backchannel.core.text import one_line, shown_name
 from backchannel.errors import UnknownAgent, UnknownModel
 from backchannel.storage.transactions.deliveries import Receipt
 from backchannel.tools.base import Parts

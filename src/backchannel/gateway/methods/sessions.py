@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from backchannel.core.keys import MAX_KEY_LENGTH, Kind, SessionKey, normalise_agent_id
-from backchannel.core.names import shown_name
 from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
 from backchannel.core.shapes import Answer, Params
-from backchannel.core.text import one_line
+from backchannel.core.text import one_line, shown_name
 from backchannel.errors import InvalidRequest, MainSessionKept, SessionNotFound
 from backchannel.gateway.addressing import (
     check_agent,

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from backchannel.core import barrier as rule
 from backchannel.core.barrier import Barrier, Held, read_barrier, write_barrier
-from backchannel.core.chain import Lineage, may_go_on
 from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.limits import Lineage, may_go_on
 from backchannel.core.messages import Message, Role, TextBlock
 from backchannel.core.runs import RunRequest
 from backchannel.core.sessions import Session

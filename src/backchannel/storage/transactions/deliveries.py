@@ -12,18 +12,20 @@ from typing import Any, Protocol
 
 import msgspec
 
-from backchannel.core import verbosity
 from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.control_words import is_silent
 from backchannel.core.decisions import Decision
 from backchannel.core.delivery import (
+    VERBOSE,
     Delivery,
     DeliveryState,
     Part,
     make_parts,
+    notice_address,
+    notice_text,
+    tool_line,
 )
 from backchannel.core.facts import DeliveryChanged
-from backchannel.core.failure_notice import notice_address, notice_text
 from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.errors import DeliveryNotFound
@@ -265,8 +267,8 @@ def post_call(tx: Tx, run: Run, call: ToolCall, now: int) -> None:
     if address is None or address.channel == WEBCHAT.channel:
         return
     session = sessions.find(tx, run.session_key)
-    if session is not None and session.verbose_level == verbosity.ON:
-        line = verbosity.tool_line(call)
+    if session is not None and session.verbose_level == VERBOSE:
+        line = tool_line(call)
         post(tx, Post(session_key=run.session_key, address=address, text=line, run_id=run.id), now)
 
 

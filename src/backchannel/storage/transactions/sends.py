@@ -9,9 +9,9 @@ import msgspec
 from backchannel.core.exchange import SendLimits, open_exchange
 from backchannel.core.exchange_values import Exchange, Party, Refused, SendRequest, write_exchange
 from backchannel.core.keys import KeyScheme, Kind, SessionKey, row_channel
+from backchannel.core.limits import Wait
 from backchannel.core.runs import FlowCall, Run
 from backchannel.core.sessions import Session, read_address
-from backchannel.core.waits import Wait
 from backchannel.errors import FenceLost, SessionNotFound, StopRequested
 from backchannel.storage.ids import new_id
 from backchannel.storage.transactions import chains, exchanges, idempotency, receipts, runs, sessions

@@ -14,10 +14,10 @@ import msgspec
 from msgspec.structs import replace
 
 from backchannel.core import spawn as flow
-from backchannel.core.chain import ChainLimits, go_on, may_go_on
 from backchannel.core.delivery import Delivery
 from backchannel.core.exchange import is_deliverable
 from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.limits import ChainLimits, go_on, may_go_on
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, decode_message
 from backchannel.core.runs import FlowCall, Run, RunKind, RunRequest
 from backchannel.core.sessions import Address, Session, SessionPatch, read_address

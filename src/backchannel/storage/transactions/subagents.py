@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from backchannel.core.commands import Command
-from backchannel.core.keys import SessionKey
-from backchannel.core.sessions import Session
-from backchannel.core.spawn_values import State
-from backchannel.core.subagent_commands import (
+from backchannel.core.command_texts import (
     ALL,
     LISTED,
     LOGGED,
@@ -19,6 +15,10 @@ from backchannel.core.subagent_commands import (
     stopped_text,
     unknown_text,
 )
+from backchannel.core.commands import Command
+from backchannel.core.keys import SessionKey
+from backchannel.core.sessions import Session
+from backchannel.core.spawn_values import State
 from backchannel.storage.transactions import families, messages, runs, sessions
 from backchannel.storage.transactions.families import Kin, SpawnStory
 from backchannel.storage.tx import LIVE, Tx

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from backchannel.core.chain import ChainLimits
+from backchannel.core.limits import ChainLimits
 from backchannel.core.runs import FlowCall
 from backchannel.core.spawn_values import Refused, Spawn
 from backchannel.storage.transactions import families, spawns
