@@ -6,7 +6,7 @@ LOG    := $(VENV)/install.log
 STATE  ?= .state
 
 .DEFAULT_GOAL := help
-.PHONY: help up test interop soak check format bench clean
+.PHONY: help up test interop soak check format reference bench clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,6 +60,9 @@ check: $(VENV)/.ready ## Format, lint and types
 format: $(VENV)/.ready ## Put the code into its format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+reference: $(VENV)/.ready ## Write the pages of docs/reference that are made from the code
+	@$(BIN)/python docs/build/reference.py
 
 clean: ## Remove what the recipes made; the state folder, with all conversations, stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from backchannel.cli.reference import insert_reference
+from docs.build.reference import insert, render_commands
+
 from backchannel.gateway import logs
 from backchannel.storage.address import ADDRESS_FILE
 
@@ -15,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 def test_the_page_is_up_to_date() -> None:
     page = PAGE.read_text(encoding="utf-8")
 
-    assert insert_reference(page) == page, "run: python -m backchannel.cli.reference docs/reference/cli.md"
+    assert insert(page, "commands", render_commands()) == page, "run `make reference`"
 
 
 def test_the_commands_of_the_prompt_are_on_the_page() -> None:

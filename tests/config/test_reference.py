@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from docs.build.reference import insert, render_settings
 
 from backchannel.config import agent, check_config, config_from, load_config, starter_config
 from backchannel.config.defaults import ANTHROPIC_MODEL, OPENAI_MODEL
-from backchannel.config.reference import insert_reference, render_reference
 from backchannel.config.schema import ConfigFile
 from backchannel.config.validation import setting_paths
 
@@ -21,11 +21,11 @@ PAGE = Path(__file__).parents[2] / "docs/reference/configuration.md"
 def test_the_page_is_up_to_date() -> None:
     page = PAGE.read_text(encoding="utf-8")
 
-    assert insert_reference(page) == page, f"run: python -m backchannel.config.reference {PAGE}"
+    assert insert(page, "settings", render_settings()) == page, "run `make reference`"
 
 
 def test_every_setting_has_its_row_with_a_meaning() -> None:
-    table = render_reference()
+    table = render_settings()
     rows = {row.split("`")[1]: row for row in table.splitlines() if row.startswith("| `")}
     headings = set(re.findall(r"^### `(\w+)`$", table, re.MULTILINE))
 
@@ -35,7 +35,7 @@ def test_every_setting_has_its_row_with_a_meaning() -> None:
 
 
 def test_the_defaults_shown_are_those_that_hold() -> None:
-    table, config = render_reference(), config_from({})
+    table, config = render_settings(), config_from({})
 
     for path, value in {
         "gateway.port": config.gateway.port,
@@ -49,7 +49,7 @@ def test_the_defaults_shown_are_those_that_hold() -> None:
 
 def test_a_page_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="needs the marks"):
-        insert_reference("# Configuration")
+        insert("# Configuration", "settings", "")
 
 
 def test_the_page_names_the_models_that_are_chosen() -> None:

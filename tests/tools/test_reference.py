@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs.build.reference import render_tools
 
 from backchannel.tools.base import SessionTool
-from backchannel.tools.reference import render_page
 from backchannel.tools.registry import SESSION_TOOLS
 from tests.tools.shelf import Shelf, agents
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "tools.md"
-HOW = "run `python -m backchannel.tools.reference docs/reference/tools.md`"
+HOW = "run `make reference`"
 each_tool = pytest.mark.parametrize("tool", SESSION_TOOLS, ids=[tool.name for tool in SESSION_TOOLS])
 
 
 def section(name: str) -> str:
-    return render_page().partition(f"## `{name}`\n")[2].partition("\n## ")[0]
+    return render_tools().partition(f"## `{name}`\n")[2].partition("\n## ")[0]
 
 
 def test_the_page_is_current() -> None:
-    assert PAGE.read_text(encoding="utf-8") == render_page(), HOW
+    assert PAGE.read_text(encoding="utf-8") == render_tools(), HOW
 
 
 @each_tool
@@ -68,7 +68,7 @@ async def test_no_answer_has_a_field_that_the_page_does_not_name(
 ) -> None:
     shelf.session("agent:main:main", "password=hunter2secret")
     shelf.session("agent:main:subagent:u", spawned_by="agent:main:main")
-    shown = section(name) + render_page().partition("## Rows")[2]
+    shown = section(name) + render_tools().partition("## Rows")[2]
     async with shelf.opened(agents("main", "ops")) as gateway:
         answer = await gateway.tools("main").call(name, **arguments)
     assert [field for field in answer if field not in shown] == []

@@ -1,0 +1,351 @@
+"""The reference pages, rendered from the code: `make reference` writes them, and the tests check that they are current.
+
+`methods.md` and `protocol.json` are made from the method table, `tools.md` from the tools, and the marked parts of
+`configuration.md` and `cli.md` from the schema of the settings and from the command line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.main import get_command
+
+from backchannel.cli.errors import EXIT_CODES
+from backchannel.cli.main import app
+from backchannel.config.kinds import Kind, kind_of
+from backchannel.config.kinds import in_words as setting_in_words
+from backchannel.config.schema import ConfigFile
+from backchannel.core.cutting import TEXT_LIMIT
+from backchannel.core.shapes import describe
+from backchannel.gateway.events import AgentEvent, ChatEvent, SessionMessage, SessionsChanged
+from backchannel.gateway.methods import METHODS
+from backchannel.gateway.protocol import EVENTS, PROTOCOL_VERSION, WITHOUT_EFFECT, Connect, Method
+from backchannel.tools.base import SessionTool
+from backchannel.tools.registry import SESSION_TOOLS
+from backchannel.tools.rows import DeliveryRow, Row
+
+REFERENCE = Path(__file__).parents[1] / "reference"
+
+_LEFT_OUT = ("help", "install_completion", "show_completion")
+
+_METHODS_INTRO = f"""# Methods of the WebSocket protocol
+
+Made by `make reference`; `protocol.json` beside it says the same to programs.
+
+Clients connect to `/ws` and speak JSON text frames: `{{type: "req", id, method, params?}}` is answered by
+`{{type: "res", id, ok, payload | error}}`, and `{{type: "event", event, payload, seq}}` tells what happens. The
+gateway opens with the event `connect.challenge {{nonce, ts}}`; the first request is
+`connect {{minProtocol, maxProtocol, client, role, nodeId?, scopes?, auth {{token}}}}`, whose range of versions must
+include {PROTOCOL_VERSION}. A frame whose id cannot be told is answered with `id: null`.
+
+- Requests of one connection run at the same time and are answered by id.
+- An error is `{{code, message, details {{code, …}}, retryable?, retryAfterMs?}}`; `details.code` is a stable word.
+- An unknown or wrongly typed parameter is an error that names it. Fields listed as *without effect* are accepted and
+  change nothing. Null is listed where it says something else than leaving the parameter out.
+- Sessions are named as people write them: `main`, a bare key of the default agent (or of `agentId`), a full key, or a
+  session id. Answers show full keys.
+- A scope includes those before it: `operator.read`, `operator.write`, `operator.admin`. An agent's token is bound to
+  one session and may call only what is marked *agents*.
+- A client that connects with `role: "node"` and a `nodeId` is a [node](../how-to/connect-a-node.md): it may call
+  `node.message` and `node.history`, and nothing else.
+"""
+
+_EVENTS = """## Events
+
+`seq` counts per connection. Events are hints and rows are the truth: after a gap or a reconnect, read again
+(`chat.history` with `after`, `sessions.list`, `agent.wait`). A client that reads too slowly loses deltas first, which
+leaves a gap, and is then closed.
+
+| event | payload | who gets it |
+|---|---|---|
+| `connect.challenge` | `{nonce, ts}` | everyone, first |
+| `agent` | `{runId, sessionKey, seq, stream, ts, data, internal?}`; streams: `lifecycle` (`phase`: `start`, `end`, `error`), `assistant` (`text` so far, `delta`), `thinking` (`delta`), `tool` (`phase`: `start`, `result`) | whoever started the run, watches its session, or subscribed to all |
+| `chat` | `{runId, sessionKey, seq, state: delta \\| final \\| aborted \\| error, deltaText?, message? {role, content, timestamp}, errorMessage?, stopReason?}`; a delta carries the whole text so far | the same; of internal runs only what they post to webchat, as `final` |
+| `sessions.changed` | `{sessionKey, reason, ts}` | after `sessions.subscribe` |
+| `session.message` | `{sessionKey, sessionId, messageId, messageSeq, message}` | after `sessions.messages.subscribe` |
+| `delivery` | `{id, state, sessionKey, exchangeId?, runId?, channel?, accountId?, to?, threadId?, attempts, error?, dueAt?, createdAt, updatedAt}`; `deliveries.get` shows text and parts | whoever watches the session, or subscribed to all |
+| `tick` | `{ts}` | everyone, every `policy.tickIntervalMs` |
+| `shutdown` | `{reason}` | everyone, before the connection is closed with 1012 |
+
+A session is watched by a connection that called `chat.send`, `chat.history` or `sessions.messages.subscribe` for it. A
+node hears the `chat` events of its own sessions, `tick` and `shutdown`, and no others.
+"""  # noqa: E501 - table rows cannot be broken
+
+_TOOLS_INTRO = f"""# Session tools
+
+Made by `make reference`.
+
+The tools with which an agent sees and reaches sessions. The same call gives the same result through every door:
+
+- an **agent** calls them in its runs, as the session that the run is in;
+- **WebSocket**: `tools.invoke {{tool, args, sessionKey?, idempotencyKey?}}` answers `{{ok, result}}`;
+- **HTTP**: `POST /tools/invoke` with the same fields; 200 for every outcome below, 400 for arguments that do not fit,
+  401, 403 when the token may not call as this session or the session does not have the tool, 404 for an unknown
+  tool, 413;
+- **Python**: `await gateway.tools("main").sessions_list(limit=5)`, or `gateway.tools()` for the operator.
+
+```sh
+curl -s "$(cat .state/address)/tools/invoke" -H "Authorization: Bearer $(cat .state/token)" \\
+  -d '{{"tool": "sessions_list", "args": {{"limit": 5}}, "sessionKey": "main"}}'
+```
+
+`.state` is the state folder: the gateway keeps its address and the operator's token there.
+
+A **caller** is a session, or the operator. An operator's token without `sessionKey` makes the operator the caller, who
+sees everything; with it, the call is made as that session, which must exist or be the main session of a configured
+agent. An agent's token is bound to one session. `tools.sessions.visibility`, `tools.agentToAgent` and the sandbox
+decide what a session sees; `policy.explain` tells what they say.
+
+- Arguments are strict: an unknown or wrongly typed one, or one out of its range, is an error that names it.
+- A session is named by `main` (the calling agent's), `current` (the caller), a key as a list shows it, a full key, or a
+  session id. A caller that is a session gets the shortest key it can pass back, an operator gets full keys.
+- A field whose value is not known is absent, never null.
+- Messages are redacted (what looks like a credential becomes `[redacted]`) and cut (texts over {TEXT_LIMIT:,}
+  characters end with a marker that says how to read on; image data is left out). What is stored is not touched.
+"""
+
+_ROW = """## Rows
+
+A session, as `sessions_list` and `session_status` show it.
+
+"""
+
+_MESSAGE = """## Messages
+
+`{id, role, content, timestamp, runId?, provenance?, label?, sender?, chat?, model?, usage?, stopReason?}`; `role` is
+`user`, `assistant`, `toolResult` or `system`. `content` is a list of blocks: `{type: "text", text}`,
+`{type: "thinking", thinking}`, `{type: "toolCall", id, name, arguments}`, `{type: "image", mimeType, url?}`. A
+`toolResult` also has `toolCallId`, `toolName` and `isError`. `provenance` is `{kind, sourceSessionKey?, sourceChannel?,
+sourceTool?, exchangeId?}`; its kind is `external_user`, `inter_session` or `internal_system`. What a person wrote on an
+outside channel has a `sender` `{id, name?}` and a `chat` `{type: "direct" | "group" | "channel", id, name?}`.
+"""
+
+
+def render_all() -> dict[Path, str]:
+    """Render every page and file of the reference."""
+    settings, commands = REFERENCE / "configuration.md", REFERENCE / "cli.md"
+    return {
+        REFERENCE / "methods.md": render_methods(),
+        REFERENCE / "protocol.json": render_protocol(),
+        REFERENCE / "tools.md": render_tools(),
+        settings: insert(settings.read_text(encoding="utf-8"), "settings", render_settings()),
+        commands: insert(commands.read_text(encoding="utf-8"), "commands", render_commands()),
+    }
+
+
+def insert(page: str, what: str, made: str) -> str:
+    """Replace what stands between the two marks of a page.
+
+    Raises:
+        ValueError: the page lacks a mark.
+    """
+    begin, end = f"<!-- {what}: made by `make reference` -->", f"<!-- end of {what} -->"
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"the page needs the marks {begin!r} and {end!r}")
+    return f"{before}{begin}\n\n{made}\n{end}{after}"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Write rows under their columns, a line each; a bar in a text does not end its cell."""
+    shown = [_row([cell.replace("|", "\\|") for cell in row]) for row in rows]
+    return [_row(columns), "|" + "---|" * len(columns), *shown]
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "".join(f"| {cell} " if cell else "| " for cell in cells) + "|"
+
+
+def render_methods() -> str:
+    """Render the page for people."""
+    sections = [_METHODS_INTRO, "## Methods", *(_method_section(method) for method in METHODS.values()), _EVENTS]
+    return "\n".join(section.rstrip() + "\n" for section in sections)
+
+
+def _method_section(method: Method[Any]) -> str:
+    lines = [f"### `{method.name}`", "", f"{method.doc} {_for_whom(method)}.", ""]
+    if rows := [(field.name, field.kind, field.default) for field in describe(method.params)]:
+        lines += [*table(["parameter", "type", "default"], rows), ""]
+    lines.append(f"Answer: {method.answer}.")
+    if ignored := WITHOUT_EFFECT.get(method.name):
+        lines += ["", f"Without effect: {', '.join(f'`{name}`' for name in sorted(ignored))}."]
+    return "\n".join(lines)
+
+
+def _for_whom(method: Method[Any]) -> str:
+    if method.for_nodes:
+        return "For nodes only"
+    return f"Scope: `{method.scope.value}`" + (", agents" if method.for_agents else "")
+
+
+def render_protocol() -> str:
+    """Render the table for programs, with JSON Schemas."""
+    params = [method.params for method in METHODS.values()]
+    payloads = {
+        "agent": AgentEvent,
+        "chat": ChatEvent,
+        "session.message": SessionMessage,
+        "sessions.changed": SessionsChanged,
+        "delivery": DeliveryRow,
+    }
+    (connect, *schemas), definitions = msgspec.json.schema_components(
+        [Connect, *params, *payloads.values()], ref_template="#/definitions/{name}"
+    )
+    methods = {
+        method.name: {
+            "scope": method.scope.value,
+            "agents": method.for_agents,
+            "nodes": method.for_nodes,
+            "description": method.doc,
+            "params": schema,
+            "answer": method.answer,
+            "withoutEffect": sorted(WITHOUT_EFFECT.get(method.name, ())),
+        }
+        for method, schema in zip(METHODS.values(), schemas, strict=False)
+    }
+    whole = {
+        "protocol": PROTOCOL_VERSION,
+        "connect": connect,
+        "methods": methods,
+        "events": {
+            "names": EVENTS,
+            **dict(zip(payloads, schemas[len(METHODS) :], strict=True)),
+        },
+        "definitions": definitions,
+    }
+    return msgspec.json.format(msgspec.json.encode(whole, order="sorted"), indent=2).decode() + "\n"
+
+
+def render_tools() -> str:
+    """Render the page."""
+    fields = [(field.name, field.kind, field.meaning) for field in describe(Row)]
+    rows = _ROW + "\n".join(table(["field", "type", ""], fields))
+    sections = [_TOOLS_INTRO, *(_tool_section(tool) for tool in SESSION_TOOLS), rows, _MESSAGE]
+    return "\n".join(section.rstrip() + "\n" for section in sections)
+
+
+def _tool_section(tool: type[SessionTool]) -> str:
+    lines = [f"## `{tool.name}`", "", f"{tool.description} Scope: `operator.{tool.scope}`.", ""]
+    if rows := list(describe(tool.params)):
+        lines += [*table(["parameter", "type", "default", ""], rows), ""]
+    lines += table(["outcome", "result"], tool.outcomes)
+    if tool.examples:
+        lines += ["", "Examples:", ""]
+    lines += [f"- {what}: `{_json(arguments)}`" for what, arguments in tool.examples]
+    return "\n".join(lines)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
+
+
+def render_settings(schema: type[Struct] = ConfigFile) -> str:
+    """Render a section with a table for each top-level group of settings."""
+    return "\n".join(_settings_section(field) for field in fields(schema))
+
+
+def _settings_section(field: FieldInfo) -> str:
+    kind = kind_of(field.type)
+    rows = list(_setting_rows(field, ""))
+    if kind.struct:
+        rows = rows[1:]  # the group itself is the heading
+    settings = table(["setting", "value", "default", ""], rows)
+    return "\n".join([f"### `{field.encode_name}`", "", kind.description, "", *settings, ""])
+
+
+def _setting_rows(field: FieldInfo, prefix: str) -> Iterator[tuple[str, ...]]:
+    path, kind = f"{prefix}{field.encode_name}", kind_of(field.type)
+    yield f"`{path}`", setting_in_words(kind), _setting_default(field), kind.description
+    yield from _inner_rows(path, kind)
+
+
+def _inner_rows(path: str, kind: Kind) -> Iterator[tuple[str, ...]]:
+    if kind.item is not None:
+        path, kind = f"{path}[]", kind_of(kind.item)
+    elif kind.member is not None:
+        path, kind = f"{path}.<name>", kind_of(kind.member)
+    for inner in fields(kind.struct) if kind.struct else ():
+        yield from _setting_rows(inner, f"{path}.")
+
+
+def _setting_default(field: FieldInfo) -> str:
+    value: Any = field.default
+    if value is NODEFAULT and field.default_factory is NODEFAULT:
+        return "required"
+    if value is NODEFAULT:
+        return "`{}`"
+    if value is None or isinstance(value, Struct):
+        return "–"
+    if isinstance(value, tuple):
+        return "`[]`"
+    return f"`{json.dumps(value)}`"
+
+
+def render_commands() -> str:
+    """Render a section for each command, and the exit codes."""
+    root = get_command(app)
+    sections = [*_command_sections(root, []), _exit_codes()]
+    return "\n".join(sections)
+
+
+def _command_sections(command: object, path: list[str]) -> Iterator[str]:
+    if isinstance(command, TyperCommand | TyperGroup) and (not path or command.callback is not None):
+        yield _command_section(command, path)
+    if isinstance(command, TyperGroup):
+        for name, inner in command.commands.items():
+            yield from _command_sections(inner, [*path, name])
+
+
+def _command_section(command: TyperCommand | TyperGroup, path: list[str]) -> str:
+    name = " ".join(["backchannel", *path])
+    title = f"### `{name}`" if path else "### Options of all commands"
+    arguments = [param for param in command.params if isinstance(param, TyperArgument)]
+    options = [param for param in command.params if isinstance(param, TyperOption) and _is_shown(param)]
+    usage = " ".join([name, *(_argument(argument) for argument in arguments), *(["[OPTIONS]"] if options else [])])
+    if isinstance(command, TyperGroup):
+        usage += " COMMAND" if command.no_args_is_help else " [COMMAND]"
+    lines = [title, "", (command.help or "").strip(), "", f"    {usage}", ""]
+    rows = [*(_argument_row(argument) for argument in arguments), *(_option_row(option) for option in options)]
+    if rows:
+        lines += [*table(["", "default", ""], rows), ""]
+    return "\n".join(lines)
+
+
+def _is_shown(option: TyperOption) -> bool:
+    return not option.hidden and option.name not in _LEFT_OUT
+
+
+def _argument(argument: TyperArgument) -> str:
+    name = argument.metavar or (argument.name or "").upper()
+    return name if argument.required else f"[{name}]"
+
+
+def _argument_row(argument: TyperArgument) -> tuple[str, ...]:
+    return _param_row(f"`{argument.metavar or (argument.name or '').upper()}`", argument.default, argument.help)
+
+
+def _option_row(option: TyperOption) -> tuple[str, ...]:
+    names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len, reverse=True))
+    return _param_row(names, None if option.is_flag else option.default, option.help)
+
+
+def _param_row(name: str, default: object, text: str | None) -> tuple[str, ...]:
+    return name, f"`{default}`" if isinstance(default, str | int | float) else "–", text or ""
+
+
+def _exit_codes() -> str:
+    rows = [(str(code), meaning) for code, meaning in EXIT_CODES.items()]
+    return "\n".join(["### Exit codes", "", *table(["code", "meaning"], rows), ""])
+
+
+if __name__ == "__main__":
+    for path, text in render_all().items():
+        path.write_text(text, encoding="utf-8")
