@@ -12,8 +12,8 @@ from backchannel.core.messages import Message, Role, encode_message, text_conten
 from backchannel.core.runs import Run, RunKind, RunState
 from backchannel.gateway.events import MAX_WATCHED, Desk, lifecycle_of
 from backchannel.gateway.protocol import number_event
-from backchannel.runtime.clock import SystemClock
 from backchannel.runtime.events import Event, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
+from backchannel.runtime.timers import SystemClock
 
 from .client import Client
 from .conftest import World

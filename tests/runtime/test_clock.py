@@ -14,7 +14,7 @@ from backchannel.core.channels import ChannelBusy, OutboundPart, Sent
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
-from backchannel.runtime.clock import ClockWatch, SystemClock
+from backchannel.runtime.timers import ClockWatch, SystemClock
 from backchannel.storage.transactions.deliveries import Post
 from backchannel.storage.transactions.setting_back import BELIEVED_FROM_MS
 from tests.support.clocks import HandClock, moment

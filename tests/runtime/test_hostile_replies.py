@@ -9,10 +9,9 @@ import pytest
 
 from backchannel.agents.scripted import ScriptedModel, call
 from backchannel.core.contracts import MOST_CALLS
-from backchannel.core.messages import Role
+from backchannel.core.messages import DEEPEST, Role
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
-from backchannel.runtime.wording import DEEPEST
 from tests.support.gateways import ended, running, texts_of, transcript_of
 
 pytestmark = pytest.mark.anyio

@@ -28,7 +28,7 @@ from backchannel.core.messages import ImageBlock, Message, Role, ThinkingBlock, 
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import SessionPatch
 from backchannel.gateway.app import Gateway, RunFailed
-from backchannel.runtime import calls, runner
+from backchannel.runtime import active, runner
 from backchannel.runtime.events import ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
 from tests.support.gateways import (
     CONFIG,
@@ -262,7 +262,7 @@ async def test_a_tool_that_raises_is_an_error_result_with_its_words(tmp_path: Pa
 async def test_a_tool_that_takes_too_long_is_stopped_with_an_error_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "TOOL_CALL_LIMIT_S", 0.02)
+    monkeypatch.setattr(active, "TOOL_CALL_LIMIT_S", 0.02)
 
     def equip(gateway: Gateway) -> None:
         @gateway.tool(effects="outside")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
-from backchannel.runtime.clock import SystemClock
+from backchannel.runtime.timers import SystemClock
 
 
 class AheadClock(SystemClock):

@@ -10,7 +10,7 @@ import pytest
 
 from backchannel.agents.scripted import Reply
 from backchannel.core.contracts import ModelFailed
-from backchannel.runtime import calls
+from backchannel.runtime import active as calls
 from tests.support.gateways import ended, settled
 from tests.support.talks import A, B, Talk, config, send, talking
 

@@ -18,7 +18,7 @@ from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer
 from backchannel.errors import BadSignature, NotFound, UnknownAgent, UnknownModel
-from backchannel.runtime.supervisor import Runtime
+from backchannel.runtime.runtime import Runtime
 from backchannel.storage.transactions.inbound import Arrival, Taken
 from backchannel.tools.base import Parts
 

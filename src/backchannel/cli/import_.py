@@ -140,7 +140,7 @@ class ImportCommand:
         from asyncio import CancelledError
 
         from backchannel.openclaw.importing import Importing, Taking
-        from backchannel.runtime.clock import SystemClock
+        from backchannel.runtime.timers import SystemClock
         from backchannel.storage.folder import database_file
         from backchannel.storage.store import Store
 

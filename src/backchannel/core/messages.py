@@ -11,6 +11,9 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
+
+from backchannel.core.text import storable_text
 
 
 class Role(StrEnum):
@@ -159,3 +162,55 @@ def decode_message(body: bytes | str) -> Message:
 
 def decode_messages(bodies: Sequence[bytes | str]) -> list[Message]:
     return [_decoder.decode(body) for body in bodies]
+
+
+DEEPEST = 64
+"""How deep the arguments of a tool call may be nested."""
+TOO_DEEP = f"(left out: nested deeper than {DEEPEST} levels)"
+"""Stands for arguments that are deeper: no JSON object, so the call is answered with an error that says it."""
+
+
+def storable_content(content: tuple[Block, ...]) -> tuple[Block, ...]:
+    """Make content fit to be stored and sent: without lone surrogates, and no tool call nested too deep.
+
+    A provider that cuts a stream in the middle of a character gives the two halves of a surrogate pair one after the
+    other; a file name that is not UTF-8 gives one half alone.
+    """
+    return tuple(_storable_block(block) for block in content)
+
+
+class _TooDeep(ValueError):
+    """Arguments are nested deeper than anything that reads them can follow."""
+
+
+def _storable_block(block: Block) -> Block:
+    match block:
+        case TextBlock():
+            text = storable_text(block.text)
+            return block if text is block.text else TextBlock(text=text)
+        case ThinkingBlock():
+            thinking = storable_text(block.thinking)
+            return block if thinking is block.thinking else replace(block, thinking=thinking)
+        case ToolCallBlock():
+            return replace(block, name=storable_text(block.name), arguments=_storable_arguments(block.arguments))
+    return block
+
+
+def _storable_arguments(arguments: Any) -> Any:
+    try:
+        return _storable_value(arguments, DEEPEST)
+    except _TooDeep:
+        return TOO_DEEP
+
+
+def _storable_value(value: Any, levels: int) -> Any:
+    match value:
+        case str():
+            return storable_text(value)
+        case dict() | list() if levels == 0:
+            raise _TooDeep
+        case dict():
+            return {_storable_value(name, 0): _storable_value(inner, levels - 1) for name, inner in value.items()}
+        case list():
+            return [_storable_value(inner, levels - 1) for inner in value]
+    return value

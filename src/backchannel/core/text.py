@@ -46,6 +46,17 @@ def quoted(text: str, limit: int = 80) -> str:
     return repr(cut(text, limit))
 
 
+def storable_text(text: str) -> str:
+    """Join surrogate pairs, and replace lone surrogates: no encoding takes them."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Find the known word that was most likely meant."""
     if len(word) > _LONGEST_WORD:

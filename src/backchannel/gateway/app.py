@@ -40,8 +40,8 @@ from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.errors import GatewayError, InvalidRequest, Unavailable
 from backchannel.gateway.logs import calm_logs, secrets_of
-from backchannel.runtime.clock import SystemClock
-from backchannel.runtime.supervisor import Runtime
+from backchannel.runtime.runtime import Runtime
+from backchannel.runtime.timers import SystemClock
 from backchannel.storage.folder import StateFolder, database_file
 from backchannel.storage.sqlite import Faults
 from backchannel.storage.store import Store

@@ -54,8 +54,8 @@ class Slots:
         self._free_subagents -= is_subagent
         return True
 
-    def take_anyway(self, is_subagent: bool) -> None:
-        """Count somebody who cannot wait, even above the limit."""
+    def take_above_limit(self, is_subagent: bool) -> None:
+        """Take a slot for a run that cannot wait, even above the limit."""
         self._free -= 1
         self._free_subagents -= is_subagent
 
@@ -64,7 +64,9 @@ class Slots:
         self._free_subagents += is_subagent
 
 
-Work = Callable[[Started], Coroutine[Any, Any, None]]
+StopReason = Callable[[], Stop | None]
+Work = Callable[[Started, StopReason], Coroutine[Any, Any, None]]
+"""Works on a run; while its task is cancelled, the second argument tells why."""
 
 CLOSE_LIMIT_S = 5.0
 
@@ -75,7 +77,7 @@ class Lanes:
     def __init__(
         self, store: Store, work: Work, slots: Slots, may_start: Callable[[SessionKey], bool] = lambda key: True
     ) -> None:
-        """Make the lanes; a session that `may_start` refuses has nobody here who could do its work: its runs wait."""
+        """Make the lanes; runs of sessions that `may_start` refuses wait, since this process lacks their agent."""
         self._store = store
         self._may_start = may_start
         self._work = work
@@ -124,7 +126,7 @@ class Lanes:
             self._busy.add(key)
         future = accept(takes_slot)
         if takes_slot:
-            # Whoever waits for the answer may be cancelled; the slot and the started run may not be forgotten.
+            # The caller may be cancelled meanwhile; the slot and the started run must not be lost with it.
             future.add_done_callback(lambda done: self._accepted(key, done, accepted_of))
         return await asyncio.shield(future)
 
@@ -136,7 +138,7 @@ class Lanes:
         else:
             self._launch(accepted.started)
 
-    def heard(self, fact: Fact) -> None:
+    def on_fact(self, fact: Fact) -> None:
         """React to a commit: a queued run wakes its lane, one that ended frees it, an abort stops its task."""
         if not isinstance(fact, RunChanged):
             return
@@ -149,7 +151,7 @@ class Lanes:
             if run.session_key in self._busy and run.fence == self._store.number:
                 self.stop(run.id, Stop.ABORT)
             else:
-                self.resume(run.session_key, run.id)  # nobody works on it: taking it over ends it
+                self.resume(run.session_key, run.id)  # no task works on it: taking it over ends it
 
     def wake(self, key: str) -> None:
         """Say that this session may have a queued run."""
@@ -180,7 +182,7 @@ class Lanes:
         except BaseException:  # however it ends: the slot is counted right, and the error goes on
             if self._pauses[run_id] == 1 and not has_slot:
                 has_slot = True
-                self._slots.take_anyway(is_subagent)  # it is being stopped, and must come to its end
+                self._slots.take_above_limit(is_subagent)  # it is being stopped, and must come to its end
             raise
         finally:
             self._pauses[run_id] -= 1
@@ -192,38 +194,35 @@ class Lanes:
     async def _take_back(self, is_subagent: bool) -> None:
         if self._slots.take(is_subagent):
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._returning.append((turn, is_subagent))
+        slot_given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._returning.append((slot_given, is_subagent))
         try:
-            await turn
+            await slot_given
         except BaseException:  # it is stopped while it waits: the slot is counted right, and the error goes on
-            if not turn.done() or turn.cancelled():
-                self._slots.take_anyway(is_subagent)
+            if not slot_given.done() or slot_given.cancelled():
+                self._slots.take_above_limit(is_subagent)
             raise
 
     def _give_back(self, is_subagent: bool) -> None:
         """Give a slot back: to a run that returns from a wait, else to the next that is queued."""
         self._slots.give_back(is_subagent)
         for entry in list(self._returning):
-            turn, needs_subagent = entry
-            if turn.done():
+            slot_given, needs_subagent = entry
+            if slot_given.done():
                 self._returning.remove(entry)
             elif self._slots.take(needs_subagent):
                 self._returning.remove(entry)
-                turn.set_result(None)
-        # Whoever waited for the run that gives its slot back here is just waking up, and goes first.
+                slot_given.set_result(None)
+        # A run that waited for the one that gives its slot back wakes up first, and takes it.
         asyncio.get_running_loop().call_soon(self._pump)
 
     def stop(self, run_id: str, why: Stop) -> None:
-        """Cancel a run's task; one that has not begun yet is told as it begins, where it can still end its run."""
+        """Cancel a run's task; one that has not begun yet is cancelled as it begins, where it can still end its run."""
         if run_id in self._stops:
             return
         self._stops[run_id] = why
         if run_id in self._at_work:
             self._tasks[run_id].cancel()
-
-    def why_stopped(self, run_id: str) -> Stop | None:
-        return self._stops.get(run_id)
 
     async def close(self) -> None:
         """Stop all tasks; their runs stay as their last commit left them."""
@@ -273,7 +272,7 @@ class Lanes:
         run_id = self._to_resume.get(key)
         try:
             if run_id is None and not self._may_start(SessionKey.stored(key)):
-                started = None  # whoever comes to do the work wakes the lane
+                started = None  # registering the agent wakes the lane
             elif run_id is None:
                 started = await self._store.start_next(key)
             else:
@@ -307,7 +306,7 @@ class Lanes:
         self._at_work.add(run_id)
         if run_id in self._stops:
             self._tasks[run_id].cancel()  # takes effect at the first wait inside, where the run can be ended
-        await self._work(started)
+        await self._work(started, lambda: self._stops.get(run_id))
 
     def _ended(self, run_id: str, key: str, done: asyncio.Task[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
@@ -316,7 +315,7 @@ class Lanes:
             self._release(run_id, key)
 
     def _release(self, run_id: str, key: str) -> None:
-        """Let go of a run that has ended, or that this process stops working on."""
+        """Forget a run that has ended, or that this process stops working on."""
         del self._tasks[run_id]
         self._stops.pop(run_id, None)
         self._at_work.discard(run_id)

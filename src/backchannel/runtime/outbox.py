@@ -22,9 +22,8 @@ from backchannel.core.delivery import DeliveryLane, DeliveryState
 from backchannel.core.facts import DeliveryChanged, Fact
 from backchannel.core.sessions import WEBCHAT
 from backchannel.errors import Unavailable
-from backchannel.runtime.clock import ClockWatch
 from backchannel.runtime.policing import SendGuard
-from backchannel.runtime.timers import LONGEST_SLEEP_S, sleep_or_event
+from backchannel.runtime.timers import LONGEST_SLEEP_S, ClockWatch, sleep_or_event
 from backchannel.storage.store import Store
 from backchannel.storage.transactions.sending import Claimed
 
@@ -83,7 +82,7 @@ class Outbox:
         for lane in await self._store.lanes_in_line():
             self._wake(lane)
 
-    def heard(self, fact: Fact) -> None:
+    def on_fact(self, fact: Fact) -> None:
         """React to a commit: something new is in line, or is to be tried again later."""
         if not isinstance(fact, DeliveryChanged) or fact.delivery.state is not DeliveryState.PENDING:
             return

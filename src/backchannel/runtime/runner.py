@@ -36,13 +36,11 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, Usage, text_content
 from backchannel.core.requests import build_messages
 from backchannel.core.runs import Outcome, RunKind, RunState, Started, Step, ToolCall, function_model
+from backchannel.core.text import storable_text
 from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailable
-from backchannel.runtime.calls import Calls, is_cancelled
-from backchannel.runtime.context import RunContext
+from backchannel.runtime.active import ActiveRun, Calls, RunContext, RunSetup, is_cancelled
 from backchannel.runtime.events import Hub, ReplyGrew, ThinkingGrew
-from backchannel.runtime.lanes import Stop
-from backchannel.runtime.turn import Cast, Turn
-from backchannel.runtime.wording import whole_text
+from backchannel.runtime.lanes import Stop, StopReason
 from backchannel.storage.store import Store
 from backchannel.storage.transactions.messages import HistoryPage
 
@@ -80,47 +78,46 @@ class Runner:
         self._sizes: dict[str, int] = {}
         """What telling a model of each tool costs of its window."""
         self._calls = Calls(store, tools, hub, clock, self._durable)
-        self.why_stopped: Callable[[str], Stop | None] = lambda run_id: None
 
-    async def work(self, started: Started) -> None:
+    async def work(self, started: Started, stop_reason: StopReason) -> None:
         """Carry out a run to its end. Never raises but for a shutdown."""
-        turn = Turn(started, self._clock)
+        active = ActiveRun(started, self._clock, stop_reason)
         try:
-            outcome = await self._carry_out(turn)
+            outcome = await self._carry_out(active)
         except FenceLost:
             return
         except asyncio.CancelledError as cancelled:
-            outcome = self._stopped(turn, cancelled)
+            outcome = self._stopped(active, cancelled)
         except Exception as error:  # noqa: BLE001 - the edge of a lane: whatever fails is the run's outcome
-            outcome = self._failed(turn, error)
+            outcome = self._failed(active, error)
         if outcome is not None:
-            await self._end(turn, outcome)
+            await self._end(active, outcome)
 
-    async def _end(self, turn: Turn, outcome: Outcome) -> None:
+    async def _end(self, active: ActiveRun, outcome: Outcome) -> None:
         try:
-            await self._finish(turn, outcome)
+            await self._finish(active, outcome)
         except asyncio.CancelledError:
             # An abort cancels once. If that is now, while the outcome waits for space, the run has to end all the same.
-            if outcome.state is RunState.ABORTED or self.why_stopped(turn.run.id) is not Stop.ABORT:
+            if outcome.state is RunState.ABORTED or active.stop_reason() is not Stop.ABORT:
                 raise
-            await self._finish(turn, _aborted())
+            await self._finish(active, _aborted())
 
-    def _stopped(self, turn: Turn, cancelled: asyncio.CancelledError) -> Outcome:
-        """Tell what a cancelled run comes to; one that is left for the next start has no outcome here."""
-        if self.why_stopped(turn.run.id) is Stop.ABORT:
+    def _stopped(self, active: ActiveRun, cancelled: asyncio.CancelledError) -> Outcome:
+        """Decide the outcome of a cancelled run; raises again when the run is left for the next start."""
+        if active.stop_reason() is Stop.ABORT:
             return _aborted()
         if is_cancelled():
             raise cancelled
-        # Nobody stopped it: something that the model or the function waited for was cancelled.
+        # The run was not stopped: something that the model or the function waited for was cancelled.
         return Outcome(
             state=RunState.ERROR, error_code="internal", error="CancelledError: the work broke off by itself"
         )
 
-    async def _carry_out(self, turn: Turn) -> Outcome | None:
+    async def _carry_out(self, active: ActiveRun) -> Outcome | None:
         """Do the work; None means that its last step has ended the run."""
-        agent = self._agents.get(SessionKey.stored(turn.run.session_key).agent)
-        limit_s = agent.timeout_s if turn.run.timeout_s is None else turn.run.timeout_s
-        remaining_s = turn.run.remaining_s(limit_s)
+        agent = self._agents.get(SessionKey.stored(active.run.session_key).agent)
+        limit_s = agent.timeout_s if active.run.timeout_s is None else active.run.timeout_s
+        remaining_s = active.run.remaining_s(limit_s)
         if remaining_s == 0:
             return _timed_out(limit_s)  # before a crash: it does not get more
         deadline = asyncio.timeout(remaining_s)
@@ -129,9 +126,9 @@ class Runner:
                 _stop_if_cancelled()
                 function = self._agents.function(agent.id)
                 if function is not None:
-                    await self._run_function(turn, function)
+                    await self._run_function(active, function)
                 else:
-                    await self._run_model(turn, self._cast(turn))
+                    await self._run_model(active, self._setup(active))
         except StopRequested:
             return _aborted()
         except TimeoutError:
@@ -140,48 +137,48 @@ class Runner:
             return _timed_out(limit_s)
         return None
 
-    def _cast(self, turn: Turn) -> Cast:
-        session = turn.session
+    def _setup(self, active: ActiveRun) -> RunSetup:
+        session = active.session
         agent = self._agents.get(session.agent_id)
-        model = self._models.get(turn.run.model or session.model or agent.model)
-        thinking = turn.run.thinking or session.thinking_level or agent.thinking
-        tools = self._tools_of(turn, agent.id)
-        return Cast(session, agent, model, tools, thinking)
+        model = self._models.get(active.run.model or session.model or agent.model)
+        thinking = active.run.thinking or session.thinking_level or agent.thinking
+        tools = self._tools_of(active, agent.id)
+        return RunSetup(session, agent, model, tools, thinking)
 
-    def _tools_of(self, turn: Turn, agent_id: str) -> Mapping[str, Tool]:
+    def _tools_of(self, active: ActiveRun, agent_id: str) -> Mapping[str, Tool]:
         """Give the tools that a run has; an announce only says something."""
-        return {} if turn.run.kind is RunKind.ANNOUNCE else self._tools.of(agent_id, turn.run.session_key)
+        return {} if active.run.kind is RunKind.ANNOUNCE else self._tools.of(agent_id, active.run.session_key)
 
-    async def _run_model(self, turn: Turn, cast: Cast) -> None:
-        open_calls = await self._store.open_calls(turn.run.id) if turn.run.step else []
+    async def _run_model(self, active: ActiveRun, setup: RunSetup) -> None:
+        open_calls = await self._store.open_calls(active.run.id) if active.run.step else []
         while True:
             if open_calls:
-                await self._calls.round(turn, cast.tools, open_calls)
+                await self._calls.round(active, setup.tools, open_calls)
                 _stop_if_cancelled()
-            reply = await self._ask(turn, cast)
-            open_calls = await self._commit(turn, cast.model, reply)
+            reply = await self._ask(active, setup)
+            open_calls = await self._commit(active, setup.model, reply)
             if not open_calls:
                 return
 
-    async def _commit(self, turn: Turn, model: Model, reply: ModelReply) -> list[ToolCall]:
+    async def _commit(self, active: ActiveRun, model: Model, reply: ModelReply) -> list[ToolCall]:
         step = Step(
-            reply=turn.reply_message(reply),
-            ran_ms=turn.ran_ms,
+            reply=active.reply_message(reply),
+            ran_ms=active.ran_ms,
             usage=reply.usage,
             context_tokens=model.context_window,
         )
-        committed = await self._durable(lambda: self._store.commit_reply(turn.fence, step))
-        turn.run, turn.text = committed.run, ""
+        committed = await self._durable(lambda: self._store.commit_reply(active.fence, step))
+        active.run, active.text = committed.run, ""
         return committed.calls
 
-    async def _ask(self, turn: Turn, cast: Cast) -> ModelReply:
+    async def _ask(self, active: ActiveRun, setup: RunSetup) -> ModelReply:
         """Ask the model, again after a failure that may pass; nothing of a failed attempt is kept."""
-        request = await self._request(turn, cast)
+        request = await self._request(active, setup)
         for attempt in range(1, ATTEMPTS + 1):
             limit = asyncio.timeout(MODEL_CALL_LIMIT_S)
             try:
                 async with limit:
-                    return await self._stream(turn, cast.model, request)
+                    return await self._stream(active, setup.model, request)
             except TimeoutError:
                 if not limit.expired():
                     raise
@@ -189,77 +186,79 @@ class Runner:
             except ModelFailed as failed:
                 if not failed.retryable or attempt == ATTEMPTS:
                     raise
-                await self._back_off(turn, failed, attempt)
+                await self._back_off(active, failed, attempt)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _back_off(self, turn: Turn, failed: ModelFailed, attempt: int) -> None:
-        turn.text = ""
+    async def _back_off(self, active: ActiveRun, failed: ModelFailed, attempt: int) -> None:
+        active.text = ""
         wait_s = min(FIRST_BACK_OFF_S * 2 ** (attempt - 1), LONGEST_BACK_OFF_S)
         asked_s = failed.retry_after_s
         if asked_s is not None and asked_s > wait_s:  # a time that has passed, or is no number, asks for nothing
             wait_s = min(asked_s, LONGEST_BACK_OFF_S * 2)
-        log.info("model failed, asking again", run_id=turn.run.id, error=failed.message, attempt=attempt, wait_s=wait_s)
+        log.info(
+            "model failed, asking again", run_id=active.run.id, error=failed.message, attempt=attempt, wait_s=wait_s
+        )
         await self._clock.sleep(wait_s)
 
-    async def _stream(self, turn: Turn, model: Model, request: ModelRequest) -> ModelReply:
+    async def _stream(self, active: ActiveRun, model: Model, request: ModelRequest) -> ModelReply:
         shown, shown_at, reply = "", 0.0, None
         async for event in model.stream(request):
             match event:
                 case TextDelta(text):
-                    turn.text += text
+                    active.text += text
                     now = self._clock.monotonic()
                     if now - shown_at >= DELTA_INTERVAL_S:
-                        shown, shown_at = self._show(turn, shown), now
+                        shown, shown_at = self._show(active, shown), now
                 case ThinkingDelta(text):
-                    self._hub.publish(ThinkingGrew(turn.run, whole_text(text)))
+                    self._hub.publish(ThinkingGrew(active.run, storable_text(text)))
                 case ModelReply():
                     reply = event
         if reply is None:
             raise ModelFailed("the model ended its stream without a reply", retryable=True)
-        if turn.text != shown:
-            self._show(turn, shown)
+        if active.text != shown:
+            self._show(active, shown)
         return reply
 
-    def _show(self, turn: Turn, shown: str) -> str:
+    def _show(self, active: ActiveRun, shown: str) -> str:
         """Tell what is new of a reply, unless it could still become a word that is meant for the gateway alone."""
-        text = held_back(turn.text)
+        text = held_back(active.text)
         if text != shown:
-            self._hub.publish(ReplyGrew(turn.run, whole_text(text), whole_text(text[len(shown) :])))
+            self._hub.publish(ReplyGrew(active.run, storable_text(text), storable_text(text[len(shown) :])))
         return text
 
-    async def _request(self, turn: Turn, cast: Cast) -> ModelRequest:
-        window = cast.model.context_window
-        entry, page = await self._store.context(turn.session_id, max_bytes=window * BYTES_PER_TOKEN)
-        tools = tuple(ToolSpec(tool.name, tool.description, tool.parameters) for tool in cast.tools.values())
-        key = SessionKey.stored(turn.run.session_key)
+    async def _request(self, active: ActiveRun, setup: RunSetup) -> ModelRequest:
+        window = setup.model.context_window
+        entry, page = await self._store.context(active.session_id, max_bytes=window * BYTES_PER_TOKEN)
+        tools = tuple(ToolSpec(tool.name, tool.description, tool.parameters) for tool in setup.tools.values())
+        key = SessionKey.stored(active.run.session_key)
         system = system_prompt(
-            agent_id=cast.agent.id,
+            agent_id=setup.agent.id,
             session_key_shown=CallerKeys(self._store.scheme, key).show(key),
-            kind=cast.session.kind,
+            kind=setup.session.kind,
             mark=entry.mark,
-            agent_name=cast.agent.name,
-            instructions=cast.agent.instructions,
-            channel=cast.session.channel,
-            tools=tuple(cast.tools),
+            agent_name=setup.agent.name,
+            instructions=setup.agent.instructions,
+            channel=setup.session.channel,
+            tools=tuple(setup.tools),
             is_subagent=key.is_subagent,
         )
-        system = with_instructions(system, turn.run.instructions, entry.mark)
+        system = with_instructions(system, active.run.instructions, entry.mark)
         budget = context_budget(window, text_tokens(system), sum(map(self._tool_tokens, tools)))
-        transcript = await self._with_question(turn, page) if page.has_more else page.messages
+        transcript = await self._with_question(active, page) if page.has_more else page.messages
         messages = build_messages(
             transcript,
             mark=entry.mark,
             budget_tokens=budget,
             is_cut=page.has_more,
-            is_shared=cast.session.is_shared,
+            is_shared=setup.session.is_shared,
         )
-        return ModelRequest(system=system, messages=messages, tools=tools, thinking=cast.thinking)
+        return ModelRequest(system=system, messages=messages, tools=tools, thinking=setup.thinking)
 
-    async def _with_question(self, turn: Turn, page: HistoryPage) -> list[Message]:
+    async def _with_question(self, active: ActiveRun, page: HistoryPage) -> list[Message]:
         """Keep what the run is to answer in sight, however much it has done since."""
-        if any(message.run_id == turn.run.id and message.role is Role.USER for message in page.messages):
+        if any(message.run_id == active.run.id and message.role is Role.USER for message in page.messages):
             return page.messages
-        question = await self._store.message(turn.run.message_id)
+        question = await self._store.message(active.run.message_id)
         return page.messages if question is None else [question, *page.messages]
 
     def _tool_tokens(self, tool: ToolSpec) -> int:
@@ -268,19 +267,19 @@ class Runner:
             known = self._sizes[tool.name] = text_tokens(f"{tool.description}{tool.parameters}")
         return known
 
-    async def _run_function(self, turn: Turn, function: AgentFunction) -> None:
-        agent_id = SessionKey.stored(turn.run.session_key).agent
-        tools = self._tools_of(turn, agent_id)
-        context = await RunContext.of(turn, self._store, self._calls, tools)
+    async def _run_function(self, active: ActiveRun, function: AgentFunction) -> None:
+        agent_id = SessionKey.stored(active.run.session_key).agent
+        tools = self._tools_of(active, agent_id)
+        context = await RunContext.of(active, self._store, self._calls, tools)
         text = await function(context)
         if text is not None and not isinstance(text, str):
             raise TypeError(f"the agent {agent_id!r} returned {type(text).__name__}: return a text, or None")
-        await self._commit_text(turn, text or "", function_model(agent_id))
+        await self._commit_text(active, text or "", function_model(agent_id))
 
-    async def _commit_text(self, turn: Turn, text: str, model: str) -> None:
+    async def _commit_text(self, active: ActiveRun, text: str, model: str) -> None:
         reply = ModelReply(content=text_content(text), usage=Usage(), model=model)
-        step = Step(reply=turn.reply_message(reply), ran_ms=turn.ran_ms, usage=reply.usage, leaves_calls=True)
-        await self._durable(lambda: self._store.commit_reply(turn.fence, step))
+        step = Step(reply=active.reply_message(reply), ran_ms=active.ran_ms, usage=reply.usage, leaves_calls=True)
+        await self._durable(lambda: self._store.commit_reply(active.fence, step))
 
     async def _durable(self, write: Callable[[], Awaitable[T]]) -> T:
         """Commit, waiting while the disk is full or the file held: a step that was done is not thrown away."""
@@ -289,29 +288,29 @@ class Runner:
                 return await write()
             except Unavailable as refused:
                 if self._store.is_closed:
-                    raise FenceLost("the store is closed") from refused  # what it did is for the next start to find
+                    raise FenceLost("the store is closed") from refused  # the next start goes on from the last commit
                 log.warning("waiting to commit", error=refused.message)
                 await self._clock.sleep(1)
 
-    def _failed(self, turn: Turn, error: Exception) -> Outcome:
+    def _failed(self, active: ActiveRun, error: Exception) -> Outcome:
         if isinstance(error, ModelFailed):
             return Outcome(state=RunState.ERROR, error_code="model_failed", error=error.message)
         if isinstance(error, GatewayError):
             return Outcome(state=RunState.ERROR, error_code=error.code, error=error.message)
-        log.error("a run failed", run_id=turn.run.id, session_key=turn.run.session_key, exc_info=error)
+        log.error("a run failed", run_id=active.run.id, session_key=active.run.session_key, exc_info=error)
         return Outcome(state=RunState.ERROR, error_code="internal", error=f"{type(error).__name__}: {error}")
 
-    async def _finish(self, turn: Turn, outcome: Outcome) -> None:
-        # Nothing stays of an attempt that failed; what was written before somebody stopped it does.
-        reply = None if outcome.state is RunState.ERROR else turn.partial_reply(str(outcome.state))
+    async def _finish(self, active: ActiveRun, outcome: Outcome) -> None:
+        # What was streamed of a failed attempt is dropped; what was streamed before an abort is kept.
+        reply = None if outcome.state is RunState.ERROR else active.partial_reply(str(outcome.state))
         try:
             await self._durable(
                 lambda: self._store.finish_run(
-                    turn.fence, outcome, reply=reply, at_step=turn.run.step, ran_ms=turn.ran_ms
+                    active.fence, outcome, reply=reply, at_step=active.run.step, ran_ms=active.ran_ms
                 )
             )
         except FenceLost:
-            log.debug("the run had ended", run_id=turn.run.id)
+            log.debug("the run had ended", run_id=active.run.id)
 
 
 def _aborted() -> Outcome:
@@ -323,6 +322,6 @@ def _timed_out(limit_s: float) -> Outcome:
 
 
 def _stop_if_cancelled() -> None:
-    """Stop here when somebody wants it: before the first wait, or after a tool that kept it to itself."""
+    """Raise a cancellation that is pending: one from before the first wait, or one that a tool swallowed."""
     if is_cancelled():
         raise asyncio.CancelledError

@@ -1,4 +1,8 @@
-"""Timers: carries out, when its time has come, whatever a row says must happen later.
+"""Timers: carries out, when its time has come, whatever a row says must happen later. And the real clock.
+
+Inside a process, time is measured by the monotonic reading: sleeps, waits and limits keep to their length whatever
+happens to the time of day. Rows carry times of day, because they outlive the process; what a clock that was set back
+leaves too far ahead is pulled in (`storage/transactions/setting_back.py`), at each start and whenever it is noticed.
 
 Each timer is one unit that does the work and clears or moves the row (`storage/transactions/due.py`), so a crash at any
 point leaves it to be done, once. In memory there is only the sleep until the next one.
@@ -7,13 +11,13 @@ point leaves it to be done, once. In memory there is only the sleep until the ne
 from __future__ import annotations
 
 import asyncio
+import time
 
 import structlog
 
 from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact, TimerSet
 from backchannel.errors import Unavailable
-from backchannel.runtime.clock import ClockWatch
 from backchannel.storage.store import Store
 from backchannel.storage.transactions.timers import Timer
 
@@ -24,16 +28,45 @@ LONGEST_SLEEP_S = 60.0
 BATCH = 100
 POSTPONED_MS = 60_000
 """When a timer is tried again whose work failed."""
+NOTICED_S = 0.5
+"""Clocks that are kept right drift by less than this between two looks."""
+
+
+class SystemClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class ClockWatch:
+    """Notices that a clock was set back: its time of day has fallen behind its monotonic time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_s = self._read()
+
+    def was_set_back(self) -> bool:
+        """Whether the clock was set back since it was last asked."""
+        before, self._ahead_s = self._ahead_s, self._read()
+        return self._ahead_s < before - NOTICED_S
+
+    def _read(self) -> float:
+        return self._clock.now_ms() / 1000 - self._clock.monotonic()
 
 
 class Timers:
-    """Keeps the time of the gateway's rows."""
+    """Carries out timers when they are due."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self.set_back_at: float | None = None
-        """When, by the clock that only goes on, the clock was last seen to be set back."""
+        """When the clock was last seen to be set back, on the monotonic clock."""
         self._watch = ClockWatch(clock)
         self._sooner = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -42,8 +75,8 @@ class Timers:
         """Do what is due, what fell due while no gateway ran included, and go on with the rest in time."""
         self._task = asyncio.create_task(self._keep_time(), name="timers")
 
-    def heard(self, fact: Fact) -> None:
-        """React to a commit: something is to be done that may be sooner than what is slept for."""
+    def on_fact(self, fact: Fact) -> None:
+        """React to a commit: a timer was set that may be due before the sleep ends."""
         if isinstance(fact, TimerSet):
             self._sooner.set()
 

@@ -11,26 +11,26 @@ from backchannel.storage.store import Store
 
 
 class Waits:
-    """Wakes those who wait for a run."""
+    """Resolves the futures of those who wait for a run."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiting: dict[str, set[asyncio.Future[Run]]] = {}
         self._is_open = True
 
-    def heard(self, fact: Fact) -> None:
+    def on_fact(self, fact: Fact) -> None:
         if isinstance(fact, RunChanged) and fact.run.is_finished:
             for future in self._waiting.pop(fact.run.id, ()):
                 if not future.done():
                     future.set_result(fact.run)
 
     def close(self) -> None:
-        """Send everybody away: no run ends here any more."""
+        """Fail all waiters: the gateway is shutting down."""
         self._is_open = False
         for future in [future for waiting in self._waiting.values() for future in waiting]:
             if not future.done():
                 future.set_exception(_stopping())
-                future.exception()  # whoever looks just now need not hear it
+                future.exception()  # mark it as retrieved, so that asyncio does not log it
 
     async def ended(self, run_id: str, timeout_s: float) -> Run:
         """Wait for a run to end, and return it as it is then, or as it is when the wait ends first.

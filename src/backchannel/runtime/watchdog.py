@@ -38,7 +38,7 @@ class Watchdog:
         self._store = store
         self._handle: asyncio.TimerHandle | None = None
         self._used_s = 0.0
-        self._silent_until = 0.0
+        self._quiet_until = 0.0
 
     def start(self) -> None:
         self._look_later(asyncio.get_running_loop())
@@ -60,18 +60,18 @@ class Watchdog:
             self.longest_s = max(self.longest_s, late_s)
             if late_s >= LONG_S:
                 self.long_stall = (loop.time(), late_s)
-            if loop.time() >= self._silent_until:
-                self._silent_until = loop.time() + QUIET_S
-                self._tell(late_s, time.thread_time() - self._used_s, slowest)
+            if loop.time() >= self._quiet_until:
+                self._quiet_until = loop.time() + QUIET_S
+                self._log(late_s, time.thread_time() - self._used_s, slowest)
         self._look_later(loop)
 
-    def _tell(self, late_s: float, used_s: float, slowest: tuple[float, str]) -> None:
+    def _log(self, late_s: float, used_s: float, slowest: tuple[float, str]) -> None:
         is_bad = used_s > WARN_USED_S or late_s > WARN_LATE_S
         tell = log.warning if is_bad else log.debug
-        tell("the event loop was held", **_told(late_s, used_s, slowest), stalls=self.stalls)
+        tell("the event loop was held", **_facts(late_s, used_s, slowest), stalls=self.stalls)
 
 
-def _told(late_s: float, used_s: float, slowest: tuple[float, str]) -> dict[str, float | str]:
+def _facts(late_s: float, used_s: float, slowest: tuple[float, str]) -> dict[str, float | str]:
     unit_s, unit = slowest
     told: dict[str, float | str] = {"held_ms": round(late_s * 1000), "processor_ms": round(used_s * 1000)}
     return told | {"unit": unit, "unit_ms": round(unit_s * 1000)} if unit_s > BOUND_S / 2 else told

@@ -14,7 +14,7 @@ from backchannel.core.control_words import is_control_word
 from backchannel.core.runs import Run, RunState
 from backchannel.gateway.call import OpenWaits
 from backchannel.runtime.events import Event, ReplyGrew
-from backchannel.runtime.supervisor import Runtime
+from backchannel.runtime.runtime import Runtime
 
 KEEP_ALIVE_S = 15.0
 """How long a stream may be silent: proxies cut connections that say nothing."""

@@ -25,9 +25,8 @@ from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role,
 from backchannel.core.runs import Accepted, Run, RunKind, RunRequest, RunState
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
-from backchannel.runtime.events import Event, Hub, WaitStarted
+from backchannel.runtime.events import Event, Hub, Journal, WaitStarted
 from backchannel.runtime.exchanges import Exchanges
-from backchannel.runtime.journal import Journal
 from backchannel.runtime.lanes import Lanes, Slots
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
 from backchannel.runtime.policing import SendGuard
@@ -67,7 +66,7 @@ class Runtime:
         self.hub = Hub()
         self.watchdog = Watchdog(store)
         self.journal = Journal()
-        self.hub.listen(self.journal.heard)
+        self.hub.listen(self.journal.on_event)
         self.guard = SendGuard(config.session.send_policy, store.scheme)
         self._store = store
         self._agents = agents
@@ -75,7 +74,6 @@ class Runtime:
         self._runner = Runner(store, agents, models, tools, self.hub, clock)
         slots = Slots(defaults.max_concurrent, defaults.subagents.max_concurrent)
         self._lanes = Lanes(store, self._runner.work, slots, lambda key: not agents.is_awaited(key.agent))
-        self._runner.why_stopped = self._lanes.why_stopped
         self._waits = Waits(store)
         self._outbox = Outbox(store, channels, clock)
         self._timers = Timers(store, clock)
@@ -86,15 +84,15 @@ class Runtime:
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspicion = asyncio.Lock()
         self._is_open = False
-        store.on_facts = self._heard
+        store.on_facts = self._on_facts
 
-    def _heard(self, facts: Sequence[Fact]) -> None:
+    def _on_facts(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
-            self._waits.heard(fact)  # before the lanes: a run that returns from a wait comes before queued ones
-            self._lanes.heard(fact)
-            self._outbox.heard(fact)
-            self._timers.heard(fact)
-            self._take_turn(fact)
+            self._waits.on_fact(fact)  # before the lanes: a run that returns from a wait comes before queued ones
+            self._lanes.on_fact(fact)
+            self._outbox.on_fact(fact)
+            self._timers.on_fact(fact)
+            self._resume_suspect(fact)
             self.hub.publish(fact)
 
     async def start(self) -> None:
@@ -106,25 +104,25 @@ class Runtime:
         await self._recover({id for id in self._agents.ids() if not self._agents.is_awaited(id)})
         self._timers.start()
         self.watchdog.start()
-        self._spawn(self._give_signs_of_life())
+        self._spawn(self._record_signs_of_life())
 
     def agent_added(self, agent_id: str) -> None:
         """Go on with what was accepted for an agent that was registered after the start."""
         if self._is_open:
             agent = normalise_agent_id(agent_id)
-            # Handed over before anybody can send it a message: no run of it is known without what it is.
-            self._spawn(self._bring(agent, self._store.remember_function(agent)))
+            # Written before the agent can get a message: a run of it never is stored before its function is.
+            self._spawn(self._resume_agent(agent, self._store.remember_function(agent)))
 
-    async def _bring(self, agent_id: str, remembered: asyncio.Future[None]) -> None:
+    async def _resume_agent(self, agent_id: str, remembered: asyncio.Future[None]) -> None:
         await remembered
         await self._recover({agent_id})
 
     async def forget_agent(self, agent_id: str) -> None:
-        """Let an agent be what the configuration says, whose function no program will bring again.
+        """Stop waiting for an agent's function: the agent is what the configuration says from now on.
 
         Raises:
-            UnknownAgent: it is not configured, so nobody could answer.
-            InvalidRequest: nobody awaits it.
+            UnknownAgent: it is not configured, so it could not answer.
+            InvalidRequest: no function is awaited for it.
         """
         agent = self._agents.get(agent_id)
         if not self._agents.is_awaited(agent.id):
@@ -158,11 +156,11 @@ class Runtime:
         if suspects:
             self._spawn(self._resume_one_by_one(suspects))
 
-    async def _give_signs_of_life(self) -> None:
+    async def _record_signs_of_life(self) -> None:
         while True:
             await asyncio.sleep(SIGN_OF_LIFE_S)
             if self._lanes.running:
-                with suppress(Unavailable):  # a full disk: what is known of lost time is less exact, no more
+                with suppress(Unavailable):  # a full disk: how much time a crash lost is less exactly known
                     await self._store.sign_of_life()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -170,7 +168,7 @@ class Runtime:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _take_turn(self, fact: Fact) -> None:
+    def _resume_suspect(self, fact: Fact) -> None:
         """React to a suspect that has reached the head of its lane: it goes on when no other one is at work."""
         if isinstance(fact, RunChanged) and fact.run.state is RunState.RUNNING and fact.run.fence == NOBODY:
             entry = Interrupted(fact.run.id, fact.run.session_key, fact.run.crashes, is_suspect=True)
@@ -186,13 +184,13 @@ class Runtime:
         """Resume a run, and return when it has committed a step, ended, waits for another run, or has had its time."""
         cleared = asyncio.Event()
 
-        def heard(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if isinstance(event, RunChanged) and event.run.id == suspect.run_id and not event.run.crashes:
                 cleared.set()
             elif isinstance(event, WaitStarted) and event.run_id == suspect.run_id:
                 cleared.set()  # the one it waits for may be a suspect too, whose turn must come
 
-        unlisten = self.hub.listen(heard)
+        unlisten = self.hub.listen(on_event)
         try:
             # It may have been aborted while it waited for its turn, or taken up already: its agent was added again.
             run = await self._store.run(suspect.run_id)
@@ -238,7 +236,7 @@ class Runtime:
         return await self._lanes.submit(request, check)
 
     async def take(self, arrival: Arrival) -> Taken:
-        """Handle an inbound message, once for ever; what follows is durable when this returns.
+        """Handle an inbound message exactly once; what follows is durable when this returns.
 
         Raises:
             ShuttingDown, Unavailable: nothing was taken, and it may be sent again.
@@ -284,11 +282,11 @@ class Runtime:
         """
         archived = asyncio.Event()
 
-        def heard(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if isinstance(event, SessionChanged) and event.key == str(key) and event.reason == "delete":
                 archived.set()
 
-        unlisten = self.hub.listen(heard)
+        unlisten = self.hub.listen(on_event)
         try:
             session = await self._store.delete_session(key)
             if session.archived_at is None:

@@ -1,0 +1,331 @@
+"""An active run: what the runner knows of it between two commits, its tool calls, and what a function agent sees of it.
+
+A tool call is carried out at most once, and its result committed. It is planned in the commit of the reply that asks
+for it. One with outside effects is marked before it begins; found so after a crash it is not begun again, since whether
+it had its effect is not known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, Self, TypeVar
+
+import msgspec
+import structlog
+
+from backchannel.agents.functions import ToolFailed
+from backchannel.config.agents import AgentSettings
+from backchannel.core.contracts import (
+    Clock,
+    Effects,
+    Model,
+    ModelReply,
+    Tool,
+    ToolContext,
+    ToolOutput,
+    ToolSet,
+    check_calls,
+)
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import (
+    Block,
+    Message,
+    Role,
+    ThinkingBlock,
+    ToolCallBlock,
+    storable_content,
+    text_content,
+    text_of,
+)
+from backchannel.core.runs import CallState, Run, Started, ToolCall, function_call_id, tool_call_id
+from backchannel.core.sessions import Session
+from backchannel.core.text import storable_text
+from backchannel.errors import FenceLost, GatewayError, StopRequested
+from backchannel.runtime.events import Hub, ToolEnded, ToolStarted
+from backchannel.runtime.lanes import StopReason
+from backchannel.storage.ids import new_id
+from backchannel.storage.store import Store
+from backchannel.storage.transactions.steps import FUNCTION_STEP
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+TOOL_CALL_LIMIT_S = 600.0
+
+
+class ActiveRun:
+    """One run that this process works on. Only `run` and what was streamed since its last commit change."""
+
+    def __init__(self, started: Started, clock: Clock, stop_reason: StopReason) -> None:
+        self.run: Run = started.run
+        self.stop_reason = stop_reason
+        """Tells why the run's task is cancelled."""
+        self.fence = started.fence
+        self.session = started.session
+        """As it was when the run started, or was resumed."""
+        self.text = ""
+        """What the model has streamed of the step in progress."""
+        self._clock = clock
+        self._since = clock.monotonic()
+        self._ran_before_ms = started.run.ran_ms
+
+    @property
+    def ran_ms(self) -> int:
+        """How long the run has run, in this process and before."""
+        return self._ran_before_ms + int((self._clock.monotonic() - self._since) * 1000)
+
+    @property
+    def session_id(self) -> str:
+        if self.run.session_id is None:
+            raise LookupError(f"run {self.run.id!r} has not started")
+        return self.run.session_id
+
+    def reply_message(self, reply: ModelReply) -> Message:
+        """Make the transcript message of a reply; its tool calls get our own ids here.
+
+        Raises:
+            ModelFailed: it asks for more calls than a reply may.
+        """
+        check_calls(reply.model, sum(isinstance(block, ToolCallBlock) for block in reply.content))
+        return Message(
+            id=new_id(),
+            role=Role.ASSISTANT,
+            content=storable_content(self._numbered(reply.content)),
+            timestamp=self._clock.now_ms(),
+            run_id=self.run.id,
+            model=reply.model,
+            usage=reply.usage,
+            stop_reason=reply.stop_reason,
+        )
+
+    def _numbered(self, content: tuple[Block, ...]) -> tuple[Block, ...]:
+        numbered: list[Block] = []
+        count = 0
+        for block in content:
+            if isinstance(block, ToolCallBlock):
+                numbered.append(msgspec.structs.replace(block, id=tool_call_id(self.run.id, self.run.step, count)))
+                count += 1
+            elif not (isinstance(block, ThinkingBlock) and not block.thinking and not block.signature):
+                numbered.append(block)
+        return tuple(numbered)
+
+    def partial_reply(self, stop_reason: str) -> Message | None:
+        """Make a message of what was streamed before the run was stopped."""
+        if not self.text:
+            return None
+        return Message(
+            id=new_id(),
+            role=Role.ASSISTANT,
+            content=text_content(storable_text(self.text)),
+            timestamp=self._clock.now_ms(),
+            run_id=self.run.id,
+            stop_reason=stop_reason,
+        )
+
+
+class RunSetup(msgspec.Struct, frozen=True):
+    """What a run works with: looked up once, when it starts or resumes."""
+
+    session: Session
+    agent: AgentSettings
+    model: Model
+    tools: Mapping[str, Tool]
+    thinking: str | None
+
+
+class Recorded(msgspec.Struct):
+    """The outcome of a function agent's call, as it is kept for the next time the function runs."""
+
+    content: tuple[Block, ...]
+    is_error: bool
+
+
+class Durable(Protocol):
+    """Commits, waiting while that is not possible."""
+
+    def __call__(self, write: Callable[[], Awaitable[T]]) -> Awaitable[T]: ...
+
+
+class Calls:
+    """Carries out tool calls."""
+
+    def __init__(self, store: Store, tools: ToolSet, hub: Hub, clock: Clock, durable: Durable) -> None:
+        self._store = store
+        self._tools = tools
+        self._hub = hub
+        self._clock = clock
+        self._durable = durable
+
+    async def round(self, active: ActiveRun, tools: Mapping[str, Tool], calls: Sequence[ToolCall]) -> None:
+        """Carry out the calls of one reply at the same time, and commit each result as it comes."""
+        if len(calls) == 1:
+            await self._carry_out(active, tools, calls[0])
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                for call in calls:
+                    group.create_task(self._carry_out(active, tools, call))
+        except BaseExceptionGroup as failed:  # the first failure stands for the round, as it does for a single call
+            raise failed.exceptions[0] from None
+
+    async def _carry_out(self, active: ActiveRun, tools: Mapping[str, Tool], call: ToolCall) -> None:
+        result = self._result(active, call, await self.output(active, tools, call))
+        await self._durable(lambda: self._store.commit_result(active.fence, result, active.ran_ms))
+
+    async def recorded(self, active: ActiveRun, tools: Mapping[str, Tool], call: ToolCall) -> Recorded:
+        """Carry out a function agent's call, or give what it gave when the function ran before."""
+        known = await self._durable(lambda: self._store.open_function_call(active.fence, call))
+        if known.result is not None:
+            return msgspec.json.decode(known.result, type=Recorded)
+        output = await self.output(active, tools, known)
+        recorded = Recorded(output.content, output.is_error)
+        result, kept = self._result(active, call, output), msgspec.json.encode(recorded).decode()
+        await self._durable(lambda: self._store.commit_function_result(active.fence, result, kept, active.ran_ms))
+        return recorded
+
+    def _result(self, active: ActiveRun, call: ToolCall, output: ToolOutput) -> Message:
+        return Message(
+            id=new_id(),
+            role=Role.TOOL_RESULT,
+            content=output.content,
+            timestamp=self._clock.now_ms(),
+            run_id=active.run.id,
+            tool_call_id=call.id,
+            tool_name=call.name,
+            is_error=output.is_error,
+        )
+
+    async def output(self, active: ActiveRun, tools: Mapping[str, Tool], call: ToolCall) -> ToolOutput:
+        """Call the tool, unless it had begun before a crash and may not be begun again."""
+        tool = tools.get(call.name)
+        if tool is None:
+            return _error(self._tools.refusal(active.run.session_key, call.name, tools))
+        if tool.effects is Effects.OUTSIDE:
+            if call.state is not CallState.PLANNED:
+                return _error(
+                    "The gateway was interrupted while this call was in progress. Whether it had its effect is not "
+                    "known: check before you repeat it."
+                )
+            await self._durable(lambda: self._store.start_call(active.fence, call.id))
+        arguments = call.block.arguments
+        self._hub.publish(ToolStarted(active.run, call.id, call.name, arguments))
+        output = await _invoke(tool, _context(active.run, call), arguments)
+        self._hub.publish(ToolEnded(active.run, call.id, call.name, output.is_error))
+        return ToolOutput(storable_content(output.content), output.is_error)
+
+
+def is_cancelled() -> bool:
+    """Whether this task is asked to stop; without that, a CancelledError is an error like any other."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _context(run: Run, call: ToolCall) -> ToolContext:
+    agent_id = SessionKey.stored(run.session_key).agent
+    return ToolContext(call_id=call.id, run_id=run.id, session_key=run.session_key, agent_id=agent_id)
+
+
+async def _invoke(tool: Tool, context: ToolContext, arguments: Any) -> ToolOutput:
+    if not isinstance(arguments, dict):
+        return _error(f"the arguments are not a JSON object: {str(arguments)[:200]}")
+    # A session tool waits for another session as long as it was told to, and does nothing else that takes time.
+    limit = asyncio.timeout(None if tool.effects is Effects.SESSION else TOOL_CALL_LIMIT_S)
+    try:
+        async with limit:
+            return await tool.call(context, arguments)
+    except GatewayError as error:
+        return _error(error.message)
+    except (FenceLost, StopRequested):
+        raise  # it is the run that is over, not the tool that failed
+    except TimeoutError as error:
+        if limit.expired():
+            return _error(f"the call took longer than {TOOL_CALL_LIMIT_S:g} s and was stopped; its effect is unknown")
+        return _error(f"TimeoutError: {error}")
+    except asyncio.CancelledError:
+        if is_cancelled():
+            raise
+        return _error("CancelledError: the tool's own work was cancelled")
+    except Exception as error:  # the edge of a tool: whatever fails there is the call's result
+        log.warning("a tool failed", tool=tool.name, run_id=context.run_id, exc_info=error)
+        return _error(f"{type(error).__name__}: {error}")
+
+
+def _error(text: str) -> ToolOutput:
+    return ToolOutput(text_content(text), is_error=True)
+
+
+class RunContext:
+    """The run that a function agent answers: see `agents/functions.py` for the contract."""
+
+    def __init__(
+        self, active: ActiveRun, store: Store, calls: Calls, tools: Mapping[str, Tool], message: Message
+    ) -> None:
+        self.message = message
+        self._active = active
+        self._store = store
+        self._calls = calls
+        self._tools = tools
+        self._count = 0
+
+    @classmethod
+    async def of(cls, active: ActiveRun, store: Store, calls: Calls, tools: Mapping[str, Tool]) -> Self:
+        message = await store.message(active.run.message_id)
+        if message is None:
+            raise LookupError(f"the message of run {active.run.id!r} is gone")
+        return cls(active, store, calls, tools, message)
+
+    @property
+    def text(self) -> str:
+        return self.message.text
+
+    @property
+    def instructions(self) -> str | None:
+        return self._active.run.instructions
+
+    @property
+    def session_key(self) -> str:
+        return self._active.run.session_key
+
+    @property
+    def agent_id(self) -> str:
+        return SessionKey.stored(self.session_key).agent
+
+    @property
+    def run_id(self) -> str:
+        return self._active.run.id
+
+    async def history(self, limit: int = 50) -> list[Message]:
+        """Read what was said before and in the message; not the run's own calls, which a run after a crash has too."""
+        messages: list[Message] = []
+        before: str | None = None
+        while len(messages) < limit:
+            page = await self._store.history(self._active.session_id, limit=limit, before=before)
+            messages[:0] = [m for m in page.messages if m.run_id != self.run_id or m.role is Role.USER]
+            if not page.has_more:
+                break
+            before = page.messages[0].id
+        return messages[-limit:]
+
+    async def call(self, tool: str, **arguments: Any) -> Any:
+        self._count += 1
+        call = ToolCall(
+            id=function_call_id(self.run_id, self._count),
+            run_id=self.run_id,
+            step=FUNCTION_STEP,
+            position=self._count,
+            name=tool,
+            arguments=msgspec.json.encode(arguments).decode(),
+            state=CallState.PLANNED,
+        )
+        return _value(await self._calls.recorded(self._active, self._tools, call))
+
+
+def _value(recorded: Recorded) -> Any:
+    text = text_of(recorded.content)
+    if recorded.is_error:
+        raise ToolFailed(text)
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
