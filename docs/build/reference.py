@@ -23,6 +23,7 @@ from backchannel.config.kinds import Kind, kind_of
 from backchannel.config.kinds import in_words as setting_in_words
 from backchannel.config.schema import ConfigFile
 from backchannel.core.cutting import TEXT_LIMIT
+from backchannel.core.settings import all_fields
 from backchannel.core.shapes import describe
 from backchannel.gateway.events import AgentEvent, ChatEvent, SessionMessage, SessionsChanged
 from backchannel.gateway.methods import METHODS
@@ -272,8 +273,9 @@ def _inner_rows(path: str, kind: Kind) -> Iterator[tuple[str, ...]]:
         path, kind = f"{path}[]", kind_of(kind.item)
     elif kind.member is not None:
         path, kind = f"{path}.<name>", kind_of(kind.member)
-    for inner in fields(kind.struct) if kind.struct else ():
-        yield from _setting_rows(inner, f"{path}.")
+    own = (inner for struct in kind.structs for inner in all_fields(struct, kind.structs))
+    rows = (row for inner in own for row in _setting_rows(inner, f"{path}."))
+    yield from dict.fromkeys(rows)  # what several groups share is listed once
 
 
 def _setting_default(field: FieldInfo) -> str:

@@ -228,11 +228,15 @@ class Unauthorized(GatewayError):
 
 
 class BadSignature(GatewayError):
-    """What was posted to a channel is not signed with its secret."""
+    """What was posted to a channel is not signed with its secret; `signature` is what came instead."""
 
     code = "bad_signature"
     wire_code = "FORBIDDEN"
     http_status = 401
+
+    def __init__(self, message: str, *, signature: str = "") -> None:
+        super().__init__(message)
+        self.signature = signature
 
 
 class SlowDown(GatewayError):

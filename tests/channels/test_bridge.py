@@ -10,7 +10,7 @@ from email.utils import format_datetime
 import pytest
 
 from backchannel.channels.bridge import Bridge
-from backchannel.config.schema_doors import ChannelSettings
+from backchannel.config.schema_doors import BridgeSettings
 from backchannel.core.channels import ChannelBusy, ChannelRefused, ChannelSilent, OutboundPart
 from backchannel.core.delivery import MAX_RETRY_TIME_MS, Tries, after_attempt
 from backchannel.runtime.timers import SystemClock
@@ -22,7 +22,7 @@ PART = OutboundPart(delivery_id="d", key="d/1", to="Chat-1", text="hello", accou
 
 @asynccontextmanager
 async def bridge_to(url: str, secret: str = SECRET, limit_s: float = 5) -> AsyncIterator[Bridge]:
-    settings = ChannelSettings(adapter="bridge", url=url, secret=secret)
+    settings = BridgeSettings(url=url, secret=secret)
     bridge = Bridge("desk", settings, SystemClock(), answer_limit_s=limit_s)
     try:
         yield bridge

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.channels.bridge import SIGNATURE
 from backchannel.core.contracts import ModelFailed, ModelRequest
 from backchannel.core.delivery import DeliveryState, notice_text
 from backchannel.core.runs import CRASHES_UNTIL_GIVEN_UP, CRASHES_UNTIL_SET_ASIDE, RunKind, RunState
@@ -121,7 +120,7 @@ async def test_a_run_that_is_given_up_after_crashes_tells_too_and_one_that_is_se
         channels, model = {"desk": far_end.settings()}, ScriptedModel(replies=[held("so far")])
         async with dying(tmp_path, model, config={**CONFIG, "channels": channels}) as gateway:
             body, headers = signed(event())
-            await gateway.inbound.post("desk", body, headers[SIGNATURE])
+            await gateway.inbound.post("desk", body, headers)
             (run,) = await live_runs(gateway)
         _count_crashes(tmp_path, CRASHES_UNTIL_SET_ASIDE - 1)  # the start counts the one above
         async with desk(tmp_path, channels) as world:
@@ -137,7 +136,7 @@ async def test_a_run_in_which_the_process_dies_for_ever_ends_with_the_notice(tmp
         channels, model = {"desk": far_end.settings()}, ScriptedModel(replies=[held("so far")])
         async with dying(tmp_path, model, config={**CONFIG, "channels": channels}) as gateway:
             body, headers = signed(event())
-            await gateway.inbound.post("desk", body, headers[SIGNATURE])
+            await gateway.inbound.post("desk", body, headers)
             (run,) = await live_runs(gateway)
         _count_crashes(tmp_path, CRASHES_UNTIL_GIVEN_UP - 1)
         async with desk(tmp_path, channels) as world:
@@ -170,7 +169,7 @@ class NotAnswered:
 
     async def drive(self, gateway: Gateway) -> None:
         body, headers = signed(event())
-        await gateway.inbound.post("desk", body, headers[SIGNATURE])
+        await gateway.inbound.post("desk", body, headers)
         await at_rest(gateway)
 
     def check(self, database: sqlite3.Connection) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.channels.bridge import SIGNATURE
 from backchannel.core.contracts import ModelRequest
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
@@ -39,7 +38,7 @@ class AnsweredInParts:
     async def drive(self, gateway: Gateway) -> None:
         for posted in (event(threadId="T"), event(messageId="in-2", text="/new nonsense", chatId="Chat-2")):
             body, headers = signed(posted)
-            await gateway.inbound.post("desk", body, headers[SIGNATURE])
+            await gateway.inbound.post("desk", body, headers)
         await at_rest(gateway)
 
     def check(self, database: sqlite3.Connection) -> None:

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.core.channels import ChannelSilent, OutboundPart, Sent
+from backchannel.core.channels import Channel, ChannelSilent, OutboundPart, Sent
 from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryState
 from backchannel.core.sessions import Address
 from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
@@ -154,7 +154,7 @@ async def test_a_channel_that_is_gone_after_a_restart_fails_what_waits_for_it(tm
     assert far_end.texts == ["hello"]
 
 
-class Keyless:
+class Keyless(Channel):
     """A channel that takes no keys: what it got twice, people read twice."""
 
     name = "keyless"

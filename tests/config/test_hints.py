@@ -14,6 +14,7 @@ from backchannel.config.kinds import kind_of
 from backchannel.config.schema import ConfigFile
 from backchannel.config.source import Source
 from backchannel.config.validation import check_shape, setting_paths
+from backchannel.core.settings import all_fields
 
 NAMES = sorted({path.split(".")[-1].removesuffix("[]") for path in setting_paths(ConfigFile)} - {"<name>"})
 FOREIGN = ["enabled", "mode", "botToken", "dmPolicy", "workspace", "identity", "skills", "path", "reset", "web"]
@@ -47,7 +48,7 @@ def _told(path: tuple[Any, ...], name: str) -> str:
 @pytest.mark.parametrize("place", PLACES)
 def test_a_hint_names_a_setting_of_the_same_place_whatever_the_name(place: str) -> None:
     path, struct = PLACES[place]
-    siblings = {field.encode_name for field in fields(struct)}
+    siblings = {field.encode_name for field in all_fields(struct)}
 
     for name in {*NAMES, *FOREIGN} - siblings:
         told = _told(path, name)

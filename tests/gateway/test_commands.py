@@ -152,7 +152,7 @@ async def test_a_command_is_done_once_though_the_gateway_dies_before_it_answers(
 async def _carry_out(gateway: Gateway, text: str) -> str:
     written = parse(text)
     assert written is not None
-    return await gateway.inbound.carry_out(
+    return await gateway.commands.carry_out(
         written, gateway.key("main"), Standing.OWNER, idempotency_key="k", digest="d"
     )
 
@@ -169,7 +169,7 @@ async def test_stop_counts_the_turn_that_waits_behind_the_run(tmp_path: Path) ->
         asked.set()
         await heard.until(lambda: ("turn", "queued") in [(kind, state) for _, kind, state in talk.runs()])
         written = Command(CommandName.STOP)
-        said = await talk.gateway.inbound.carry_out(written, talk.gateway.key(A), Standing.OWNER)
+        said = await talk.gateway.commands.carry_out(written, talk.gateway.key(A), Standing.OWNER)
         assert said == "Stopped 2 runs."
         await settled(talk.gateway)
         assert [state for _, kind, state in talk.runs() if kind == "turn"] == ["aborted"]

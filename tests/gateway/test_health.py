@@ -22,7 +22,7 @@ from backchannel.agents.scripted import ScriptedModel
 from backchannel.config.defaults import with_default_model
 from backchannel.config.load import config_from
 from backchannel.config.schema import DEMO_MODEL, Config, DefaultModel
-from backchannel.core.channels import ChannelSilent, OutboundPart, Sent
+from backchannel.core.channels import Channel, ChannelSilent, OutboundPart, Sent
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.runs import CRASHES_UNTIL_SET_ASIDE
@@ -98,7 +98,7 @@ async def test_dead_letters_and_a_channel_that_is_down_are_told_and_it_coming_up
             assert await codes(world.gateway) == []
 
 
-class Silent:
+class Silent(Channel):
     """A platform that never answers, and takes no keys."""
 
     name, max_text_length, takes_key = "silent", 1000, False

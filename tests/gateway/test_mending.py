@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.core.channels import ChannelRefused, ChannelSilent, OutboundPart, Sent
+from backchannel.core.channels import Channel, ChannelRefused, ChannelSilent, OutboundPart, Sent
 from backchannel.core.sessions import Address
 from backchannel.gateway.methods import deliveries
 from backchannel.storage.transactions.deliveries import Post
@@ -18,7 +18,7 @@ from tests.support.resting import at_rest
 pytestmark = pytest.mark.anyio
 
 
-class Moody:
+class Moody(Channel):
     """A platform that takes no keys, and refuses or swallows everything until it is in the mood."""
 
     name, max_text_length, takes_key = "moody", 1000, False

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
-from backchannel.channels.bridge import SIGNATURE
+from backchannel.core.channels import InboundAnswer
 from backchannel.core.commands import Command, CommandName, Standing
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.messages import Role
@@ -55,14 +55,16 @@ class StopAndNew:
         await self._post(gateway, "2", "/stop")
         await self._post(gateway, "3", "/new")
         key, command = gateway.key(MAIN), Command(CommandName.RESET)
-        said = await gateway.inbound.carry_out(command, key, Standing.OWNER, idempotency_key="k", digest="d")
+        said = await gateway.commands.carry_out(command, key, Standing.OWNER, idempotency_key="k", digest="d")
         assert said == STARTED_OVER
         await at_rest(gateway)
 
     @staticmethod
     async def _post(gateway: Gateway, id: str, text: str) -> str | None:
         body, headers = signed(event(messageId=id, text=text))
-        return (await gateway.inbound.post("desk", body, headers[SIGNATURE])).run_id
+        answer = await gateway.inbound.post("desk", body, headers)
+        assert isinstance(answer, InboundAnswer)
+        return answer.run_id
 
     def check(self, database: sqlite3.Connection) -> None:
         assert not self.model.refused, self.model.refused

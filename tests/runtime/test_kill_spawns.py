@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import Scripted, ScriptedModel, call
+from backchannel.core.channels import InboundEvent
 from backchannel.core.contracts import ModelRequest
-from backchannel.core.inbound import InboundEvent
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import Role
 from backchannel.core.spawn_texts import ANNOUNCE_LINE, WAKE_LINE

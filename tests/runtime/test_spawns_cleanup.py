@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import Reply
-from backchannel.core.channels import ChannelRefused, ChannelSilent, OutboundPart, Sent
+from backchannel.core.channels import Channel, ChannelRefused, ChannelSilent, OutboundPart, Sent
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.sessions import Address, write_address
 from tests.support.children import Cast, Family, Gate, config, spawn
@@ -41,7 +41,7 @@ class StillClock(QuickClock):
             await self._moved.wait()
 
 
-class Chat:
+class Chat(Channel):
     """A channel that does with a message what it is told to."""
 
     name = "chat"

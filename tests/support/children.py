@@ -108,7 +108,7 @@ class Family(Talk):
     async def stop(self, key: str = MAIN) -> str:
         """Say `/stop` in a session; returns the answer."""
         command = Command(CommandName.STOP)
-        return await self.gateway.inbound.carry_out(command, self.gateway.key(key), Standing.OWNER)
+        return await self.gateway.commands.carry_out(command, self.gateway.key(key), Standing.OWNER)
 
     async def ended(self, run_id: str) -> Run:
         return await ended(self.gateway, run_id, PATIENCE_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from backchannel.core.channels import OutboundPart, Sent
+from backchannel.core.channels import Channel, ChannelSettings, OutboundPart, Sent
 
 FAR: dict[str, Any] = {
     "adapter": "bridge",
@@ -15,11 +15,13 @@ FAR: dict[str, Any] = {
 """The settings of a channel; `FarChannel` takes the place of what they lead to."""
 
 
-class FarChannel:
+class FarChannel(Channel):
     """A platform that takes each key once, however often it is sent."""
 
     name = "far"
     takes_key = True
+
+    settings = ChannelSettings(allow_from=("*",))
 
     def __init__(self, max_text_length: int = 1000) -> None:
         self.max_text_length = max_text_length

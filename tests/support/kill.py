@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from backchannel.config.load import config_from
-from backchannel.core.channels import OutboundPart, Sent
+from backchannel.core.channels import Channel, OutboundPart, Sent
 from backchannel.core.messages import Message, Role, decode_message
 from backchannel.errors import Unavailable
 from backchannel.gateway.app import Gateway
@@ -66,7 +66,7 @@ class KillAtSend:
     def after_commit(self, number: int) -> None: ...
 
 
-class DeadlyChannel:
+class DeadlyChannel(Channel):
     """A channel of a gateway that dies at one of its sends, or of one that only has its sends counted."""
 
     def __init__(self, gateway: Gateway, name: str, far_end: FarEnd, death: KillAtSend | None) -> None:
@@ -76,7 +76,8 @@ class DeadlyChannel:
         self._far_end = far_end
         self._death = death
         self.name, self.max_text_length = name, self._inner.max_text_length
-        self.takes_key = self._inner.takes_key
+        self.takes_key, self.settings = self._inner.takes_key, self._inner.settings
+        self.post, self.close = self._inner.post, self._inner.close  # type: ignore[method-assign]  # it only watches sends
 
     async def send(self, part: OutboundPart) -> Sent:
         self.sends += 1

@@ -9,7 +9,7 @@ Outbound, each part of a delivery is a POST to the far end's url, signed with th
 
 answered by `{"messageId": …}`. The far end remembers the keys that it has taken, so that a part may come twice. Any
 4xx says that it never takes the part, 429 that it may later; 5xx, a broken answer and none leave it unknown. Inbound
-events come the other way, signed alike: see `channels/inbound.py`.
+events come the other way, as a POST to `/channels/<name>/inbound`, signed alike.
 """
 
 from __future__ import annotations
@@ -17,28 +17,33 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from backchannel.config.schema_doors import ChannelSettings
+from backchannel.config.schema_doors import BridgeSettings
 from backchannel.core.channels import (
     DEFAULT_ACCOUNT,
+    Channel,
     ChannelBusy,
     ChannelRefused,
     ChannelSilent,
+    InboundAnswer,
+    InboundTaker,
     OutboundPart,
     Sent,
 )
 from backchannel.core.contracts import Clock
 from backchannel.core.hosts import is_local_url
+from backchannel.core.inbound import parse_event
+from backchannel.errors import BadSignature
 
 if TYPE_CHECKING:
     import httpx2
 
 SIGNATURE = "X-Backchannel-Signature"
-MAX_TEXT_LENGTH = 4000
 ANSWER_LIMIT_S = 30.0
 ANSWER_LIMIT_BYTES = 64 * 1024
 _TOLD = 200
@@ -70,32 +75,38 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     message_id: str | int | None = None
 
 
-class Bridge:
+class Bridge(Channel):
     """The way to one far end."""
 
+    takes_key = True
+    takes_posts = True
+    settings: BridgeSettings
+
     def __init__(
-        self, name: str, settings: ChannelSettings, clock: Clock, *, answer_limit_s: float = ANSWER_LIMIT_S
+        self, name: str, settings: BridgeSettings, clock: Clock, *, answer_limit_s: float = ANSWER_LIMIT_S
     ) -> None:
-        self._name = name
-        self._settings = settings
+        self.name = name
+        self.settings = settings
+        self.max_text_length = settings.max_text_length or Channel.max_text_length
         self._clock = clock
         self._answer_limit_s = answer_limit_s
         self._client: httpx2.AsyncClient | None = None
 
-    @property
-    def name(self) -> str:
-        return self._name
+    async def post(self, body: bytes, headers: Mapping[str, str], inbound: InboundTaker) -> InboundAnswer:
+        """Take an event that the far end has signed.
 
-    @property
-    def max_text_length(self) -> int:
-        return self._settings.max_text_length or MAX_TEXT_LENGTH
-
-    @property
-    def takes_key(self) -> bool:
-        return True
+        Raises:
+            BadSignature: the body is not signed with the channel's secret.
+            InvalidRequest: it is no event.
+        """
+        signature = headers.get(SIGNATURE)
+        if not is_signed(self.settings.secret, body, signature):
+            message = f"{SIGNATURE}: it does not fit this body (sha256=<HMAC of the body, in hex>)"
+            raise BadSignature(message, signature=signature or "")
+        return await inbound(parse_event(body))
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
@@ -116,7 +127,7 @@ class Bridge:
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             raise ChannelBusy(f"{self._where} cannot be reached: {_words(error)}") from error
         except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
-            raise ChannelRefused(f"channels.{self._name}.url cannot be used: {_words(error)}") from error
+            raise ChannelRefused(f"channels.{self.name}.url cannot be used: {_words(error)}") from error
         except httpx2.HTTPError as error:
             raise ChannelSilent(f"{self._where} broke off: {_words(error)}") from error
 
@@ -133,16 +144,16 @@ class Bridge:
         headers = {
             "Content-Type": "application/json",
             "Idempotency-Key": part.key,
-            SIGNATURE: sign(self._settings.secret, body),
+            SIGNATURE: sign(self.settings.secret, body),
         }
-        async with self._http().stream("POST", self._settings.url, content=body, headers=headers) as answer:
+        async with self._http().stream("POST", self.settings.url, content=body, headers=headers) as answer:
             return self._read(answer, await _start_of(answer))
 
     def _http(self) -> httpx2.AsyncClient:
         import httpx2
 
         if self._client is None:
-            is_local = is_local_url(self._settings.url)
+            is_local = is_local_url(self.settings.url)
             self._client = httpx2.AsyncClient(timeout=self._answer_limit_s, trust_env=not is_local)
         return self._client
 
@@ -173,7 +184,7 @@ class Bridge:
 
     @property
     def _where(self) -> str:
-        return f"the far end of {self._name}"
+        return f"the far end of {self.name}"
 
 
 async def _start_of(answer: httpx2.Response) -> bytes:

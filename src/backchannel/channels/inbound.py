@@ -1,69 +1,64 @@
 """Inbound: an event of a channel becomes a run, a note or a command, in one unit, or is ignored.
 
-The rules are in `core/inbound.py`, the unit in `storage/transactions/inbound.py`. This joins them with the settings
-of the channel and the parts of the gateway. The signature is checked before anything is read.
+The rules are in `core/inbound.py`, the unit is in the store. This joins them with the settings of the channel and the
+parts of the gateway. Who may post to a channel is for the channel to check.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
-from backchannel.channels.bridge import is_signed
-from backchannel.config.schema_doors import ChannelSettings
 from backchannel.core.caller_keys import CallerKeys
-from backchannel.core.commands import Command, CommandName, CommandReply, Standing, may_use
-from backchannel.core.inbound import Admission, InboundEvent, Routing, Verdict, admit, parse_event, route
+from backchannel.core.channels import Channel, Channels, InboundAnswer, InboundEvent
+from backchannel.core.commands import Command
+from backchannel.core.inbound import Admission, Routing, Verdict, admit, check, route
 from backchannel.core.keys import SessionKey
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
-from backchannel.core.shapes import Answer
-from backchannel.errors import BadSignature, NotFound, UnknownAgent, UnknownModel
+from backchannel.errors import NotFound
 from backchannel.runtime.runtime import Runtime
 from backchannel.storage.transactions.inbound import Arrival, Taken
 from backchannel.tools.base import Parts
-
-
-class InboundAnswer(Answer, frozen=True, kw_only=True):
-    """What the far end hears of an event that it posted."""
-
-    ok: bool
-    verdict: str
-    session_key: str
-    run_id: str | None = None
-    command: str | None = None
-    reason: str | None = None
-    """Why it was ignored or only recorded."""
-    repeat: bool = False
-    """Whether the same event had come before; it was handled then."""
+from backchannel.tools.commands import ChatCommands
 
 
 class Inbound:
     """Takes what channels hand in."""
 
-    def __init__(self, parts: Parts, runtime: Runtime) -> None:
+    def __init__(self, parts: Parts, runtime: Runtime, channels: Channels, commands: ChatCommands) -> None:
         self._parts = parts
         self._runtime = runtime
+        self._channels = channels
+        self._commands = commands
         session = parts.config.session
         self._routing = Routing(parts.scheme, session.identity_links, parts.config.bindings)
 
-    async def post(self, channel: str, body: bytes, signature: str | None) -> InboundAnswer:
-        """Take an event that was posted to a channel.
+    async def post(self, channel: str, body: bytes, headers: Mapping[str, str]) -> object:
+        """Hand over what was posted to a channel; returns what it answers.
 
         Raises:
-            NotFound: there is no such channel.
-            BadSignature: the body is not signed with its secret.
+            NotFound: there is no such channel, or it takes no posts.
+            BadSignature: it does not come from the channel's platform.
             InvalidRequest: it is no event, or one for another channel, or too old.
             Unavailable: nothing was taken, and it may be posted again.
         """
-        settings = self._settings(channel)
-        if not is_signed(settings.secret, body, signature):
-            raise BadSignature("X-Backchannel-Signature: it does not fit this body (sha256=<HMAC of the body, in hex>)")
-        return self._show(await self.take(parse_event(body, channel=channel, now_ms=self._parts.clock.now_ms())))
+        return await self._find(channel).post(body, headers, partial(self.receive, channel))
+
+    async def receive(self, channel: str, event: InboundEvent) -> InboundAnswer:
+        """Handle an event that came over a channel, once for each message id.
+
+        Raises:
+            InvalidRequest: it names another channel, is too old, or lacks an id.
+            Unavailable: nothing was taken, and it may be handed in again.
+        """
+        checked = check(event, channel=channel, now_ms=self._parts.clock.now_ms())
+        return self._show(await self.take(checked))
 
     async def take(self, event: InboundEvent) -> Taken:
-        """Handle an event, once for ever."""
-        settings, routed = self._settings(event.channel), route(event, self._routing)
-
+        """Handle an event that was checked."""
+        channel, routed = self._find(event.channel), route(event, self._routing)
         guard = self._runtime.guard
 
         def judge(session: Session | None) -> SendDecision:
@@ -71,81 +66,22 @@ class Inbound:
 
         def decide(session: Session | None) -> Admission:
             policy = judge(session)
-            admission = admit(event, settings, policy)
+            admission = admit(event, channel.settings, policy, channel.own_names)
             if admission.verdict in (Verdict.ANSWER, Verdict.RECORD):  # the others the policy has no say in
                 guard.note(policy, str(routed.key))
-            return self._checked(admission, routed.agent)
+            if isinstance(admission.command, Command):
+                return replace(admission, command=self._commands.with_model(admission.command, routed.agent))
+            return admission
 
-        model = self._agent_model(routed.agent)
+        model = self._commands.agent_model(routed.agent)
         return await self._runtime.take(
             Arrival(event=event, routed=routed, admit=decide, agent_model=model, judge=judge)
         )
 
-    def _settings(self, channel: str) -> ChannelSettings:
-        settings = self._parts.config.channels.get(channel)
-        if settings is None:
-            raise NotFound(f"no channel {channel[:64]!r} is configured")
-        return settings
-
-    def _checked(self, admission: Admission, agent: str) -> Admission:
-        """Answer a command that names a model which cannot be used with why."""
-        command = admission.command
-        if isinstance(command, Command):
-            return replace(admission, command=self._with_model(command, agent))
-        return admission
-
-    def _with_model(self, command: Command, agent: str) -> Command | CommandReply:
-        """Check the model that a command names, or list those there are, if it asks for that."""
-        if command.name is CommandName.MODEL and command.word == "list":
-            return replace(command, choices=self._parts.models.known_here())
-        if command.name is not CommandName.MODEL or command.argument is None:
-            return command
-        if self._parts.agents.is_function(agent):
-            return CommandReply(command.name, f"The agent {agent!r} is a function and asks no model.")
-        try:
-            self._parts.models.check(command.argument)
-        except UnknownModel as error:
-            return CommandReply(command.name, error.message)
-        return command
-
-    async def carry_out(
-        self,
-        written: Command | CommandReply,
-        key: SessionKey,
-        standing: Standing,
-        *,
-        expected_session_id: str | None = None,
-        idempotency_key: str | None = None,
-        digest: str | None = None,
-    ) -> str:
-        """Carry out a command that an operator wrote, once for each key; returns what is answered.
-
-        Raises:
-            IdempotencyConflict, SessionIdReplaced, Unavailable: nothing was done.
-        """
-        allowed = may_use(written.spec, standing)
-        if not allowed.allowed:
-            written = CommandReply(written.name, allowed.reason)
-        elif isinstance(written, Command):
-            written = self._with_model(written, key.agent)
-        return await self._parts.store.carry_out(
-            written,
-            key,
-            standing,
-            self._agent_model(key.agent),
-            judge=self._runtime.guard.decide,
-            expected_session_id=expected_session_id,
-            idempotency_key=idempotency_key,
-            digest=digest,
-        )
-
-    def _agent_model(self, agent: str) -> str | None:
-        if self._parts.agents.is_function(agent):
-            return None
-        try:
-            return self._parts.agents.get(agent).model
-        except UnknownAgent:
-            return None
+    def _find(self, name: str) -> Channel:
+        if (channel := self._channels.get(name)) is None:
+            raise NotFound(f"no channel {name[:64]!r} is configured")
+        return channel
 
     def _show(self, taken: Taken) -> InboundAnswer:
         outcome = taken.outcome

@@ -89,8 +89,9 @@ def _shown(value: Any) -> Any:
     if isinstance(value, Settings):
         names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
         pairs = ((shown, name, getattr(value, name)) for shown, name in names)
-        secrets = secret_fields(type(value))
-        return {shown: HIDDEN if name in secrets and inner else _shown(inner) for shown, name, inner in pairs}
+        secrets, config = secret_fields(type(value)), value.__struct_config__
+        tag = {config.tag_field: config.tag} if config.tag_field else {}
+        return tag | {shown: HIDDEN if name in secrets and inner else _shown(inner) for shown, name, inner in pairs}
     if isinstance(value, dict):
         return {name: _shown(inner) for name, inner in value.items()}
     if isinstance(value, tuple):

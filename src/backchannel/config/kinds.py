@@ -21,9 +21,22 @@ class Kind(NamedTuple):
     secret: bool
 
     @property
+    def structs(self) -> tuple[type[Struct], ...]:
+        """The groups of settings it may be; several are told apart by a tag."""
+        return tuple(c for c in self.choices if isinstance(c, type) and issubclass(c, Struct))
+
+    @property
     def struct(self) -> type[Struct] | None:
-        """The group of settings it may be."""
-        return next((c for c in self.choices if isinstance(c, type) and issubclass(c, Struct)), None)
+        """The group of settings it may be, or the first of several."""
+        return next(iter(self.structs), None)
+
+    def struct_of(self, value: dict[str, Any]) -> type[Struct] | None:
+        """The group of settings that a value is meant to be, by its tag."""
+        for struct in self.structs:
+            config = struct.__struct_config__
+            if config.tag_field is not None and value.get(config.tag_field) == config.tag:
+                return struct
+        return self.struct
 
     @property
     def item(self) -> Any | None:

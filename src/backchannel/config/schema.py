@@ -15,8 +15,8 @@ from msgspec import Meta, field
 from backchannel.config.findings import Finding
 from backchannel.config.schema_agents import AgentsSettings, ToolsSettings
 from backchannel.config.schema_doors import (
+    AdapterSettings,
     BindingSettings,
-    ChannelSettings,
     CronSettings,
     GatewaySettings,
     HookSettings,
@@ -161,7 +161,7 @@ class ConfigFile(Settings, frozen=True, kw_only=True):
     gateway: Annotated[GatewaySettings, setting("Where the gateway listens.")] = GatewaySettings()
     database: Annotated[DatabaseSettings, setting("Where everything is stored.")] = DatabaseSettings()
     transcripts: Annotated[TranscriptSettings, setting("The transcript files.")] = TranscriptSettings()
-    channels: Annotated[dict[str, ChannelSettings], setting("The chat channels, by name.")] = field(
+    channels: Annotated[dict[str, AdapterSettings], setting("The chat channels, by name.")] = field(
         default_factory=dict
     )
     bindings: Annotated[tuple[BindingSettings, ...], setting("Which agent answers where; the first match counts.")] = ()

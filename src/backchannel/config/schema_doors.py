@@ -8,9 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from backchannel.config.durations import DURATION
-from backchannel.core.settings import AtLeastOne, NonEmpty, Seconds, Settings, secret, setting
-
-Adapter: TypeAlias = Literal["bridge"]
+from backchannel.core.channels import ChannelSettings
+from backchannel.core.settings import NonEmpty, Seconds, Settings, secret, setting
 
 MIN_SECRET_LENGTH = 16
 
@@ -117,10 +116,9 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     ] = ()
 
 
-class ChannelSettings(Settings, frozen=True, kw_only=True):
-    """One chat channel; its name is the key it stands under."""
+class BridgeSettings(ChannelSettings, frozen=True, kw_only=True, tag_field="adapter", tag="bridge"):
+    """A channel by two webhooks."""
 
-    adapter: Annotated[Adapter, setting("What connects the platform.")]
     url: Annotated[
         str,
         setting("Where outbound messages are posted, `http://…` or `https://…`.", pattern=r"^https?://\S+$"),
@@ -129,15 +127,10 @@ class ChannelSettings(Settings, frozen=True, kw_only=True):
         str,
         secret("Signs both directions. Its own: no other secret may equal it.", min_length=MIN_SECRET_LENGTH),
     ]
-    allow_from: Annotated[tuple[str, ...], setting("Sender ids that are answered, or `*`. Owners always are.")] = ()
-    owners: Annotated[tuple[str, ...], setting("Sender ids that may use owner commands.")] = ()
-    max_text_length: Annotated[
-        AtLeastOne | None, setting("Longer texts are sent in parts. Unset: the adapter's limit.")
-    ] = None
-    require_mention: Annotated[
-        bool, setting("In groups: answer only messages that mention the agent; others are recorded.")
-    ] = True
-    allow_bots: Annotated[bool, setting("Whether messages of other bots are read.")] = False
+
+
+AdapterSettings: TypeAlias = BridgeSettings
+"""The settings of a channel, told apart by `adapter`: a union of one group for each adapter."""
 
 
 class BindingMatchSettings(Settings, frozen=True, kw_only=True):

@@ -8,30 +8,31 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import FieldInfo, fields
 
 from backchannel.config.findings import MAX_TOLD, Finding, SettingPath
 from backchannel.config.kinds import Kind, in_words, kind_of
 from backchannel.config.source import Source
+from backchannel.core.settings import all_fields
 from backchannel.core.text import nearest
 
 
 def check_shape(raw: dict[str, Any], schema: type[Struct], source: Source) -> list[Finding]:
     """Find every setting that is unknown, missing, or of the wrong type or range."""
-    return list(itertools.islice(_Walk(source).group(raw, schema, ()), MAX_TOLD + 1))
+    return list(itertools.islice(_Walk(source).group(raw, fields(schema), ()), MAX_TOLD + 1))
 
 
 class _Walk:
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def group(self, value: dict[str, Any], struct: type[Struct], path: SettingPath) -> Iterator[Finding]:
-        known = {field.encode_name: field for field in fields(struct)}
+    def group(self, value: dict[str, Any], own: Sequence[FieldInfo], path: SettingPath) -> Iterator[Finding]:
+        known = {field.encode_name: field for field in own}
         for name in value:
             if name not in known:
                 yield self._finding((*path, name), self._unknown(name, list(known)))
@@ -43,8 +44,8 @@ class _Walk:
 
     def _setting(self, value: Any, exact: Any, path: SettingPath) -> Iterator[Finding]:
         kind = kind_of(exact)
-        if isinstance(value, dict) and kind.struct:
-            yield from self.group(value, kind.struct, path)
+        if isinstance(value, dict) and (struct := kind.struct_of(value)):
+            yield from self.group(value, all_fields(struct, kind.structs), path)
         elif isinstance(value, dict) and kind.member is not None:
             for name, member in value.items():
                 yield from self._setting(member, kind.member, (*path, name))
@@ -87,7 +88,7 @@ class _Walk:
 
 def setting_paths(schema: type[Struct], prefix: str = "") -> Iterator[str]:
     """Every path of the schema, with `[]` for items and `<name>` for names of the user's choice."""
-    for field in fields(schema):
+    for field in all_fields(schema):
         path = f"{prefix}{field.encode_name}"
         yield path
         kind = kind_of(field.type)
@@ -95,8 +96,8 @@ def setting_paths(schema: type[Struct], prefix: str = "") -> Iterator[str]:
             path, kind = f"{path}[]", kind_of(kind.item)
         elif kind.member is not None:
             path, kind = f"{path}.<name>", kind_of(kind.member)
-        if kind.struct:
-            yield from setting_paths(kind.struct, f"{path}.")
+        if kind.structs:
+            yield from dict.fromkeys(found for each in kind.structs for found in setting_paths(each, f"{path}."))
 
 
 def _fits(value: Any, kind: Kind) -> bool:

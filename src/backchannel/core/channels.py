@@ -1,20 +1,48 @@
-"""What the outbox asks of a channel: it hands over one part of a delivery, and hears what became of it.
+"""The contract of a channel: what it sends, what it hands in, how it starts and stops, and how it is.
 
-A channel answers a part in one of four ways, and they must be told apart, for the receipt is made of them:
-`Sent` (the platform took it), `ChannelRefused` (it did not, and never will), `ChannelBusy` (it did not, and may
-later), `ChannelSilent` (nobody knows). A channel that is in doubt says `ChannelSilent`: that is never wrong, while a
-wrong `ChannelBusy` may post a message twice. `core/delivery.py` decides what follows.
+A channel is a subclass of `Channel` that has a `name` and a `send`; everything else may be left out. It answers a part
+of a delivery in one of four ways, and they must be told apart, for the receipt is made of them: `Sent` (the platform
+took it), `ChannelRefused` (it did not, and never will), `ChannelBusy` (it did not, and may later), `ChannelSilent`
+(nobody knows). A channel that is in doubt raises `ChannelSilent`: that is never wrong, while a wrong `ChannelBusy` may
+post a message twice. `core/delivery.py` decides what follows.
+
+What people write is handed in as an `InboundEvent`, by `run` or by `post`. `Channels` is the one place that says which
+channels there are. What all of them share in the configuration is `ChannelSettings`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Protocol
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
+from backchannel.core.keys import MAX_KEY_LENGTH, ChatType
+from backchannel.core.sessions import WEBCHAT
+from backchannel.core.settings import AtLeastOne, Settings, setting
+from backchannel.core.shapes import Answer
+from backchannel.errors import NotFound, UnknownChannel
+
 DEFAULT_ACCOUNT = "default"
 """The account of a channel that has only one."""
+
+_Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_LENGTH)]
+
+
+class ChannelSettings(Settings, frozen=True, kw_only=True):
+    """What can be set for every channel. A channel that brings none answers nobody."""
+
+    allow_from: Annotated[tuple[str, ...], setting("Sender ids that are answered, or `*`. Owners always are.")] = ()
+    owners: Annotated[tuple[str, ...], setting("Sender ids that may use owner commands.")] = ()
+    max_text_length: Annotated[
+        AtLeastOne | None, setting("Longer texts are sent in parts. Unset: the adapter's limit.")
+    ] = None
+    require_mention: Annotated[
+        bool, setting("In groups: answer only messages that mention the agent; others are recorded.")
+    ] = True
+    allow_bots: Annotated[bool, setting("Whether messages of other bots are read.")] = False
 
 
 class OutboundPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,24 +89,89 @@ class ChannelSilent(ChannelError):
     """Nobody knows whether the platform took the part: no answer, a broken one, a fault at its end."""
 
 
-class Channel(Protocol):
+class InboundId(NamedTuple):
+    """What an inbound message is known by."""
+
+    channel: str
+    account_id: str
+    chat_id: str
+    message_id: str
+
+
+class InboundEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A message that somebody wrote on a platform."""
+
+    channel: _Id = ""
+    """May be left out: what a channel hands in came over that channel."""
+    account_id: _Id = DEFAULT_ACCOUNT
+    chat_type: ChatType
+    chat_id: _Id
+    thread_id: _Id | None = None
+    chat_name: str | None = None
+    sender_id: _Id
+    sender_name: str | None = None
+    sender_is_bot: bool = False
+    message_id: _Id
+    text: str
+    mentioned: bool = False
+    ts: int | None = None
+    """When it was written, in milliseconds since 1970."""
+
+    @property
+    def identity(self) -> InboundId:
+        return InboundId(self.channel, self.account_id, self.chat_id, self.message_id)
+
+
+class InboundAnswer(Answer, frozen=True, kw_only=True):
+    """What became of an inbound event; it is committed."""
+
+    ok: bool
+    verdict: str
+    session_key: str
+    run_id: str | None = None
+    command: str | None = None
+    reason: str | None = None
+    """Why it was ignored or only recorded."""
+    repeat: bool = False
+    """Whether the same event had come before; it was handled then."""
+
+
+InboundTaker: TypeAlias = Callable[[InboundEvent], Awaitable[InboundAnswer]]
+"""Takes an event of one channel, once for each message id.
+
+Raises:
+    InvalidRequest: the event cannot be used, and will not be when it comes again.
+    Unavailable: nothing was taken, and it may be handed in again.
+"""
+
+
+class ChannelHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """How a channel is."""
+
+    is_up: bool
+    since_ms: int
+    """Since when it has been up, or down."""
+    error: str | None = None
+    """What went wrong last, without secrets."""
+
+
+class Channel(ABC):
     """A way to one platform."""
 
-    @property
-    def name(self) -> str:
-        """Its name in settings, keys and addresses."""
-        ...
+    name: str
+    """Its name in settings, keys and addresses."""
+    max_text_length: int = 4000
+    """How many characters one message may have; longer texts are sent in parts."""
+    takes_key: bool = False
+    """Whether a part may safely be sent twice: the platform knows its key, or `send` first asks for it."""
+    takes_posts: bool = False
+    """Whether the platform posts to `/channels/<name>/inbound`; then there is a `post`."""
+    settings: ChannelSettings = ChannelSettings()
+    """Who may speak on it."""
+    own_names: Collection[str] = ()
+    """The ids and names of our own accounts on the platform, where they are known: what they write is not answered."""
 
-    @property
-    def max_text_length(self) -> int:
-        """How many characters one message may have; longer texts are sent in parts."""
-        ...
-
-    @property
-    def takes_key(self) -> bool:
-        """Whether a part may safely be sent twice: the platform knows its key, or `send` first asks for it."""
-        ...
-
+    @abstractmethod
     def send(self, part: OutboundPart) -> Awaitable[Sent]:
         """Hand a part to the platform.
 
@@ -87,4 +180,67 @@ class Channel(Protocol):
             ChannelBusy: it did not take the part, and may later.
             ChannelSilent: it is not known whether it took the part.
         """
-        ...
+
+    def run(self, inbound: InboundTaker) -> Awaitable[None] | None:
+        """Hand in what people write, until it is cancelled; None if there is nothing to do.
+
+        It runs while the gateway does. When it fails it is logged and started again, after a back-off.
+        """
+        return None
+
+    def post(self, body: bytes, headers: Mapping[str, str], inbound: InboundTaker) -> Awaitable[object]:
+        """Take what was posted to the channel, which checks itself who posts; returns the answer, written as JSON.
+
+        Raises:
+            BadSignature: it does not come from the platform.
+            InvalidRequest: it cannot be read.
+        """
+        raise NotFound(f"nothing can be posted to the channel {self.name!r}")
+
+    def close(self) -> Awaitable[None] | None:
+        """Close connections, after the last part was sent."""
+        return None
+
+    def health(self) -> ChannelHealth | None:
+        """Tell what the channel itself knows about its connection; None: judge by `run` and by what is sent."""
+        return None
+
+
+class Channels(Mapping[str, Channel]):
+    """The channels of a gateway, by name."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, Channel] = {}
+
+    def __getitem__(self, name: str) -> Channel:
+        return self._channels[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._channels))
+
+    def __len__(self) -> int:
+        return len(self._channels)
+
+    def add(self, channel: Channel) -> None:
+        """Add a channel; one that has the same name is replaced."""
+        self._channels[channel.name] = channel
+
+    def check(self, name: str, *, with_webchat: bool = False) -> None:
+        """Refuse a name that no channel has.
+
+        Raises:
+            UnknownChannel: the message lists those there are.
+        """
+        if name in self._channels or (with_webchat and name == WEBCHAT.channel):
+            return
+        there = [WEBCHAT.channel, *self] if with_webchat else list(self)
+        hint = "chat.inject writes to webchat; " if name == WEBCHAT.channel else ""
+        message = f"no channel {name[:64]!r} is configured ({hint}there are: {', '.join(there) or 'none'})"
+        raise UnknownChannel(message, channel=name[:64])
+
+    def text_limit(self, name: str) -> int | None:
+        """How long a message on a channel may be; None if there is no such channel."""
+        if name == WEBCHAT.channel:
+            return sys.maxsize  # it shows the transcript, where a message is never split
+        channel = self._channels.get(name)
+        return None if channel is None else channel.max_text_length

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, NamedTuple, Protocol, TypeAlias
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
-from backchannel.core.channels import DEFAULT_ACCOUNT
+from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelSettings, InboundEvent
 from backchannel.core.commands import Command, CommandReply, Standing, may_use, parse
 from backchannel.core.decisions import Decision, quote
 from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, KeyScheme, SessionKey
@@ -29,65 +29,31 @@ from backchannel.errors import InvalidRequest
 MAX_AGE_MS = 300_000
 _EARLIEST_MS = 100_000_000_000  # smaller numbers are seconds, or nonsense
 
-_Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_LENGTH)]
-
-
-class InboundId(NamedTuple):
-    """What an inbound message is known by."""
-
-    channel: str
-    account_id: str
-    chat_id: str
-    message_id: str
-
-
-class InboundEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A message that somebody wrote on a platform."""
-
-    channel: _Id = ""
-    """May be left out on the wire, where the path says it; `check` fills it in."""
-    account_id: _Id = DEFAULT_ACCOUNT
-    chat_type: ChatType
-    chat_id: _Id
-    thread_id: _Id | None = None
-    chat_name: str | None = None
-    sender_id: _Id
-    sender_name: str | None = None
-    sender_is_bot: bool = False
-    message_id: _Id
-    text: str
-    mentioned: bool = False
-    ts: int | None = None
-    """When it was written, in milliseconds since 1970."""
-
-    @property
-    def identity(self) -> InboundId:
-        return InboundId(self.channel, self.account_id, self.chat_id, self.message_id)
-
-
 _decode = msgspec.json.Decoder(InboundEvent).decode
 
 
-def parse_event(body: bytes | str, *, channel: str, now_ms: int) -> InboundEvent:
+def parse_event(body: bytes | str) -> InboundEvent:
     """Read an event that was posted to a channel.
 
     Raises:
-        InvalidRequest: it is no event, or not one for this channel now; the message names the field.
+        InvalidRequest: it is no event; the message names the field.
     """
     try:
-        event = _decode(body)
+        return _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         names = ", ".join(InboundEvent.__struct_encode_fields__)
         raise InvalidRequest(f"not an inbound event: {error} (its fields are {names})") from error
-    return check(event, channel=channel, now_ms=now_ms)
 
 
 def check(event: InboundEvent, *, channel: str, now_ms: int) -> InboundEvent:
     """Check an event that came over a channel, clean the names in it, and fill in the channel's.
 
     Raises:
-        InvalidRequest: it names another channel, or is too old.
+        InvalidRequest: it names another channel, lacks an id, or is too old.
     """
+    for name in ("chat_id", "sender_id", "message_id"):  # what was not decoded has not been checked
+        if not 0 < len(getattr(event, name)) <= MAX_KEY_LENGTH:
+            raise InvalidRequest(f"{name}: expected a text of 1 to {MAX_KEY_LENGTH} characters", param=name)
     if event.channel not in ("", channel):
         message = f"channel: {quote(event.channel)} came over {quote(channel)} (leave it out, or write the same)"
         raise InvalidRequest(message, param="channel")
@@ -208,22 +174,6 @@ def _full_id(event: InboundEvent) -> str:
     return f"{event.channel}:{event.sender_id}"
 
 
-class Speakers(Protocol):
-    """Who may speak on a channel, as configured under `channels.<name>`."""
-
-    @property
-    def allow_from(self) -> Sequence[str]: ...
-
-    @property
-    def owners(self) -> Sequence[str]: ...
-
-    @property
-    def require_mention(self) -> bool: ...
-
-    @property
-    def allow_bots(self) -> bool: ...
-
-
 class Verdict(StrEnum):
     """What is done with an inbound message."""
 
@@ -246,30 +196,32 @@ class Admission:
     command: Command | CommandReply | None = None
 
 
-def standing_of(sender_id: str, speakers: Speakers) -> Standing:
+def standing_of(sender_id: str, settings: ChannelSettings) -> Standing:
     """Tell what a sender is to a channel. Ids are compared as they are: on some platforms case makes two people."""
-    if sender_id in speakers.owners:
+    if sender_id in settings.owners:
         return Standing.OWNER
-    if sender_id in speakers.allow_from or ANY in speakers.allow_from:
+    if sender_id in settings.allow_from or ANY in settings.allow_from:
         return Standing.AUTHORISED
     return Standing.STRANGER
 
 
-def admit(event: InboundEvent, speakers: Speakers, policy: Decision, own_names: Collection[str] = ()) -> Admission:
+def admit(
+    event: InboundEvent, settings: ChannelSettings, policy: Decision, own_names: Collection[str] = ()
+) -> Admission:
     """Decide what is done with a message.
 
     `policy` is what the send policy says about its session. `own_names` are the ids and names of our own accounts,
     where the channel knows them.
     """
     setting = f"channels.{event.channel}"
-    standing = standing_of(event.sender_id, speakers)
+    standing = standing_of(event.sender_id, settings)
 
     def decide(verdict: Verdict, reason: str, rule: str | None = None) -> Admission:
         return Admission(verdict, reason, standing, rule)
 
     if _is_own(event, own_names):
         return decide(Verdict.IGNORE, f"sender {quote(event.sender_id)} is our own account")
-    if event.sender_is_bot and not speakers.allow_bots:
+    if event.sender_is_bot and not settings.allow_bots:
         rule = f"{setting}.allowBots"
         return decide(Verdict.IGNORE, f"the sender is a bot, and {rule} is false (true would let it speak)", rule)
     if standing is Standing.STRANGER:
@@ -282,7 +234,7 @@ def admit(event: InboundEvent, speakers: Speakers, policy: Decision, own_names: 
         return _admit_command(command, standing)
     if not policy.allowed:
         return decide(Verdict.RECORD, policy.reason, policy.rule)
-    if event.chat_type is not ChatType.DIRECT and speakers.require_mention and not event.mentioned:
+    if event.chat_type is not ChatType.DIRECT and settings.require_mention and not event.mentioned:
         rule = f"{setting}.requireMention"
         reason = f"it does not mention the agent, and {rule} is true (false would answer all)"
         return decide(Verdict.RECORD, reason, rule)

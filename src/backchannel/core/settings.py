@@ -6,10 +6,11 @@ documentation: the reference page and the error messages are made from it and fr
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
-from msgspec.structs import fields
+from msgspec.structs import FieldInfo, fields
 
 HIDDEN = "<hidden>"
 
@@ -24,7 +25,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, re
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:  # rich prints by this one, not by __repr__
         secrets = secret_fields(type(self))
-        pairs = [(name, getattr(self, name)) for name in self.__struct_fields__]
+        config = self.__struct_config__
+        pairs = [(config.tag_field, config.tag)] if config.tag_field else []
+        pairs += [(name, getattr(self, name)) for name in self.__struct_fields__]
         return [(name, HIDDEN if name in secrets and value is not None else value) for name, value in pairs]
 
     def __repr__(self) -> str:
@@ -55,3 +58,16 @@ def metas(kind: Any) -> list[Meta]:
 def secret_fields(struct: type[Struct]) -> frozenset[str]:
     """The names of the fields of `struct` that hold secrets."""
     return frozenset(field.name for field in fields(struct) if is_secret(field.type))
+
+
+def all_fields(struct: type[Struct], among: Sequence[type[Struct]] = ()) -> tuple[FieldInfo, ...]:
+    """The fields of a group of settings; where groups are told apart by a tag, it is the first of them.
+
+    `among` are all the groups that it is one of; without them the tag has only its own word.
+    """
+    config = struct.__struct_config__
+    if config.tag_field is None:
+        return fields(struct)
+    words: Any = Literal[tuple(each.__struct_config__.tag for each in among or (struct,))]
+    exact: Any = Annotated[words, setting("What connects the platform.")]
+    return (FieldInfo(config.tag_field, config.tag_field, exact), *fields(struct))

@@ -27,8 +27,8 @@ from backchannel.agents.functions import AgentFunction
 from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
 from backchannel.agents.toolset import ToolEffects, ToolFunction, Tools, tool_from
-from backchannel.channels.bridge import Bridge
 from backchannel.channels.inbound import Inbound
+from backchannel.channels.registry import ChannelKeeper, configured_channels
 from backchannel.config.defaults import default_model, needs_default_model, with_default_model
 from backchannel.config.load import config_from
 from backchannel.config.schema import DEMO_MODEL, Config
@@ -46,6 +46,7 @@ from backchannel.storage.folder import StateFolder, database_file
 from backchannel.storage.sqlite import Faults
 from backchannel.storage.store import Store
 from backchannel.tools.base import Caller, Parts
+from backchannel.tools.commands import ChatCommands
 from backchannel.tools.registry import SessionTools, agent_tools
 from backchannel.triggers.cron import CronJobs
 
@@ -72,7 +73,9 @@ class Gateway:
     store: Store
     runtime: Runtime
     parts: Parts
+    commands: ChatCommands
     inbound: Inbound
+    keeper: ChannelKeeper
     cron: CronJobs
 
     def __init__(self, config: Config, *, clock: Clock | None = None, faults: Faults | None = None) -> None:
@@ -86,8 +89,7 @@ class Gateway:
         self.models = Models(config.models.providers)
         self.models.register(DemoModel())
         self.toolset = Tools(self.agents, self.scheme, config.tools.subagents.tools)
-        self._bridges = [Bridge(name, settings, self.clock) for name, settings in config.channels.items()]
-        self.channels: dict[str, Channel] = {bridge.name: bridge for bridge in self._bridges}
+        self.channels = configured_channels(config.channels, self.clock)
         self.last_model: str | None = None
         """The model that agents without one had at an earlier start, if it was not the demo."""
         self.failed: asyncio.Future[BaseException] | None = None
@@ -146,11 +148,15 @@ class Gateway:
                 self.clock,
                 self.runtime.exchanges,
             )
-            self.inbound = Inbound(self.parts, self.runtime)
+            self.commands = ChatCommands(self.parts, self.runtime.guard)
+            self.inbound = Inbound(self.parts, self.runtime, self.channels, self.commands)
+            self.keeper = ChannelKeeper(self.channels, self.inbound.receive, self.clock)
             self.cron = CronJobs(self.parts, self.channels)
             self._add_session_tools()
             await self.cron.sync()  # before the timers start: a job that was taken out fires no more
             await self.runtime.start()
+            exits.push_async_callback(self.keeper.stop)
+            self.keeper.start()
             self._exits = exits.pop_all()
         return self
 
@@ -175,8 +181,9 @@ class Gateway:
             await self.store.close()
 
     async def _close_channels(self) -> None:
-        for bridge in self._bridges:
-            await bridge.close()
+        for channel in self.channels.values():
+            if (closing := channel.close()) is not None:
+                await closing
 
     def agent(self, name: str) -> Callable[[F], F]:
         """Make an `async def` an agent: it gets the run's context and returns its reply.
@@ -229,8 +236,10 @@ class Gateway:
         self.models.register(model)
 
     def add_channel(self, channel: Channel) -> None:
-        """Register a channel of your own under its name; what goes there is sent through it."""
-        self.channels[channel.name] = channel
+        """Register a channel of your own under its name: what goes there is sent through it, and it may hand in."""
+        self.channels.add(channel)
+        if hasattr(self, "runtime"):
+            self.keeper.add(channel)
 
     def tools(self, caller: str | None = None) -> SessionTools:
         """Give the session tools as plain async methods, called on behalf of a session, or of the operator.

@@ -169,10 +169,16 @@ def _clock(seen: Seen) -> Iterator[Problem]:
 
 
 def _channels(seen: Seen) -> Iterator[Problem]:
-    for channel, error in seen.gateway.runtime.journal.channels_down.items():
+    unsent = seen.gateway.runtime.journal.channels_down
+    for channel, error in unsent.items():
         message = f"Nothing gets through to the channel {channel}: {error}."
         hint = "What is to be sent there waits and is tried again; look after the channel's other end."
         yield Problem(code="channel_down", message=message, hint=hint)
+    for channel, error in seen.gateway.keeper.down().items():
+        if channel not in unsent:
+            message = f"Nothing comes in from the channel {channel}: {error}."
+            hint = "It is started again by itself; look after the channel's other end, and at the log."
+            yield Problem(code="channel_down", message=message, hint=hint)
 
 
 def _deliveries(seen: Seen) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from backchannel.core.messages import Block, text_content
 from backchannel.core.sessions import WEBCHAT, Address
 from backchannel.core.shapes import CLIENTS_KEY, NAME, NAME_LIMIT, Params, bad_params, in_words
 from backchannel.core.shapes import ONE_LINE as ONE_LINE
-from backchannel.errors import InvalidRequest, UnknownChannel
+from backchannel.errors import InvalidRequest
 from backchannel.gateway.auth import Caller
 from backchannel.tools.base import hash_request
 
@@ -117,12 +117,7 @@ def read_reply_to(gateway: Gateway, params: _Addressed) -> Address | None:
         if params.to or params.account_id or params.thread_id:
             raise InvalidRequest("channel: an address needs it", param="channel")
         return None
-    known = [WEBCHAT.channel, *gateway.config.channels]
-    if params.channel not in known:
-        raise UnknownChannel(
-            f"no channel {params.channel[:64]!r} is configured (there are: {', '.join(known)})",
-            channel=params.channel[:64],
-        )
+    gateway.channels.check(params.channel, with_webchat=True)
     if params.to is None and params.channel != WEBCHAT.channel:
         raise InvalidRequest(f"to: an address on {params.channel} needs it", param="to")
     return Address(channel=params.channel, to=params.to, account_id=params.account_id, thread_id=params.thread_id)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from backchannel.channels.bridge import SIGNATURE
-from backchannel.channels.inbound import InboundAnswer
-from backchannel.core.inbound import InboundEvent
+from backchannel.core.channels import InboundAnswer, InboundEvent
 from backchannel.gateway.callers import InvokeParams
 from backchannel.gateway.hooks import AGENT, WAKE, HookAccepted, HookAgentParams, HookNoted, HookWakeParams
 from backchannel.gateway.metrics import CONTENT_TYPE
@@ -176,11 +175,11 @@ def _paths(gateway: Gateway) -> Iterator[tuple[str, Schema]]:
         yield AGENT, {"post": agent}
         wake = _operation("Leave a note", {200: HookNoted}, _POSTED, body=_ref(HookWakeParams), who="hook")
         yield WAKE, {"post": wake}
-    if gateway.config.channels:
+    if posted := [name for name, channel in gateway.channels.items() if channel.takes_posts]:
         inbound = _operation(
             "Hand in a message of a chat", {200: InboundAnswer}, _POSTED, body=_ref(InboundEvent), who="signature"
         )
-        name = {"name": "name", "in": "path", "required": True, "schema": {"enum": sorted(gateway.config.channels)}}
+        name = {"name": "name", "in": "path", "required": True, "schema": {"enum": posted}}
         yield "/channels/{name}/inbound", {"post": {**inbound, "parameters": [name]}}
     if gateway.config.gateway.http.chat_completions:
         yield from _openai_paths(gateway.agents.default_id)

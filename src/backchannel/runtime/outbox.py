@@ -8,19 +8,17 @@ again and how often, the rows say. Starting decides on what an earlier process w
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 import structlog
 
-from backchannel.core.channels import Channel, ChannelError, ChannelSilent, OutboundPart, Sent
+from backchannel.core.channels import ChannelError, Channels, ChannelSilent, OutboundPart, Sent
 from backchannel.core.contracts import Clock
 from backchannel.core.decisions import Decision
 from backchannel.core.delivery import DeliveryLane, DeliveryState
 from backchannel.core.facts import DeliveryChanged, Fact
-from backchannel.core.sessions import WEBCHAT
 from backchannel.errors import Unavailable
 from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.timers import LONGEST_SLEEP_S, ClockWatch, sleep_or_event
@@ -39,19 +37,16 @@ CLOSE_LIMIT_S = 5.0
 class ChannelOutlets:
     """Where deliveries can go, from the channels of this process and the send policy."""
 
-    def __init__(self, channels: Mapping[str, Channel], guard: SendGuard) -> None:
+    def __init__(self, channels: Channels, guard: SendGuard) -> None:
         self._channels = channels
         self._guard = guard
 
     @property
     def names(self) -> Sequence[str]:
-        return sorted(self._channels)
+        return list(self._channels)
 
     def limit(self, channel: str) -> int | None:
-        if channel == WEBCHAT.channel:
-            return sys.maxsize  # it shows the transcript, where a message is never split
-        found = self._channels.get(channel)
-        return None if found is None else found.max_text_length
+        return self._channels.text_limit(channel)
 
     def decide(self, key: str, override: str | None, channel: str) -> Decision:
         return self._guard.decide_delivery(key, override, channel)
@@ -60,7 +55,7 @@ class ChannelOutlets:
 class Outbox:
     """Sends deliveries through their channels."""
 
-    def __init__(self, store: Store, channels: Mapping[str, Channel], clock: Clock) -> None:
+    def __init__(self, store: Store, channels: Channels, clock: Clock) -> None:
         self._store = store
         self._channels = channels
         self._clock = clock

@@ -8,7 +8,7 @@ that the one that kills the process is found without blaming its neighbours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ import structlog
 from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
-from backchannel.core.channels import Channel
+from backchannel.core.channels import Channels
 from backchannel.core.contracts import Clock, ToolSet
 from backchannel.core.facts import Fact, RunChanged, SessionChanged
 from backchannel.core.keys import SessionKey, normalise_agent_id
@@ -60,7 +60,7 @@ class Runtime:
         models: Models,
         tools: ToolSet,
         clock: Clock,
-        channels: Mapping[str, Channel],
+        channels: Channels,
     ) -> None:
         defaults = config.agents.defaults
         self.hub = Hub()

@@ -6,16 +6,14 @@ while the gateway runs, and stay. Firing is a matter of rows: `storage/transacti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec.structs import replace
 
 from backchannel.config.schedules import job_id_problem, read_schedule
 from backchannel.config.schema_doors import CronJob
-from backchannel.core.channels import Channel
+from backchannel.core.channels import Channels
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.runs import Run
-from backchannel.errors import InvalidRequest, UnknownChannel
+from backchannel.errors import InvalidRequest
 from backchannel.storage.transactions.cron import ListedJob
 from backchannel.tools.base import Parts
 
@@ -23,7 +21,7 @@ from backchannel.tools.base import Parts
 class CronJobs:
     """The cron jobs of a gateway: those of its configuration, and those that were added while it ran."""
 
-    def __init__(self, parts: Parts, channels: Mapping[str, Channel]) -> None:
+    def __init__(self, parts: Parts, channels: Channels) -> None:
         self._parts = parts
         self._store = parts.store
         self._channels = channels
@@ -56,7 +54,7 @@ class CronJobs:
         if job.model is not None:
             self._parts.models.check(job.model)
         if job.deliver is not None:
-            self._check_channel(job.deliver.channel)
+            self._channels.check(job.deliver.channel)
         if job.agent_id is not None:
             job = replace(job, agent_id=normalise_agent_id(job.agent_id))
         self._check_agent(job)
@@ -64,12 +62,6 @@ class CronJobs:
 
     def _check_agent(self, job: CronJob) -> None:
         self._parts.agents.get(job.agent_id or self._parts.scheme.default_agent)
-
-    def _check_channel(self, name: str) -> None:
-        if name not in self._channels:
-            there = ", ".join(sorted(self._channels)) or "none"
-            message = f"no channel {name[:64]!r} is configured (there are: {there})"
-            raise UnknownChannel(message, channel=name[:64])
 
     async def run(self, job_id: str) -> Run:
         """Fire a job now; when it comes next stays as it is.

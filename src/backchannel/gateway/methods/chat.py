@@ -113,7 +113,7 @@ async def _carry_out(
     call: Call, key: SessionKey, params: ChatSendParams, command: Command | CommandReply
 ) -> ChatStarted:
     """Carry out a chat command: it starts no run, and its answer is for whoever wrote it, as a `chat` event too."""
-    text = await call.gateway.inbound.carry_out(
+    text = await call.gateway.commands.carry_out(
         command,
         key,
         Standing.of_operator(is_admin=Scope.ADMIN in call.caller.scopes),

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from backchannel.core.commands import COMMANDS
 from backchannel.core.delivery import DeliveryState
-from backchannel.core.sessions import WEBCHAT, Address
+from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, Params
-from backchannel.errors import GatewayError, InvalidRequest, UnknownChannel
+from backchannel.errors import GatewayError, InvalidRequest
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.call import Call
 from backchannel.gateway.messages import IdempotencyKey, read_content
@@ -116,11 +116,7 @@ def _outside(call: Call, channel: str, to: str, account_id: str | None, thread_i
     Raises:
         UnknownChannel: nothing can be sent over this channel.
     """
-    known = sorted(call.gateway.channels)
-    if channel not in known:
-        hint = "chat.inject writes to webchat; " if channel == WEBCHAT.channel else ""
-        message = f"no channel {channel[:64]!r} is configured ({hint}there are: {', '.join(known) or 'none'})"
-        raise UnknownChannel(message, channel=channel[:64])
+    call.gateway.channels.check(channel)
     return Address(channel=channel, to=to, account_id=account_id, thread_id=thread_id)
 
 

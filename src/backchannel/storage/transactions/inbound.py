@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from backchannel.core.channels import InboundEvent, InboundId
 from backchannel.core.commands import CommandReply
-from backchannel.core.inbound import Admission, InboundEvent, InboundId, Routed, Verdict
+from backchannel.core.inbound import Admission, Routed, Verdict
 from backchannel.core.keys import ChatType, KeyScheme
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender, text_content
 from backchannel.core.runs import Accepted, RunRequest

@@ -1,0 +1,119 @@
+"""The channels of a configuration, and the life of every channel: started with the gateway, kept going, stopped.
+
+A new platform is one module with a `Channel`, its settings in `config/schema_doors.py`, and one line in `ADAPTERS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import structlog
+
+from backchannel.channels.bridge import Bridge
+from backchannel.config.schema_doors import BridgeSettings
+from backchannel.core.channels import Channel, ChannelHealth, Channels, ChannelSettings, InboundAnswer, InboundEvent
+from backchannel.core.contracts import Clock
+
+log = structlog.get_logger(__name__)
+
+ADAPTERS: Mapping[type[ChannelSettings], Callable[[str, Any, Clock], Channel]] = {
+    BridgeSettings: Bridge,
+}
+"""Which channel each kind of settings is for."""
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+STEADY_AFTER_S = 10.0
+"""A channel that failed is up again when it has run for so long, or handed something in."""
+
+Taker = Callable[[str, InboundEvent], Awaitable[InboundAnswer]]
+"""Takes an event that came over the channel of this name."""
+
+
+def configured_channels(settings: Mapping[str, ChannelSettings], clock: Clock) -> Channels:
+    """Make the channels of a configuration."""
+    channels = Channels()
+    for name, own in settings.items():
+        channels.add(ADAPTERS[type(own)](name, own, clock))
+    return channels
+
+
+class ChannelKeeper:
+    """Runs what the channels do by themselves, and knows how they are."""
+
+    def __init__(self, channels: Channels, take: Taker, clock: Clock) -> None:
+        self._channels = channels
+        self._take = take
+        self._clock = clock
+        self._loops: dict[str, asyncio.Task[None]] = {}
+        self._health: dict[str, ChannelHealth] = {}
+
+    def start(self) -> None:
+        """Start every channel that has something to do by itself."""
+        for channel in self._channels.values():
+            self.add(channel)
+
+    def add(self, channel: Channel) -> None:
+        """Start one channel; another of its name is stopped."""
+        self._set_health(channel.name, None)
+        if (before := self._loops.pop(channel.name, None)) is not None:
+            before.cancel()
+        if type(channel).run is not Channel.run:
+            self._loops[channel.name] = asyncio.create_task(self._keep(channel), name=f"channel {channel.name}")
+
+    async def stop(self) -> None:
+        """Let nothing more in; what was handed in is committed or was not taken."""
+        loops = list(self._loops.values())
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        self._loops.clear()
+
+    def health(self, name: str) -> ChannelHealth:
+        """Tell how a channel is: by its own word, else by whether its `run` goes on."""
+        return self._channels[name].health() or self._health[name]
+
+    def down(self) -> dict[str, str]:
+        """Name the channels that are down, each with the last error."""
+        found = ((name, self.health(name)) for name in self._channels if name in self._health)
+        return {name: health.error or "it is not connected" for name, health in found if not health.is_up}
+
+    async def _keep(self, channel: Channel) -> None:
+        """Run a channel, and start it again when it fails."""
+        pause_s, logged = FIRST_PAUSE_S, False
+
+        async def take(event: InboundEvent) -> InboundAnswer:
+            answer = await self._take(channel.name, event)
+            self._recovered(channel.name)
+            return answer
+
+        while True:
+            steady = asyncio.get_running_loop().call_later(STEADY_AFTER_S, self._recovered, channel.name)
+            try:
+                if (running := channel.run(take)) is not None:
+                    await running
+                return
+            except Exception as error:  # the edge of a channel: it is logged and started again
+                if self._health[channel.name].is_up:
+                    pause_s, logged = FIRST_PAUSE_S, False
+                shown = f"{type(error).__name__}: {error}"[:300]
+                log.error("a channel failed", channel=channel.name, error=shown, exc_info=None if logged else error)
+                self._set_health(channel.name, shown)
+                logged = True
+            finally:
+                steady.cancel()
+            await self._clock.sleep(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def _recovered(self, name: str) -> None:
+        if not self._health[name].is_up:
+            log.info("a channel is up again", channel=name)
+            self._set_health(name, None)
+
+    def _set_health(self, name: str, error: str | None) -> None:
+        before = self._health.get(name)
+        is_up = error is None
+        since = before.since_ms if before is not None and before.is_up is is_up else self._clock.now_ms()
+        self._health[name] = ChannelHealth(is_up=is_up, since_ms=since, error=error)

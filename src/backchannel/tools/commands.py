@@ -1,0 +1,79 @@
+"""Chat commands: checked against the models and agents that there are, and carried out.
+
+What they are is in `core/commands.py`, and what each does is in the store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backchannel.core.commands import Command, CommandName, CommandReply, Standing, may_use
+from backchannel.core.keys import SessionKey
+from backchannel.errors import UnknownAgent, UnknownModel
+from backchannel.runtime.policing import SendGuard
+from backchannel.tools.base import Parts
+
+
+class ChatCommands:
+    """The chat commands of a gateway."""
+
+    def __init__(self, parts: Parts, guard: SendGuard) -> None:
+        self._parts = parts
+        self._guard = guard
+
+    async def carry_out(
+        self,
+        written: Command | CommandReply,
+        key: SessionKey,
+        standing: Standing,
+        *,
+        expected_session_id: str | None = None,
+        idempotency_key: str | None = None,
+        digest: str | None = None,
+    ) -> str:
+        """Carry out a command that an operator wrote, once for each key; returns what is answered.
+
+        Raises:
+            IdempotencyConflict, SessionIdReplaced, Unavailable: nothing was done.
+        """
+        allowed = may_use(written.spec, standing)
+        if not allowed.allowed:
+            written = CommandReply(written.name, allowed.reason)
+        elif isinstance(written, Command):
+            written = self.with_model(written, key.agent)
+        return await self._parts.store.carry_out(
+            written,
+            key,
+            standing,
+            self.agent_model(key.agent),
+            judge=self._guard.decide,
+            expected_session_id=expected_session_id,
+            idempotency_key=idempotency_key,
+            digest=digest,
+        )
+
+    def with_model(self, command: Command, agent: str) -> Command | CommandReply:
+        """Check the model that a command names, or list those there are, if it asks for that.
+
+        A model that cannot be used makes it a reply that says why.
+        """
+        if command.name is CommandName.MODEL and command.word == "list":
+            return replace(command, choices=self._parts.models.known_here())
+        if command.name is not CommandName.MODEL or command.argument is None:
+            return command
+        if self._parts.agents.is_function(agent):
+            return CommandReply(command.name, f"The agent {agent!r} is a function and asks no model.")
+        try:
+            self._parts.models.check(command.argument)
+        except UnknownModel as error:
+            return CommandReply(command.name, error.message)
+        return command
+
+    def agent_model(self, agent: str) -> str | None:
+        """Name the model of an agent, for `/status` and `/model`; None if it asks none."""
+        if self._parts.agents.is_function(agent):
+            return None
+        try:
+            return self._parts.agents.get(agent).model
+        except UnknownAgent:
+            return None
