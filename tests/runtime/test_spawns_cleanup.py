@@ -110,6 +110,14 @@ def state(tmp_path: Path) -> Path:
     return shelf.state
 
 
+def _is_link(file: Path) -> bool:
+    return file.is_symlink()
+
+
+def _archived_of(file: Path) -> list[Path]:
+    return list(file.parent.glob(f"{file.name}.deleted.*"))
+
+
 def _text_of(file: Path) -> str:
     return file.read_text()
 
@@ -232,6 +240,23 @@ async def test_keep_leaves_the_child_for_an_hour_after_it_ended(state: Path) -> 
         await home.moved_on(1.1)
         await home.archived(child)
         assert home.timer(child) is None
+
+
+async def test_the_transcript_that_its_post_names_can_still_be_opened_when_it_is_archived(state: Path) -> None:
+    async with house(state) as home:
+        child = (await home.spawned("dig"))["childSessionKey"]
+        await home.over()
+        (post,) = home.chat.texts
+        named = Path(post.rpartition("transcript ")[2])
+        assert "dig" in _text_of(named)
+        await home.moved_on(60.1)
+        await home.archived(child)
+    for _ in range(2):  # the first of them ends what the process had no time for, and the second changes nothing
+        async with house(state):
+            pass
+        assert "dig" in _text_of(named) and _is_link(named)
+        (archived,) = _archived_of(named)
+        assert "dig" in _text_of(archived) and not _is_link(archived)
 
 
 async def test_how_long_it_is_kept_is_a_setting_and_zero_is_for_ever(state: Path) -> None:

@@ -43,6 +43,8 @@ class TranscriptClosed(msgspec.Struct, frozen=True):
     key: str
     session_id: str
     at: int
+    is_named: bool = False
+    """Whether a post has named the path of its file, which then stays readable: that of a sub-agent that was kept."""
 
 
 class DeliveryChanged(msgspec.Struct, frozen=True):

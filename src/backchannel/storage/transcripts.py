@@ -170,9 +170,12 @@ class Transcripts:
 
     def _archive(self, closed: TranscriptClosed) -> None:
         path = self._path(closed.key, closed.session_id)
+        archived = archived_path(path, closed.at)
         self._ends.pop(closed.session_id, None)
-        if path.exists():
-            path.rename(archived_path(path, closed.at))
+        if path.exists() and not path.is_symlink():
+            path.rename(archived)
+        if closed.is_named and archived.exists() and not os.path.lexists(path):
+            path.symlink_to(archived.name)
 
     def _fill(self, tx: Tx, entry: SessionIdEntry) -> None:
         """Write what the process before this one had no time for."""
@@ -207,12 +210,12 @@ def _closed_lately(tx: Tx) -> list[TranscriptClosed]:
     rows = tx.all(
         "WITH last(start) AS (SELECT coalesce(max(started_at), 0) FROM processes "
         "WHERE number < (SELECT max(number) FROM processes)) "
-        "SELECT key, session_id, ended_at FROM session_ids, last WHERE end_reason = 'deleted' AND ended_at >= start "
+        "SELECT key, session_id, ended_at, 0 FROM session_ids, last WHERE end_reason = 'deleted' AND ended_at >= start "
         # One that was archived as of an earlier time is known by its row.
-        "UNION SELECT key, session_id, archived_at FROM sessions, last "
-        "WHERE archived_at IS NOT NULL AND updated_at >= start"
+        "UNION SELECT key, session_id, archived_at, spawned_by IS NOT NULL AND archived_at = updated_at "
+        "FROM sessions, last WHERE archived_at IS NOT NULL AND updated_at >= start"
     )
-    return [TranscriptClosed(*row) for row in rows]
+    return [TranscriptClosed(key, session_id, at, bool(is_named)) for key, session_id, at, is_named in rows]
 
 
 def _written_lately(tx: Tx, noted: int) -> list[SessionIdEntry]:

@@ -212,7 +212,8 @@ def archive(tx: Tx, session: Session, now: int, *, as_of: int | None = None) -> 
         now,
         session.key,
     )
-    tx.tell(TranscriptClosed(session.key, session.session_id, at))
+    is_named = session.spawned_by is not None and at == now
+    tx.tell(TranscriptClosed(session.key, session.session_id, at, is_named))
     tx.tell(SessionChanged(session.key, "delete"))
 
 
