@@ -12,10 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backchannel.cli.client import connected
-from backchannel.cli.errors import NO_GATEWAY, CommandFailed
-from backchannel.cli.link import Link
-from backchannel.cli.options import Options
+from backchannel.cli.client import Link, connected
+from backchannel.cli.options import NO_GATEWAY, CommandFailed, Options
 from backchannel.openclaw.exporting import READ_AHEAD, Exporting, Listed, Wanted
 from tests.cli.program import Program, Up
 

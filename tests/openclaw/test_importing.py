@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from backchannel.cli.link import Link
+from backchannel.cli.client import Link
 from backchannel.cli.options import Options
 from backchannel.core.keys import DmScope, KeyScheme, SessionKey
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, Usage, decode_message

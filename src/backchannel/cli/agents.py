@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from backchannel.cli.options import AsJson, ask, options_of
+from backchannel.cli.client import ask
+from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import say, show_json, show_table
 
 app = typer.Typer(help="List the agents, and forget one whose program is gone.", rich_markup_mode=None)

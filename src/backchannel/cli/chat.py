@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from backchannel.cli.errors import FAILED, INTERRUPTED, CommandFailed
+from backchannel.cli.client import Link, Payload
 from backchannel.cli.naming import WHICH, find_key
-from backchannel.cli.options import AsJson, Options, options_of
+from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import is_terminal, say, say_dim, show_json
-
-if TYPE_CHECKING:
-    from backchannel.cli.client import Payload
-    from backchannel.cli.link import Link
 
 
 def chat(
@@ -43,8 +39,6 @@ def chat(
 
 
 def _link(options: Options) -> Link:
-    from backchannel.cli.link import Link
-
     return Link(options, lambda text: say_dim(text, err=True))
 
 

@@ -1,6 +1,9 @@
-"""A client of the running gateway: finds it, connects, asks, and hears its events.
+"""A client of the running gateway: finds it, connects, makes requests, and receives its events.
 
-Requests are answered by id. Events that come while an answer is waited for are kept, in order, for whoever asks next.
+Requests are answered by id. Events that arrive before an answer are kept, in order, for the next call of `events`.
+`Link` is a connection for commands that outlive a restart of the gateway: it reconnects.
+
+Every command imports this module, so what is slow to import is imported where it is used.
 """
 
 from __future__ import annotations
@@ -9,33 +12,37 @@ import os
 import platform
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
-import msgspec
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
-from websockets.sync.client import ClientConnection, connect
-
-from backchannel.cli.absence import say_why
 from backchannel.cli.options import Options
 from backchannel.cli.output import patience
 from backchannel.core.hosts import is_local_url
 from backchannel.errors import GatewayError
-from backchannel.storage.address import load_address
 from backchannel.version import __version__
 
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
+    from backchannel.config import Config
+
+T = TypeVar("T")
 Payload: TypeAlias = dict[str, Any]
 PROTOCOL_VERSION = 4
-NULL = msgspec.Raw(b"null")
-"""A parameter that takes something away."""
+NULL: Final = object()
+"""A parameter that is sent as null, which clears what is stored; one that is None is left out."""
 OPEN_S = 10.0
 ANSWER_S = 60.0
-ASKED_AT_ONCE = 100
-"""Questions under way at a time; the gateway takes 256 of one connection."""
+REQUESTS_AT_ONCE = 100
+"""Requests under way at a time; the gateway takes 256 of one connection."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 3.0
+"""The back-off between attempts to reconnect."""
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}  # noqa: S104 (read, not bound)
 
@@ -73,12 +80,14 @@ class Place:
 def find_gateway(options: Options) -> Place:
     """Tell where the gateway is: as given, else where that of the state folder says it listens.
 
-    A port that is only configured is not asked: somebody else may listen there by now, and would get the token.
+    A port that is only configured is not tried: another program may listen there by now, and would get the token.
 
     Raises:
         NoGateway: none runs on the state folder, and no address is given.
         ConfigError: the configuration is needed and something in it is wrong.
     """
+    from backchannel.storage.address import load_address
+
     start = Options(options.state, options.config).command("up")
     url = options.url or os.environ.get("BACKCHANNEL_URL")
     token = os.environ.get("BACKCHANNEL_TOKEN")
@@ -86,9 +95,47 @@ def find_gateway(options: Options) -> Place:
         config = options.load_config()
         url = url or load_address(config.state_dir)
         if url is None:
-            raise NoGateway(say_why(config, start))
+            raise NoGateway(_why_absent(config, start))
         token = token or config.gateway.auth.token or _load(config.state_dir / "token")
     return Place(_websocket_url(url), token, start)
+
+
+def _why_absent(config: Config, start: str) -> str:
+    """Say why no gateway can be reached on a state folder, and what would help.
+
+    `up` is not always what helps: on the folder of an application its function agents would be missing, and it is
+    refused while the application runs.
+    """
+    from backchannel.storage.folder import holder_of
+
+    folder = config.state_dir
+    if holder := holder_of(folder):
+        return (
+            f"A program (process {holder}) uses the state folder {folder} and listens nowhere: no command reaches it. "
+            "Ask in that program, or let it serve: docs/how-to/embed.md, `Also listening`."
+        )
+    if functions := _function_agents(config):
+        return (
+            f"No program runs on the state folder {folder}. An application brings these agents as functions: "
+            f"{', '.join(functions)}. Start it; nothing else answers in their place."
+        )
+    return f"No gateway runs on the state folder {folder}. Start one with: {start}"
+
+
+def _function_agents(config: Config) -> list[str]:
+    """Name the agents that an application has brought, as far as the database can be read."""
+    from backchannel.storage.folder import database_file
+    from backchannel.storage.reading import open_reader
+    from backchannel.storage.transactions import functions
+
+    try:
+        file = database_file(config.database_url)
+        if not file.is_file():
+            return []
+        with open_reader(file) as reader, reader.snapshot() as tx:
+            return functions.known(tx)
+    except GatewayError:  # `up` reports what is wrong with it
+        return []
 
 
 def _load(file: Path) -> str | None:
@@ -104,7 +151,7 @@ def _websocket_url(text: str) -> str:
     if not found:
         scheme, rest = "ws", text
     host, colon, port = rest.rstrip("/").rpartition(":")
-    if host in _EVERYWHERE:  # one listens on this address, and connects to another
+    if host in _EVERYWHERE:  # an address to listen on, not to connect to
         rest = f"{_EVERYWHERE[host]}{colon}{port}"
     return f"{scheme.replace('http', 'ws', 1)}://{rest}".rstrip("/")
 
@@ -169,8 +216,8 @@ class Client:
         """
         answers: list[Payload] = []
         with patience(f"waiting for the gateway ({method})"):
-            for start in range(0, len(each), ASKED_AT_ONCE):
-                requests = [self.ask(method, **params) for params in each[start : start + ASKED_AT_ONCE]]
+            for start in range(0, len(each), REQUESTS_AT_ONCE):
+                requests = [self.ask(method, **params) for params in each[start : start + REQUESTS_AT_ONCE]]
                 answers += [self.wait(request, ANSWER_S) for request in requests]
         return answers
 
@@ -189,10 +236,12 @@ class Client:
 
     def ask(self, method: str, **params: Any) -> str:
         """Send a request and return its id, for `answer`."""
+        import msgspec
+
         self._count += 1
-        given = {name: value for name, value in params.items() if value is not None}
+        given = {name: None if value is NULL else value for name, value in params.items() if value is not None}
         frame = {"type": "req", "id": str(self._count), "method": method, "params": given}
-        with _told_when_gone():
+        with _closed_as_no_gateway():
             self._socket.send(msgspec.json.encode(frame).decode())
         return str(self._count)
 
@@ -223,7 +272,9 @@ class Client:
 
     def _read(self, wait_s: float | None) -> bool:
         """Take one frame; False means that none came in time."""
-        with _told_when_gone():
+        import msgspec
+
+        with _closed_as_no_gateway():
             try:
                 frame = msgspec.json.decode(self._socket.recv(wait_s))
             except TimeoutError:
@@ -237,6 +288,9 @@ class Client:
 
 @contextmanager
 def _open(place: Place) -> Iterator[ClientConnection]:
+    from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
+    from websockets.sync.client import connect
+
     try:
         is_local = is_local_url(place.url)
         opened = connect(
@@ -260,7 +314,9 @@ def _open(place: Place) -> Iterator[ClientConnection]:
 
 
 @contextmanager
-def _told_when_gone() -> Iterator[None]:
+def _closed_as_no_gateway() -> Iterator[None]:
+    from websockets.exceptions import ConnectionClosed
+
     try:
         yield
     except (ConnectionClosed, ConnectionError, EOFError) as error:
@@ -272,3 +328,95 @@ def connected(options: Options) -> Iterator[Client]:
     """Connect to the gateway for the length of a command."""
     with Client.connect(find_gateway(options)) as client:
         yield client
+
+
+def ask(options: Options, method: str, /, **params: Any) -> Payload:
+    """Connect to the gateway for a single request."""
+    with connected(options) as client:
+        return client.call(method, **params)
+
+
+class Link:
+    """Holds one connection, and makes a new one when the old one is lost.
+
+    Only a lost connection is waited for: if there is no gateway at the start, that is an error.
+    """
+
+    def __init__(self, options: Options, on_change: Callable[[str], None]) -> None:
+        self._options = options
+        self._on_change = on_change
+        self._client: Client | None = None
+        self._is_known = False
+        self._next_try = 0.0
+
+    def __enter__(self) -> Self:
+        self.client()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    @property
+    def is_lost(self) -> bool:
+        return self._client is None
+
+    def client(self) -> Client:
+        """Give the connection, waiting for the gateway to come back if it went away.
+
+        Raises:
+            NoGateway: there was none from the start.
+            CallFailed: it does not let this client in.
+        """
+        if self._client is None:
+            self._client = self._reconnect() if self._is_known else Client.connect(find_gateway(self._options))
+            self._is_known = True
+        return self._client
+
+    def ask(self, question: Callable[[Client], T]) -> T:
+        """Make a request, and repeat it each time that the gateway went away before it had answered.
+
+        Raises:
+            CallFailed: the gateway is there and refuses.
+        """
+        while True:
+            client = self.client()
+            try:
+                return question(client)
+            except NoGateway:
+                self.lose()
+            except CallFailed as refused:
+                if not refused.is_retryable:
+                    raise
+                self.lose()  # the gateway gets the time that reconnecting takes
+
+    def at_hand(self) -> Client | None:
+        """Give the connection without waiting or printing; None while the gateway is away."""
+        if self._client is None and time.monotonic() >= self._next_try:
+            self._next_try = time.monotonic() + LONGEST_PAUSE_S
+            with suppress(NoGateway, CallFailed):  # the next request reports it
+                self._client = Client.connect(find_gateway(self._options))
+        return self._client
+
+    def lose(self) -> None:
+        """Give the connection up; the next use makes a new one."""
+        if self._client is not None:
+            lost, self._client = self._client, None
+            lost.close()
+
+    def _reconnect(self) -> Client:
+        self._on_change("The gateway went away. Waiting for it to come back (Ctrl-C stops waiting) ...")
+        pause_s = FIRST_PAUSE_S
+        while True:
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            try:
+                client = Client.connect(find_gateway(self._options))
+            except NoGateway:
+                continue
+            except CallFailed as refused:
+                if not refused.is_retryable:
+                    raise
+                continue
+            self._on_change("It is back.")
+            return client

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from backchannel.cli.errors import FAILED, CommandFailed
-from backchannel.cli.options import AlwaysJson, AsJson, Options, options_of
+from backchannel.cli.options import FAILED, AlwaysJson, AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import say, say_styled, show_facts, show_json, show_table
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import uuid
 
-from backchannel.cli.client import CallFailed, NoGateway, Payload
-from backchannel.cli.link import Link
+from backchannel.cli.client import CallFailed, Link, NoGateway, Payload
 from backchannel.cli.output import Waiting, WordWrap, say, say_dim
 from backchannel.cli.waiting import wait_for_run
 from backchannel.core.control_words import is_control_word

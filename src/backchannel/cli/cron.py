@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id
-from backchannel.cli.options import AsJson, Options, ask, options_of
+from backchannel.cli.options import AsJson, Options, options_of
 from backchannel.cli.output import age, clock_time, one_line, say, show_json, show_table, until
 from backchannel.core.short_ids import IdKind
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from backchannel.cli.errors import FAILED
+from backchannel.cli.client import ask, connected
 from backchannel.cli.naming import find_id, find_key, short_ids
-from backchannel.cli.options import AsJson, Limit, Options, ask, options_of
+from backchannel.cli.options import FAILED, AsJson, Limit, Options, options_of
 from backchannel.cli.output import age, clock_time, one_line, say, say_more, show_facts, show_json, show_table, until
 from backchannel.core.short_ids import IdKind
 
@@ -162,8 +162,6 @@ def _mend(options: Options, as_json: bool, method: str, delivery_id: str | None,
 
 def _mend_all(options: Options, method: str, states: list[str]) -> dict[str, Any]:
     """Go through all deliveries in these states, a page at a time."""
-    from backchannel.cli.client import connected
-
     pages: list[dict[str, Any]] = []
     with connected(options) as client:
         for state in states:

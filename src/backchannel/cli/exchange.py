@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backchannel.cli.client import CallFailed, Client, Payload
+from backchannel.cli.client import CallFailed, Client, Link, Payload
 from backchannel.cli.conversation import new_run_id
 from backchannel.cli.following import invoke, is_on_its_way, show_receipt, show_said, wait_for_news
-from backchannel.cli.link import Link
 from backchannel.cli.output import Waiting, patience
 from backchannel.core.control_words import in_words, is_control_word
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backchannel.cli.errors import CommandFailed
+from backchannel.cli.client import Link
 from backchannel.cli.naming import WHICH, find_key
-from backchannel.cli.options import AsJson, Options, options_of
+from backchannel.cli.options import AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import counted, patience, say, say_dim, show_json
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ def _check_folder(folder: Path, *, force: bool) -> None:
 def _write(options: Options, folder: Path, names: list[str], agent: str | None, *, archived: bool) -> list[Exported]:
     import msgspec
 
-    from backchannel.cli.link import Link
     from backchannel.openclaw.exporting import Exporting, Wanted
 
     keys = tuple(find_key(options, name) for name in names)

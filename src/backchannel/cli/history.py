@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from backchannel.cli.client import CallFailed, Client, Link, NoGateway, Payload, connected
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
 from backchannel.cli.output import say_dim, show_json
-
-if TYPE_CHECKING:
-    from backchannel.cli.client import Client, Payload
 
 
 def history(
@@ -26,8 +24,6 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """Show the last messages of a session, oldest first. With --json and --follow, a message a line."""
-    from backchannel.cli.client import connected
-
     options = options_of(ctx)
     key = find_key(options, key)
     if follow:
@@ -63,9 +59,6 @@ class Following:
 
     def run(self, limit: int) -> None:
         """Show the last messages, then each one that comes."""
-        from backchannel.cli.client import NoGateway
-        from backchannel.cli.link import Link
-
         with Link(self._options, lambda text: say_dim(text, err=True)) as link:
             while True:
                 try:
@@ -83,7 +76,6 @@ class Following:
                     self._show(event["payload"]["message"])
 
     def _catch_up(self, client: Client, limit: int) -> list[Payload]:
-        from backchannel.cli.client import CallFailed
         from backchannel.cli.messages import load_last
 
         shown: list[Payload] = []

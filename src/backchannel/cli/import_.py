@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backchannel.cli.errors import INTERRUPTED, CommandFailed
-from backchannel.cli.options import AsJson, Options, options_of
+from backchannel.cli.options import INTERRUPTED, AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import console, counted, is_terminal, say, show_json
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from backchannel.cli.errors import CommandFailed
-from backchannel.cli.options import AsJson, options_of
+from backchannel.cli.options import AsJson, CommandFailed, options_of
 from backchannel.cli.output import say, show_json
 
 

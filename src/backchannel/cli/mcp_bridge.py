@@ -20,12 +20,19 @@ import httpx2
 import msgspec
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 
-from backchannel.cli.client import OPEN_S, CallFailed, NoGateway, Payload, Place, find_gateway
-from backchannel.cli.errors import INTERRUPTED
-from backchannel.cli.link import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from backchannel.cli.client import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    OPEN_S,
+    CallFailed,
+    NoGateway,
+    Payload,
+    Place,
+    find_gateway,
+)
 from backchannel.cli.mcp_requests import answered_stdio
 from backchannel.cli.naming import find_key
-from backchannel.cli.options import Options
+from backchannel.cli.options import INTERRUPTED, Options
 from backchannel.cli.output import say
 from backchannel.errors import GatewayError
 from backchannel.gateway.mcp_server import IDEMPOTENCY_KEY, build_server

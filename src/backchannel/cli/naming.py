@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from backchannel.cli.options import Options, ask
+from backchannel.cli.client import CallFailed, Client, ask, connected
+from backchannel.cli.options import Options
 from backchannel.cli.output import Long
 from backchannel.core.short_ids import GAP, IdKind
 from backchannel.errors import SessionNotFound
-
-if TYPE_CHECKING:
-    from backchannel.cli.client import Client
 
 WHICH = "a key, `main`, a session id or its beginning, a label, or an agent's id"
 """What names a session, for the help of commands."""
@@ -41,8 +39,6 @@ def find_key(options: Options, name: Name, caller: str | None = None) -> Name:
     """
     if name is None or _PLAIN.fullmatch(name):
         return name
-    from backchannel.cli.client import CallFailed, connected
-
     with connected(options) as client:
         if GAP in name:
             return _by_short_key(client, name)
@@ -114,8 +110,6 @@ def _by_short_key(client: Client, name: str) -> str:
 
 
 def _by_beginning(client: Client, name: str) -> str:
-    from backchannel.cli.client import CallFailed
-
     try:
         return str(client.call("ids.resolve", kind=IdKind.SESSION, id=name)["id"])
     except CallFailed as refused:
@@ -125,8 +119,6 @@ def _by_beginning(client: Client, name: str) -> str:
 
 
 def _resolved(client: Client, **asked: str | None) -> str | None:
-    from backchannel.cli.client import CallFailed
-
     try:
         return str(client.call("sessions.resolve", **asked)["key"])
     except CallFailed as refused:

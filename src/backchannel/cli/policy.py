@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from backchannel.cli.client import ask
 from backchannel.cli.naming import find_key
-from backchannel.cli.options import AsJson, ask, options_of
+from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import say, show_facts, show_json, show_table
 
 app = typer.Typer(help="Explain what the rules decide.", no_args_is_help=True, rich_markup_mode=None)

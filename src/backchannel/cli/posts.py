@@ -5,9 +5,8 @@ Events tell that there is something; what it is stands in the receipts and runs 
 
 from __future__ import annotations
 
-from backchannel.cli.client import ANSWER_S, CallFailed, Client, NoGateway, Payload
+from backchannel.cli.client import ANSWER_S, CallFailed, Client, Link, NoGateway, Payload
 from backchannel.cli.following import ends_step
-from backchannel.cli.link import Link
 from backchannel.cli.output import clock_time, say, say_dim, say_styled
 from backchannel.core.control_words import is_silent
 

@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from backchannel.cli.chat import how_it_ended
-from backchannel.cli.client import CallFailed, NoGateway, Payload
+from backchannel.cli.client import CallFailed, Link, NoGateway, Payload
 from backchannel.cli.conversation import ReplyView, StoppedWaiting, ask, new_run_id
-from backchannel.cli.link import Link
 from backchannel.cli.messages import load_last, show_message
 from backchannel.cli.options import Options
 from backchannel.cli.output import is_terminal, say, say_dim

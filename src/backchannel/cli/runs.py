@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from backchannel.cli.errors import FAILED
+from backchannel.cli.client import ask, connected
 from backchannel.cli.naming import find_id, find_key, short_ids, short_key
-from backchannel.cli.options import AsJson, Limit, Options, ask, options_of
+from backchannel.cli.options import FAILED, AsJson, Limit, Options, options_of
 from backchannel.cli.output import age, clock_time, one_line, patience, say, say_more, show_facts, show_json, show_table
 from backchannel.core.short_ids import IdKind
 
@@ -122,8 +122,6 @@ def retry(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
 @app.command()
 def abort(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
     """Stop a run that is queued or running. What it has written stays; its sub-agents go on."""
-    from backchannel.cli.client import connected
-
     options = options_of(ctx)
     run_id = find_id(options, IdKind.RUN, run_id)
     with connected(options) as client:
@@ -145,7 +143,6 @@ def wait(
     as_json: AsJson = False,
 ) -> None:
     """Wait for a run to end and print its reply. Exits with 1 if it did not end ok."""
-    from backchannel.cli.client import connected
     from backchannel.cli.waiting import wait_for_run
 
     options = options_of(ctx)

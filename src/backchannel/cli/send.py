@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from backchannel.cli.errors import FAILED, INTERRUPTED
+from backchannel.cli.client import Link, Payload
 from backchannel.cli.naming import WHICH, find_key
-from backchannel.cli.options import AsJson, options_of
+from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, options_of
 from backchannel.cli.output import say, say_dim, show_json
-
-if TYPE_CHECKING:
-    from backchannel.cli.client import Payload
 
 
 def send(
@@ -33,7 +30,6 @@ def send(
     With --json it prints the result of sessions_send and does not follow. Exits with 1 if there is no reply.
     """
     from backchannel.cli.exchange import Sending
-    from backchannel.cli.link import Link
 
     options = options_of(ctx)
     caller = find_key(options, as_session)

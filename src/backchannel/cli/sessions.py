@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from backchannel.cli.client import NULL, Client, Payload, connected
 from backchannel.cli.naming import WHICH, find_key, short_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
 from backchannel.cli.output import Rows, age, say, show_json, show_table
-
-if TYPE_CHECKING:
-    from backchannel.cli.client import Client, Payload
 
 SPARE = ("model", "kind")
 COLUMNS = ("key", "kind", "status", "name", "model", "tokens", "active")
@@ -62,8 +60,6 @@ def list_sessions(
 
         keep_watching(options, view, as_json=as_json)
         return
-    from backchannel.cli.client import connected
-
     with connected(options) as client:
         listed = view.list(client)
     if as_json:
@@ -83,8 +79,6 @@ def label(
     as_json: AsJson = False,
 ) -> None:
     """Give a session a label, or take it away."""
-    from backchannel.cli.client import NULL
-
     if (name is None) != clear:
         raise typer.BadParameter("name a label, or give --clear", param_hint="LABEL / --clear")
     changed = _change(options_of(ctx), session, "sessions.patch", label=NULL if name is None else name)
@@ -116,8 +110,6 @@ def delete(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
 
 def _change(options: Options, session: str, method: str, **params: Any) -> Payload:
     """Change a session that exists; one that is misspelt is not made by the way."""
-    from backchannel.cli.client import connected
-
     key = find_key(options, session)
     with connected(options) as client:
         found = client.call("sessions.describe", key=key)["session"]["key"]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from backchannel.cli.errors import FAILED, INTERRUPTED
+from backchannel.cli.client import Link, Payload
 from backchannel.cli.naming import find_key
-from backchannel.cli.options import AsJson, Options, options_of
+from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, Options, options_of
 from backchannel.cli.output import say, say_dim, show_json
-
-if TYPE_CHECKING:
-    from backchannel.cli.client import Payload
 
 
 def spawn(
@@ -46,7 +43,6 @@ def spawn(
 
     With --json it prints the result of sessions_spawn. Exits with 1 if it is refused, or, followed, did not end ok.
     """
-    from backchannel.cli.link import Link
     from backchannel.cli.spawning import Spawning
 
     if follow and as_json:

@@ -11,10 +11,9 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from backchannel.cli.client import CallFailed, Client, NoGateway, Payload
+from backchannel.cli.client import CallFailed, Client, Link, NoGateway, Payload
 from backchannel.cli.conversation import ReplyView, new_run_id
 from backchannel.cli.following import invoke, is_on_its_way, show_heading, show_receipt, show_said, wait_for_news
-from backchannel.cli.link import Link
 from backchannel.cli.output import is_terminal, patience, say
 from backchannel.cli.waiting import wait_for_run
 from backchannel.core.control_words import in_words, is_control_word

@@ -6,8 +6,8 @@ from typing import Any
 
 import typer
 
-from backchannel.cli.errors import DEGRADED, FAILED
-from backchannel.cli.options import AsJson, Options, options_of
+from backchannel.cli.client import connected, find_gateway
+from backchannel.cli.options import DEGRADED, FAILED, AsJson, Options, options_of
 from backchannel.cli.output import age, counted, say, say_styled, show_facts, show_json, show_table
 
 _COLOURS = {"degraded": "yellow", "unavailable": "red"}
@@ -15,8 +15,6 @@ _COLOURS = {"degraded": "yellow", "unavailable": "red"}
 
 def status(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Show what is wrong and what runs. Exits with 1 if no message can be accepted, with 5 if it is degraded."""
-    from backchannel.cli.client import connected
-
     options = options_of(ctx)
     with connected(options) as client:
         told = {**client.call("status"), "health": client.call("health")}
@@ -31,8 +29,6 @@ def status(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 
 def _show(options: Options, told: dict[str, Any]) -> None:
-    from backchannel.cli.client import find_gateway
-
     runs, deliveries = told["runs"], told["deliveries"]
     show_facts(
         {

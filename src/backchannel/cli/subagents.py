@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING
 
+from backchannel.cli.client import Payload
 from backchannel.cli.output import Long, one_line
 from backchannel.cli.sessions import name_of, status_of
-
-if TYPE_CHECKING:
-    from backchannel.cli.client import Payload
 
 SHORT_NAME = 24
 SETTLED = ("sent", "skipped", "no_channel", "suppressed", "cancelled", "dropped")

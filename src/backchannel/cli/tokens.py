@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id, find_key, short_key
-from backchannel.cli.options import AsJson, ask, options_of
+from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import age, is_terminal, say, show_json, show_table
 from backchannel.core.short_ids import IdKind
 

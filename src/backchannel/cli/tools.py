@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from backchannel.cli.errors import FAILED
+from backchannel.cli.client import connected
 from backchannel.cli.naming import find_key
-from backchannel.cli.options import AlwaysJson, AsJson, options_of
+from backchannel.cli.options import FAILED, AlwaysJson, AsJson, options_of
 from backchannel.cli.output import patience, say, show_json, show_table
 
 if TYPE_CHECKING:
@@ -80,8 +80,6 @@ def call(
     as_json: AlwaysJson = True,
 ) -> None:
     """Call a session tool and print its result. It is JSON; exits with 1 if the result is an error or forbidden."""
-    from backchannel.cli.client import connected
-
     given = _read_object(args) if args is not None else {}
     if args is not None and pairs:
         raise typer.BadParameter("give the arguments as KEY=VALUE or with --args, not both", param_hint="--args")

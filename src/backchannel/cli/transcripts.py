@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from backchannel.cli.client import Client, Payload, connected
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import console, is_terminal, say, show_json
-
-if TYPE_CHECKING:
-    from backchannel.cli.client import Client, Payload
 
 app = typer.Typer(help="Care for the transcript files.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -38,8 +36,6 @@ def rebuild(
     as_json: AsJson = False,
 ) -> None:
     """Write transcript files anew. They are made from the database, which is the truth."""
-    from backchannel.cli.client import connected
-
     if bool(keys) == all_transcripts:
         raise typer.BadParameter("name sessions, or give --all", param_hint="KEY / --all")
     options = options_of(ctx)

@@ -6,18 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
+from backchannel.cli.client import CallFailed, Client, Payload, connected
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, options_of
 from backchannel.cli.output import Long, Rows, age, say, show_json, show_table
 from backchannel.cli.sessions import EMPTY, SessionsView
 from backchannel.cli.subagents import is_open, receipt_of, runtime_of, short_key, short_title, state_of, title_of
-
-if TYPE_CHECKING:
-    from backchannel.cli.client import Client, Payload
 
 PAGE = 1000
 COLUMNS = ("session", "status", "runtime", "receipt", "tokens", "cost", "active", "name")
@@ -48,8 +46,6 @@ def tree(
 
         keep_watching(options, view, as_json=as_json)
         return
-    from backchannel.cli.client import connected
-
     with connected(options) as client:
         picture = view.load(client)
     if as_json:
@@ -199,8 +195,6 @@ def _descendants(client: Client, keys: list[str]) -> tuple[list[Payload], bool]:
 
 def _missing_parents(client: Client, found: dict[str, Payload]) -> Iterator[Payload]:
     """Load the sessions that spawned others and are not in the list themselves: older ones, and archived ones."""
-    from backchannel.cli.client import CallFailed
-
     known = set(found)
     missing = [row["spawnedBy"] for row in found.values() if "spawnedBy" in row]
     while missing:

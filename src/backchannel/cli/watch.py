@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from backchannel.cli.client import CallFailed, Client, NoGateway, Payload
-from backchannel.cli.link import Link
+from backchannel.cli.client import CallFailed, Client, Link, NoGateway, Payload
 from backchannel.cli.options import Options
 from backchannel.cli.output import Rows, build_table, clock_time, console, is_terminal, say, say_dim, show_json
 from backchannel.cli.subagents import receipt_of, state_of, title_of

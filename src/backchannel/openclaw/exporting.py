@@ -17,9 +17,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from backchannel.cli.client import ANSWER_S, Client, Payload
-from backchannel.cli.errors import CommandFailed
-from backchannel.cli.link import Link
+from backchannel.cli.client import ANSWER_S, Client, Link, Payload
+from backchannel.cli.options import CommandFailed
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, decode_message
 from backchannel.errors import InvalidSessionKey
