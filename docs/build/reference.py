@@ -17,8 +17,8 @@ from msgspec.structs import FieldInfo, fields
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
-from backchannel.cli.options import EXIT_CODES
 from backchannel.cli.main import app
+from backchannel.cli.options import EXIT_CODES
 from backchannel.config.kinds import Kind, kind_of
 from backchannel.config.kinds import in_words as setting_in_words
 from backchannel.config.schema import ConfigFile

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backchannel.cli.client import Place, _websocket_url
-from backchannel.cli.messages import show_message, text_of
+from backchannel.cli.history import show_message, text_of
 from backchannel.cli.output import Long, WordWrap, age, build_table, clean, console, until
 
 

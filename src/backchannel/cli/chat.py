@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from backchannel.cli.client import Link, Payload
+from backchannel.cli.client import Link
+from backchannel.cli.conversation import ReplyView, StoppedWaiting, how_it_ended, new_run_id, send_message
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import is_terminal, say, say_dim, show_json
@@ -43,12 +44,11 @@ def _link(options: Options) -> Link:
 
 
 def _say_once(options: Options, link: Link, session: str, text: str) -> None:
-    from backchannel.cli.conversation import ReplyView, StoppedWaiting, ask, new_run_id
 
     run_id = new_run_id()
     view = ReplyView(run_id, is_live=is_terminal(sys.stdout) and not options.as_json)
     try:
-        ended = ask(link, session, text, view, run_id)
+        ended = send_message(link, session, text, view, run_id)
     except StoppedWaiting as stopped:
         view.close()
         say(stopped.message, err=True)
@@ -60,10 +60,3 @@ def _say_once(options: Options, link: Link, session: str, text: str) -> None:
         say(options.spell(how_it_ended(ended)), err=True)
     if ended["status"] != "ok":
         raise typer.Exit(INTERRUPTED if ended["status"] == "aborted" else FAILED)
-
-
-def how_it_ended(ended: Payload) -> str:
-    """Say why there is no whole reply."""
-    if ended["status"] == "aborted":
-        return "(aborted)"
-    return f"The run ended as {ended['status']}: {ended.get('error') or 'no reason was given'}"

@@ -9,7 +9,6 @@ Every command imports this module, so what is slow to import is imported where i
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 from backchannel.cli.options import Options
 from backchannel.cli.output import patience
-from backchannel.core.hosts import is_local_url
 from backchannel.errors import GatewayError
 from backchannel.version import __version__
 
@@ -175,6 +173,8 @@ class Client:
             NoGateway: nothing answers there.
             CallFailed: the gateway did not let this client in.
         """
+        import platform
+
         with ExitStack() as exits:
             client = cls(exits.enter_context(_open(place)))
             client.hello = client.call(
@@ -290,6 +290,8 @@ class Client:
 def _open(place: Place) -> Iterator[ClientConnection]:
     from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
     from websockets.sync.client import connect
+
+    from backchannel.core.hosts import is_local_url
 
     try:
         is_local = is_local_url(place.url)

@@ -1,18 +1,28 @@
-"""One message and its reply, whatever happens to the gateway in between.
+"""Following work to its end, over restarts of the gateway: one message and its reply, a run, an exchange, a receipt.
 
 Each message has a key of its own under which the gateway takes it once. So after a lost connection it is simply sent
-again: a gateway that has it answers with the run that is under way, one that does not have it takes it now.
+again: a gateway that has it answers with the run that is under way, one that does not have it takes it now. How a run
+ends is read from the gateway's rows, never from an event alone: an event that was missed holds up nothing.
 """
 
 from __future__ import annotations
 
+import sys
+import time
 import uuid
+from collections.abc import Callable
 
-from backchannel.cli.client import CallFailed, Link, NoGateway, Payload
-from backchannel.cli.output import Waiting, WordWrap, say, say_dim
-from backchannel.cli.waiting import wait_for_run
+from backchannel.cli.client import CallFailed, Client, Link, NoGateway, Payload
+from backchannel.cli.output import Waiting, WordWrap, is_terminal, say, say_dim, say_styled
 from backchannel.core.control_words import is_control_word
 from backchannel.errors import GatewayError
+
+LONGEST_WAIT_MS = 60_000
+"""One request to the gateway waits no longer; then it is made again."""
+LOOK_AGAIN_S = 1.0
+"""How often the receipt is read when no event comes."""
+
+_OPEN = ("pending", "sending")
 
 
 class StoppedWaiting(GatewayError):
@@ -86,7 +96,7 @@ class ReplyView:
         self._wrap = WordWrap()
 
 
-def ask(link: Link, session: str, text: str, view: ReplyView, run_id: str) -> Payload:
+def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: str) -> Payload:
     """Send a message and show its reply; returns how the run ended. Ctrl-C aborts the run, and then stops waiting.
 
     A chat command has no run: it is answered at once.
@@ -120,9 +130,92 @@ def ask(link: Link, session: str, text: str, view: ReplyView, run_id: str) -> Pa
             if not refused.is_retryable:
                 raise
             view.close()
-            link.lose()  # coming back takes a moment, and that is what it needs
+            link.lose()  # the gateway gets the time that reconnecting takes
 
 
 def new_run_id() -> str:
     """Make the key under which a message is sent, however often."""
     return uuid.uuid4().hex
+
+
+def how_it_ended(ended: Payload) -> str:
+    """Say why there is no whole reply."""
+    if ended["status"] == "aborted":
+        return "(aborted)"
+    return f"The run ended as {ended['status']}: {ended.get('error') or 'no reason was given'}"
+
+
+def wait_for_run(
+    client: Client,
+    run_id: str,
+    timeout_s: float | None = None,
+    *,
+    on_event: Callable[[Payload], None] = lambda event: None,
+) -> Payload:
+    """Wait until a run has ended, or the time is over, and return its state; events go to `on_event`.
+
+    Raises:
+        CallFailed: there is no such run.
+        NoGateway: the gateway went away.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        left_ms = LONGEST_WAIT_MS if deadline is None else int(max(0.0, deadline - time.monotonic()) * 1000)
+        request = client.ask("agent.wait", runId=run_id, timeoutMs=min(left_ms, LONGEST_WAIT_MS))
+        while (waited := client.answer(request)) is None:
+            for event in client.events():
+                on_event(event)
+        if "endedAt" in waited or (deadline is not None and left_ms <= LONGEST_WAIT_MS):
+            return waited
+
+
+def is_on_its_way(receipt: Payload) -> bool:
+    """Whether more is to be seen soon; a delivery that waits for its next attempt may take an hour."""
+    return receipt["state"] in _OPEN and not receipt.get("error")
+
+
+def ends_step(event: Payload) -> bool:
+    """Whether an event says that a run has ended or a receipt has changed."""
+    payload = event["payload"]
+    match event["event"]:
+        case "agent":
+            return payload["stream"] == "lifecycle" and bool(payload["data"]["phase"] != "start")
+        case "delivery":
+            return True
+    return False
+
+
+def wait_for_news(client: Client) -> None:
+    """Return when a step has ended, or after a while."""
+    deadline = time.monotonic() + LOOK_AGAIN_S
+    while (left_s := deadline - time.monotonic()) > 0:
+        if any(ends_step(event) for event in client.events(left_s)):
+            return
+
+
+def invoke(client: Client, tool: str, args: Payload, caller: str | None, key: str | None = None) -> Payload:
+    """Call a session tool as a session, or as the operator, and give its result."""
+    request = client.ask("tools.invoke", tool=tool, args=args, sessionKey=caller, idempotencyKey=key)
+    result: Payload = client.wait(request)["result"]  # no time limit: a tool may itself wait for an agent
+    return result
+
+
+def show_said(step: str, session: str, text: str, *, is_remark: bool = False) -> None:
+    """Print what a session said in a step of an exchange."""
+    if not is_terminal(sys.stdout):
+        say(f"{step} {session}: {text}")
+        return
+    show_heading(step, session)
+    (say_dim if is_remark else say)(text + "\n")
+
+
+def show_heading(step: str, session: str) -> None:
+    """Print, on a terminal, who speaks and in which step."""
+    say_styled(session, end=" ", fg="cyan", bold=True)
+    say_dim(step)
+
+
+def show_receipt(receipt: Payload) -> None:
+    """Print what became of the text that a chat is told."""
+    reason = f": {receipt['error']}" if receipt.get("error") else ""
+    say(f"receipt {receipt['id']}: {receipt['state']}{reason}")

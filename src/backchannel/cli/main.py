@@ -28,7 +28,6 @@ from backchannel.cli import (
     export,
     history,
     import_,
-    init,
     mcp,
     policy,
     runs,
@@ -144,7 +143,7 @@ START, TALK, LOOK, DECIDE, MOVE = (
 )
 
 app.command(rich_help_panel=START)(up.up)
-app.command(rich_help_panel=START)(init.init)
+app.command(rich_help_panel=START)(up.init)
 app.command(rich_help_panel=START)(status.status)
 app.add_typer(config.app, name="config", rich_help_panel=START)
 app.command(rich_help_panel=TALK)(chat.chat)

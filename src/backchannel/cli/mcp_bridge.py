@@ -12,12 +12,19 @@ import os
 import signal
 import time
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from string import punctuation
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
+import anyio
 import httpx2
+import mcp_types as types
 import msgspec
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 
 from backchannel.cli.client import (
@@ -30,7 +37,6 @@ from backchannel.cli.client import (
     Place,
     find_gateway,
 )
-from backchannel.cli.mcp_requests import answered_stdio
 from backchannel.cli.naming import find_key
 from backchannel.cli.options import INTERRUPTED, Options
 from backchannel.cli.output import say
@@ -41,6 +47,9 @@ PATIENCE_S = 30.0
 """How long a call waits for a gateway that went away, before its client is told."""
 SILENCE_S = 60.0
 """How long an answer may be silent; the gateway gives a sign of life every 15 s."""
+
+Incoming: TypeAlias = SessionMessage | Exception
+Streams: TypeAlias = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
 
 _THIS_MACHINE = ("all://localhost", "all://127.0.0.1", "all://[::1]")
 
@@ -224,3 +233,65 @@ def _result(message: Payload) -> Payload:
         raise Refusal(told if isinstance(told, dict) and "message" in told else message["error"])
     result: Payload = message["result"]
     return result
+
+
+@asynccontextmanager
+async def answered_stdio() -> AsyncIterator[Streams]:
+    """Open standard input and output for an MCP server; the input ends when all that came by it is answered.
+
+    A client that is a pipe writes all it has and closes its end at once. The SDK cancels what is under way when its
+    input ends, so the end is withheld until the last answer is written.
+    """
+    to_server, incoming = anyio.create_memory_object_stream[Incoming]()
+    outgoing, from_server = anyio.create_memory_object_stream[SessionMessage]()
+    open_requests = _OpenRequests()
+
+    async def read() -> None:
+        async with to_server:
+            async for item in wire_in:
+                open_requests.asked(item)
+                await to_server.send(item)
+            await open_requests.wait_for_none()
+
+    async def write() -> None:
+        async with wire_out:
+            async for message in from_server:
+                await wire_out.send(message)
+                open_requests.answered(message)
+
+    async with stdio_server() as (wire_in, wire_out), asyncio.TaskGroup() as tasks:
+        tasks.create_task(read())
+        tasks.create_task(write())
+        yield incoming, outgoing
+
+
+class _OpenRequests:
+    """The ids of the requests that have no answer yet."""
+
+    def __init__(self) -> None:
+        self._ids: set[types.RequestId] = set()
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def asked(self, item: Incoming) -> None:
+        """Take what the client sent. What it no longer wants need not be answered."""
+        message = item.message if isinstance(item, SessionMessage) else None
+        if isinstance(message, types.JSONRPCRequest):
+            self._ids.add(message.id)
+            self._none.clear()
+        elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._end((message.params or {}).get("requestId"))
+
+    def answered(self, sent: SessionMessage) -> None:
+        """Take what the server sent."""
+        if isinstance(sent.message, types.JSONRPCResponse | types.JSONRPCError):
+            self._end(sent.message.id)
+
+    def _end(self, request: types.RequestId | None) -> None:
+        if request is not None:
+            self._ids.discard(request)
+        if not self._ids:
+            self._none.set()
+
+    async def wait_for_none(self) -> None:
+        await self._none.wait()

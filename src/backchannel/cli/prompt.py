@@ -3,27 +3,34 @@
 What is posted to the chat meanwhile, such as the result of a sub-agent, is shown while the line is empty. A line that
 somebody has begun to type is left alone; what came in between is shown above the next one.
 
-A clock ticks while a line is read. Each tick shows what was posted in the place of the empty prompt and writes the
-prompt again below, so that whoever edits the line finds the cursor where it was.
+A clock ticks while a line is read (`Ticking`). Each tick shows what was posted (`Posts`) in the place of the empty
+prompt and writes the prompt again below, so the cursor stays where readline believes it to be.
 """
 
 from __future__ import annotations
 
 import contextlib
 import readline
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Self
 
-from backchannel.cli.chat import how_it_ended
-from backchannel.cli.client import CallFailed, Link, NoGateway, Payload
-from backchannel.cli.conversation import ReplyView, StoppedWaiting, ask, new_run_id
-from backchannel.cli.messages import load_last, show_message
+from backchannel.cli.client import ANSWER_S, CallFailed, Client, Link, NoGateway, Payload
+from backchannel.cli.conversation import (
+    ReplyView,
+    StoppedWaiting,
+    ends_step,
+    how_it_ended,
+    new_run_id,
+    send_message,
+)
+from backchannel.cli.history import load_last, show_message
 from backchannel.cli.options import Options
-from backchannel.cli.output import is_terminal, say, say_dim
-from backchannel.cli.posts import Posts, show_post
+from backchannel.cli.output import clock_time, is_terminal, say, say_dim, say_styled
 from backchannel.cli.sessions import show_sessions
-from backchannel.cli.ticking import Ticking
+from backchannel.core.control_words import is_silent
 from backchannel.errors import GatewayError
 
 PROMPT = "> "
@@ -38,6 +45,14 @@ Everything else is sent as it is. Ctrl-C aborts the reply, or ends the program w
 
 The session itself knows:"""
 
+TICK_S = 0.2
+AT_ONCE_S = 0.001
+
+LISTED = 50
+CHANNEL = "webchat"
+BY_ITSELF = ("wake", "cron", "hook")
+"""The runs in which a session speaks without having been spoken to; on webchat their replies have no receipt."""
+
 
 class Prompt:
     """A person at a terminal, talking to one session."""
@@ -51,7 +66,7 @@ class Prompt:
         self._lines = options.where.state_dir / "chat_lines"
 
     def run(self) -> None:
-        """Read lines until the person has had enough."""
+        """Read lines until the person ends it."""
         self._greet()
         with _remembered(self._lines), self._ticking:
             while (line := self._read_line()) is not None:
@@ -80,7 +95,7 @@ class Prompt:
         """Show what is posted in the place of the prompt, unless somebody has begun to type."""
         if readline.get_line_buffer() or not is_terminal(sys.stdout):
             return
-        if posted := self._posts.load_if_told():
+        if posted := self._posts.load_if_notified():
             _control(BLANK)
             self._show_posts(posted)
             say(PROMPT, end="")
@@ -122,7 +137,7 @@ class Prompt:
         run_id = new_run_id()
         view = ReplyView(run_id, is_live=True)
         try:
-            ended = ask(self._link, self._session, text, view, run_id)
+            ended = send_message(self._link, self._session, text, view, run_id)
         except StoppedWaiting as stopped:
             view.remark(stopped.message)
             return
@@ -170,3 +185,143 @@ def _remembered(file: Path) -> Iterator[None]:
                 readline.set_history_length(REMEMBERED_LINES)
                 file.touch(mode=0o600)
                 readline.write_history_file(file)
+
+
+class Posts:
+    """What is posted to a session's chat beside the replies: results of sub-agents, announces, what woken agents say.
+
+    Events only say that there is something new; what it is stands in the session's receipts and runs. Each is given
+    once, from now on and over restarts of the gateway.
+    """
+
+    def __init__(self, link: Link, session: str) -> None:
+        self._link = link
+        self._session = session
+        self._watched: Client | None = None
+        self._seen: set[str] | None = None
+
+    def load(self) -> list[Payload]:
+        """Load what is new since the last time, the oldest first; nothing while the gateway is away."""
+        return self._ask(only_if_notified=False)
+
+    def load_if_notified(self) -> list[Payload]:
+        """The same, without a request to the gateway if no event has come."""
+        return self._ask(only_if_notified=True)
+
+    def _ask(self, *, only_if_notified: bool) -> list[Payload]:
+        client = self._link.at_hand()
+        if client is None:
+            return []
+        try:
+            is_notified = self._is_notified(client)
+            return self._fresh(client) if is_notified or not only_if_notified else []
+        except NoGateway:
+            self._link.lose()
+        except CallFailed as refused:
+            if refused.is_retryable:
+                self._link.lose()
+            elif refused.reason == "session_not_found":
+                self._seen = self._seen or set()  # whatever is posted to a session that is to come is new
+            # Otherwise the token may write and not read: it gets replies, and nothing else.
+        return []
+
+    def _is_notified(self, client: Client) -> bool:
+        """Whether something has ended in the session; a new connection may have missed that."""
+        if client is not self._watched:
+            _request(client, "sessions.messages.subscribe", key=self._session)
+            self._watched = client
+            return True
+        is_notified = False
+        while events := list(client.events(0)):
+            is_notified = is_notified or any(map(ends_step, events))
+        return is_notified
+
+    def _fresh(self, client: Client) -> list[Payload]:
+        found = [*self._sent(client), *self._spoken(client)]
+        fresh = [] if self._seen is None else [post for post in found if post["id"] not in self._seen]
+        self._seen = (self._seen or set()) | {post["id"] for post in found}
+        return sorted(fresh, key=lambda post: int(post["at"]))
+
+    def _sent(self, client: Client) -> list[Payload]:
+        listed = _request(client, "deliveries.list", sessionKey=self._session, state="sent", limit=LISTED)
+        return [
+            {"id": receipt["id"], "at": receipt["updatedAt"], "text": receipt["text"]}
+            for receipt in reversed(listed["deliveries"])
+            if receipt.get("channel") == CHANNEL
+        ]
+
+    def _spoken(self, client: Client) -> list[Payload]:
+        listed = _request(client, "runs.list", sessionKey=self._session, states=["ok"], limit=LISTED)
+        return [
+            {"id": run["runId"], "at": run["endedAt"], "text": run["reply"]}
+            for run in reversed(listed["runs"])
+            if run["kind"] in BY_ITSELF and not is_silent(run.get("reply"))
+        ]
+
+
+def _request(client: Client, method: str, **params: object) -> Payload:
+    """Make a request without the spinner of `Client.call`, which would be drawn over the prompt."""
+    return client.wait(client.ask(method, **params), ANSWER_S)
+
+
+def show_post(post: Payload) -> None:
+    """Print what was posted, and when."""
+    say_styled("posted", end=" ", fg="cyan", bold=True)
+    say_dim(clock_time(post["at"]))
+    say(f"{post['text']}\n")
+
+
+class Ticking:
+    """A clock that ticks while a line is read, and a Ctrl-C that is noticed whenever it comes.
+
+    Both are signals. readline runs Python's handlers only when a signal interrupts its wait for a key: one that arrives
+    while a key is drawn is handled with the next one. So the clock repeats until a tick has been handled.
+
+    Of signals that came together, Python runs the second handler even if the first has raised, and fails over that. So
+    only the clock's handler raises KeyboardInterrupt, as its signal's number is the higher one: Ctrl-C makes it tick
+    at once.
+    """
+
+    def __init__(self, on_tick: Callable[[], None]) -> None:
+        self._on_tick = on_tick
+        self._is_reading = False
+        self._is_interrupted = False
+        self._before: dict[signal.Signals, signal._HANDLER] = {}
+
+    def __enter__(self) -> Self:
+        for number, handler in ((signal.SIGALRM, self._tick), (signal.SIGINT, self._interrupt)):
+            self._before[number] = signal.signal(number, handler)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before[signal.SIGINT])
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._before[signal.SIGALRM])
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Tick every now and then while a line is read."""
+        self._is_reading = True
+        _start_clock(TICK_S)
+        try:
+            yield
+        finally:
+            self._is_reading = False  # the next tick is the last
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        self._is_interrupted = True
+        _start_clock(AT_ONCE_S)
+
+    def _tick(self, number: int, frame: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # no tick comes in the middle of this one, or of what it raises
+        if self._is_interrupted:
+            self._is_interrupted = False
+            raise KeyboardInterrupt
+        if self._is_reading:
+            self._on_tick()
+            _start_clock(TICK_S)
+
+
+def _start_clock(first_s: float) -> None:
+    """Start the clock; it ticks until a tick has been handled."""
+    signal.setitimer(signal.ITIMER_REAL, first_s, TICK_S)

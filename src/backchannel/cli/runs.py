@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from backchannel.cli.client import ask, connected
+from backchannel.cli.conversation import wait_for_run
 from backchannel.cli.naming import find_id, find_key, short_ids, short_key
 from backchannel.cli.options import FAILED, AsJson, Limit, Options, options_of
 from backchannel.cli.output import age, clock_time, one_line, patience, say, say_more, show_facts, show_json, show_table
@@ -143,8 +144,6 @@ def wait(
     as_json: AsJson = False,
 ) -> None:
     """Wait for a run to end and print its reply. Exits with 1 if it did not end ok."""
-    from backchannel.cli.waiting import wait_for_run
-
     options = options_of(ctx)
     run_id = find_id(options, IdKind.RUN, run_id)
     with connected(options) as client, patience(f"waiting for run {run_id}"):

@@ -1,15 +1,24 @@
-"""`backchannel send`: a message into a session as an agent sends it, and a view of all that comes of it."""
+"""`backchannel send`: a message into a session as an agent sends it, and a view of all that comes of it.
+
+The message has a key of its own under which the gateway takes it once, so after a lost connection it is simply sent
+again. What follows the reply is read as `exchanges.get` shows it: events only say when to read.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from backchannel.cli.client import Link, Payload
+from backchannel.cli.client import CallFailed, Client, Link, Payload
+from backchannel.cli.conversation import invoke, is_on_its_way, new_run_id, show_receipt, show_said, wait_for_news
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, options_of
-from backchannel.cli.output import say, say_dim, show_json
+from backchannel.cli.output import Waiting, patience, say, say_dim, show_json
+from backchannel.core.control_words import in_words, is_control_word, is_silent
+
+_WAITS_FOR = "waiting for what follows"
 
 
 def send(
@@ -29,8 +38,6 @@ def send(
 
     With --json it prints the result of sessions_send and does not follow. Exits with 1 if there is no reply.
     """
-    from backchannel.cli.exchange import Sending
-
     options = options_of(ctx)
     caller = find_key(options, as_session)
     target = find_key(options, session, caller)
@@ -51,9 +58,6 @@ def send(
 
 def _show(result: Payload) -> bool:
     """Print what came back; True means that there is more to see."""
-    from backchannel.cli.following import show_receipt, show_said
-    from backchannel.core.control_words import in_words, is_silent
-
     match result["status"]:
         case "ok":
             is_remark = is_silent(result["reply"])
@@ -67,3 +71,104 @@ def _show(result: Payload) -> bool:
     if "delivery" in result:
         show_receipt({"id": result["delivery"]["id"], "state": result["delivery"]["status"]})
     return False
+
+
+class Sending:
+    """A message on its way to a session, and what comes of it."""
+
+    def __init__(self, link: Link, session: str, text: str, *, wait_s: float, caller: str | None) -> None:
+        self._link = link
+        self._caller = caller
+        self._key = new_run_id()
+        self._args: Payload = {"sessionKey": session, "message": text, "timeoutSeconds": wait_s}
+        self._shown: set[str] = set()
+
+    def send(self) -> Payload:
+        """Send the message, and give what `sessions_send` returned.
+
+        Raises:
+            CallFailed: the gateway refused the call.
+            NoGateway: there was none from the start.
+        """
+        return self._link.ask(self._put)
+
+    def _put(self, client: Client) -> Payload:
+        with patience(f"waiting for {self._args['sessionKey']}"):
+            return invoke(client, "sessions_send", self._args, self._caller, self._key)
+
+    def follow(self, result: Payload) -> None:
+        """Show the turns, the announce and the receipt, until the receipt is settled or has to wait for a retry."""
+        show_receipt(self._link.ask(lambda client: _ExchangeView(client, result, self._caller, self._shown).run()))
+
+
+class _ExchangeView:
+    """The exchange as one connection sees it; `shown`, the runs that were shown, outlives the connection."""
+
+    def __init__(self, client: Client, result: Payload, caller: str | None, shown: set[str]) -> None:
+        self._client = client
+        self._result = result
+        self._caller = caller
+        self._shown = shown
+        self._waiting = Waiting(_WAITS_FOR)
+
+    def run(self) -> Payload:
+        """Show what there is and what comes, and give the receipt in the end."""
+        try:
+            return self._follow()
+        except CallFailed as refused:
+            if refused.is_retryable:
+                raise
+            return self._follow_receipt()  # a token that may not see the exchange sees the receipt at most
+        finally:
+            self._waiting.end()
+
+    def _follow(self) -> Payload:
+        exchange = self._load()
+        for party in (exchange["target"], exchange.get("requester")):
+            if party is not None:
+                self._client.call("sessions.messages.subscribe", key=party["sessionKey"])
+        while True:  # it is read once more after subscribing, so that nothing is missed in between
+            exchange = self._load()
+            self._show_runs(exchange["runs"])
+            if not is_on_its_way(exchange["receipt"]):
+                return dict(exchange["receipt"])
+            wait_for_news(self._client)
+
+    def _load(self) -> Payload:
+        found: Payload = self._client.call("exchanges.get", runId=self._result["runId"])["exchange"]
+        return found
+
+    def _show_runs(self, runs: Sequence[Payload]) -> None:
+        """Show the turns and announces that have ended; the reply of the first run is shown already."""
+        turns = 0
+        for run in runs:
+            turns += run["kind"] == "turn"
+            if run["kind"] == "primary" or "endedAt" not in run or run["runId"] in self._shown:
+                continue
+            self._shown.add(run["runId"])
+            self._waiting.end()
+            said = run.get("reply") or f"({run.get('error') or 'no text'})"
+            is_remark = "reply" not in run or is_control_word(said)
+            said = in_words(said) if is_control_word(said) else said
+            name = f"turn {turns}" if run["kind"] == "turn" else run["kind"]
+            show_said(name, run["sessionKey"], said, is_remark=is_remark)
+            self._waiting = Waiting(_WAITS_FOR)
+
+    def _follow_receipt(self) -> Payload:
+        delivery = self._result["delivery"]
+        receipt: Payload = {"id": delivery["id"], "state": delivery["status"]}
+        while is_on_its_way(receipt):
+            args = {"sessionKey": self._result["sessionKey"]}
+            try:
+                status = invoke(self._client, "session_status", args, self._caller)
+            except CallFailed as refused:
+                if refused.is_retryable:
+                    raise
+                break
+            mine = [known for known in status.get("receipts", ()) if known["id"] == receipt["id"]]
+            if not mine:
+                break
+            receipt = mine[0]
+            if is_on_its_way(receipt):
+                wait_for_news(self._client)
+        return receipt

@@ -1,15 +1,35 @@
-"""`backchannel spawn`: a sub-agent for one task, as an agent starts it, and a view of how it gets on."""
+"""`backchannel spawn`: a sub-agent for one task, as an agent starts it, and a view of how it gets on.
+
+The call has a key of its own under which the gateway takes it once, so after a lost connection it is simply repeated.
+What follows is read from rows: the runs by waiting for them, the receipt in the status of the session that spawned. An
+agent's token can do that too; an operator's also sees the text as it is written, the announce, and the post.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
-from backchannel.cli.client import Link, Payload
+from backchannel.cli.client import CallFailed, Client, Link, NoGateway, Payload
+from backchannel.cli.conversation import (
+    ReplyView,
+    invoke,
+    is_on_its_way,
+    new_run_id,
+    show_heading,
+    show_receipt,
+    show_said,
+    wait_for_news,
+    wait_for_run,
+)
 from backchannel.cli.naming import find_key
 from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, Options, options_of
-from backchannel.cli.output import say, say_dim, show_json
+from backchannel.cli.output import is_terminal, patience, say, say_dim, show_json
+from backchannel.core.control_words import in_words, is_control_word
+
+_NOT_PERMITTED = ("forbidden", "scope_missing", "session_not_found")
 
 
 def spawn(
@@ -43,8 +63,6 @@ def spawn(
 
     With --json it prints the result of sessions_spawn. Exits with 1 if it is refused, or, followed, did not end ok.
     """
-    from backchannel.cli.spawning import Spawning
-
     if follow and as_json:
         raise typer.BadParameter(
             "choose one: --json prints what sessions_spawn returns, at once", param_hint="--follow"
@@ -87,3 +105,128 @@ def _show(result: Payload, options: Options, *, as_json: bool, is_followed: bool
             say_dim(f"See it at work with: {options.command('tree', '--watch')}", err=True)
             say_dim(f"Read what it says with: {options.command('history', key)}", err=True)
     return is_started
+
+
+class Spawning:
+    """A sub-agent that is started, and what comes of it."""
+
+    def __init__(self, link: Link, args: Payload, *, caller: str | None) -> None:
+        self._link = link
+        self._args = {name: value for name, value in args.items() if value is not None}
+        self._caller = caller
+        self._key = new_run_id()
+        self._shown: dict[str, _Step] = {}
+
+    def start(self) -> Payload:
+        """Start it, and give what `sessions_spawn` returned.
+
+        Raises:
+            CallFailed: the gateway refused the call.
+        """
+        return self._link.ask(self._put)
+
+    def _put(self, client: Client) -> Payload:
+        with patience("waiting for the gateway (sessions_spawn)"):
+            return invoke(client, "sessions_spawn", self._args, self._caller, self._key)
+
+    def follow(self, result: Payload) -> Payload:
+        """Show its work, its announce, its post and the receipt; give how its run ended."""
+        return self._link.ask(lambda client: _SpawnView(client, result, self._caller, self._shown).run())
+
+
+class _Step:
+    """A run of the sub-agent as it is shown: on a terminal as it is written, elsewhere when it has ended."""
+
+    def __init__(self, name: str, session: str, run_id: str) -> None:
+        self._name = name
+        self._session = session
+        self._run_id = run_id
+        self._ended: Payload | None = None
+        self._is_live = is_terminal(sys.stdout)
+        if self._is_live:
+            show_heading(name, session)
+        self._view = ReplyView(run_id, is_live=self._is_live)
+
+    def follow(self, client: Client) -> Payload:
+        """Wait for its end, for as long as it takes, and tell how it ended; it is shown once."""
+        if self._ended is None:
+            try:
+                self._ended = wait_for_run(client, self._run_id, on_event=self._view.hear)
+            except (NoGateway, KeyboardInterrupt):
+                self._view.close()
+                raise
+            self._show(self._ended)
+        return self._ended
+
+    def _show(self, ended: Payload) -> None:
+        said: str = ended.get("reply") or ""
+        is_word = is_control_word(said)
+        is_whole = ended["status"] == "ok" and bool(said)
+        remark = in_words(said) if is_word else "" if is_whole else f"({ended.get('error') or 'no text'})"
+        if not self._is_live:
+            self._view.close()
+            show_said(self._name, self._session, remark or said)
+            return
+        self._view.end("" if is_word else said)
+        if remark:
+            self._view.remark(remark)
+        say()
+
+
+class _SpawnView:
+    """The sub-agent as one connection sees it; `shown`, what was shown of its runs, outlives the connection."""
+
+    def __init__(self, client: Client, result: Payload, caller: str | None, shown: dict[str, _Step]) -> None:
+        self._client = client
+        self._child: str = result["childSessionKey"]
+        self._run_id: str = result["runId"]
+        self._caller = caller
+        self._shown = shown
+
+    def run(self) -> Payload:
+        """Show what there is and what comes."""
+        for session in (self._child, self._caller or "main"):
+            self._call_if_permitted("sessions.messages.subscribe", key=session)
+        ended = self._step("run", self._run_id).follow(self._client)
+        listed = self._call_if_permitted("runs.list", sessionKey=self._child) or {"runs": []}
+        for run in listed["runs"]:
+            if run["kind"] == "announce" and "spawnId" in run:
+                self._step("announce", run["runId"]).follow(self._client)
+        self._show_post()
+        return ended
+
+    def _step(self, name: str, run_id: str) -> _Step:
+        if name not in self._shown:
+            self._shown[name] = _Step(name, self._child, run_id)
+        return self._shown[name]
+
+    def _show_post(self) -> None:
+        """Show the post, and the receipt once it is settled or has to wait for a retry."""
+        requester, receipt = self._receipt()
+        with patience("waiting for the receipt"):
+            while receipt is not None and is_on_its_way(receipt):
+                wait_for_news(self._client)
+                requester, receipt = self._receipt()
+        if receipt is None:
+            return
+        if receipt.get("text"):
+            show_said("post", requester, receipt["text"])
+        show_receipt(receipt)
+
+    def _receipt(self) -> tuple[str, Payload | None]:
+        """Load the receipt, and the session that is told; one among very many children may not be found."""
+        status = invoke(self._client, "session_status", {}, self._caller)
+        known = [child["spawn"]["receipt"] for child in status.get("children", ()) if child["key"] == self._child]
+        if not known:
+            return status.get("key", ""), None
+        whole = self._call_if_permitted("deliveries.get", id=known[0]["id"])
+        return status["key"], whole or known[0]
+
+    def _call_if_permitted(self, method: str, **params: object) -> Payload | None:
+        """Make a request that not every token may make; None if this one may not."""
+        try:
+            return self._client.call(method, **params)
+        except CallFailed as refused:
+            if refused.reason not in _NOT_PERMITTED:
+                raise
+            return None

@@ -1,20 +1,62 @@
-"""`backchannel up`: starts the gateway and serves until it is told to stop."""
+"""`backchannel up`: starts the gateway and serves until it is stopped. `init`: writes the starter configuration."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backchannel.cli.init import write_starter
-from backchannel.cli.options import AsJson, Options, options_of
-from backchannel.cli.output import is_terminal, patience, say, show_json
+from backchannel.cli.options import AsJson, CommandFailed, Options, options_of
+from backchannel.cli.output import console, is_terminal, patience, say, show_json
+from backchannel.version import __version__
 
 if TYPE_CHECKING:
     from backchannel.config import Config
+    from backchannel.gateway.app import Gateway
+    from backchannel.gateway.auth import OperatorToken
+    from backchannel.gateway.server import Listening
+    from backchannel.storage.transactions.troubles import Unfinished
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def init(
+    ctx: typer.Context,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file that is there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a commented starter configuration."""
+    options = options_of(ctx)
+    file = options.where.config_file
+    if not write_starter(file, force=force):
+        raise CommandFailed(
+            f"{file} is there already, and stays as it is. To replace it: {options.command('init', '--force')}"
+        )
+    if as_json:
+        show_json({"file": str(file)})
+        return
+    say(f"Wrote {file}: three agents that may talk to each other.")
+    say(f"Start the gateway with: {options.command('up')}")
+
+
+def write_starter(file: Path, *, force: bool = False) -> bool:
+    """Write the starter file; False means that a file is there and was left alone.
+
+    Raises:
+        CommandFailed: it cannot be written.
+    """
+    from backchannel.config import starter_config
+    from backchannel.config.files import store_private
+
+    try:
+        return store_private(file, starter_config(), replaces=force)
+    except OSError as error:
+        raise CommandFailed(
+            f"cannot write {file}: {error.strerror} (check its folder, or name another with --state)"
+        ) from error
 
 
 def up(
@@ -51,13 +93,10 @@ def _serve(options: Options, config: Config, log_level: str | None) -> None:
         import structlog
         import uvloop
 
-        from backchannel.cli.banner import show_banner
         from backchannel.gateway.app import Gateway
-        from backchannel.gateway.auth import OperatorToken
         from backchannel.gateway.health import model_problems
         from backchannel.gateway.logs import configure_logs, secrets_of
         from backchannel.gateway.serve import serve
-        from backchannel.gateway.server import Listening
 
         is_watched = is_terminal(sys.stderr)
         level = log_level or ("warning" if is_watched else "info")
@@ -87,3 +126,104 @@ def _serve(options: Options, config: Config, log_level: str | None) -> None:
     log.info("stopped", state=str(gateway.config.state_dir))
     if not options.as_json:
         say("Stopped. What it has accepted goes on at the next start.")
+
+
+def show_banner(options: Options, gateway: Gateway, place: Listening, token: OperatorToken) -> None:
+    """Say where the gateway is, who answers there, and what to try."""
+    facts = dict(_facts(options, gateway, token))
+    warnings = [options.spell(warning) for warning in _warnings(gateway)]
+    if is_terminal(sys.stdout):
+        _show_on_terminal(facts, warnings, place.url, next_things(options, gateway))
+        return
+    say(f"Backchannel {__version__} is running at {place.url}")
+    for name, text in facts.items():
+        say(f"{name}: {text}")
+    for warning in warnings:
+        say(f"warning: {warning}")
+    for command, _ in next_things(options, gateway):
+        say(f"try: {command}")
+
+
+def _facts(options: Options, gateway: Gateway, token: OperatorToken) -> Iterator[tuple[str, str]]:
+    from backchannel.config import needs_default_model
+
+    config = gateway.config
+    yield "agents", ", ".join(_agents(gateway))
+    model, found = gateway.agents.get(gateway.agents.default_id).model, config.default_model
+    is_found = needs_default_model(config) and model == found.ref
+    yield "model", f"{model} ({found.why if is_found else 'as configured'})"
+    yield (
+        "config",
+        str(config.file) if config.file else f"none, the defaults hold; to have one: {options.command('init')}",
+    )
+    yield "state", str(config.state_dir)
+    if gateway.store.found.runs:
+        yield "runs", _unfinished(gateway.store.found)
+    if config.gateway.auth.token:
+        yield "token", "as configured"
+    elif token.is_new and is_terminal(sys.stdout):  # never where it may be kept as a log
+        yield "token", f"{token.token} (shown this once; kept in {config.state_dir / 'token'})"
+    else:
+        yield "token", f"kept in {config.state_dir / 'token'}"
+
+
+def _warnings(gateway: Gateway) -> Iterator[str]:
+    from backchannel.gateway.health import model_problems
+
+    yield from map(str, gateway.config.warnings)
+    for problem in model_problems(gateway):
+        yield f"{problem.message} {problem.hint}"
+
+
+def _unfinished(found: Unfinished) -> str:
+    """Say what goes on from earlier: `3 go on: 1 interrupted, 2 queued`."""
+    kinds = {"interrupted": found.interrupted, "queued": found.queued, "set aside": found.set_aside}
+    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+    return f"{found.runs} {'goes' if found.runs == 1 else 'go'} on: {told}"
+
+
+def _agents(gateway: Gateway) -> Iterator[str]:
+    usual = gateway.agents.get(gateway.agents.default_id).model
+    for agent_id in gateway.agents.ids():
+        notes = ["default"] if agent_id == gateway.agents.default_id else []
+        if gateway.agents.is_function(agent_id):
+            notes.append("function")
+        elif (model := gateway.agents.get(agent_id).model) != usual:
+            notes.append(model)
+        yield f"{agent_id} ({', '.join(notes)})" if notes else agent_id
+
+
+def next_things(options: Options, gateway: Gateway) -> list[tuple[str, str]]:
+    """Three commands to try next, each with what it does."""
+    default = gateway.agents.default_id
+    other = next((agent_id for agent_id in gateway.agents.ids() if agent_id != default), None)
+    main = gateway.scheme.main(other or default)
+    return [
+        (options.command("chat"), f"talk to {default}"),
+        (options.command("chat", "--session", str(main), "What can you do?"), f"ask {other or default} one thing"),
+        (options.command("sessions"), "see the sessions"),
+    ]
+
+
+def _show_on_terminal(facts: dict[str, str], warnings: list[str], url: str, tries: list[tuple[str, str]]) -> None:
+    from rich.text import Text
+
+    out = console()
+    out.print(Text.assemble(("Backchannel ", "bold"), f"{__version__} is running at ", (url, "bold cyan")))
+    out.print()
+    for name, text in facts.items():
+        out.print(Text.assemble((f"  {name:<8}", "dim"), text), soft_wrap=True)
+    for warning in warnings:
+        out.print(Text.assemble(("  warning ", "yellow"), warning))
+    out.print()
+    out.print("Try next, in another terminal:")
+    width = max(len(command) for command, _ in tries)
+    has_room = width + max(len(what) for _, what in tries) + 6 <= out.width
+    for command, what in tries:
+        shown, remark = (command, "green"), (f"# {what}", "dim")
+        gap = " " * (width - len(command) + 2)
+        out.print(Text.assemble("  ", shown, gap, remark) if has_room else Text.assemble("  ", remark), soft_wrap=True)
+        if not has_room:  # a command keeps a line of its own, to be copied
+            out.print(Text.assemble("  ", shown), soft_wrap=True)
+    out.print()
+    out.print(Text("Ctrl-C stops it; what it has accepted goes on at the next start.", "dim"))
