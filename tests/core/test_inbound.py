@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.config.schema_doors import BindingMatchSettings, BindingSettings
 from backchannel.core.channels import ChannelSettings, InboundEvent, InboundId
 from backchannel.core.commands import Command, CommandName, CommandReply, Standing
 from backchannel.core.inbound import (
     MAX_AGE_MS,
+    BindingMatchSettings,
+    BindingSettings,
     Routing,
     Verdict,
     admit,

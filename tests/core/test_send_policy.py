@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.config.schema import PolicyMatchSettings, PolicyRuleSettings, SendPolicySettings
 from backchannel.core.keys import ChatType, KeyScheme, SessionKey
-from backchannel.core.send_policy import Destination, is_about, may_send
+from backchannel.core.send_policy import (
+    Destination,
+    PolicyMatchSettings,
+    PolicyRuleSettings,
+    SendPolicySettings,
+    is_about,
+    may_send,
+)
 
 parse = SessionKey.parse
 SCHEME = KeyScheme()
@@ -143,14 +149,8 @@ def test_the_override_decides_then_a_deny_then_an_allow_then_the_default(
     assert (decision.allowed, decision.rule, decision.would_deny) == (expected, decided_by, False)
 
 
-class _Nothing:
-    rules = ()
-    default = None
-    shadow = False
-
-
 def test_what_no_rule_and_no_default_decides_is_allowed() -> None:
-    assert may_send(_Nothing(), GROUP).allowed
+    assert may_send(SendPolicySettings(), GROUP).allowed
 
 
 # How it is told

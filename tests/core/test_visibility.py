@@ -14,7 +14,6 @@ from backchannel.config.agents import agent
 from backchannel.config.schema import Config
 from backchannel.config.schema_agents import (
     AgentsSettings,
-    AgentToAgentSettings,
     AgentToolSettings,
     ListedAgentSettings,
     SandboxSettings,
@@ -24,6 +23,7 @@ from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.text import matches
 from backchannel.core.visibility import (
     OPERATOR,
+    AgentToAgentSettings,
     Mode,
     Scope,
     Viewer,

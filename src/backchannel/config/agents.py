@@ -16,13 +16,11 @@ from backchannel.config.schema_agents import (
     AgentSubagentSettings,
     InstructionsFileSettings,
     ListedAgentSettings,
-    SandboxMode,
-    SandboxVisibility,
     ThinkingLevel,
-    Visibility,
 )
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.text import nearest
+from backchannel.core.visibility import SightSettings
 from backchannel.errors import UnknownAgent
 
 ANY = "*"
@@ -31,8 +29,8 @@ _S = TypeVar("_S", bound=AgentSubagentSettings)
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class AgentSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings(SightSettings):
     """What holds for one agent, after all defaults."""
 
     id: str
@@ -49,9 +47,6 @@ class AgentSettings:
     """The setting that `allow_tools` comes from."""
     deny_settings: tuple[tuple[str, tuple[str, ...]], ...]
     """The settings that `deny_tools` is made of, each with its own."""
-    visibility: Visibility
-    sandbox_mode: SandboxMode
-    sandbox_visibility: SandboxVisibility
     spawns_under: tuple[str, ...]
     """The other agents it may spawn under; `*` is any, and it may always spawn under itself."""
     subagent_model: str

@@ -16,42 +16,17 @@ from backchannel.config.findings import Finding
 from backchannel.config.schema_agents import AgentsSettings, ToolsSettings
 from backchannel.config.schema_doors import (
     AdapterSettings,
-    BindingSettings,
     CronSettings,
     GatewaySettings,
     HookSettings,
 )
-from backchannel.core.keys import ChatType, DmScope, KeyScheme
+from backchannel.core.inbound import BindingSettings
+from backchannel.core.keys import DmScope, KeyScheme
+from backchannel.core.send_policy import SendPolicySettings
 from backchannel.core.settings import AtLeastOne, Settings, secret, setting
 
 Scope: TypeAlias = Literal["per-sender", "global"]
-PolicyAction: TypeAlias = Literal["allow", "deny"]
 ModelApi: TypeAlias = Literal["openai", "anthropic"]
-
-
-class PolicyMatchSettings(Settings, frozen=True, kw_only=True):
-    """What a rule is about; all given must match, none is everything."""
-
-    channel: Annotated[str | None, setting("The channel's name.")] = None
-    chat_type: Annotated[ChatType | None, setting("The kind of chat.")] = None
-    key_prefix: Annotated[str | None, setting("How the session key begins, with or without `agent:<id>:`.")] = None
-
-
-class PolicyRuleSettings(Settings, frozen=True, kw_only=True):
-    """One rule of the send policy."""
-
-    match: Annotated[PolicyMatchSettings, setting("What the rule is about. Empty: everything.")] = PolicyMatchSettings()
-    action: Annotated[PolicyAction, setting("What it says.")]
-
-
-class SendPolicySettings(Settings, frozen=True, kw_only=True):
-    """What may be sent where."""
-
-    rules: Annotated[
-        tuple[PolicyRuleSettings, ...], setting("A matching deny wins over a matching allow, whatever their order.")
-    ] = ()
-    default: Annotated[PolicyAction, setting("What holds when no rule matches.")] = "allow"
-    shadow: Annotated[bool, setting("Count and log what would be blocked, and block nothing.")] = False
 
 
 class ExchangeLimitSettings(Settings, frozen=True, kw_only=True):

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypeAlias
 
 from backchannel.core.settings import Settings, setting
+from backchannel.core.visibility import AgentToAgentSettings, SandboxMode, SandboxVisibility, Visibility
 
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
-Visibility: TypeAlias = Literal["self", "tree", "agent", "all"]
-SandboxMode: TypeAlias = Literal["off", "non-main", "all"]
-SandboxVisibility: TypeAlias = Literal["spawned", "all"]
 AnnounceMode: TypeAlias = Literal["post", "wake"]
 
 Names: TypeAlias = tuple[str, ...]
@@ -142,16 +140,6 @@ class AgentsSettings(Settings, frozen=True, kw_only=True):
 
     defaults: Annotated[AgentDefaultSettings, setting("What holds for every agent.")] = AgentDefaultSettings()
     list: Annotated[tuple[ListedAgentSettings, ...], setting("The agents. Empty: one agent, `main`.")] = ()
-
-
-class AgentToAgentSettings(Settings, frozen=True, kw_only=True):
-    """Whether sessions of different agents may reach each other."""
-
-    enabled: Annotated[bool, setting("Whether an agent's session may reach another agent's.")] = False
-    allow: Annotated[
-        Names | None,
-        setting("Patterns that both agents must match; `*` is a wildcard. Unset: all; empty: nobody."),
-    ] = None
 
 
 class ToolNameSettings(Settings, frozen=True, kw_only=True):

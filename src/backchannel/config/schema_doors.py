@@ -133,21 +133,6 @@ AdapterSettings: TypeAlias = BridgeSettings
 """The settings of a channel, told apart by `adapter`: a union of one group for each adapter."""
 
 
-class BindingMatchSettings(Settings, frozen=True, kw_only=True):
-    """Which inbound messages a binding is for; all given must match."""
-
-    channel: Annotated[str, setting("The channel's name.", min_length=1)]
-    account_id: Annotated[str | None, setting("The account on that channel.")] = None
-    chat_id: Annotated[str | None, setting("The chat.")] = None
-
-
-class BindingSettings(Settings, frozen=True, kw_only=True):
-    """Which agent answers where."""
-
-    match: Annotated[BindingMatchSettings, setting("Which inbound messages.")]
-    agent_id: Annotated[str, setting("The agent that gets them.", min_length=1)]
-
-
 class CronDeliver(Settings, frozen=True, kw_only=True):
     """Where a job's reply goes."""
 

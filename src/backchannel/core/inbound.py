@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
@@ -23,6 +23,7 @@ from backchannel.core.decisions import Decision, quote
 from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, KeyScheme, SessionKey
 from backchannel.core.send_policy import Destination
 from backchannel.core.sessions import Address
+from backchannel.core.settings import Settings, setting
 from backchannel.core.text import ANY, stored_name
 from backchannel.errors import InvalidRequest
 
@@ -70,27 +71,19 @@ def check(event: InboundEvent, *, channel: str, now_ms: int) -> InboundEvent:
     return replace(event, channel=channel, **names)
 
 
-class BindingMatch(Protocol):
-    """Which inbound messages a binding is for; all that is given must match."""
+class BindingMatchSettings(Settings, frozen=True, kw_only=True):
+    """Which inbound messages a binding is for; all given must match."""
 
-    @property
-    def channel(self) -> str: ...
-
-    @property
-    def account_id(self) -> str | None: ...
-
-    @property
-    def chat_id(self) -> str | None: ...
+    channel: Annotated[str, setting("The channel's name.", min_length=1)]
+    account_id: Annotated[str | None, setting("The account on that channel.")] = None
+    chat_id: Annotated[str | None, setting("The chat.")] = None
 
 
-class Binding(Protocol):
+class BindingSettings(Settings, frozen=True, kw_only=True):
     """Which agent answers where."""
 
-    @property
-    def match(self) -> BindingMatch: ...
-
-    @property
-    def agent_id(self) -> str: ...
+    match: Annotated[BindingMatchSettings, setting("Which inbound messages.")]
+    agent_id: Annotated[str, setting("The agent that gets them.", min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +93,7 @@ class Routing:
     scheme: KeyScheme
     identity_links: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """A person's name, and the ids it has, as `<channel>:<sender id>`."""
-    bindings: Sequence[Binding] = ()
+    bindings: Sequence[BindingSettings] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,54 +7,43 @@ can be logged and counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 from backchannel.core.decisions import Decision, quote
 from backchannel.core.keys import ChatType, KeyScheme, SessionKey, read_part
+from backchannel.core.settings import Settings, setting
 
-Action: TypeAlias = Literal["allow", "deny"]
+PolicyAction: TypeAlias = Literal["allow", "deny"]
 
 POLICY = "session.sendPolicy"
 OVERRIDE = "sendPolicy of the session"
 _HOW_TO_ALLOW = 'the session\'s own sendPolicy "allow" would let it through (sessions.patch, or /send on by its owner)'
 
 
-class Match(Protocol):
-    """What a rule is about; all that is given must match, nothing given is everything."""
+class PolicyMatchSettings(Settings, frozen=True, kw_only=True):
+    """What a rule is about; all given must match, none is everything."""
 
-    @property
-    def channel(self) -> str | None: ...
-
-    @property
-    def chat_type(self) -> ChatType | None: ...
-
-    @property
-    def key_prefix(self) -> str | None: ...
+    channel: Annotated[str | None, setting("The channel's name.")] = None
+    chat_type: Annotated[ChatType | None, setting("The kind of chat.")] = None
+    key_prefix: Annotated[str | None, setting("How the session key begins, with or without `agent:<id>:`.")] = None
 
 
-class Rule(Protocol):
-    """One rule."""
+class PolicyRuleSettings(Settings, frozen=True, kw_only=True):
+    """One rule of the send policy."""
 
-    @property
-    def match(self) -> Match: ...
-
-    @property
-    def action(self) -> Action: ...
+    match: Annotated[PolicyMatchSettings, setting("What the rule is about. Empty: everything.")] = PolicyMatchSettings()
+    action: Annotated[PolicyAction, setting("What it says.")]
 
 
-class Policy(Protocol):
-    """`session.sendPolicy`, as configured."""
+class SendPolicySettings(Settings, frozen=True, kw_only=True):
+    """What may be sent where."""
 
-    @property
-    def rules(self) -> Sequence[Rule]: ...
-
-    @property
-    def default(self) -> Action | None: ...
-
-    @property
-    def shadow(self) -> bool: ...
+    rules: Annotated[
+        tuple[PolicyRuleSettings, ...], setting("A matching deny wins over a matching allow, whatever their order.")
+    ] = ()
+    default: Annotated[PolicyAction, setting("What holds when no rule matches.")] = "allow"
+    shadow: Annotated[bool, setting("Count and log what would be blocked, and block nothing.")] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +78,7 @@ class SendDecision(Decision):
     would_deny: bool = False
 
 
-def may_send(policy: Policy, destination: Destination, override: str | None = None) -> SendDecision:
+def may_send(policy: SendPolicySettings, destination: Destination, override: str | None = None) -> SendDecision:
     """Decide whether a message may go to its destination; `override` is the session's own `sendPolicy`."""
     decision = _decide(policy, destination, override)
     if decision.allowed or not policy.shadow:
@@ -97,7 +86,7 @@ def may_send(policy: Policy, destination: Destination, override: str | None = No
     return SendDecision(True, f"{POLICY}.shadow is true; without it: {decision.reason}", decision.rule, would_deny=True)
 
 
-def _decide(policy: Policy, destination: Destination, override: str | None) -> SendDecision:
+def _decide(policy: SendPolicySettings, destination: Destination, override: str | None) -> SendDecision:
     if override is not None:
         return _by_override(override)
     matching = [(index, rule) for index, rule in enumerate(policy.rules) if is_about(rule.match, destination)]
@@ -108,7 +97,7 @@ def _decide(policy: Policy, destination: Destination, override: str | None) -> S
     return _by_default(policy)
 
 
-def is_about(match: Match, destination: Destination) -> bool:
+def is_about(match: PolicyMatchSettings, destination: Destination) -> bool:
     """Whether a rule speaks about a destination. Words and keys are compared without regard to case."""
     if match.channel is not None and _fold(match.channel) != _fold(destination.channel or ""):
         return False
@@ -132,7 +121,7 @@ def _by_override(override: str) -> SendDecision:
     return SendDecision(False, f"the session's own sendPolicy is {quote(override)} ({works})", OVERRIDE)
 
 
-def _by_rule(index: int, rule: Rule) -> SendDecision:
+def _by_rule(index: int, rule: PolicyRuleSettings) -> SendDecision:
     name = f"{POLICY}.rules[{index}]"
     told = f"{name} ({_show(rule.match)})"
     if rule.action == "allow":
@@ -140,7 +129,7 @@ def _by_rule(index: int, rule: Rule) -> SendDecision:
     return SendDecision(False, f"{told} denies; {_HOW_TO_ALLOW}", name)
 
 
-def _by_default(policy: Policy) -> SendDecision:
+def _by_default(policy: SendPolicySettings) -> SendDecision:
     name = f"{POLICY}.default"
     if policy.default == "deny":
         reason = f'no rule matches, and {name} is "deny" ("allow" would let it through); {_HOW_TO_ALLOW}'
@@ -148,6 +137,6 @@ def _by_default(policy: Policy) -> SendDecision:
     return SendDecision(True, f'no rule denies, and {name} is "allow"', name)
 
 
-def _show(match: Match) -> str:
+def _show(match: PolicyMatchSettings) -> str:
     given = {"channel": match.channel, "chatType": match.chat_type, "keyPrefix": match.key_prefix}
     return ", ".join(f"{name} {quote(value)}" for name, value in given.items() if value is not None) or "everything"

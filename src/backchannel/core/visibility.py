@@ -14,12 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, Protocol, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.decisions import Decision, quote
 from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.settings import Settings, setting
 from backchannel.core.text import matches
+
+Visibility: TypeAlias = Literal["self", "tree", "agent", "all"]
+SandboxMode: TypeAlias = Literal["off", "non-main", "all"]
+SandboxVisibility: TypeAlias = Literal["spawned", "all"]
 
 VISIBILITY = "tools.sessions.visibility"
 SANDBOX_VISIBILITY = "agents.defaults.sandbox.sessionToolsVisibility"
@@ -47,37 +52,27 @@ class Mode(StrEnum):
 _RANKS = {mode: rank for rank, mode in enumerate(Mode)}
 
 
-class Talk(Protocol):
-    """`tools.agentToAgent`: whether sessions of different agents may reach each other."""
+class AgentToAgentSettings(Settings, frozen=True, kw_only=True):
+    """Whether sessions of different agents may reach each other."""
 
-    @property
-    def enabled(self) -> bool: ...
-
-    @property
-    def allow(self) -> tuple[str, ...] | None:
-        """Patterns that both agents must match; None is all, an empty list nobody."""
-        ...
+    enabled: Annotated[bool, setting("Whether an agent's session may reach another agent's.")] = False
+    allow: Annotated[
+        tuple[str, ...] | None,
+        setting("Patterns that both agents must match; `*` is a wildcard. Unset: all; empty: nobody."),
+    ] = None
 
 
-class Sight(Protocol):
-    """What an agent's settings say about the view of its sessions."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SightSettings:
+    """What the settings of an agent say about the view of its sessions."""
 
-    @property
-    def visibility(self) -> Literal["self", "tree", "agent", "all"]: ...
-
-    @property
-    def sandbox_mode(self) -> Literal["off", "non-main", "all"]: ...
-
-    @property
-    def sandbox_visibility(self) -> Literal["spawned", "all"]: ...
+    visibility: Visibility
+    sandbox_mode: SandboxMode
+    sandbox_visibility: SandboxVisibility
 
 
-@dataclass(frozen=True, slots=True)
-class NoTalk:
-    """Agents keep to themselves: what holds where nothing else is said."""
-
-    enabled: bool = False
-    allow: tuple[str, ...] | None = None
+_APART = AgentToAgentSettings()
+"""Agents keep to themselves, where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +85,12 @@ class Viewer:
     is_sandboxed: bool = False
     is_clamped: bool = False
     """Sandboxed, with `sessionToolsVisibility: "spawned"`: it never sees more than `tree`."""
-    talk: Talk = NoTalk()
+    talk: AgentToAgentSettings = _APART
     shown: str | None = None
     """The caller's key as others may write it, where it is not the stored one."""
 
     @classmethod
-    def of(cls, caller: SessionKey, scheme: KeyScheme, sight: Sight, talk: Talk) -> Self:
+    def of(cls, caller: SessionKey, scheme: KeyScheme, sight: SightSettings, talk: AgentToAgentSettings) -> Self:
         """Join a session and its agent's settings."""
         sandboxed = is_sandboxed(caller, scheme, sight.sandbox_mode)
         in_force = scheme.in_force(caller)
@@ -144,12 +139,12 @@ class Scope:
         )
 
 
-def is_sandboxed(key: SessionKey, scheme: KeyScheme, mode: Literal["off", "non-main", "all"]) -> bool:
+def is_sandboxed(key: SessionKey, scheme: KeyScheme, mode: SandboxMode) -> bool:
     """Whether a session runs sandboxed under its agent's `sandbox.mode`."""
     return mode == "all" or (mode == "non-main" and not scheme.is_main(key))
 
 
-def may_talk(agent: str, other: str, talk: Talk) -> Decision:
+def may_talk(agent: str, other: str, talk: AgentToAgentSettings) -> Decision:
     """Decide whether sessions of one agent may reach those of another; both must match the same list."""
     if agent == other:
         return Decision(True, f"both sessions are of agent {agent}")

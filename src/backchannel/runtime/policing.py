@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from backchannel.core.keys import KeyScheme, SessionKey
-from backchannel.core.send_policy import Destination, Policy, SendDecision, may_send
+from backchannel.core.send_policy import Destination, SendDecision, SendPolicySettings, may_send
 from backchannel.core.sessions import Session
 from backchannel.errors import PolicyDenied
 
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 class SendGuard:
     """Refuses messages that the send policy denies."""
 
-    def __init__(self, policy: Policy, scheme: KeyScheme) -> None:
+    def __init__(self, policy: SendPolicySettings, scheme: KeyScheme) -> None:
         self._policy = policy
         self._scheme = scheme
         self.shadowed = 0
