@@ -25,9 +25,10 @@ from backchannel.config.schema import ConfigFile
 from backchannel.core.cutting import TEXT_LIMIT
 from backchannel.core.settings import all_fields
 from backchannel.core.shapes import describe
+from backchannel.gateway.connections import Method
 from backchannel.gateway.events import AgentEvent, ChatEvent, SessionMessage, SessionsChanged
 from backchannel.gateway.methods import METHODS
-from backchannel.gateway.protocol import EVENTS, PROTOCOL_VERSION, WITHOUT_EFFECT, Connect, Method
+from backchannel.gateway.protocol import EVENTS, PROTOCOL_VERSION, WITHOUT_EFFECT, Connect
 from backchannel.tools.base import SessionTool
 from backchannel.tools.registry import SESSION_TOOLS
 from backchannel.tools.rows import DeliveryRow, Row

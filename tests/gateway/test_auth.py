@@ -13,8 +13,8 @@ from backchannel.errors import Forbidden, InvalidRequest, SlowDown, StartupError
 from backchannel.gateway.auth import (
     MAX_WRONG_REMEMBERED,
     Access,
-    Caller,
     Doorkeeper,
+    TokenHolder,
     check_bind,
     expand_scopes,
     hash_token,
@@ -83,14 +83,14 @@ class TestScopes:
             read_scopes(["read", "root"])
 
     def test_granted_is_what_was_asked_and_the_token_has(self) -> None:
-        writer = Caller("t", frozenset([Scope.READ, Scope.WRITE]))
+        writer = TokenHolder("t", frozenset([Scope.READ, Scope.WRITE]))
         assert writer.with_scopes(["admin"]).scopes == {Scope.READ, Scope.WRITE}
         assert writer.with_scopes(["read"]).scopes == {Scope.READ}
         assert writer.with_scopes(["operator.pairing"]).scopes == frozenset()
 
     def test_nothing_asked_is_all_the_token_has(self) -> None:
-        assert Caller("t", ALL).with_scopes(None).scopes == ALL
-        assert Caller("t", ALL).with_scopes([]).scopes == ALL
+        assert TokenHolder("t", ALL).with_scopes(None).scopes == ALL
+        assert TokenHolder("t", ALL).with_scopes([]).scopes == ALL
 
 
 class TestFirstToken:

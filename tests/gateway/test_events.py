@@ -10,7 +10,7 @@ import pytest
 from backchannel.core.facts import MessageAppended, RunChanged, SessionChanged
 from backchannel.core.messages import Message, Role, encode_message, text_content
 from backchannel.core.runs import Run, RunKind, RunState
-from backchannel.gateway.events import MAX_WATCHED, Desk, lifecycle_of
+from backchannel.gateway.events import MAX_WATCHED, Subscriptions, lifecycle_of
 from backchannel.gateway.protocol import number_event
 from backchannel.runtime.events import Event, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
 from backchannel.runtime.timers import SystemClock
@@ -49,8 +49,8 @@ class Listener:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk(SystemClock())
+def desk() -> Subscriptions:
+    return Subscriptions(SystemClock())
 
 
 @pytest.fixture
@@ -72,14 +72,14 @@ EVERYTHING: list[Event] = [
 ]
 
 
-def test_who_asked_for_nothing_gets_nothing(desk: Desk, listener: Listener) -> None:
+def test_who_asked_for_nothing_gets_nothing(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, "agent:main:other")
     for event in EVERYTHING:
         desk.tell(event)
     assert listener.frames == []
 
 
-def test_a_watched_session_tells_its_runs_from_start_to_end(desk: Desk, listener: Listener) -> None:
+def test_a_watched_session_tells_its_runs_from_start_to_end(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, KEY)
     for event in EVERYTHING:
         desk.tell(event)
@@ -97,7 +97,7 @@ def test_a_watched_session_tells_its_runs_from_start_to_end(desk: Desk, listener
     assert "sessions.changed" not in listener.names
 
 
-def test_a_delta_carries_the_whole_text_and_what_is_new(desk: Desk, listener: Listener) -> None:
+def test_a_delta_carries_the_whole_text_and_what_is_new(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, KEY)
     desk.tell(ReplyGrew(run(), "one two", " two"))
     (delta,) = listener.payloads("chat")
@@ -107,7 +107,7 @@ def test_a_delta_carries_the_whole_text_and_what_is_new(desk: Desk, listener: Li
     assert listener.droppable == [True, True]
 
 
-def test_each_run_numbers_its_events(desk: Desk, listener: Listener) -> None:
+def test_each_run_numbers_its_events(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, KEY)
     for event in EVERYTHING:
         desk.tell(event)
@@ -124,7 +124,7 @@ def test_each_run_numbers_its_events(desk: Desk, listener: Listener) -> None:
         (ended(state=RunState.TIMEOUT, reply=None), "error", "error"),
     ],
 )
-def test_every_end_has_its_word(desk: Desk, listener: Listener, last: Run, state: str, phase: str) -> None:
+def test_every_end_has_its_word(desk: Subscriptions, listener: Listener, last: Run, state: str, phase: str) -> None:
     desk.watch(listener, KEY)
     desk.tell(RunChanged(last))
     (chat,), (agent,) = listener.payloads("chat"), listener.payloads("agent")
@@ -136,7 +136,9 @@ def test_every_end_has_its_word(desk: Desk, listener: Listener, last: Run, state
 
 
 @pytest.mark.parametrize("kind", [RunKind.PRIMARY, RunKind.TURN, RunKind.ANNOUNCE, RunKind.CHILD])
-def test_internal_runs_are_marked_and_send_no_chat_events(desk: Desk, listener: Listener, kind: RunKind) -> None:
+def test_internal_runs_are_marked_and_send_no_chat_events(
+    desk: Subscriptions, listener: Listener, kind: RunKind
+) -> None:
     desk.subscribe(listener)
     internal = run(kind=kind)
     told: list[Event] = [RunChanged(internal), ReplyGrew(internal, "a", "a"), RunChanged(ended(kind=kind))]
@@ -146,7 +148,7 @@ def test_internal_runs_are_marked_and_send_no_chat_events(desk: Desk, listener: 
     assert all(payload["internal"] is True for payload in listener.payloads("agent"))
 
 
-def test_whoever_started_a_run_hears_of_its_start_too(desk: Desk, listener: Listener) -> None:
+def test_whoever_started_a_run_hears_of_its_start_too(desk: Subscriptions, listener: Listener) -> None:
     desk.follow(listener, run())
     desk.tell(RunChanged(ended()))
     assert listener.names == ["agent", "agent", "chat"]
@@ -154,7 +156,7 @@ def test_whoever_started_a_run_hears_of_its_start_too(desk: Desk, listener: List
     assert len(listener.frames) == 3
 
 
-def test_whoever_watches_already_is_told_once(desk: Desk, listener: Listener) -> None:
+def test_whoever_watches_already_is_told_once(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, KEY)
     desk.subscribe(listener)
     desk.tell(RunChanged(run()))
@@ -163,7 +165,7 @@ def test_whoever_watches_already_is_told_once(desk: Desk, listener: Listener) ->
     assert listener.names == ["agent", "agent", "chat"]
 
 
-def test_a_run_that_is_retried_starts_again(desk: Desk, listener: Listener) -> None:
+def test_a_run_that_is_retried_starts_again(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, KEY)
     for changed in (run(), ended(state=RunState.ERROR), run(state=RunState.QUEUED), run(), ended()):
         desk.tell(RunChanged(changed))
@@ -171,7 +173,7 @@ def test_a_run_that_is_retried_starts_again(desk: Desk, listener: Listener) -> N
     assert phases == ["start", "error", "start", "end"]
 
 
-def test_all_sessions_and_their_changes_after_subscribing(desk: Desk, listener: Listener) -> None:
+def test_all_sessions_and_their_changes_after_subscribing(desk: Subscriptions, listener: Listener) -> None:
     desk.subscribe(listener)
     desk.tell(SessionChanged(KEY, "patch"))
     desk.tell(RunChanged(run()))
@@ -182,7 +184,7 @@ def test_all_sessions_and_their_changes_after_subscribing(desk: Desk, listener: 
     assert len(listener.frames) == 2
 
 
-def test_messages_of_a_session_after_subscribing_to_them(desk: Desk, listener: Listener) -> None:
+def test_messages_of_a_session_after_subscribing_to_them(desk: Subscriptions, listener: Listener) -> None:
     message = Message(id="m1", role=Role.USER, content=text_content("hi"), timestamp=1)
     fact = MessageAppended(KEY, "s1", 4, message, encode_message(message))
     desk.watch(listener, KEY)
@@ -203,7 +205,7 @@ def test_messages_of_a_session_after_subscribing_to_them(desk: Desk, listener: L
     assert len(listener.frames) == 1
 
 
-def test_a_connection_that_left_is_forgotten(desk: Desk, listener: Listener) -> None:
+def test_a_connection_that_left_is_forgotten(desk: Subscriptions, listener: Listener) -> None:
     desk.subscribe(listener)
     desk.watch_messages(listener, KEY)
     desk.follow(listener, run(id="r9"))
@@ -214,7 +216,7 @@ def test_a_connection_that_left_is_forgotten(desk: Desk, listener: Listener) -> 
     assert len(listener.frames) == told
 
 
-def test_the_session_watched_longest_gives_way(desk: Desk, listener: Listener) -> None:
+def test_the_session_watched_longest_gives_way(desk: Subscriptions, listener: Listener) -> None:
     for n in range(MAX_WATCHED + 1):
         desk.watch(listener, f"agent:main:cron:{n}")
     desk.tell(RunChanged(run(session_key="agent:main:cron:0")))
@@ -223,7 +225,7 @@ def test_the_session_watched_longest_gives_way(desk: Desk, listener: Listener) -
     assert len(listener.frames) == 1
 
 
-def test_a_lifecycle_event_says_when(desk: Desk) -> None:
+def test_a_lifecycle_event_says_when(desk: Subscriptions) -> None:
     assert lifecycle_of(run()) == {"phase": "start", "startedAt": 5}
     assert lifecycle_of(ended(state=RunState.ABORTED)) == {
         "phase": "end",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import websockets
 
-from backchannel.gateway.websocket import Limits
+from backchannel.gateway.connections import Limits
 
 from .client import Client
 from .conftest import MakeWorld

@@ -44,18 +44,18 @@ S = DeliveryState
 
 
 async def codes(gateway: Gateway) -> list[str]:
-    return [problem.code for problem in (await examine(gateway)).problems]
+    return [problem.code for problem in (await examine(gateway.parts)).problems]
 
 
 async def problem(gateway: Gateway, code: str) -> Problem:
-    (found,) = [problem for problem in (await examine(gateway)).problems if problem.code == code]
+    (found,) = [problem for problem in (await examine(gateway.parts)).problems if problem.code == code]
     return found
 
 
 async def test_a_gateway_on_which_nothing_is_wrong_says_ok(tmp_path: Path) -> None:
     async with running(tmp_path, ScriptedModel(replies=["hi"])) as gateway:
         await gateway.ask("main", "hello")
-        condition = await examine(gateway)
+        condition = await examine(gateway.parts)
         assert (condition.word, condition.problems) == ("ok", [])
 
 
@@ -119,7 +119,7 @@ async def test_little_room_on_the_disk_is_told_before_it_is_full(
 ) -> None:
     monkeypatch.setattr(health, "LOW_DISK_BYTES", sys.maxsize)
     async with running(tmp_path, ScriptedModel(replies=[])) as gateway:
-        condition = await examine(gateway)
+        condition = await examine(gateway.parts)
     assert condition.word == "degraded" and [found.code for found in condition.problems] == ["disk_low"]
 
 
@@ -131,7 +131,7 @@ def configured(state: Path, found: DefaultModel, *agents: dict[str, Any]) -> Con
 async def demo_problems(config: Config, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("backchannel.gateway.app.default_model", lambda env: config.default_model)
     async with Gateway(config) as gateway:
-        return [problem.message for problem in (await examine(gateway)).problems if problem.code == "demo_model"]
+        return [problem.message for problem in (await examine(gateway.parts)).problems if problem.code == "demo_model"]
 
 
 async def test_a_newcomer_may_be_answered_by_the_demo_model_and_one_who_lost_a_key_is_told(
@@ -175,7 +175,7 @@ async def test_runs_that_are_set_aside_are_told_with_the_time_of_the_next_try(tm
     async with running(tmp_path, ScriptedModel(replies=[])) as gateway:
         await until(gateway, lambda: _is_told(gateway, "runs_set_aside"))
         told = await problem(gateway, "runs_set_aside")
-        assert (await examine(gateway)).troubles.runs_set_aside == 1
+        assert (await examine(gateway.parts)).troubles.runs_set_aside == 1
     assert "1 run" in told.message and re.search(r"tried at \d\d:\d\d:\d\d UTC", told.hint)
 
 

@@ -52,7 +52,7 @@ async def test_the_description_is_for_those_who_may_read(tmp_path: Path) -> None
     async with served(tmp_path) as (gateway, at), httpx.AsyncClient(trust_env=False, base_url=at.url) as client:
         assert (await client.get("/openapi.json")).status_code == 401
         answer = await client.get("/openapi.json", headers={"Authorization": f"Bearer {OPERATOR}"})
-        assert answer.json() == json.loads(json.dumps(build_document(gateway)))
+        assert answer.json() == json.loads(json.dumps(build_document(gateway.parts)))
         assert answer.json()["openapi"] == "3.1.0"
 
 
@@ -60,7 +60,7 @@ async def test_the_description_is_for_those_who_may_read(tmp_path: Path) -> None
 async def test_it_tells_of_every_route_that_is_served_and_no_other(tmp_path: Path, config: dict[str, Any]) -> None:
     async with served(tmp_path, **config) as (gateway, at):
         described = {
-            (path, method.upper()) for path, known in build_document(gateway)["paths"].items() for method in known
+            (path, method.upper()) for path, known in build_document(gateway.parts)["paths"].items() for method in known
         }
         hidden = NOT_DESCRIBED if config else (*NOT_DESCRIBED, "/channels")  # which is served, and knows of none
         routes = [route for route in at.web.routes if route.path != "/" and not route.path.startswith(hidden)]
@@ -80,7 +80,7 @@ def _methods(route: Route) -> set[str]:
 
 async def test_every_tool_is_described_with_its_own_arguments(tmp_path: Path) -> None:
     async with served(tmp_path) as (gateway, _):
-        schemas = build_document(gateway)["components"]["schemas"]
+        schemas = build_document(gateway.parts)["components"]["schemas"]
     for tool in SESSION_TOOLS:
         call = schemas[f"Call_{tool.name}"]
         assert call["properties"]["tool"] == {"const": tool.name}
@@ -96,7 +96,7 @@ async def test_another_program_finds_nothing_that_is_not_as_described(
         monkeypatch.setattr(failures, limit, 1_000_000)
     async with served(tmp_path / "state", **EVERYTHING) as (gateway, at):
         description = tmp_path / "openapi.json"
-        description.write_text(json.dumps(build_document(gateway)))
+        description.write_text(json.dumps(build_document(gateway.parts)))
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "schemathesis.cli", "run", str(description), "--url", at.url),
             *("--max-time", str(SECONDS), "--request-timeout", "10", "--suppress-health-check", "all"),

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from backchannel.gateway.outgoing import Outgoing
 from backchannel.gateway.protocol import show_event_head
+from backchannel.gateway.websocket import Outgoing
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ async def drain(pipe: Pipe, out: Outgoing) -> None:
     pipe.reads.set()
     out.close(1000, "done")
     await out.write()
-    await out.say_goodbye()
+    await out.send_close()
 
 
 async def test_what_is_queued_is_sent_in_order_before_the_close() -> None:
@@ -74,7 +74,7 @@ async def test_when_that_is_not_enough_the_connection_is_closed() -> None:
         await writing
     assert out.done.is_set()
     pipe.reads.set()
-    await out.say_goodbye()
+    await out.send_close()
     assert [message["type"] for message in pipe.sent] == ["websocket.close"]
     assert pipe.sent[0]["code"] == 1008
 
@@ -129,8 +129,8 @@ async def test_nothing_is_queued_after_the_end() -> None:
 
 
 async def test_a_close_that_does_not_get_through_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backchannel.gateway.outgoing.GOODBYE_S", 0.01)
+    monkeypatch.setattr("backchannel.gateway.websocket.CLOSE_S", 0.01)
     out = Outgoing(Pipe().send, 1000)
     out.close(1008, "é" * 200)
     async with asyncio.timeout(5):
-        await out.say_goodbye()
+        await out.send_close()

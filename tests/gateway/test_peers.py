@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from backchannel.gateway import descriptors
-from backchannel.gateway.websocket import Limits
+from backchannel.gateway.connections import Limits
 
 from .client import OPERATOR, connected
 from .conftest import MakeWorld, World

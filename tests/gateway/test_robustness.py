@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import websockets
 
+from backchannel.gateway.connections import Limits
 from backchannel.gateway.methods import METHODS
-from backchannel.gateway.websocket import Limits
 
 from .client import OPERATOR, Client
 from .conftest import MakeWorld, World
@@ -96,7 +96,7 @@ async def test_a_client_that_does_not_read_is_closed_and_the_others_go_on(make_w
 async def test_a_subscriber_that_never_reads_is_cut_off_and_never_holds_more_than_it_may(make_world: MakeWorld) -> None:
     limit, text = 300_000, "é" * 20_000
     async with make_world(limits=Limits(buffered_bytes=limit)) as world, world.client() as client:
-        door, peers = world.at.web.door, world.at.web.peers
+        door, peers = world.at.web.connections, world.at.web.peers
         deaf = await websockets.connect(world.url, compression=None, max_queue=1, max_size=None)
         deaf.transport.pause_reading()
         try:
@@ -133,4 +133,4 @@ async def test_many_clients_come_and_go(world: World) -> None:
 
     texts = await asyncio.gather(*(visit(n) for n in range(40)))
     assert texts == [f"echo {n}" for n in range(40)]
-    assert world.at.web.door.connections <= 40
+    assert world.at.web.connections.count <= 40

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
+from backchannel.gateway.connections import Limits
 from backchannel.gateway.transport import HEAD_BYTES, LINE_BYTES
-from backchannel.gateway.websocket import Limits
 
 from .client import OPERATOR, connected
 from .conftest import MakeWorld, World

@@ -40,7 +40,7 @@ class PostedTwice:
         gateway.add_model(self.model)
 
     async def drive(self, gateway: Gateway) -> None:
-        transport = httpx.ASGITransport(Web(gateway, "the-operator-token-of-the-tests"))
+        transport = httpx.ASGITransport(Web(gateway.parts, "the-operator-token-of-the-tests"))
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as http:
             for path, body, status in (("agent", HOOK, 202), ("wake", WAKE, 200)):

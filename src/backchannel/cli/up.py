@@ -110,7 +110,7 @@ def _serve(options: Options, config: Config, log_level: str | None) -> None:
         tell = log.info if is_watched else log.warning  # a person sees them in the banner
         for warning in configured.warnings:
             tell("configuration", warning=str(warning), line=warning.line)
-        for problem in model_problems(gateway):
+        for problem in model_problems(gateway.parts):
             tell("configuration", warning=problem.message, hint=problem.hint)
         if gateway.store.found.runs:
             log.info("going on", **msgspec.structs.asdict(gateway.store.found))
@@ -171,7 +171,7 @@ def _warnings(gateway: Gateway) -> Iterator[str]:
     from backchannel.gateway.health import model_problems
 
     yield from map(str, gateway.config.warnings)
-    for problem in model_problems(gateway):
+    for problem in model_problems(gateway.parts):
         yield f"{problem.message} {problem.hint}"
 
 

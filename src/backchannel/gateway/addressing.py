@@ -3,55 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from backchannel.core.caller_keys import CallerKeys, Found, Resolved, Written
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, SessionNotFound
-
-if TYPE_CHECKING:
-    from backchannel.gateway.app import Gateway
+from backchannel.gateway.parts import GatewayParts
 
 
-def operator_keys(gateway: Gateway, agent_id: str | None = None) -> CallerKeys:
+def operator_keys(parts: GatewayParts, agent_id: str | None = None) -> CallerKeys:
     """Read keys as an operator does; bare ones belong to the agent named, else to the default agent."""
-    scheme = gateway.scheme
+    scheme = parts.scheme
     if agent_id is not None:
-        scheme = replace(scheme, default_agent=known_agent(gateway, agent_id))
+        scheme = replace(scheme, default_agent=known_agent(parts, agent_id))
     return CallerKeys(scheme, None)
 
 
-def known_agent(gateway: Gateway, text: str) -> str:
+def known_agent(parts: GatewayParts, text: str) -> str:
     """Read an agent's id.
 
     Raises:
         UnknownAgent: there is no such agent.
     """
     agent = normalise_agent_id(text)
-    check_agent(gateway, agent)
+    check_agent(parts, agent)
     return agent
 
 
-def check_agent(gateway: Gateway, agent: str) -> None:
+def check_agent(parts: GatewayParts, agent: str) -> None:
     """Refuse an agent that is not configured.
 
     Raises:
         UnknownAgent: it is not.
     """
-    gateway.agents.get(agent)
+    parts.agents.get(agent)
 
 
-async def resolve(gateway: Gateway, text: str, agent_id: str | None = None) -> Resolved:
+async def resolve(parts: GatewayParts, text: str, agent_id: str | None = None) -> Resolved:
     """Tell which session a text means; it may not exist yet.
 
     Raises:
         InvalidSessionKey, SessionIdReplaced, SessionNotFound: it names none.
         InvalidRequest: the agent named is another than the session's.
     """
-    keys = operator_keys(gateway, agent_id)
+    keys = operator_keys(parts, agent_id)
     written = keys.read(text)
-    found = await _look_up(gateway, written)
+    found = await _look_up(parts, written)
     resolved = keys.choose(written, found)
     if agent_id is not None and resolved.key.agent != keys.agent:
         raise InvalidRequest(
@@ -62,54 +59,56 @@ async def resolve(gateway: Gateway, text: str, agent_id: str | None = None) -> R
     return resolved
 
 
-async def _look_up(gateway: Gateway, written: Written) -> Found:
-    session = await gateway.store.session(str(written.key))
+async def _look_up(parts: GatewayParts, written: Written) -> Found:
+    session = await parts.store.session(str(written.key))
     if session is not None or written.session_id is None:
         return Found(key_exists=session is not None)
-    entry = await gateway.store.session_by_id(written.session_id)
+    entry = await parts.store.session_by_id(written.session_id)
     if entry is None or entry.end_reason == "deleted":
         return Found()
     return Found(id_key=SessionKey.parse(entry.key), id_is_current=entry.is_current)
 
 
-async def address_for_message(gateway: Gateway, text: str, agent_id: str | None) -> SessionKey:
+async def address_for_message(parts: GatewayParts, text: str, agent_id: str | None) -> SessionKey:
     """Tell which session a message goes to. It need not exist: the message makes it, for a configured agent.
 
     Raises:
         UnknownAgent: nobody would answer there.
     """
-    keys = operator_keys(gateway, agent_id)
+    keys = operator_keys(parts, agent_id)
     written = keys.read(text)
     # A text that can mean one session only needs no look-up, which keeps the way of a message short.
     is_plain = written.is_explicit and written.session_id is None
     if is_plain and (agent_id is None or written.key.agent == keys.agent):
         key = written.key
     else:
-        key = (await resolve(gateway, text, agent_id)).key
-    check_agent(gateway, key.agent)
+        key = (await resolve(parts, text, agent_id)).key
+    check_agent(parts, key.agent)
     return key
 
 
-async def find_session(gateway: Gateway, text: str, agent_id: str | None = None, *, archived: bool = False) -> Session:
+async def find_session(
+    parts: GatewayParts, text: str, agent_id: str | None = None, *, archived: bool = False
+) -> Session:
     """Load the session that a text means.
 
     Raises:
         SessionNotFound: there is none; an archived one counts with `archived` only.
     """
-    resolved = await resolve(gateway, text, agent_id)
-    session = await gateway.store.session(str(resolved.key))
+    resolved = await resolve(parts, text, agent_id)
+    session = await parts.store.session(str(resolved.key))
     if session is None or (session.archived_at is not None and not archived):
         raise SessionNotFound(f"no session {text[:80]!r} (sessions.list shows those there are)")
     return session
 
 
-async def find_labelled(gateway: Gateway, label: str, agent_id: str | None) -> SessionKey:
+async def find_labelled(parts: GatewayParts, label: str, agent_id: str | None) -> SessionKey:
     """Find the session that has a label.
 
     Raises:
         SessionNotFound, AmbiguousLabel
     """
-    agent = None if agent_id is None else known_agent(gateway, agent_id)
-    sessions = await gateway.store.sessions_labelled(label, agent)
-    keys = operator_keys(gateway)
+    agent = None if agent_id is None else known_agent(parts, agent_id)
+    sessions = await parts.store.sessions_labelled(label, agent)
+    keys = operator_keys(parts)
     return keys.choose_label(label, [SessionKey.parse(session.key) for session in sessions])

@@ -17,6 +17,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -40,6 +41,7 @@ from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.errors import GatewayError, InvalidRequest, Unavailable
 from backchannel.gateway.logs import calm_logs, secrets_of
+from backchannel.gateway.parts import GatewayParts
 from backchannel.runtime.runtime import Runtime
 from backchannel.runtime.timers import SystemClock
 from backchannel.storage.folder import StateFolder, database_file
@@ -48,6 +50,7 @@ from backchannel.storage.store import Store
 from backchannel.tools.base import Caller, Parts
 from backchannel.tools.commands import ChatCommands
 from backchannel.tools.registry import SessionTools, agent_tools
+from backchannel.tools.rows import Rows
 from backchannel.triggers.cron import CronJobs
 
 log = structlog.get_logger(__name__)
@@ -70,14 +73,6 @@ class RunFailed(GatewayError):
 class Gateway:
     """Agents, their sessions and everything that keeps them, in this process."""
 
-    store: Store
-    runtime: Runtime
-    parts: Parts
-    commands: ChatCommands
-    inbound: Inbound
-    keeper: ChannelKeeper
-    cron: CronJobs
-
     def __init__(self, config: Config, *, clock: Clock | None = None, faults: Faults | None = None) -> None:
         if needs_default_model(config):
             config = with_default_model(config, default_model(os.environ))
@@ -90,11 +85,11 @@ class Gateway:
         self.models.register(DemoModel())
         self.toolset = Tools(self.agents, self.scheme, config.tools.subagents.tools)
         self.channels = configured_channels(config.channels, self.clock)
-        self.last_model: str | None = None
-        """The model that agents without one had at an earlier start, if it was not the demo."""
         self.failed: asyncio.Future[BaseException] | None = None
         """Done when the database can no longer be trusted: the process must end."""
         self._faults = faults
+        self._parts: GatewayParts | None = None
+        """Made when the gateway is entered; it stays when the gateway has been left, for whoever looks back."""
         self._exits = AsyncExitStack()
 
     @classmethod
@@ -120,7 +115,7 @@ class Gateway:
         async with AsyncExitStack() as exits:
             folder = StateFolder.hold(self.config.state_dir)
             exits.callback(folder.release)
-            self.store = await Store.open(
+            store = await Store.open(
                 folder,
                 self.scheme,
                 self.clock,
@@ -129,43 +124,85 @@ class Gateway:
                 faults=self._faults,
                 writes_files=self.config.writes_transcript_files,
             )
-            exits.push_async_callback(self._close_store)
-            if needs_default_model(self.config):
-                found = self.config.default_model.ref
-                self.last_model = await self.store.remember_default_model(found, DEMO_MODEL.ref)
+            exits.push_async_callback(self._close_store, store)
             exits.push_async_callback(self.models.close)
             exits.push_async_callback(self._close_channels)
-            self.runtime = Runtime(
-                self.config, self.store, self.agents, self.models, self.toolset, self.clock, self.channels
-            )
-            exits.push_async_callback(self.runtime.close)
-            self.parts = Parts(
-                self.config,
-                self.store,
-                self.agents,
-                self.models,
-                self.scheme,
-                self.clock,
-                self.runtime.exchanges,
-            )
-            self.commands = ChatCommands(self.parts, self.runtime.guard)
-            self.inbound = Inbound(self.parts, self.runtime, self.channels, self.commands)
-            self.keeper = ChannelKeeper(self.channels, self.inbound.receive, self.clock)
-            self.cron = CronJobs(self.parts, self.channels)
-            self._add_session_tools()
-            await self.cron.sync()  # before the timers start: a job that was taken out fires no more
-            await self.runtime.start()
-            exits.push_async_callback(self.keeper.stop)
-            self.keeper.start()
+            parts = self._parts = await self._put_together(store)
+            exits.push_async_callback(parts.runtime.close)
+            self._add_session_tools(parts)
+            await parts.cron.sync()  # before the timers start: a job that was taken out fires no more
+            await parts.runtime.start()
+            exits.push_async_callback(parts.keeper.stop)
+            parts.keeper.start()
             self._exits = exits.pop_all()
         return self
+
+    async def _put_together(self, store: Store) -> GatewayParts:
+        last_model = None
+        if needs_default_model(self.config):
+            last_model = await store.remember_default_model(self.config.default_model.ref, DEMO_MODEL.ref)
+        runtime = Runtime(self.config, store, self.agents, self.models, self.toolset, self.clock, self.channels)
+        parts = Parts(
+            self.config,
+            store,
+            self.agents,
+            self.models,
+            self.scheme,
+            self.clock,
+            runtime.exchanges,
+        )
+        commands = ChatCommands(parts, runtime.guard)
+        inbound = Inbound(parts, runtime, self.channels, commands)
+        return GatewayParts(
+            **{field.name: getattr(parts, field.name) for field in fields(parts)},
+            runtime=runtime,
+            toolset=self.toolset,
+            channels=self.channels,
+            keeper=ChannelKeeper(self.channels, inbound.receive, self.clock),
+            commands=commands,
+            inbound=inbound,
+            cron=CronJobs(parts, self.channels),
+            rows=Rows(parts),
+            last_model=last_model,
+        )
 
     async def __aexit__(self, *_: object) -> None:
         await self._exits.aclose()
 
-    def _add_session_tools(self) -> None:
+    @property
+    def parts(self) -> GatewayParts:
+        """What the doors work with.
+
+        Raises:
+            Unavailable: the gateway has not been entered.
+        """
+        if self._parts is None:
+            raise Unavailable("the gateway is not running: enter it first, with `async with gateway`")
+        return self._parts
+
+    @property
+    def store(self) -> Store:
+        return self.parts.store
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.parts.runtime
+
+    @property
+    def inbound(self) -> Inbound:
+        return self.parts.inbound
+
+    @property
+    def commands(self) -> ChatCommands:
+        return self.parts.commands
+
+    @property
+    def cron(self) -> CronJobs:
+        return self.parts.cron
+
+    def _add_session_tools(self, parts: Parts) -> None:
         known = {tool.name for tool in self.toolset.all()}
-        for tool in agent_tools(self.parts):
+        for tool in agent_tools(parts):
             if tool.name not in known:  # a gateway may be entered again, and a program may bring its own
                 self.toolset.register(tool)
 
@@ -174,11 +211,11 @@ class Gateway:
         if self.failed is not None and not self.failed.done():
             self.failed.set_result(cause)
 
-    async def _close_store(self) -> None:
+    async def _close_store(self, store: Store) -> None:
         if self.failed is not None and self.failed.done():
-            await self.store.abandon()
+            await store.abandon()
         else:
-            await self.store.close()
+            await store.close()
 
     async def _close_channels(self) -> None:
         for channel in self.channels.values():
@@ -203,8 +240,8 @@ class Gateway:
 
     def add_agent(self, name: str, function: AgentFunction) -> None:
         self.agents.register(name, function)
-        if hasattr(self, "runtime"):
-            self.runtime.agent_added(name)
+        if self._parts is not None:
+            self._parts.runtime.agent_added(name)
 
     def tool(
         self,
@@ -238,8 +275,8 @@ class Gateway:
     def add_channel(self, channel: Channel) -> None:
         """Register a channel of your own under its name: what goes there is sent through it, and it may hand in."""
         self.channels.add(channel)
-        if hasattr(self, "runtime"):
-            self.keeper.add(channel)
+        if self._parts is not None:
+            self._parts.keeper.add(channel)
 
     def tools(self, caller: str | None = None) -> SessionTools:
         """Give the session tools as plain async methods, called on behalf of a session, or of the operator.
@@ -247,7 +284,6 @@ class Gateway:
         Raises:
             InvalidSessionKey, UnknownAgent
         """
-        self._check_entered()
         return SessionTools(self.parts, Caller(None if caller is None else self.key(caller)))
 
     async def ask(self, session: str, text: str, *, timeout_s: float = 600, run_id: str | None = None) -> str:
@@ -264,7 +300,7 @@ class Gateway:
 
     async def submit(self, session: str, text: str, *, run_id: str | None = None) -> Run:
         """Send a message to a session; it is durable when this returns."""
-        self._check_entered()
+        runtime = self.runtime
         if not text:
             raise InvalidRequest("the message is empty: pass some text")
         key = self.key(session)
@@ -275,11 +311,7 @@ class Gateway:
             id=run_id,
             digest=f"python {key} {text}",
         )
-        return (await self.runtime.submit(request)).run
-
-    def _check_entered(self) -> None:
-        if not hasattr(self, "runtime"):
-            raise Unavailable("the gateway is not running: enter it first, with `async with gateway`")
+        return (await runtime.submit(request)).run
 
     def key(self, written: str) -> SessionKey:
         """Read a session key as the operator writes it: `main`, a bare key of the default agent, or a full one.

@@ -44,7 +44,7 @@ _ORDER = (Scope.READ, Scope.WRITE, Scope.ADMIN)
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class TokenHolder:
     """On whose behalf a request is made: the operator, the one session of an agent's token, or a node."""
 
     token_id: str
@@ -63,15 +63,15 @@ class Caller:
             return "node"
         return "agent" if self.is_agent else "operator"
 
-    def as_node(self, key: SessionKey) -> Caller:
+    def as_node(self, key: SessionKey) -> TokenHolder:
         """Make it a node, which has nothing but its own sessions."""
-        return Caller(self.token_id, frozenset(), node=key)
+        return TokenHolder(self.token_id, frozenset(), node=key)
 
-    def with_scopes(self, asked: Iterable[str] | None) -> Caller:
+    def with_scopes(self, asked: Iterable[str] | None) -> TokenHolder:
         """Keep what was asked for and the token has; nothing asked means all it has."""
         if not asked:
             return self
-        return Caller(self.token_id, self.scopes & expand_scopes(asked), self.session_key)
+        return TokenHolder(self.token_id, self.scopes & expand_scopes(asked), self.session_key)
 
     @property
     def shown_scopes(self) -> list[str]:
@@ -152,7 +152,7 @@ class Tokens(Protocol):
 class OtherTokens(Protocol):
     """Reads tokens that are not the gateway's own."""
 
-    async def find(self, token: str) -> Caller | None: ...
+    async def find(self, token: str) -> TokenHolder | None: ...
 
 
 class Access:
@@ -169,7 +169,7 @@ class Access:
         A token is random, so what is wrong stays wrong: none that is made later has the same hash.
         """
 
-    async def admit(self, request: HTTPConnection) -> Caller:
+    async def admit(self, request: HTTPConnection) -> TokenHolder:
         """Tell who makes a request, by its `Authorization` header; its connection is no stranger's any more.
 
         Raises:
@@ -179,7 +179,7 @@ class Access:
         let_in(request.scope)
         return caller
 
-    async def login(self, token: str | None, address: str) -> Caller:
+    async def login(self, token: str | None, address: str) -> TokenHolder:
         """Tell who comes with this token.
 
         Raises:
@@ -197,9 +197,9 @@ class Access:
             raise Unauthorized("the token is not valid here (mistyped, revoked, or one of another gateway)")
         return caller
 
-    async def _find(self, digest: str) -> Caller | None:
+    async def _find(self, digest: str) -> TokenHolder | None:
         if hmac.compare_digest(digest, self._operator_hash):
-            return Caller(OPERATOR_TOKEN_ID, frozenset(_ORDER))
+            return TokenHolder(OPERATOR_TOKEN_ID, frozenset(_ORDER))
         if digest in self._wrong:
             return None
         # Looking up by hash leaks no timing: what an attacker could learn of is the hash of a guess.
@@ -208,7 +208,7 @@ class Access:
             self._remember_wrong(digest)
             return None
         scopes = frozenset[Scope]() if row.session_key else expand_scopes(row.scopes)
-        return Caller(row.id, scopes, row.session_key)
+        return TokenHolder(row.id, scopes, row.session_key)
 
     def _remember_wrong(self, digest: str) -> None:
         self._wrong[digest] = None

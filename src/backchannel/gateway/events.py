@@ -1,7 +1,7 @@
-"""What happens, told to the connections that want it.
+"""Events: what happens, sent to the connections that want it.
 
-The runtime's hub tells committed facts and live progress; the `Desk` turns each into wire events and hands them to the
-subscribers that asked for them. Who gets what:
+The runtime's hub publishes committed facts and live progress; `Subscriptions` turns each into wire events and sends
+them to the subscribers that asked for them. Who gets what:
 
 - `chat` and `agent`: whoever started the run, watches its session, or subscribed to all sessions;
 - `chat` alone: a node, of its own sessions;
@@ -111,11 +111,11 @@ class _Stream:
         return self.seq
 
 
-class Desk:
+class Subscriptions:
     """Knows which subscriber wants which events, and hands them out."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.show_key: Callable[[str], str] = str
+    def __init__(self, clock: Clock, show_key: Callable[[str], str] = str) -> None:
+        self._show_key = show_key
         """How operators see a stored key."""
         self._clock = clock
         self._everything: dict[Subscriber, None] = {}
@@ -255,7 +255,7 @@ class Desk:
         if not audience:
             return
         payload = SessionMessage(
-            session_key=self.show_key(event.key),
+            session_key=self._show_key(event.key),
             session_id=event.session_id,
             message_id=event.message.id,
             message_seq=event.seq,
@@ -266,7 +266,7 @@ class Desk:
     def _tell_delivery(self, delivery: Delivery) -> None:
         audience = self._everything.keys() | self._by_session.of(delivery.session_key)
         if audience:
-            self._hand_out(audience, show_event_head("delivery", show_delivery(delivery, self.show_key)))
+            self._hand_out(audience, show_event_head("delivery", show_delivery(delivery, self._show_key)))
         if delivery.channel == WEBCHAT.channel and delivery.state is DeliveryState.SENT:
             self._hand_out(audience | self._by_chat.of(delivery.session_key), self._posted(delivery))
 
@@ -277,12 +277,12 @@ class Desk:
 
     def _said(self, id: str, key: str, text: str, at: int) -> str:
         message = ShownMessage(role=Role.ASSISTANT, content=text_content(text), timestamp=at)
-        payload = ChatEvent(run_id=id, session_key=self.show_key(key), seq=1, state="final", message=message)
+        payload = ChatEvent(run_id=id, session_key=self._show_key(key), seq=1, state="final", message=message)
         return show_event_head("chat", payload)
 
     def _tell_session(self, event: SessionChanged) -> None:
         if self._everything:
-            key = self.show_key(event.key)
+            key = self._show_key(event.key)
             payload = SessionsChanged(session_key=key, reason=event.reason, ts=self._clock.now_ms())
             self._hand_out(self._everything.keys(), show_event_head("sessions.changed", payload))
 
@@ -292,7 +292,7 @@ class Desk:
     def _agent(self, run: Run, stream: _Stream, name: str, data: dict[str, Any]) -> str:
         payload = AgentEvent(
             run_id=run.id,
-            session_key=self.show_key(run.session_key),
+            session_key=self._show_key(run.session_key),
             seq=stream.next(),
             stream=name,
             ts=self._clock.now_ms(),
@@ -302,7 +302,7 @@ class Desk:
         return show_event_head("agent", payload)
 
     def _chat(self, run: Run, stream: _Stream, **shown: Any) -> str:
-        key = self.show_key(run.session_key)
+        key = self._show_key(run.session_key)
         return show_event_head("chat", ChatEvent(run_id=run.id, session_key=key, seq=stream.next(), **shown))
 
     def _chat_end(self, run: Run, stream: _Stream) -> str:

@@ -12,16 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from backchannel.config.defaults import needs_default_model
 from backchannel.config.schema import DEMO_MODEL
 from backchannel.core.shapes import Answer
 from backchannel.errors import Unavailable, UnknownModel
+from backchannel.gateway.parts import GatewayParts
 from backchannel.storage.transactions.troubles import Troubles
-
-if TYPE_CHECKING:
-    from backchannel.gateway.app import Gateway
 
 RECENT_MS = 24 * 3_600_000
 """How long a failed run counts."""
@@ -44,7 +41,7 @@ class Problem(Answer, frozen=True, kw_only=True):
 class Seen:
     """What the checks look at, read once."""
 
-    gateway: Gateway
+    parts: GatewayParts
     troubles: Troubles
     awaited: dict[str, int]
     """How many runs wait for each function agent that no program has brought."""
@@ -69,18 +66,18 @@ class Condition:
         return DEGRADED if self.problems else OK
 
 
-async def examine(gateway: Gateway) -> Condition:
+async def examine(parts: GatewayParts) -> Condition:
     """Find out what is wrong."""
     refusal = None
     try:
-        await gateway.store.check_writable()
+        await parts.store.check_writable()
     except Unavailable as refused:
         refusal = refused.message
     seen = Seen(
-        gateway=gateway,
-        troubles=await gateway.store.troubles(gateway.clock.now_ms() - RECENT_MS),
-        awaited=await gateway.store.runs_waiting_for_functions(gateway.agents.functions()),
-        free_bytes=await asyncio.to_thread(_free_bytes, gateway.config.state_dir),
+        parts=parts,
+        troubles=await parts.store.troubles(parts.clock.now_ms() - RECENT_MS),
+        awaited=await parts.store.runs_waiting_for_functions(parts.agents.functions()),
+        free_bytes=await asyncio.to_thread(_free_bytes, parts.config.state_dir),
         refusal=refusal,
     )
     return Condition(seen.troubles, [problem for check in CHECKS for problem in check(seen)], refusal, seen.free_bytes)
@@ -98,61 +95,61 @@ def _storage(seen: Seen) -> Iterator[Problem]:
 
 def _disk(seen: Seen) -> Iterator[Problem]:
     if seen.free_bytes < LOW_DISK_BYTES:
-        message = f"{seen.free_bytes // 1_048_576} MiB are left on the disk of {seen.gateway.config.state_dir}."
+        message = f"{seen.free_bytes // 1_048_576} MiB are left on the disk of {seen.parts.config.state_dir}."
         yield Problem(code="disk_low", message=message, hint="Free some space before it is full.")
 
 
 def _models(seen: Seen) -> Iterator[Problem]:
-    yield from model_problems(seen.gateway)
+    yield from model_problems(seen.parts)
 
 
-def model_problems(gateway: Gateway) -> Iterator[Problem]:
+def model_problems(parts: GatewayParts) -> Iterator[Problem]:
     """Find the models that cannot be asked, and the demo model where it is hardly meant."""
     users: dict[str, list[str]] = {}
-    for user, ref in _named_models(gateway):
+    for user, ref in _named_models(parts):
         users.setdefault(ref, []).append(user)
     for ref, names in users.items():
         try:
-            gateway.models.check(ref)
+            parts.models.check(ref)
         except UnknownModel as unusable:
             message = f"{unusable.message}; it is the model of {', '.join(dict.fromkeys(names))}."
             hint = "Runs fail until the model can be asked; restart the gateway with the key, or name another model."
             yield Problem(code="model_unusable", message=message, hint=hint)
-    if (reason := _why_demo_is_wrong(gateway)) is not None:
+    if (reason := _why_demo_is_wrong(parts)) is not None:
         hint = f"Set the key, or name the model; agents.defaults.model: {DEMO_MODEL.ref!r} says that the demo is meant."
         yield Problem(code="demo_model", message=reason, hint=hint)
 
 
-def _named_models(gateway: Gateway) -> Iterator[tuple[str, str]]:
-    agents = gateway.agents
+def _named_models(parts: GatewayParts) -> Iterator[tuple[str, str]]:
+    agents = parts.agents
     for settings in (agents.get(id) for id in agents.ids() if not agents.is_function(id)):
         yield settings.id, settings.model
         yield settings.id, settings.subagent_model
-    for job in gateway.config.cron.jobs:
+    for job in parts.config.cron.jobs:
         if job.model is not None:
             yield f"cron:{job.id}", job.model
 
 
-def _why_demo_is_wrong(gateway: Gateway) -> str | None:
+def _why_demo_is_wrong(parts: GatewayParts) -> str | None:
     """Say why it is hardly meant that the demo model answers; None if it does not, or nothing speaks against it.
 
     Without any model or key a newcomer is served by it. One who had a model before, or names one for other agents, has
     lost a key.
     """
-    config = gateway.config
+    config = parts.config
     if not needs_default_model(config) or config.default_model.ref != DEMO_MODEL.ref:
         return None
     listed = config.agents.list
-    unnamed = [agent.id for agent in listed if agent.model is None and not gateway.agents.is_function(agent.id)]
+    unnamed = [agent.id for agent in listed if agent.model is None and not parts.agents.is_function(agent.id)]
     others = [agent.model for agent in listed if agent.model not in (None, DEMO_MODEL.ref)]
-    if not unnamed or not (others or gateway.last_model):
+    if not unnamed or not (others or parts.last_model):
         return None
-    told = f"at an earlier start it was {gateway.last_model}" if gateway.last_model else f"others have {others[0]}"
+    told = f"at an earlier start it was {parts.last_model}" if parts.last_model else f"others have {others[0]}"
     return f"The demo model answers for {', '.join(unnamed)}, and {told}: {config.default_model.why}."
 
 
 def _loop(seen: Seen) -> Iterator[Problem]:
-    stall = seen.gateway.runtime.watchdog.long_stall
+    stall = seen.parts.runtime.watchdog.long_stall
     if stall is not None and (ago_s := asyncio.get_running_loop().time() - stall[0]) < RECENT_STALL_S:
         message = f"Nobody was answered for {stall[1]:.1f} s, {ago_s / 60:.0f} minutes ago."
         hint = (
@@ -162,19 +159,19 @@ def _loop(seen: Seen) -> Iterator[Problem]:
 
 
 def _clock(seen: Seen) -> Iterator[Problem]:
-    set_back_at = seen.gateway.runtime.clock_set_back_at
-    if set_back_at is not None and seen.gateway.clock.monotonic() - set_back_at < RECENT_CLOCK_S:
+    set_back_at = seen.parts.runtime.clock_set_back_at
+    if set_back_at is not None and seen.parts.clock.monotonic() - set_back_at < RECENT_CLOCK_S:
         hint = "Timers and retries keep their pace; see to it that one program alone sets this machine's clock."
         yield Problem(code="clock_set_back", message="The clock was set back in the last hour.", hint=hint)
 
 
 def _channels(seen: Seen) -> Iterator[Problem]:
-    unsent = seen.gateway.runtime.journal.channels_down
+    unsent = seen.parts.runtime.journal.channels_down
     for channel, error in unsent.items():
         message = f"Nothing gets through to the channel {channel}: {error}."
         hint = "What is to be sent there waits and is tried again; look after the channel's other end."
         yield Problem(code="channel_down", message=message, hint=hint)
-    for channel, error in seen.gateway.keeper.down().items():
+    for channel, error in seen.parts.keeper.down().items():
         if channel not in unsent:
             message = f"Nothing comes in from the channel {channel}: {error}."
             hint = "It is started again by itself; look after the channel's other end, and at the log."

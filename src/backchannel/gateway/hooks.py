@@ -21,7 +21,7 @@ from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, StartupError, Unauthorized
 from backchannel.gateway.addressing import check_agent, operator_keys
-from backchannel.gateway.auth import Caller, hash_token, read_bearer
+from backchannel.gateway.auth import hash_token, read_bearer
 from backchannel.gateway.failures import Failures
 from backchannel.gateway.messages import (
     ONE_LINE,
@@ -35,23 +35,22 @@ from backchannel.gateway.messages import (
     read_thinking,
 )
 from backchannel.gateway.methods.runs import MAX_RUN_S
+from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import let_in
 from backchannel.gateway.proxies import address_of
 from backchannel.storage.tx import Check
 from backchannel.tools.base import hash_request
-from backchannel.tools.rows import Rows
 from backchannel.triggers import hooks
 
 if TYPE_CHECKING:
     from backchannel.core.contracts import Clock
-    from backchannel.gateway.app import Gateway
 
 P = TypeVar("P", bound=Params)
 
 HOOKS_AT = "/hooks/"
 AGENT, WAKE = f"{HOOKS_AT}agent", f"{HOOKS_AT}wake"
 
-_CALLER = Caller("hooks", frozenset())
+_TOKEN_ID = "hooks"
 _IN_A_QUERY = ("token", "access_token")
 _WHERE_IT_GOES = "it goes in the header `Authorization: Bearer <hooks.token>`"
 
@@ -99,15 +98,14 @@ class HookDoor:
         StartupError: the hook token is the operator's.
     """
 
-    def __init__(self, gateway: Gateway, operator_token: str) -> None:
-        self._gateway = gateway
-        self._settings = gateway.config.hooks
-        self._rows = Rows(gateway.parts)
+    def __init__(self, parts: GatewayParts, operator_token: str) -> None:
+        self._parts = parts
+        self._settings = parts.config.hooks
         self._guard: HookGuard | None = None
         if self._settings.enabled and self._settings.token is not None:
             if hmac.compare_digest(hash_token(self._settings.token), hash_token(operator_token)):
                 raise StartupError("hooks.token must differ from the operator's token (choose another for the hooks)")
-            self._guard = HookGuard(self._settings.token, gateway.clock)
+            self._guard = HookGuard(self._settings.token, parts.clock)
 
     def routes(self) -> list[Route]:
         if self._guard is None:
@@ -125,24 +123,24 @@ class HookDoor:
             label=params.name,
             kind=RunKind.HOOK,
             id=_scoped(params.idempotency_key),
-            digest=digest_of(_CALLER, AGENT, place, params),
+            digest=digest_of(_TOKEN_ID, AGENT, place, params),
             deliver=params.deliver,
             reply_to=self._reply_to(params),
-            model=read_model(self._gateway, params.model),
+            model=read_model(self._parts, params.model),
             thinking=read_thinking(params.thinking),
             timeout_s=params.timeout_seconds,
         )
-        run = (await self._gateway.runtime.submit(posted, self._check(params))).run
-        return _show(202, HookAccepted(ok=True, run_id=run.id, session_key=self._rows.key(run.session_key)))
+        run = (await self._parts.runtime.submit(posted, self._check(params))).run
+        return _show(202, HookAccepted(ok=True, run_id=run.id, session_key=self._parts.rows.key(run.session_key)))
 
     async def _wake(self, request: Request) -> Response:
         params = await self._read(request, HookWakeParams)
         read_content(params.text, "text")
-        key = self._gateway.scheme.main(self._gateway.scheme.default_agent)
-        note = hooks.wake_note(params.text, self._gateway.clock.now_ms())
-        digest = hash_request(_CALLER.token_id, WAKE, str(key), params.text)
-        message_id = await self._gateway.store.add_note(key, note, _scoped(params.idempotency_key), digest)
-        return _show(200, HookNoted(ok=True, message_id=message_id, session_key=self._rows.key(str(key))))
+        key = self._parts.scheme.main(self._parts.scheme.default_agent)
+        note = hooks.wake_note(params.text, self._parts.clock.now_ms())
+        digest = hash_request(_TOKEN_ID, WAKE, str(key), params.text)
+        message_id = await self._parts.store.add_note(key, note, _scoped(params.idempotency_key), digest)
+        return _show(200, HookNoted(ok=True, message_id=message_id, session_key=self._parts.rows.key(str(key))))
 
     async def _read(self, request: Request, params: type[P]) -> P:
         assert self._guard is not None, "without a guard there are no routes"
@@ -150,7 +148,7 @@ class HookDoor:
         return read_posted(request.url.path, await request.body(), params)
 
     def _key(self, params: HookAgentParams) -> SessionKey:
-        keys = operator_keys(self._gateway, params.agent_id)
+        keys = operator_keys(self._parts, params.agent_id)
         if params.session_key is None:
             return hooks.new_key(keys.agent)
         key = hooks.read_key(keys, params.session_key, self._settings.allow_session_keys)
@@ -159,11 +157,11 @@ class HookDoor:
                 f"agentId is {keys.agent!r}, but the session is one of {key.agent!r} (leave agentId out)",
                 param="agentId",
             )
-        check_agent(self._gateway, key.agent)
+        check_agent(self._parts, key.agent)
         return key
 
     def _reply_to(self, params: HookAgentParams) -> Address | None:
-        address = read_reply_to(self._gateway, params)
+        address = read_reply_to(self._parts, params)
         if address is None:
             return None
         if not params.deliver:

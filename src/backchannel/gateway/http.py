@@ -1,16 +1,16 @@
 """The web application: WebSocket connections at `/ws` and `/`, and the few pages beside them.
 
 Every request passes the same checks first: `Host` and `Origin`, and the size of its body. Connections go straight to
-the `Door`, past the router, because each of their messages would pay for it.
+the `serve_connection`, past the router, because each of their messages would pay for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import structlog
@@ -31,41 +31,37 @@ from backchannel.errors import (
     NotFound,
     PayloadTooLarge,
     ScopeMissing,
-    SlowDown,
     Unavailable,
 )
 from backchannel.gateway import descriptors, protocol
 from backchannel.gateway.auth import Access, Doorkeeper, hash_token
-from backchannel.gateway.call import OpenWaits
 from backchannel.gateway.callers import InvokeParams, invoke_as
-from backchannel.gateway.events import Desk
+from backchannel.gateway.connections import Connections, Limits, OpenWaits
+from backchannel.gateway.errors import show_error
+from backchannel.gateway.events import Subscriptions
 from backchannel.gateway.failures import Failures
 from backchannel.gateway.hooks import HOOKS_AT, HookDoor
-from backchannel.gateway.mcp_door import MCP_AT, McpDoor, show_refusal
+from backchannel.gateway.mcp_door import McpDoor
 from backchannel.gateway.messages import read_posted
 from backchannel.gateway.metrics import CONTENT_TYPE, Metrics
 from backchannel.gateway.oauth import Resource, issuer_of
-from backchannel.gateway.openai.door import OPENAI_AT, OpenAiDoor
-from backchannel.gateway.openai.errors import show_openai_error
+from backchannel.gateway.openai.door import OpenAiDoor
 from backchannel.gateway.openapi import build_document
+from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import Peers, let_in, peer_of
 from backchannel.gateway.proxies import LOCAL, Proxies, address_of
-from backchannel.gateway.websocket import Door, Limits
-
-if TYPE_CHECKING:
-    from backchannel.gateway.app import Gateway
+from backchannel.gateway.websocket import serve_connection
 
 log = structlog.get_logger(__name__)
 
 _CONNECTIONS_AT = ("/", "/ws")
-_NONE: Mapping[str, str] = {}
 
 
 class Web:
     """The gateway as an ASGI application."""
 
-    def __init__(self, gateway: Gateway, operator_token: str, limits: Limits | None = None) -> None:
-        settings = gateway.config.gateway
+    def __init__(self, parts: GatewayParts, operator_token: str, limits: Limits | None = None) -> None:
+        settings = parts.config.gateway
         self.limits = limits or Limits(
             frame_bytes=settings.limits.frame_bytes,
             first_frame_bytes=settings.limits.pre_auth_frame_bytes,
@@ -74,17 +70,16 @@ class Web:
         )
         self.limits, most = _within_descriptors(self.limits, descriptors.limit())
         self.peers = Peers(strangers=self.limits.strangers, most=most)
-        self.access = Access(gateway.store, operator_token, gateway.clock, issuer_of(settings, gateway.clock))
+        self.access = Access(parts.store, operator_token, parts.clock, issuer_of(settings, parts.clock))
         self._resource = Resource(settings)
-        self.desk = Desk(gateway.clock)
-        self.door = Door(gateway, self.access, self.desk, self.limits)
-        self.desk.show_key = self.door.rows.key
-        self.metrics = Metrics(self.door)
-        self._gateway = gateway
-        self._hooks = HookDoor(gateway, operator_token)
-        self._mcp = McpDoor(gateway, self.access)
+        self.subscriptions = Subscriptions(parts.clock, parts.rows.key)
+        self.connections = Connections(parts, self.access, self.subscriptions, self.limits)
+        self.metrics = Metrics(self.connections)
+        self._parts = parts
+        self._hooks = HookDoor(parts, operator_token)
+        self._mcp = McpDoor(parts, self.access)
         self._waits = OpenWaits()
-        self._forgeries = Failures(gateway.clock, "signature")
+        self._forgeries = Failures(parts.clock, "signature")
         self._keeper = Doorkeeper(settings)
         self._proxies = Proxies(settings.trusted_proxies)
         self.routes = self._routes()
@@ -123,8 +118,7 @@ class Web:
         except GatewayError as refused:
             path = scope["path"]
             log.debug("a request was refused", path=path[:80], reason=refused.code)
-            shown = show_refusal(refused) if path == MCP_AT else show_error(refused, path)
-            await shown(scope, receive, send)
+            await show_error(refused, path)(scope, receive, send)
         except (ClientDisconnect, ClientDisconnected):
             log.debug("a client went away in the middle", path=scope["path"][:80])  # nobody to tell, nothing done
         except Exception:  # the edge of a request, which keeps the server going
@@ -146,7 +140,7 @@ class Web:
         """Close all connections and end the requests that wait, before the server stops."""
         self._mcp.close()
         self._waits.end()
-        await self.door.close(reason)
+        await self.connections.close(reason)
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Hand out events and ticks for as long as the context is open."""
@@ -154,8 +148,8 @@ class Web:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        stops = [self.desk.listen_to(self._gateway.runtime.hub), self.metrics.listen_to(self._gateway.runtime.hub)]
-        ticks = asyncio.create_task(self.door.tick())
+        stops = [self.subscriptions.listen_to(self._parts.runtime.hub), self.metrics.listen_to(self._parts.runtime.hub)]
+        ticks = asyncio.create_task(self.connections.tick())
         try:
             yield
         finally:
@@ -168,15 +162,15 @@ class Web:
     async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in _CONNECTIONS_AT:
             raise NotFound("no connection is served here (connect to /ws)")
-        self.door.check_open()
+        self.connections.check_open()
         if (await receive())["type"] != "websocket.connect":
             return
         await send({"type": "websocket.accept"})
         client = scope.get("client")
-        await self.door.serve(client[0] if client else LOCAL, receive, send, peer_of(scope))
+        await serve_connection(self.connections, client[0] if client else LOCAL, receive, send, peer_of(scope))
 
     def _routes(self) -> list[Route]:
-        is_open = self._gateway.config.gateway.http.chat_completions
+        is_open = self._parts.config.gateway.http.chat_completions
         return [
             Route("/", self._page),
             Route("/healthz", self._healthz),
@@ -188,7 +182,7 @@ class Web:
             *self._resource.routes(),
             *self._hooks.routes(),
             *self._mcp.routes(),
-            *(OpenAiDoor(self._gateway, self.access, self._waits).routes() if is_open else ()),
+            *(OpenAiDoor(self._parts, self.access, self._waits).routes() if is_open else ()),
         ]
 
     async def _page(self, request: Request) -> Response:
@@ -199,7 +193,7 @@ class Web:
 
     async def _readyz(self, request: Request) -> Response:
         try:
-            await self._gateway.store.check_writable()
+            await self._parts.store.check_writable()
         except Unavailable as error:
             shown: dict[str, Any] = {"ok": False}
             if await self._is_reader(request):
@@ -213,19 +207,19 @@ class Web:
 
     async def _openapi(self, request: Request) -> Response:
         await self.check_reader(request)
-        return Response(msgspec.json.encode(build_document(self._gateway)), media_type="application/json")
+        return Response(msgspec.json.encode(build_document(self._parts)), media_type="application/json")
 
     async def _invoke(self, request: Request) -> Response:
         holder = await self.access.admit(request)
         params = read_posted("/tools/invoke", await request.body(), InvokeParams)
-        result = await self._waits.until(invoke_as(self._gateway, holder, params))
+        result = await self._waits.until(invoke_as(self._parts, holder, params))
         return Response(msgspec.json.encode({"ok": True, "result": result}), media_type="application/json")
 
     async def _inbound(self, request: Request) -> Response:
         """Hand over what is posted to a channel, which checks itself who posts it: it needs no token."""
         name, body = request.path_params["name"], await request.body()
         try:
-            answer = await self._gateway.inbound.post(name, body, request.headers)
+            answer = await self._parts.inbound.post(name, body, request.headers)
         except BadSignature as forged:
             self._forgeries.add(address_of(request), hash_token(forged.signature))
             raise
@@ -267,21 +261,6 @@ def _within_descriptors(limits: Limits, of_process: int) -> tuple[Limits, int]:
     return replace(limits, strangers=strangers, connections=connections), most
 
 
-def show_error(
-    error: GatewayError, path: str = "", status: int | None = None, more: Mapping[str, str] = _NONE
-) -> Response:
-    """Show an error as an HTTP answer, in the form that the clients of the path read."""
-    headers = dict(more)
-    if error.http_status == 401 and not isinstance(error, BadSignature):
-        headers["WWW-Authenticate"] = "Bearer"
-    if isinstance(error, SlowDown):
-        headers["Retry-After"] = str(-(-int(error.details.get("retryAfterMs", 1000)) // 1000))
-    status = status or error.http_status
-    if path.startswith(OPENAI_AT):
-        return show_openai_error(error, status, headers)
-    return JSONResponse({"ok": False, "error": error.wire()}, status_code=status, headers=headers)
-
-
 async def _show_error(request: Request, error: Exception) -> Response:
     known = error if isinstance(error, GatewayError) else GatewayError("something went wrong")
     return show_error(known, request.url.path)
@@ -291,7 +270,7 @@ async def _show_http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     found = NotFound("nothing is served here") if status == 404 else InvalidRequest("this method is not served here")
     headers = error.headers if isinstance(error, HTTPException) else None  # such as Allow
-    return show_error(found, request.url.path, status, headers or _NONE)
+    return show_error(found, request.url.path, status, headers or {})
 
 
 async def _show_failure(request: Request, error: Exception) -> Response:

@@ -14,36 +14,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from backchannel.core.shapes import plain
 from backchannel.errors import GatewayError, InvalidRequest
-from backchannel.gateway.auth import Access
-from backchannel.gateway.auth import Caller as TokenHolder
+from backchannel.gateway.auth import Access, TokenHolder
 from backchannel.gateway.callers import InvokeParams, caller_of, has_tool, invoke_as
+from backchannel.gateway.errors import MCP_AT, show_error
 from backchannel.gateway.messages import read_idempotency_key
 from backchannel.gateway.openai.door import SESSION_HEADER
+from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import Scope as TokenScope
 from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.registry import SESSION_TOOLS, find_tool
 
 if TYPE_CHECKING:
-    from backchannel.gateway.app import Gateway
     from backchannel.gateway.mcp_http import McpHttp
 
-MCP_AT = "/mcp"
-
-_INVALID_REQUEST = -32600
 _RESUMABLE = frozenset(tool.name for tool in SESSION_TOOLS if tool.scope == "write")
 
 
 class McpDoor:
     """Serves the route."""
 
-    def __init__(self, gateway: Gateway, access: Access) -> None:
-        self._gateway = gateway
+    def __init__(self, parts: GatewayParts, access: Access) -> None:
+        self._parts = parts
         self._access = access
         self._http: McpHttp | None = None
 
@@ -60,7 +57,7 @@ class McpDoor:
         try:
             await self._serve(request, send)
         except GatewayError as error:
-            await show_refusal(error)(scope, receive, send)
+            await show_error(error, MCP_AT)(scope, receive, send)
 
     async def _serve(self, request: Request, send: Send) -> None:
         toolbox = await self._toolbox(request)
@@ -78,7 +75,7 @@ class McpDoor:
         """Find out who calls, the same way as for `/tools/invoke`."""
         holder = await self._access.admit(request)
         session = request.headers.get(SESSION_HEADER)
-        return CallerTools(self._gateway, holder, await caller_of(self._gateway, holder, session))
+        return CallerTools(self._parts, holder, await caller_of(self._parts, holder, session))
 
     async def _load(self) -> McpHttp:
         """Import what speaks MCP, once, in a thread: it takes most of a second, and the others are served meanwhile."""
@@ -89,15 +86,15 @@ class McpDoor:
         if self._http is None:  # another request may have come first
             from backchannel.gateway.mcp_http import McpHttp
 
-            self._http = McpHttp(self._gateway.store, self._gateway.clock, _RESUMABLE)
+            self._http = McpHttp(self._parts.store, self._parts.clock, _RESUMABLE)
         return self._http
 
 
 class CallerTools:
     """The session tools, as far as a token's holder may use them for a caller."""
 
-    def __init__(self, gateway: Gateway, holder: TokenHolder, caller: Caller) -> None:
-        self._gateway = gateway
+    def __init__(self, parts: GatewayParts, holder: TokenHolder, caller: Caller) -> None:
+        self._parts = parts
         self._holder = holder
         self._caller = caller
 
@@ -114,13 +111,13 @@ class CallerTools:
         session = None if self._caller.key is None else str(self._caller.key)
         key = read_idempotency_key(call_id, "idempotencyKey")
         params = InvokeParams(tool=tool.name, args=arguments, session_key=session, idempotency_key=key)
-        return plain(await invoke_as(self._gateway, self._holder, params))
+        return plain(await invoke_as(self._parts, self._holder, params))
 
     def _has_scope(self, tool: type[SessionTool]) -> bool:
         return self._holder.is_agent or TokenScope(f"operator.{tool.scope}") in self._holder.scopes
 
     def _has(self, tool: type[SessionTool]) -> bool:
-        return has_tool(self._gateway, self._caller, tool.name)
+        return has_tool(self._parts, self._caller, tool.name)
 
 
 def _shown(tool: type[SessionTool]) -> dict[str, Any]:
@@ -132,16 +129,7 @@ def _shown(tool: type[SessionTool]) -> dict[str, Any]:
     }
 
 
-def show_refusal(error: GatewayError) -> Response:
-    """Show an error in the form that these clients read, with the headers that it has at every other route."""
-    from backchannel.gateway.http import show_error  # which has this door among its routes
-
-    plain = show_error(error)
-    headers = {name: plain.headers[name] for name in ("www-authenticate", "retry-after") if name in plain.headers}
-    shown = {"code": _INVALID_REQUEST, "message": error.message, "data": error.wire()}
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": shown}, plain.status_code, headers)
-
-
 def _not_served() -> Response:
-    refused = show_refusal(InvalidRequest("messages are posted here (GET takes up a stream by its Last-Event-ID)"))
+    served = "messages are posted here (GET takes up a stream by its Last-Event-ID)"
+    refused = show_error(InvalidRequest(served), MCP_AT)
     return Response(refused.body, 405, {"allow": "POST, GET"}, "application/json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
@@ -14,11 +14,8 @@ from backchannel.core.sessions import WEBCHAT, Address
 from backchannel.core.shapes import CLIENTS_KEY, NAME, NAME_LIMIT, Params, bad_params, in_words
 from backchannel.core.shapes import ONE_LINE as ONE_LINE
 from backchannel.errors import InvalidRequest
-from backchannel.gateway.auth import Caller
+from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.base import hash_request
-
-if TYPE_CHECKING:
-    from backchannel.gateway.app import Gateway
 
 P = TypeVar("P", bound=Params)
 
@@ -84,14 +81,14 @@ def read_thinking(level: str | None, param: str = "thinking") -> str | None:
     return level
 
 
-def read_model(gateway: Gateway, ref: str | None) -> str | None:
+def read_model(parts: GatewayParts, ref: str | None) -> str | None:
     """Read the name of a model.
 
     Raises:
         UnknownModel: there is none of this name, or it cannot be used.
     """
     if ref is not None:
-        gateway.models.check(ref)
+        parts.models.check(ref)
     return ref
 
 
@@ -106,7 +103,7 @@ class _Addressed(Protocol):
     def thread_id(self) -> str | None: ...
 
 
-def read_reply_to(gateway: Gateway, params: _Addressed) -> Address | None:
+def read_reply_to(parts: GatewayParts, params: _Addressed) -> Address | None:
     """Read where the reply shall go; None means the session's return address.
 
     Raises:
@@ -117,14 +114,14 @@ def read_reply_to(gateway: Gateway, params: _Addressed) -> Address | None:
         if params.to or params.account_id or params.thread_id:
             raise InvalidRequest("channel: an address needs it", param="channel")
         return None
-    gateway.channels.check(params.channel, with_webchat=True)
+    parts.channels.check(params.channel, with_webchat=True)
     if params.to is None and params.channel != WEBCHAT.channel:
         raise InvalidRequest(f"to: an address on {params.channel} needs it", param="to")
     return Address(channel=params.channel, to=params.to, account_id=params.account_id, thread_id=params.thread_id)
 
 
-def digest_of(caller: Caller, method: str, key: SessionKey | str, params: Params) -> str | None:
-    """Hash what an idempotency key stands for: who asks, for what, on which session; None without a key.
+def digest_of(token_id: str, method: str, key: SessionKey | str, params: Params) -> str | None:
+    """Hash what an idempotency key stands for: whose request it is, for what, on which session; None without a key.
 
     Where each request gets a new session, `key` is what stands in its place.
     """
@@ -132,4 +129,4 @@ def digest_of(caller: Caller, method: str, key: SessionKey | str, params: Params
     if given.get("idempotency_key") is None:
         return None
     shaping = {name: value for name, value in given.items() if name not in _NOT_PART_OF_THE_RUN}
-    return hash_request(caller.token_id, method, str(key), shaping)
+    return hash_request(token_id, method, str(key), shaping)

@@ -23,7 +23,7 @@ from backchannel.config.schema_doors import GatewaySettings, OAuthSettings
 from backchannel.core.contracts import Clock
 from backchannel.core.keys import SessionKey
 from backchannel.errors import InvalidSessionKey, Unavailable
-from backchannel.gateway.auth import Caller, expand_scopes
+from backchannel.gateway.auth import TokenHolder, expand_scopes
 
 if TYPE_CHECKING:
     import httpx2
@@ -51,7 +51,7 @@ class Issuer:
         self._audience = audience
         self._keys = IssuerKeys(settings, clock, fetch_s)
 
-    async def find(self, token: str) -> Caller | None:
+    async def find(self, token: str) -> TokenHolder | None:
         """Tell who comes with this token; None if it is none of the issuer's, or not for this gateway, or expired.
 
         Raises:
@@ -93,15 +93,15 @@ class Issuer:
             log.info("a token of the issuer was refused", reason=type(error).__name__)
             return None
 
-    def _caller(self, claims: dict[str, Any]) -> Caller | None:
+    def _caller(self, claims: dict[str, Any]) -> TokenHolder | None:
         """Make a caller of verified claims. A claim that binds it to a session and names none binds it to nothing."""
         who = "oauth:" + hashlib.sha256(f"{claims['iss']} {claims['sub']}".encode()).hexdigest()[:24]
         bound = claims.get(self._settings.session_claim)
         if bound is None:
             given = {self._settings.scopes[scope] for scope in _scopes(claims) if scope in self._settings.scopes}
-            return Caller(who, expand_scopes(given))
+            return TokenHolder(who, expand_scopes(given))
         try:
-            return Caller(who, frozenset(), str(SessionKey.parse(str(bound))))
+            return TokenHolder(who, frozenset(), str(SessionKey.parse(str(bound))))
         except InvalidSessionKey:
             log.warning("a token is bound to what is no session key", claim=self._settings.session_claim)
             return None

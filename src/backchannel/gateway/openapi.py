@@ -7,23 +7,22 @@ schema can say, such as that a conversation must end with something new: what br
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from backchannel.channels.bridge import SIGNATURE
 from backchannel.core.channels import InboundAnswer, InboundEvent
 from backchannel.gateway.callers import InvokeParams
+from backchannel.gateway.errors import OPENAI_AT
 from backchannel.gateway.hooks import AGENT, WAKE, HookAccepted, HookAgentParams, HookNoted, HookWakeParams
 from backchannel.gateway.metrics import CONTENT_TYPE
 from backchannel.gateway.openai import chat, parameters, responses
-from backchannel.gateway.openai.door import OPENAI_AT, SESSION_HEADER, ModelList, ShownModel
+from backchannel.gateway.openai.door import SESSION_HEADER, ModelList, ShownModel
+from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.base import SessionTool
 from backchannel.tools.registry import SESSION_TOOLS
 from backchannel.version import __version__
-
-if TYPE_CHECKING:
-    from backchannel.gateway.app import Gateway
 
 Schema = dict[str, Any]
 Shown = type[msgspec.Struct] | Schema | str
@@ -96,13 +95,13 @@ _TYPES: tuple[type[msgspec.Struct], ...] = (
 )
 
 
-def build_document(gateway: Gateway) -> Schema:
+def build_document(parts: GatewayParts) -> Schema:
     """Describe the doors that a gateway has open."""
-    components = _components(gateway.agents.ids())
+    components = _components(parts.agents.ids())
     return {
         "openapi": "3.1.0",
         "info": {"title": "Backchannel", "version": __version__, "description": "Agent sessions over HTTP."},
-        "paths": dict(_paths(gateway)),
+        "paths": dict(_paths(parts)),
         "components": {
             "schemas": components,
             "securitySchemes": {
@@ -162,7 +161,7 @@ def _ref(kind: type[msgspec.Struct] | str) -> Schema:
 # --- The doors ---
 
 
-def _paths(gateway: Gateway) -> Iterator[tuple[str, Schema]]:
+def _paths(parts: GatewayParts) -> Iterator[tuple[str, Schema]]:
     yield "/healthz", {"get": _operation("Whether the process answers", {200: Done}, _ANYBODY, who=None)}
     ready: dict[int, Shown] = {200: Done, 503: {"anyOf": [_ref(Done), _ref(Failed)]}}
     yield "/readyz", {"get": _operation("Whether messages can be accepted", ready, _ANYBODY, who=None)}
@@ -170,19 +169,19 @@ def _paths(gateway: Gateway) -> Iterator[tuple[str, Schema]]:
     yield "/openapi.json", {"get": _operation("This description", {200: {"type": "object"}}, _LET_IN)}
     calls = {"oneOf": [_ref(_call_name(tool)) for tool in SESSION_TOOLS]}
     yield "/tools/invoke", {"post": _operation("Call a session tool", {200: ToolResult}, _POSTED, body=calls)}
-    if gateway.config.hooks.enabled:
+    if parts.config.hooks.enabled:
         agent = _operation("Start a run", {202: HookAccepted}, _POSTED, body=_ref(HookAgentParams), who="hook")
         yield AGENT, {"post": agent}
         wake = _operation("Leave a note", {200: HookNoted}, _POSTED, body=_ref(HookWakeParams), who="hook")
         yield WAKE, {"post": wake}
-    if posted := [name for name, channel in gateway.channels.items() if channel.takes_posts]:
+    if posted := [name for name, channel in parts.channels.items() if channel.takes_posts]:
         inbound = _operation(
             "Hand in a message of a chat", {200: InboundAnswer}, _POSTED, body=_ref(InboundEvent), who="signature"
         )
         name = {"name": "name", "in": "path", "required": True, "schema": {"enum": posted}}
         yield "/channels/{name}/inbound", {"post": {**inbound, "parameters": [name]}}
-    if gateway.config.gateway.http.chat_completions:
-        yield from _openai_paths(gateway.agents.default_id)
+    if parts.config.gateway.http.chat_completions:
+        yield from _openai_paths(parts.agents.default_id)
 
 
 def _openai_paths(agent_id: str) -> Iterator[tuple[str, Schema]]:

@@ -6,25 +6,19 @@ method of the table in `methods/` may be called, several at the same time, each 
 
 Parameters are strict: an unknown or wrongly typed one is an error that names it. The exception is written once, in
 `WITHOUT_EFFECT`: fields that clients of this protocol send elsewhere and that mean nothing here.
-
-To add a method: write its parameters and its handler in a file of `methods/`, add its line to that file's `METHODS`,
-and run `python -m backchannel.gateway.reference`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from backchannel.core.shapes import Answer, Params, bad_params
+from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from backchannel.gateway.call import Call
 
 PROTOCOL_VERSION = 4
 EVENTS = ("connect.challenge", "agent", "chat", "sessions.changed", "session.message", "delivery", "tick", "shutdown")
@@ -80,8 +74,6 @@ WITHOUT_EFFECT: Mapping[str, frozenset[str]] = {
 }
 """Per method, the fields that are accepted and change nothing: not provenance, not the parent, not the prompt."""
 
-_ONLY_EMPTY = frozenset(["attachments"])  # dropping what a person attached would lose it silently
-
 
 class Scope(StrEnum):
     """What a token permits; each includes those before it."""
@@ -93,76 +85,6 @@ class Scope(StrEnum):
 
 class NoParams(Params, frozen=True, kw_only=True):
     """The parameters of a method that has none."""
-
-
-P = TypeVar("P", bound=Params)
-
-
-class Method(Generic[P]):
-    """One line of the method table."""
-
-    def __init__(
-        self,
-        name: str,
-        params: type[P],
-        scope: Scope,
-        handler: Callable[[Call, P], Awaitable[Any]],
-        answer: str,
-        *,
-        for_agents: bool = False,
-        for_nodes: bool = False,
-    ) -> None:
-        self.name = name
-        self.params = params
-        self.scope = scope
-        self.handler = handler
-        self.answer = answer
-        self.for_agents = for_agents
-        """Whether an agent's token may call it; the handler keeps it to the token's own session."""
-        self.for_nodes = for_nodes
-        """Whether it is a node's, and nobody else's; the handler keeps it to the node's own sessions."""
-        self._decode = msgspec.json.Decoder(params).decode
-
-    @property
-    def doc(self) -> str:
-        """What it does, in a sentence: the first line of its handler's docstring."""
-        return (self.handler.__doc__ or "").strip().partition("\n")[0]
-
-    def read_params(self, raw: Raw) -> P:
-        """Read a request's parameters.
-
-        Raises:
-            InvalidRequest: one is unknown, missing or of the wrong type; the message names it.
-        """
-        body = bytes(raw) if raw else b"{}"
-        try:
-            return self._decode(b"{}" if body == b"null" else body)
-        except msgspec.ValidationError as error:
-            kept = _without_meaningless(self.name, body)
-            if kept is None:
-                raise self._bad_params(error) from None
-        try:
-            return msgspec.convert(kept, self.params)
-        except msgspec.ValidationError as error:
-            raise self._bad_params(error) from None
-
-    def _bad_params(self, error: msgspec.ValidationError) -> InvalidRequest:
-        return bad_params(self.name, error, self.params)
-
-
-def _without_meaningless(method: str, body: bytes) -> dict[str, Any] | None:
-    """Leave out the fields that have no effect; None when there are none."""
-    without_effect = WITHOUT_EFFECT.get(method, frozenset())
-    try:
-        given = msgspec.json.decode(body)
-    except msgspec.DecodeError:  # somewhere in it is a number that nothing can hold
-        return None
-    if not isinstance(given, dict):
-        return None
-    kept = {
-        name: value for name, value in given.items() if name not in without_effect or (name in _ONLY_EMPTY and value)
-    }
-    return kept if len(kept) < len(given) else None
 
 
 # Frames

@@ -15,19 +15,16 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
 
 import structlog
 
 from backchannel.config.schema_doors import GatewaySettings
 from backchannel.errors import StartupError
 from backchannel.gateway import descriptors
+from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken, check_bind, load_operator_token
 from backchannel.gateway.server import Listening, cannot_listen, listening
 from backchannel.storage.folder import StateFolder
-
-if TYPE_CHECKING:
-    from backchannel.gateway.app import Gateway
 
 log = structlog.get_logger(__name__)
 

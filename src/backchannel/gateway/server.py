@@ -10,21 +10,18 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
 
 from backchannel.errors import StartupError
 from backchannel.gateway.accepting import Acceptor
+from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import check_bind
+from backchannel.gateway.connections import Limits
 from backchannel.gateway.http import Web
 from backchannel.gateway.transport import HttpProtocol, WebSocketProtocol
-from backchannel.gateway.websocket import Limits
 from backchannel.storage.address import Address
-
-if TYPE_CHECKING:
-    from backchannel.gateway.app import Gateway
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +58,7 @@ async def listening(gateway: Gateway, operator_token: str, *, limits: Limits | N
     """
     settings = gateway.config.gateway
     check_bind(settings)
-    web = Web(gateway, operator_token, limits)
+    web = Web(gateway.parts, operator_token, limits)
     bound = _bind(settings.host, settings.port)
     server = _Server(_configure(web), web)
     serving = asyncio.create_task(server.serve(sockets=[bound]), name="http server")

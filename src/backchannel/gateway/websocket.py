@@ -1,17 +1,23 @@
-"""Connections: framing, the handshake, dispatch, and the limits that keep one client from harming the others.
+"""WebSocket connections: framing, the handshake, dispatch, and the queue of what is to be sent.
 
 A connection is served by two tasks. The reader takes frames, answers the handshake, and starts a task per request, so
-that a waiting `agent.wait` holds up nothing. The writer sends what is queued (see `outgoing.py`). When a client is gone
-its waits end; everything else that its requests began goes on to its end.
+that a waiting `agent.wait` holds up nothing. The writer sends what is queued. When a client is gone its waits end;
+everything else that its requests began goes on to its end.
+
+Sending only queues, so events never wait for a slow client. When too much waits, deltas are left out first (the gap in
+`seq` shows it), and when that is not enough the connection is closed. A client that reads is not closed for much that
+comes at once. What counts is the memory: that of the queue, and what the transport has not got rid of.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import structlog
@@ -26,17 +32,14 @@ from backchannel.errors import (
     PayloadTooLarge,
     ProtocolMismatch,
     ScopeMissing,
-    ShuttingDown,
     Unauthorized,
     Unavailable,
     UnknownMethod,
 )
 from backchannel.gateway.addressing import check_agent
-from backchannel.gateway.auth import Access, Caller
-from backchannel.gateway.call import Call, OpenWaits
-from backchannel.gateway.events import Desk
+from backchannel.gateway.auth import TokenHolder
+from backchannel.gateway.connections import CLOSE_S, REFUSED, Call, Connections, OpenWaits, check_allowed
 from backchannel.gateway.methods import METHODS
-from backchannel.gateway.outgoing import GOODBYE_S, REFUSED, Outgoing
 from backchannel.gateway.peers import Peer
 from backchannel.gateway.protocol import (
     EVENTS,
@@ -45,157 +48,49 @@ from backchannel.gateway.protocol import (
     BadFrame,
     Cancel,
     Connect,
-    Method,
-    Policy,
     Request,
     Scope,
+    number_event,
     read_connect,
     read_frame,
     show_answer,
     show_error,
     show_event_head,
 )
-from backchannel.tools.rows import Rows
 from backchannel.triggers.nodes import choose_node
 from backchannel.version import __version__
 
-if TYPE_CHECKING:
-    from backchannel.gateway.app import Gateway
-
 log = structlog.get_logger(__name__)
 
-PROTOCOL_ERROR, TOO_BIG, RESTARTING = 1002, 1009, 1012
+PROTOCOL_ERROR, TOO_BIG = 1002, 1009
+_ENTRY_BYTES = 80
+"""What a frame's place in the queue takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a connection may cost."""
-
-    frame_bytes: int = 4 * 1024 * 1024
-    first_frame_bytes: int = 64 * 1024
-    connections: int = 1000
-    strangers: int = 256
-    requests_at_once: int = 256
-    buffered_bytes: int = 16 * 1024 * 1024
-    handshake_s: float = 10.0
-    """How long the headers of a request, or `connect`, may take to come."""
-    request_s: float = 60.0
-    """How long a whole HTTP request may take to come."""
-    tick_s: float = 15.0
-
-    @property
-    def policy(self) -> Policy:
-        return Policy(
-            max_payload=self.frame_bytes,
-            max_buffered_bytes=self.buffered_bytes,
-            tick_interval_ms=int(self.tick_s * 1000),
-        )
+async def serve_connection(
+    connections: Connections, address: str, receive: Receive, send: Send, peer: Peer | None = None
+) -> None:
+    """Serve one accepted connection until it ends."""
+    connection = WebSocketConnection(connections, address, receive, send, peer)
+    connections.enter(connection)
+    try:
+        await connection.serve()
+    finally:
+        connections.leave(connection)
 
 
-class Door:
-    """All connections of one gateway."""
-
-    def __init__(self, gateway: Gateway, access: Access, desk: Desk, limits: Limits) -> None:
-        self.gateway = gateway
-        self.access = access
-        self.desk = desk
-        self.limits = limits
-        self.rows = Rows(gateway.parts)
-        self.failed_logins = 0
-        self._open: set[Connection] = set()
-        self._logged_in = 0
-        self._is_empty = asyncio.Event()
-        self._is_closing = False
-        self._started_at = gateway.clock.monotonic()
-
-    @property
-    def connections(self) -> int:
-        return len(self._open)
-
-    def check_open(self) -> None:
-        """Refuse a connection that there is no place for.
-
-        Raises:
-            ShuttingDown, Unavailable
-        """
-        if self._is_closing:
-            raise ShuttingDown("the gateway is stopping: connect again when it is back")
-        if self._logged_in >= self.limits.connections:
-            raise Unavailable(f"the gateway has its {self.limits.connections} connections: try again later")
-
-    @property
-    def uptime_ms(self) -> int:
-        return int((self.gateway.clock.monotonic() - self._started_at) * 1000)
-
-    async def serve(self, address: str, receive: Receive, send: Send, peer: Peer | None = None) -> None:
-        """Serve one accepted connection until it ends."""
-        connection = Connection(self, address, receive, send, peer)
-        self._open.add(connection)
-        try:
-            await connection.serve()
-        finally:
-            self._open.discard(connection)
-            self._logged_in -= connection.caller is not None
-            self.desk.leave(connection)
-            if not self._open:
-                self._is_empty.set()
-
-    def let_in(self, peer: Peer | None) -> None:
-        """Give a connection that has logged in its place.
-
-        Raises:
-            ShuttingDown, Unavailable: there is none.
-        """
-        self.check_open()
-        self._logged_in += 1
-        if peer is not None:
-            peer.let_in()
-
-    def broadcast(self, event: str, payload: object) -> None:
-        """Tell all clients that have connected."""
-        head = show_event_head(event, payload)
-        for connection in list(self._open):
-            if connection.caller is not None:
-                connection.send_event(head, droppable=False)
-
-    async def tick(self) -> None:
-        """Tell clients from time to time that the gateway is there."""
-        clock = self.gateway.clock
-        while True:
-            await clock.sleep(self.limits.tick_s)
-            self.broadcast("tick", {"ts": clock.now_ms()})
-
-    async def close(self, reason: str) -> None:
-        """Tell all clients that the gateway stops, and let them go."""
-        self._is_closing = True
-        self.broadcast("shutdown", {"reason": reason})
-        for connection in list(self._open):
-            connection.close(RESTARTING, reason)
-        if self._open:
-            self._is_empty.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(2 * GOODBYE_S):
-                    await self._is_empty.wait()
-
-    def close_token(self, token_id: str) -> None:
-        """Let go of the clients that came in by a token which is no longer valid."""
-        for connection in list(self._open):
-            if connection.caller is not None and connection.caller.token_id == token_id:
-                connection.close(REFUSED, "the token was revoked")
-
-
-class Connection:
+class WebSocketConnection:
     """One client, from its challenge to its end."""
 
-    def __init__(self, door: Door, address: str, receive: Receive, send: Send, peer: Peer | None) -> None:
+    def __init__(self, connections: Connections, address: str, receive: Receive, send: Send, peer: Peer | None) -> None:
         self.id = secrets.token_hex(8)
-        self.caller: Caller | None = None
-        self._door = door
+        self.holder: TokenHolder | None = None
+        self._connections = connections
         self._address = address
         self._receive = receive
         self._peer = peer
         unsent = (lambda: 0) if peer is None else (lambda: peer.unsent_bytes)
-        self._out = Outgoing(send, door.limits.buffered_bytes, unsent)
+        self._out = Outgoing(send, connections.limits.buffered_bytes, unsent)
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = OpenWaits()
 
@@ -209,7 +104,7 @@ class Connection:
             reader.cancel()
             writer.cancel()
             ended = await asyncio.gather(reader, writer, *self._waits.end(), return_exceptions=True)
-            await self._out.say_goodbye()
+            await self._out.send_close()
         for result in ended:
             if isinstance(result, Exception) and not isinstance(result, OSError):  # OSError: the client is gone
                 log.error("connection failed", connection=self.id, exc_info=result)
@@ -229,18 +124,18 @@ class Connection:
     # Reading
 
     async def _read(self) -> None:
-        nonce = {"nonce": secrets.token_urlsafe(24), "ts": self._door.gateway.clock.now_ms()}
+        nonce = {"nonce": secrets.token_urlsafe(24), "ts": self._connections.parts.clock.now_ms()}
         self.send_event(show_event_head("connect.challenge", nonce), droppable=False)
         try:
-            async with asyncio.timeout(self._door.limits.handshake_s):
+            async with asyncio.timeout(self._connections.limits.handshake_s):
                 message = await self._receive()
                 if message["type"] == "websocket.disconnect":
                     return
-                self.caller = await self._greet(message)
+                self.holder = await self._greet(message)
         except TimeoutError:
             self.close(REFUSED, "no connect request came in time")
-        if self.caller is None:
-            await self._out.done.wait()  # the writer says goodbye first
+        if self.holder is None:
+            await self._out.done.wait()  # the writer sends the close first
             return
         while (message := await self._receive())["type"] == "websocket.receive":
             self._take(message)
@@ -248,7 +143,7 @@ class Connection:
     def _take(self, message: Message) -> None:
         """Take a frame of a client that has connected."""
         try:
-            frame = self._read_frame(message, self._door.limits.frame_bytes)
+            frame = self._read_frame(message, self._connections.limits.frame_bytes)
         except BadFrame as bad:
             self._out.send(show_error(bad.id, bad.error.wire()))
             return
@@ -257,8 +152,8 @@ class Connection:
             return
         if isinstance(frame, Cancel):
             return
-        if len(self._tasks) >= self._door.limits.requests_at_once:
-            limit = self._door.limits.requests_at_once
+        if len(self._tasks) >= self._connections.limits.requests_at_once:
+            limit = self._connections.limits.requests_at_once
             busy = Unavailable(f"{limit} requests of this connection are under way: wait for answers")
             self._out.send(show_error(frame.id, busy.wire()))
             return
@@ -277,17 +172,17 @@ class Connection:
 
     # The handshake
 
-    async def _greet(self, message: Message) -> Caller | None:
+    async def _greet(self, message: Message) -> TokenHolder | None:
         """Answer the first frame; None means that the client was turned away."""
         id, code = None, REFUSED
         try:
-            frame = self._read_frame(message, self._door.limits.first_frame_bytes)
+            frame = self._read_frame(message, self._connections.limits.first_frame_bytes)
             id = frame.id
             if not isinstance(frame, Request) or frame.method != "connect":
                 raise InvalidRequest("the first request must be connect")
             asked = _read_connect(frame)
-            caller = await self._log_in(asked)
-            self._door.let_in(self._peer)
+            holder = await self._log_in(asked)
+            self._connections.let_in(self._peer)
         except BadFrame as bad:
             id, error = bad.id, bad.error.wire()
         except PayloadTooLarge as refused:
@@ -297,15 +192,15 @@ class Connection:
         except GatewayError as refused:
             error = refused.wire()
         else:
-            self._out.send(show_answer(frame.id, self._hello(caller)))
-            if caller.node is not None:
-                self._door.desk.watch_chat(self, str(caller.node))
-            return caller
+            self._out.send(show_answer(frame.id, self._hello(holder)))
+            if holder.node is not None:
+                self._connections.subscriptions.watch_chat(self, str(holder.node))
+            return holder
         self._out.send(show_error(id, error))
         self.close(code, error["message"])
         return None
 
-    async def _log_in(self, asked: Connect) -> Caller:
+    async def _log_in(self, asked: Connect) -> TokenHolder:
         if not asked.min_protocol <= PROTOCOL_VERSION <= asked.max_protocol:
             raise ProtocolMismatch(
                 f"this gateway speaks protocol {PROTOCOL_VERSION}, the client {asked.min_protocol} "
@@ -316,28 +211,28 @@ class Connection:
             raise InvalidRequest(f"unknown role {asked.role[:64]!r} (expected operator or node)", param="role")
         token = asked.auth.token if asked.auth else None
         try:
-            caller = await self._door.access.login(token, self._address)
+            holder = await self._connections.access.login(token, self._address)
         except Unauthorized:
-            self._door.failed_logins += 1
+            self._connections.failed_logins += 1
             raise
-        caller = caller.with_scopes(asked.scopes)
-        return self._as_node(caller, asked.node_id) if asked.role == "node" else caller
+        holder = holder.with_scopes(asked.scopes)
+        return self._as_node(holder, asked.node_id) if asked.role == "node" else holder
 
-    def _as_node(self, caller: Caller, node_id: str | None) -> Caller:
+    def _as_node(self, holder: TokenHolder, node_id: str | None) -> TokenHolder:
         """Let a node in: by a token that is bound to its session, or by an operator's that may write."""
-        scheme = self._door.gateway.scheme
-        bound = None if caller.session_key is None else SessionKey.parse(caller.session_key)
-        if bound is None and Scope.WRITE not in caller.scopes:
+        scheme = self._connections.parts.scheme
+        bound = None if holder.session_key is None else SessionKey.parse(holder.session_key)
+        if bound is None and Scope.WRITE not in holder.scopes:
             raise ScopeMissing(
                 f"a node needs the scope {Scope.WRITE.value}, or a token of its own", scope=Scope.WRITE.value
             )
         node = choose_node(node_id, bound, scheme)
-        check_agent(self._door.gateway, node.agent)
-        return caller.as_node(node)
+        check_agent(self._connections.parts, node.agent)
+        return holder.as_node(node)
 
-    def _hello(self, caller: Caller) -> dict[str, Any]:
-        gateway, is_node = self._door.gateway, caller.node is not None
-        main = gateway.scheme.main(gateway.scheme.default_agent)
+    def _hello(self, holder: TokenHolder) -> dict[str, Any]:
+        parts, is_node = self._connections.parts, holder.node is not None
+        main = parts.scheme.main(parts.scheme.default_agent)
         return {
             "type": "hello-ok",
             "protocol": PROTOCOL_VERSION,
@@ -350,19 +245,19 @@ class Connection:
                 "presence": [],
                 "health": {},
                 "stateVersion": {"presence": 0, "health": 0},
-                "uptimeMs": self._door.uptime_ms,
+                "uptimeMs": self._connections.uptime_ms,
                 "sessionDefaults": {
-                    "defaultAgentId": gateway.scheme.default_agent,
-                    "mainKey": gateway.scheme.main_key,
+                    "defaultAgentId": parts.scheme.default_agent,
+                    "mainKey": parts.scheme.main_key,
                     "mainSessionKey": str(main),
-                    "scope": "global" if gateway.scheme.global_scope else "per-sender",
+                    "scope": "global" if parts.scheme.global_scope else "per-sender",
                 },
             },
             "auth": {
-                "role": caller.role,
-                "scopes": caller.shown_scopes,
+                "role": holder.role,
+                "scopes": holder.shown_scopes,
             },
-            "policy": self._door.limits.policy,
+            "policy": self._connections.limits.policy,
         }
 
     # Requests
@@ -384,41 +279,18 @@ class Connection:
         method = METHODS.get(request.method)
         if method is None:
             raise _unknown_method(request.method)
-        if self.caller is None:
+        if self.holder is None:
             raise Forbidden("connect first")
-        check_allowed(self.caller, method)
+        check_allowed(self.holder, method, METHODS)
         call = Call(
-            gateway=self._door.gateway,
-            door=self._door,
-            caller=self.caller,
+            parts=self._connections.parts,
+            connections=self._connections,
+            holder=self.holder,
             subscriber=self,
             answer_first=lambda payload: self._out.send(show_answer(request.id, payload)),
             waits=self._waits,
         )
         return await method.handler(call, method.read_params(request.params))
-
-
-def check_allowed(caller: Caller, method: Method[Any]) -> None:
-    """Refuse a method that the caller's token does not permit.
-
-    Raises:
-        Forbidden: an agent's token or a node may not call it, or nobody but a node may.
-        ScopeMissing: the method needs a scope that was not granted.
-    """
-    if caller.node is not None:
-        if not method.for_nodes:
-            open_to_it = ", ".join(sorted(name for name, each in METHODS.items() if each.for_nodes))
-            raise Forbidden(f"a node may not call {method.name} (it may call {open_to_it})")
-    elif method.for_nodes:
-        raise Forbidden(f"{method.name} is for nodes (connect with the role node and a nodeId)")
-    elif caller.is_agent:
-        if not method.for_agents:
-            raise Forbidden(f"an agent's token may not call {method.name}")
-    elif method.scope not in caller.scopes:
-        raise ScopeMissing(
-            f"{method.name} needs the scope {method.scope.value} (granted: {', '.join(caller.shown_scopes) or 'none'})",
-            scope=method.scope.value,
-        )
 
 
 def _read_connect(request: Request) -> Connect:
@@ -434,3 +306,114 @@ def _unknown_method(name: str) -> UnknownMethod:
     close = nearest(name[:64], METHODS)
     hint = f"did you mean {close}?" if close else "hello-ok lists those there are"
     return UnknownMethod(f"unknown method {name[:64]!r} ({hint})", method=name[:64])
+
+
+class Outgoing:
+    """What waits to be sent to one client, in order, within a limit.
+
+    `unsent` tells how much was sent and the client has not taken yet.
+    """
+
+    def __init__(self, send: Send, limit: int, unsent: Callable[[], int] = lambda: 0) -> None:
+        self.done = asyncio.Event()
+        self._send = send
+        self._limit = limit
+        self._unsent = unsent
+        self._frames: deque[tuple[str, bool]] = deque()
+        self._size = 0
+        self._seq = 0
+        self._wake = asyncio.Event()
+        self._closing: tuple[int, str] | None = None
+        self._is_stopped = False
+        self._is_blocked = False
+        self._writer: asyncio.Task[Any] | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory waits for the client."""
+        return self._size + self._unsent()
+
+    def send(self, frame: str) -> None:
+        """Queue an answer."""
+        self._queue(frame, droppable=False)
+
+    def send_event(self, head: str, *, droppable: bool) -> None:
+        """Queue an event under its own number; one that is left out keeps its number, so that the gap shows."""
+        self._seq += 1
+        self._queue(number_event(head, self._seq), droppable=droppable)
+
+    def close(self, code: int, reason: str) -> None:
+        """Close after what is queued."""
+        if self._closing is None:
+            self._closing = (code, reason)
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Take nothing more: the connection has ended."""
+        self._is_stopped = True
+        self._frames.clear()
+        self._size = 0
+
+    async def write(self) -> None:
+        """Send what is queued until the connection is to be closed."""
+        self._writer = asyncio.current_task()
+        try:
+            while True:
+                while self._frames:
+                    frame, _ = self._frames.popleft()
+                    self._is_blocked = True  # seen by others only while the send waits for the client
+                    await self._send({"type": "websocket.send", "text": frame})
+                    self._is_blocked = False
+                    self._size -= _bytes_of(frame)
+                if self._closing:
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+        finally:
+            self.stop()
+            self.done.set()
+
+    async def send_close(self) -> None:
+        """Close, if that was asked for; a client that does not read is not waited for."""
+        if self._closing:
+            code, reason = self._closing
+            with suppress(TimeoutError, OSError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._send({"type": "websocket.close", "code": code, "reason": _short(reason)})
+
+    def _queue(self, frame: str, *, droppable: bool) -> None:
+        if self._is_stopped or self._closing:
+            return
+        size, held = _bytes_of(frame), self.held_bytes
+        if held and held + size > self._limit:
+            if droppable:
+                return
+            self._drop_deltas()
+            if self._is_blocked and self.held_bytes + size > self._limit:
+                self._give_up()
+                return
+        self._frames.append((frame, droppable))
+        self._size += size
+        self._wake.set()
+
+    def _drop_deltas(self) -> None:
+        kept = [entry for entry in self._frames if not entry[1]]
+        self._size -= sum(_bytes_of(frame) for frame, droppable in self._frames if droppable)
+        self._frames = deque(kept)
+
+    def _give_up(self) -> None:
+        log.info("closing a connection that does not read", held=self.held_bytes)
+        self.stop()
+        self._closing = (REFUSED, "the client reads too slowly")
+        if self._writer is not None:
+            self._writer.cancel()  # it may be waiting for this client to read
+
+
+def _bytes_of(frame: str) -> int:
+    """Tell how much memory a frame takes in the queue; one with a single emoji takes four bytes for each character."""
+    return sys.getsizeof(frame) + _ENTRY_BYTES
+
+
+def _short(reason: str) -> str:
+    """Cut a close reason to what a close frame can hold."""
+    return reason.encode()[:120].decode(errors="ignore")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from backchannel.gateway.connections import Method
 from backchannel.gateway.methods import (
     catalog,
     chat,
@@ -22,7 +23,6 @@ from backchannel.gateway.methods import (
     tools,
     transcripts,
 )
-from backchannel.gateway.protocol import Method
 
 METHODS: Mapping[str, Method[Any]] = {
     method.name: method

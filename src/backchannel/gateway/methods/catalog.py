@@ -8,8 +8,8 @@ from typing import Any
 from backchannel.core.contracts import Price
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.shapes import Answer, Params
-from backchannel.gateway.call import Call
-from backchannel.gateway.protocol import Method, NoParams, Scope
+from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.protocol import NoParams, Scope
 
 
 class AgentModel(Answer, frozen=True, kw_only=True):
@@ -46,19 +46,19 @@ class ModelsListed(Answer, frozen=True, kw_only=True):
 
 async def agents_list(call: Call, params: NoParams) -> AgentsListed:
     """Lists the agents, the default one first."""
-    gateway = call.gateway
-    ids = sorted(gateway.agents.ids(), key=lambda id: (id != gateway.agents.default_id, id))
+    parts = call.parts
+    ids = sorted(parts.agents.ids(), key=lambda id: (id != parts.agents.default_id, id))
     return AgentsListed(
-        default_id=gateway.agents.default_id,
-        main_key=gateway.scheme.main_key,
-        scope="global" if gateway.scheme.global_scope else "per-sender",
+        default_id=parts.agents.default_id,
+        main_key=parts.scheme.main_key,
+        scope="global" if parts.scheme.global_scope else "per-sender",
         agents=[_show_agent(call, id) for id in ids],
     )
 
 
 def _show_agent(call: Call, agent_id: str) -> AgentShown:
-    settings = call.gateway.agents.get(agent_id)
-    is_function = call.gateway.agents.is_function(agent_id)
+    settings = call.parts.agents.get(agent_id)
+    is_function = call.parts.agents.is_function(agent_id)
     return AgentShown(
         id=agent_id,
         name=settings.name,
@@ -69,7 +69,7 @@ def _show_agent(call: Call, agent_id: str) -> AgentShown:
 
 async def models_list(call: Call, params: NoParams) -> ModelsListed:
     """Lists the models that are known by name; `ref` is how requests name one."""
-    known = await asyncio.to_thread(call.gateway.models.list)  # the published catalogue is read at its first use
+    known = await asyncio.to_thread(call.parts.models.list)  # the published catalogue is read at its first use
     return ModelsListed(
         models=[
             ModelListed(
@@ -98,7 +98,7 @@ class AgentForgotten(Answer, frozen=True, kw_only=True):
 async def agents_forget(call: Call, params: AgentForgetParams) -> AgentForgotten:
     """Lets an agent's model answer that was a function of a program which will not come back."""
     agent_id = normalise_agent_id(params.agent_id)
-    await call.gateway.runtime.forget_agent(agent_id)
+    await call.parts.runtime.forget_agent(agent_id)
     return AgentForgotten(ok=True, agent_id=agent_id)
 
 

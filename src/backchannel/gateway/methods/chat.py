@@ -15,10 +15,10 @@ from backchannel.core.sessions import WEBCHAT, Session
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import address_for_message, check_agent, find_session, resolve
-from backchannel.gateway.call import Call
+from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.messages import IdempotencyKey, Label, digest_of, read_content, read_thinking
 from backchannel.gateway.methods.runs import MAX_RUN_S
-from backchannel.gateway.protocol import Method, Scope
+from backchannel.gateway.protocol import Scope
 from backchannel.storage.ids import new_id
 
 _LISTED, _MOST_LISTED = 200, 1000
@@ -88,8 +88,8 @@ class ChatInjected(Answer, frozen=True, kw_only=True):
 
 async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
     """Sends a message to a session, which it makes if it is new; `chat` events tell how it is answered."""
-    gateway = call.gateway
-    key = await address_for_message(gateway, params.session_key, params.agent_id)
+    parts = call.parts
+    key = await address_for_message(parts, params.session_key, params.agent_id)
     if command := parse(params.message):
         return await _carry_out(call, key, params, command)
     request = RunRequest(
@@ -97,15 +97,15 @@ async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
         content=read_content(params.message),
         provenance=Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_channel="webchat"),
         id=params.idempotency_key,
-        digest=digest_of(call.caller, "chat.send", key, params),
+        digest=digest_of(call.holder.token_id, "chat.send", key, params),
         deliver=params.deliver,
         reply_to=None if params.deliver else WEBCHAT,
         thinking=read_thinking(params.thinking),
         timeout_s=None if params.timeout_ms is None else params.timeout_ms / 1000,
         expected_session_id=params.session_id,
     )
-    call.door.desk.watch(call.subscriber, str(key))  # before it is accepted, so that no event is missed
-    accepted = await gateway.runtime.submit(request)
+    call.subscriptions.watch(call.subscriber, str(key))  # before it is accepted, so that no event is missed
+    accepted = await parts.runtime.submit(request)
     return ChatStarted(run_id=accepted.run.id, status=shown_state(accepted))
 
 
@@ -113,16 +113,16 @@ async def _carry_out(
     call: Call, key: SessionKey, params: ChatSendParams, command: Command | CommandReply
 ) -> ChatStarted:
     """Carry out a chat command: it starts no run, and its answer is for whoever wrote it, as a `chat` event too."""
-    text = await call.gateway.commands.carry_out(
+    text = await call.parts.commands.carry_out(
         command,
         key,
-        Standing.of_operator(is_admin=Scope.ADMIN in call.caller.scopes),
+        Standing.of_operator(is_admin=Scope.ADMIN in call.holder.scopes),
         expected_session_id=params.session_id,
         idempotency_key=params.idempotency_key,
-        digest=digest_of(call.caller, "chat.send", key, params),
+        digest=digest_of(call.holder.token_id, "chat.send", key, params),
     )
     command_id = params.idempotency_key or new_id()
-    call.door.desk.answer(call.subscriber, command_id, str(key), text)
+    call.subscriptions.answer(call.subscriber, command_id, str(key), text)
     return ChatStarted(run_id=command_id, status=RunState.OK.value, reply=text)
 
 
@@ -136,7 +136,7 @@ def shown_state(accepted: Accepted) -> str:
 async def chat_history(call: Call, params: ChatHistoryParams) -> ChatHistory:
     """Reads a session's transcript, oldest first, as it is stored; `pending` is accepted and not yet in it."""
     key, session = await _session_or_main(call, params.session_key, params.agent_id)
-    call.door.desk.watch(call.subscriber, str(key))
+    call.subscriptions.watch(call.subscriber, str(key))
     return await read_history(call, key, session, limit=params.limit, before=params.before, after=params.after)
 
 
@@ -152,19 +152,19 @@ async def read_history(
     if before is not None and after is not None:
         raise InvalidRequest("before, after: only one of them can be given", param="before")
     if session is None:
-        return ChatHistory(session_key=call.door.rows.key(str(key)), messages=[], pending=[], has_more=False)
-    store, limit = call.gateway.store, min(limit, _MOST_LISTED)
+        return ChatHistory(session_key=call.parts.rows.key(str(key)), messages=[], pending=[], has_more=False)
+    store, limit = call.parts.store, min(limit, _MOST_LISTED)
     # What waits is read first: a message that enters the transcript in between is then seen twice, never missed.
     waiting = await store.pending(session.key, _PENDING_SHOWN)
     page = await store.history(session.session_id, limit=limit, before=before, after=after)
-    room = call.door.limits.frame_bytes
+    room = call.connections.limits.frame_bytes
     fresh = _not_among(waiting.messages, page.messages)
     pending, _ = fit(fresh, room // 4, keep_oldest=True)
     messages, is_cut = fit(
         page.messages, room - sum(len(bytes(line)) for line in pending), keep_oldest=after is not None
     )
     return ChatHistory(
-        session_key=call.door.rows.key(session.key),
+        session_key=call.parts.rows.key(session.key),
         session_id=session.session_id,
         messages=messages,
         pending=pending,
@@ -198,29 +198,29 @@ def _not_among(pending: list[Message], messages: list[Message]) -> list[Message]
 
 async def _session_or_main(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
     """Find a session; an agent's main session is there before anyone has spoken to it."""
-    gateway = call.gateway
-    resolved = await resolve(gateway, text, agent_id)
-    session = await gateway.store.session(str(resolved.key))
+    parts = call.parts
+    resolved = await resolve(parts, text, agent_id)
+    session = await parts.store.session(str(resolved.key))
     if session is not None:
         return resolved.key, session
-    if not gateway.scheme.is_main(resolved.key):
+    if not parts.scheme.is_main(resolved.key):
         raise SessionNotFound(f"no session {text[:80]!r} (sessions.list shows those there are)")
-    check_agent(gateway, resolved.key.agent)
+    check_agent(parts, resolved.key.agent)
     return resolved.key, None
 
 
 async def chat_abort(call: Call, params: ChatAbortParams) -> ChatAborted:
     """Stops the run that a session is working on, or the one named, which may still be queued."""
-    session = await find_session(call.gateway, params.session_key, params.agent_id)
-    run_ids = await call.gateway.runtime.abort(session.key, params.run_id)
+    session = await find_session(call.parts, params.session_key, params.agent_id)
+    run_ids = await call.parts.runtime.abort(session.key, params.run_id)
     return ChatAborted(ok=True, aborted=bool(run_ids), run_ids=run_ids)
 
 
 async def chat_inject(call: Call, params: ChatInjectParams) -> ChatInjected:
     """Puts a note into a session: it starts no run, and enters the transcript at the next boundary."""
-    key = await address_for_message(call.gateway, params.session_key, params.agent_id)
+    key = await address_for_message(call.parts, params.session_key, params.agent_id)
     read_content(params.message)
-    message_id = await call.gateway.runtime.inject(key, params.message, params.label)
+    message_id = await call.parts.runtime.inject(key, params.message, params.label)
     return ChatInjected(ok=True, message_id=message_id)
 
 

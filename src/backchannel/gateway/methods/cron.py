@@ -11,9 +11,9 @@ from backchannel.config.schema_doors import CronDeliver, CronJob
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Run
 from backchannel.core.shapes import Answer, Params
-from backchannel.gateway.call import Call
+from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.runs import MAX_RUN_S
-from backchannel.gateway.protocol import Method, NoParams, Scope
+from backchannel.gateway.protocol import NoParams, Scope
 from backchannel.storage.transactions.cron import JobStatus, ListedJob, Source
 
 
@@ -92,7 +92,7 @@ class JobRemoved(Answer, frozen=True, kw_only=True):
 
 async def cron_list(call: Call, params: NoParams) -> JobsListed:
     """Lists the cron jobs, those that come next first, each with its last run."""
-    return JobsListed(jobs=[_shown(call, job) for job in await call.gateway.cron.list()])
+    return JobsListed(jobs=[_shown(call, job) for job in await call.parts.cron.list()])
 
 
 async def cron_add(call: Call, params: CronAddParams) -> JobAdded:
@@ -100,24 +100,24 @@ async def cron_add(call: Call, params: CronAddParams) -> JobAdded:
     given = msgspec.structs.asdict(params)
     if params.deliver is not None:
         given["deliver"] = CronDeliver(**msgspec.structs.asdict(params.deliver))
-    return JobAdded(job=_shown(call, await call.gateway.cron.add(CronJob(**given))))
+    return JobAdded(job=_shown(call, await call.parts.cron.add(CronJob(**given))))
 
 
 async def cron_run(call: Call, params: JobParams) -> JobFired:
     """Fires a cron job now, unless its last run is at work; when it comes next stays as it is."""
-    run = await call.gateway.cron.run(params.id)
-    return JobFired(id=params.id, run_id=run.id, session_key=call.door.rows.key(run.session_key))
+    run = await call.parts.cron.run(params.id)
+    return JobFired(id=params.id, run_id=run.id, session_key=call.parts.rows.key(run.session_key))
 
 
 async def cron_remove(call: Call, params: JobParams) -> JobRemoved:
     """Removes a cron job that was added by `cron.add`; its session stays, and a run at work goes on."""
-    await call.gateway.cron.remove(params.id)
+    await call.parts.cron.remove(params.id)
     return JobRemoved(ok=True, id=params.id)
 
 
 def _shown(call: Call, listed: ListedJob) -> JobShown:
     stored, job, run = listed.stored, listed.stored.job, listed.last_run
-    agent_id = job.agent_id or call.gateway.scheme.default_agent
+    agent_id = job.agent_id or call.parts.scheme.default_agent
     return JobShown(
         id=stored.id,
         status=stored.status,
@@ -125,7 +125,7 @@ def _shown(call: Call, listed: ListedJob) -> JobShown:
         schedule=job.schedule,
         tz=job.tz,
         agent_id=agent_id,
-        session_key=call.door.rows.key(str(SessionKey.cron(agent_id, stored.id))),
+        session_key=call.parts.rows.key(str(SessionKey.cron(agent_id, stored.id))),
         message=job.message,
         deliver=None if job.deliver is None else JobDeliverShown(**msgspec.structs.asdict(job.deliver)),
         model=job.model,

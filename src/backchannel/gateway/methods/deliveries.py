@@ -15,9 +15,9 @@ from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import GatewayError, InvalidRequest
 from backchannel.gateway.addressing import address_for_message, resolve
-from backchannel.gateway.call import Call
+from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.messages import IdempotencyKey, read_content
-from backchannel.gateway.protocol import Method, NoParams, Scope
+from backchannel.gateway.protocol import NoParams, Scope
 from backchannel.storage.transactions.deliveries import Post, Receipt
 from backchannel.tools.base import hash_request, read_cursor, write_cursor
 from backchannel.tools.rows import ReceiptRow, show_receipt
@@ -98,16 +98,16 @@ class CommandsListed(Answer, frozen=True, kw_only=True):
 
 async def send(call: Call, params: SendParams) -> ReceiptRow:
     """Sends a text to a chat, past any agent, and answers with its receipt; `delivery` events tell what follows."""
-    gateway = call.gateway
-    key = await address_for_message(gateway, params.session_key or "main", None)
+    parts = call.parts
+    key = await address_for_message(parts, params.session_key or "main", None)
     read_content(params.message)
     address = _outside(call, params.channel, params.to, params.account_id, params.thread_id)
     post = Post(session_key=str(key), address=address, text=params.message)
     digest = None
     if params.idempotency_key is not None:
-        digest = hash_request(call.caller.token_id, "send", str(key), address, params.message)
-    receipt = await gateway.store.post(post, idempotency_key=params.idempotency_key, digest=digest)
-    return show_receipt(receipt, call.door.rows.key)
+        digest = hash_request(call.holder.token_id, "send", str(key), address, params.message)
+    receipt = await parts.store.post(post, idempotency_key=params.idempotency_key, digest=digest)
+    return show_receipt(receipt, call.parts.rows.key)
 
 
 def _outside(call: Call, channel: str, to: str, account_id: str | None, thread_id: str | None) -> Address:
@@ -116,7 +116,7 @@ def _outside(call: Call, channel: str, to: str, account_id: str | None, thread_i
     Raises:
         UnknownChannel: nothing can be sent over this channel.
     """
-    call.gateway.channels.check(channel)
+    call.parts.channels.check(channel)
     return Address(channel=channel, to=to, account_id=account_id, thread_id=thread_id)
 
 
@@ -124,28 +124,28 @@ async def deliveries_list(call: Call, params: DeliveriesListParams) -> Deliverie
     """Lists receipts, newest first, of one session or of all, in the state given or in any."""
     key = None
     if params.session_key is not None:
-        key = str((await resolve(call.gateway, params.session_key)).key)
+        key = str((await resolve(call.parts, params.session_key)).key)
     query: list[Any] = ["deliveries.list", key, params.state]
     before = None if params.cursor is None else read_cursor(params.cursor, query, int)
     limit = min(params.limit, _MOST_LISTED)
-    found = await call.gateway.store.receipts(session_key=key, state=params.state, limit=limit + 1, before=before)
+    found = await call.parts.store.receipts(session_key=key, state=params.state, limit=limit + 1, before=before)
     page, has_more = found[:limit], len(found) > limit
     return DeliveriesListed(
         count=len(page),
         has_more=has_more,
         next_cursor=write_cursor(query, page[-1].delivery.number) if has_more else None,
-        deliveries=[show_receipt(receipt, call.door.rows.key) for receipt in page],
+        deliveries=[show_receipt(receipt, call.parts.rows.key) for receipt in page],
     )
 
 
 async def deliveries_get(call: Call, params: DeliveryParams) -> ReceiptRow:
     """Shows one receipt."""
-    return show_receipt(await call.gateway.store.receipt(params.id), call.door.rows.key)
+    return show_receipt(await call.parts.store.receipt(params.id), call.parts.rows.key)
 
 
 async def deliveries_retry(call: Call, params: MendParams) -> ReceiptRow | Mended:
     """Sends deliveries once more that failed, or of which nobody knows; parts that arrived are not repeated."""
-    return await _mend(call, params, "deliveries.retry", call.gateway.store.retry_delivery)
+    return await _mend(call, params, "deliveries.retry", call.parts.store.retry_delivery)
 
 
 async def _mend(call: Call, params: MendParams, method: str, act: Mend) -> ReceiptRow | Mended:
@@ -154,12 +154,12 @@ async def _mend(call: Call, params: MendParams, method: str, act: Mend) -> Recei
         works = "one id, several ids, or a state (failed or uncertain), with which a cursor may come"
         raise InvalidRequest(f"{method} takes {works}", param="id")
     if params.id is not None:
-        return show_receipt(await act(params.id), call.door.rows.key)
+        return show_receipt(await act(params.id), call.parts.rows.key)
     if params.state is None:
         return await _mend_each(params.ids or [], act)
     query = [method, params.state]
     after = 0 if params.cursor is None else read_cursor(params.cursor, query, int)
-    found = await call.gateway.store.oldest_deliveries(DeliveryState(params.state), _MOST_MENDED + 1, after)
+    found = await call.parts.store.oldest_deliveries(DeliveryState(params.state), _MOST_MENDED + 1, after)
     page = found[:_MOST_MENDED]
     mended = await _mend_each([delivery.id for delivery in page], act)
     cursor = write_cursor(query, page[-1].number) if len(found) > len(page) else None
@@ -180,13 +180,13 @@ async def _mend_each(ids: list[str], act: Mend) -> Mended:
 async def deliveries_reroute(call: Call, params: RerouteParams) -> ReceiptRow:
     """Sends the whole text of a delivery that failed, or of which nobody knows, to another chat."""
     address = _outside(call, params.channel, params.to, params.account_id, params.thread_id)
-    receipt = await call.gateway.store.reroute_delivery(params.id, address)
-    return show_receipt(receipt, call.door.rows.key)
+    receipt = await call.parts.store.reroute_delivery(params.id, address)
+    return show_receipt(receipt, call.parts.rows.key)
 
 
 async def deliveries_drop(call: Call, params: MendParams) -> ReceiptRow | Mended:
     """Gives deliveries up that failed, or of which nobody knows."""
-    return await _mend(call, params, "deliveries.drop", call.gateway.store.drop_delivery)
+    return await _mend(call, params, "deliveries.drop", call.parts.store.drop_delivery)
 
 
 async def commands_list(call: Call, params: NoParams) -> CommandsListed:

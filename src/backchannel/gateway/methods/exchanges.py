@@ -9,8 +9,8 @@ from msgspec import Meta
 from backchannel.core.exchange_values import Party
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest
-from backchannel.gateway.call import Call
-from backchannel.gateway.protocol import Method, Scope
+from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.protocol import Scope
 from backchannel.storage.transactions.exchanges import Story
 from backchannel.tools.rows import ReceiptRow, Rows, RunRow, show_receipt
 
@@ -58,8 +58,8 @@ async def exchanges_get(call: Call, params: ExchangeParams) -> ExchangeFound:
     """Shows what a `sessions_send` has come to, by the exchange's id or by any of its runs."""
     if (params.id is None) == (params.run_id is None):
         raise InvalidRequest("exchanges.get: give exactly one of id and runId", param="id")
-    story = await call.gateway.store.exchange_story(params.id, params.run_id)
-    return ExchangeFound(exchange=show_exchange(story, call.door.rows))
+    story = await call.parts.store.exchange_story(params.id, params.run_id)
+    return ExchangeFound(exchange=show_exchange(story, call.parts.rows))
 
 
 def show_exchange(story: Story, rows: Rows) -> ExchangeShown:

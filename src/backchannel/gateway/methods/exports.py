@@ -16,8 +16,8 @@ from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import SessionNotFound
 from backchannel.gateway.addressing import find_session
-from backchannel.gateway.call import Call
-from backchannel.gateway.protocol import Method, Scope
+from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.protocol import Scope
 from backchannel.openclaw.files import iso_time
 from backchannel.openclaw.writing import entry_of, header_of
 from backchannel.storage.transactions.exports import PAGE_SIZE, Listed, Passage, Place
@@ -73,8 +73,8 @@ async def sessions_export(call: Call, params: SessionsExportParams) -> SessionsE
 
     A page can be short, or even empty, and have a `next`: what is left out was looked at too.
     """
-    gateway, limit = call.gateway, min(params.limit, _MOST_LISTED)
-    found = await gateway.store.sessions_by_key(
+    parts, limit = call.parts, min(params.limit, _MOST_LISTED)
+    found = await parts.store.sessions_by_key(
         params.after,
         limit + 1,
         agent_id=None if params.agent_id is None else normalise_agent_id(params.agent_id),
@@ -88,13 +88,13 @@ async def sessions_export(call: Call, params: SessionsExportParams) -> SessionsE
 
 
 async def _read_keys(call: Call, texts: list[str]) -> list[str]:
-    return sorted({(await find_session(call.gateway, text, archived=True)).key for text in texts})
+    return sorted({(await find_session(call.parts, text, archived=True)).key for text in texts})
 
 
 def _is_wanted(call: Call, params: SessionsExportParams, session: Session) -> bool:
     if session.archived_at is not None and not params.archived:
         return False
-    return call.gateway.scheme.is_listed(SessionKey.stored(session.key))
+    return call.parts.scheme.is_listed(SessionKey.stored(session.key))
 
 
 def _exported(listed: Listed) -> ExportedSession:
@@ -112,16 +112,16 @@ def _exported(listed: Listed) -> ExportedSession:
 async def transcripts_read(call: Call, params: TranscriptsReadParams) -> TranscriptRead:
     """Reads messages of a transcript as they are stored, up to `until`, about a megabyte a page."""
     await _check_transcript(call, params.session_id)
-    size = min(PAGE_SIZE, call.door.limits.frame_bytes // _ROOM)
+    size = min(PAGE_SIZE, call.connections.limits.frame_bytes // _ROOM)
     place, until = Place(params.start, params.offset), _FAR if params.until is None else params.until
-    return _shown(await call.gateway.store.read_transcript(params.session_id, place, until, size))
+    return _shown(await call.parts.store.read_transcript(params.session_id, place, until, size))
 
 
 async def _check_transcript(call: Call, session_id: str) -> None:
     """Refuse what is nobody's transcript, or that of a session which cannot be seen."""
-    entry = await call.gateway.store.session_by_id(session_id)
+    entry = await call.parts.store.session_by_id(session_id)
     is_whole = entry is not None and entry.end_reason != "importing"
-    if entry is None or not is_whole or not call.gateway.scheme.is_listed(SessionKey.stored(entry.key)):
+    if entry is None or not is_whole or not call.parts.scheme.is_listed(SessionKey.stored(entry.key)):
         raise SessionNotFound(f"no session has or had the id {session_id[:80]!r} (sessions.export shows them)")
 
 

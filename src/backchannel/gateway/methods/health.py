@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from backchannel.core.shapes import Answer
-from backchannel.gateway.call import Call
+from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.health import Problem, examine
-from backchannel.gateway.protocol import Method, NoParams, Scope
+from backchannel.gateway.protocol import NoParams, Scope
 from backchannel.version import __version__
 
 
@@ -38,14 +38,14 @@ class Status(Answer, frozen=True, kw_only=True):
 
 async def health(call: Call, params: NoParams) -> Health:
     """Tells whether the gateway can accept messages now, and what is wrong besides."""
-    gateway = call.gateway
-    condition = await examine(gateway)
+    parts = call.parts
+    condition = await examine(parts)
     return Health(
         ok=condition.refusal is None,
         status=condition.word,
-        ts=gateway.clock.now_ms(),
-        uptime_ms=call.door.uptime_ms,
-        default_agent_id=gateway.agents.default_id,
+        ts=parts.clock.now_ms(),
+        uptime_ms=call.connections.uptime_ms,
+        default_agent_id=parts.agents.default_id,
         store=condition.refusal or "ok",
         problems=condition.problems,
     )
@@ -53,15 +53,15 @@ async def health(call: Call, params: NoParams) -> Health:
 
 async def status(call: Call, params: NoParams) -> Status:
     """Tells what the gateway is, how much it has to do, and what is wrong; `status` is ok, degraded or unavailable."""
-    gateway = call.gateway
-    condition = await examine(gateway)
-    live, waiting = await gateway.store.run_counts(), condition.troubles.deliveries
+    parts = call.parts
+    condition = await examine(parts)
+    live, waiting = await parts.store.run_counts(), condition.troubles.deliveries
     return Status(
         version=__version__,
         status=condition.word,
-        ts=gateway.clock.now_ms(),
-        uptime_ms=call.door.uptime_ms,
-        connections=call.door.connections,
+        ts=parts.clock.now_ms(),
+        uptime_ms=call.connections.uptime_ms,
+        connections=call.connections.count,
         runs={
             "queued": live.get("queued", 0),
             "running": live.get("running", 0),
@@ -73,10 +73,10 @@ async def status(call: Call, params: NoParams) -> Status:
             "failed": waiting.get("failed", 0),
             "uncertain": waiting.get("uncertain", 0),
         },
-        commits=gateway.store.commits,
-        agents=gateway.agents.ids(),
-        default_agent_id=gateway.agents.default_id,
-        model=gateway.agents.get(gateway.agents.default_id).model,
+        commits=parts.store.commits,
+        agents=parts.agents.ids(),
+        default_agent_id=parts.agents.default_id,
+        model=parts.agents.get(parts.agents.default_id).model,
         problems=condition.problems,
     )
 

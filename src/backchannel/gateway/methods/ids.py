@@ -6,8 +6,8 @@ from typing import Any
 
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
-from backchannel.gateway.call import Call
-from backchannel.gateway.protocol import Method, Scope
+from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.protocol import Scope
 
 
 class IdsResolveParams(Params, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ async def ids_resolve(call: Call, params: IdsResolveParams) -> IdFound:
     Every other method takes whole ids only, so that a program's `order-1` never means `order-10`.
     """
     written = parse_written_id(params.id)
-    found = await call.gateway.store.matching_ids(params.kind, written)
+    found = await call.parts.store.matching_ids(params.kind, written)
     return IdFound(kind=params.kind.value, id=choose_id(params.kind, written, found))
 
 

@@ -10,10 +10,10 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind, RunRequest
 from backchannel.core.shapes import Params
 from backchannel.errors import Forbidden
-from backchannel.gateway.call import Call
+from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.messages import TriggersKey, digest_of, read_content
 from backchannel.gateway.methods.chat import ChatHistory, ChatStarted, read_history, shown_state
-from backchannel.gateway.protocol import Method, Scope
+from backchannel.gateway.protocol import Scope
 from backchannel.triggers import nodes
 
 
@@ -39,31 +39,31 @@ async def node_message(call: Call, params: NodeMessageParams) -> ChatStarted:
         provenance=nodes.SAID,
         kind=RunKind.NODE,
         id=nodes.run_id(node, params.idempotency_key),
-        digest=digest_of(call.caller, "node.message", key, params),
+        digest=digest_of(call.holder.token_id, "node.message", key, params),
     )
-    call.door.desk.watch_chat(call.subscriber, str(key))  # before it is accepted, so that no event is missed
-    accepted = await call.gateway.runtime.submit(request)
+    call.subscriptions.watch_chat(call.subscriber, str(key))  # before it is accepted, so that no event is missed
+    accepted = await call.parts.runtime.submit(request)
     return ChatStarted(run_id=accepted.run.id, status=shown_state(accepted))
 
 
 async def node_history(call: Call, params: NodeHistoryParams) -> ChatHistory:
     """Reads a node's own session, as `chat.history` does; one that nothing was said in yet is empty."""
     key = _own(call, params.session_key)
-    call.door.desk.watch_chat(call.subscriber, str(key))
-    session = await call.gateway.store.session(str(key))
+    call.subscriptions.watch_chat(call.subscriber, str(key))
+    session = await call.parts.store.session(str(key))
     if session is not None and session.archived_at is not None:
         session = None  # it was deleted, and starts afresh with the next message
     return await read_history(call, key, session, limit=params.limit, before=params.before, after=params.after)
 
 
 def _node(call: Call) -> SessionKey:
-    if call.caller.node is None:
+    if call.holder.node is None:
         raise Forbidden("only a node has sessions of its own")
-    return call.caller.node
+    return call.holder.node
 
 
 def _own(call: Call, text: str | None) -> SessionKey:
-    return nodes.own_key(_node(call), call.gateway.scheme, text)
+    return nodes.own_key(_node(call), call.parts.scheme, text)
 
 
 METHODS: tuple[Method[Any], ...] = (

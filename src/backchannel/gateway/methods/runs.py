@@ -13,7 +13,7 @@ from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import Forbidden, RunNotFound
 from backchannel.gateway.addressing import address_for_message, resolve
-from backchannel.gateway.call import Call
+from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.events import error_of
 from backchannel.gateway.messages import (
     IdempotencyKey,
@@ -23,7 +23,7 @@ from backchannel.gateway.messages import (
     read_reply_to,
     read_thinking,
 )
-from backchannel.gateway.protocol import Method, Scope
+from backchannel.gateway.protocol import Scope
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import RunRow, duration_ms
 
@@ -119,29 +119,29 @@ class RunsListed(Answer, frozen=True, kw_only=True):
 
 async def agent(call: Call, params: AgentParams) -> AgentEnded:
     """Sends a message to an agent; answers when it is accepted, and again, with the same id, when its run ended."""
-    gateway = call.gateway
-    key = await address_for_message(gateway, params.session_key or "main", params.agent_id)
+    parts = call.parts
+    key = await address_for_message(parts, params.session_key or "main", params.agent_id)
     request = RunRequest(
         key=key,
         content=read_content(params.message),
         provenance=Provenance(kind=ProvenanceKind.EXTERNAL_USER),
         id=params.idempotency_key,
-        digest=digest_of(call.caller, "agent", key, params),
+        digest=digest_of(call.holder.token_id, "agent", key, params),
         deliver=params.deliver,
-        reply_to=read_reply_to(gateway, params),
-        model=read_model(gateway, params.model),
+        reply_to=read_reply_to(parts, params),
+        model=read_model(parts, params.model),
         thinking=read_thinking(params.thinking),
         timeout_s=params.timeout,
     )
-    accepted = (await gateway.runtime.submit(request)).run
-    call.door.desk.follow(call.subscriber, accepted)
+    accepted = (await parts.runtime.submit(request)).run
+    call.subscriptions.follow(call.subscriber, accepted)
     call.answer_first(AgentAccepted(run_id=accepted.id, status="accepted", accepted_at=accepted.accepted_at))
     return ended(await _wait_to_the_end(call, accepted))
 
 
 async def _wait_to_the_end(call: Call, run: Run) -> Run:
     while not run.is_finished:
-        run = await call.waits.until(call.gateway.runtime.wait(run.id, 3600.0))
+        run = await call.waits.until(call.parts.runtime.wait(run.id, 3600.0))
     return run
 
 
@@ -163,16 +163,16 @@ def ended(run: Run) -> AgentEnded:
 async def agent_wait(call: Call, params: WaitParams) -> Waited:
     """Waits for a run to end, also for one that ended long ago; `timeoutMs: 0` only looks."""
     await _check_own_run(call, params.run_id)
-    run = await call.waits.until(call.gateway.runtime.wait(params.run_id, params.timeout_ms / 1000))
+    run = await call.waits.until(call.parts.runtime.wait(params.run_id, params.timeout_ms / 1000))
     return waited(run)
 
 
 async def _check_own_run(call: Call, run_id: str) -> None:
     """Keep an agent's token to its session's own runs; of others it does not even learn that they exist."""
-    if call.caller.session_key is None:
+    if call.holder.session_key is None:
         return
-    key = call.gateway.scheme.in_force(SessionKey.parse(call.caller.session_key))
-    if not await call.gateway.store.is_own_run(run_id, str(key)):
+    key = call.parts.scheme.in_force(SessionKey.parse(call.holder.session_key))
+    if not await call.parts.store.is_own_run(run_id, str(key)):
         raise Forbidden(
             "an agent's token may wait for runs of its own session, and for those that its sends and spawns started",
             runId=run_id,
@@ -203,34 +203,34 @@ def waited(run: Run) -> Waited:
 
 async def runs_get(call: Call, params: RunParams) -> RunShown:
     """Shows one run."""
-    run = await call.gateway.store.run(params.run_id)
+    run = await call.parts.store.run(params.run_id)
     if run is None:
         raise RunNotFound(f"no run {params.run_id[:80]!r} (runs.list shows those there are)", runId=params.run_id)
-    return RunShown(run=call.door.rows.run(run))
+    return RunShown(run=call.parts.rows.run(run))
 
 
 async def runs_list(call: Call, params: RunsListParams) -> RunsListed:
     """Lists runs, newest first, of one session or of all, in the states given or in any."""
     key = None
     if params.session_key is not None:
-        key = str((await resolve(call.gateway, params.session_key)).key)
+        key = str((await resolve(call.parts, params.session_key)).key)
     query: list[Any] = ["runs.list", key, sorted(params.states)]
     before = None if params.cursor is None else read_cursor(params.cursor, query, int)
     limit = min(params.limit, _MOST_LISTED)
-    found = await call.gateway.store.runs(session_key=key, states=params.states, limit=limit + 1, before=before)
+    found = await call.parts.store.runs(session_key=key, states=params.states, limit=limit + 1, before=before)
     page, has_more = found[:limit], len(found) > limit
     return RunsListed(
         count=len(page),
         has_more=has_more,
         next_cursor=write_cursor(query, page[-1].position) if has_more else None,
-        runs=[call.door.rows.run(run) for run in page],
+        runs=[call.parts.rows.run(run) for run in page],
     )
 
 
 async def runs_retry(call: Call, params: RunParams) -> RunShown:
     """Queues a run once more that failed, or at once one that is set aside."""
-    run = await call.gateway.runtime.retry(params.run_id)
-    return RunShown(run=call.door.rows.run(run))
+    run = await call.parts.runtime.retry(params.run_id)
+    return RunShown(run=call.parts.rows.run(run))
 
 
 METHODS: tuple[Method[Any], ...] = (

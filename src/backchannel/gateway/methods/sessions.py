@@ -18,9 +18,9 @@ from backchannel.gateway.addressing import (
     operator_keys,
     resolve,
 )
-from backchannel.gateway.call import Call
+from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.messages import Label, read_model, read_thinking
-from backchannel.gateway.protocol import Method, Scope
+from backchannel.gateway.protocol import Scope
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import ModelShown, Row, preview
 
@@ -127,25 +127,25 @@ class Previews(Answer, frozen=True, kw_only=True):
 
 async def sessions_list(call: Call, params: SessionsListParams) -> SessionsListed:
     """Lists sessions, those with the newest activity first; a cursor goes on where a list ended."""
-    gateway, rows = call.gateway, call.door.rows
+    parts, rows = call.parts, call.parts.rows
     if params.cursor is not None and params.offset:
         raise InvalidRequest("cursor, offset: only one of them can be given", param="cursor")
-    now = gateway.clock.now_ms()
+    now = parts.clock.now_ms()
     wanted = _read_filter(call, params, now)
     query: list[Any] = ["sessions.list", wanted.kinds, wanted.agent_id, wanted.label, wanted.search, wanted.spawned_by]
     query += [params.active_minutes, wanted.archived]
     after = None if params.cursor is None else read_cursor(params.cursor, query, Page)
     limit = min(params.limit, _MOST_LISTED)
-    found = await gateway.store.sessions(wanted, after=after, limit=limit + 1, offset=params.offset)
+    found = await parts.store.sessions(wanted, after=after, limit=limit + 1, offset=params.offset)
     page, has_more = found[:limit], len(found) > limit
-    listed = [session for session in page if gateway.scheme.global_scope or not session.key.endswith(_RESERVED)]
+    listed = [session for session in page if parts.scheme.global_scope or not session.key.endswith(_RESERVED)]
     return SessionsListed(
         ts=now,
-        path=str(gateway.store.folder.database),
+        path=str(parts.store.folder.database),
         count=len(listed),
         has_more=has_more,
         next_cursor=write_cursor(query, Page(page[-1].updated_at, page[-1].key)) if has_more else None,
-        defaults=rows.model(gateway.agents.get(gateway.agents.default_id).model) or {},
+        defaults=rows.model(parts.agents.get(parts.agents.default_id).model) or {},
         sessions=await _with_previews(call, params, listed),
     )
 
@@ -156,7 +156,7 @@ def _read_filter(call: Call, params: SessionsListParams, now: int) -> SessionFil
             raise InvalidRequest(
                 f"kinds: {word[:64]!r} is not a kind (expected any of {', '.join(_KINDS)})", param="kinds"
             )
-    spawned_by = params.spawned_by and str(operator_keys(call.gateway).read(params.spawned_by).key)
+    spawned_by = params.spawned_by and str(operator_keys(call.parts).read(params.spawned_by).key)
     since = None if params.active_minutes is None else now - params.active_minutes * _MINUTE_MS
     return SessionFilter(
         kinds=tuple(sorted(set(params.kinds))),
@@ -170,11 +170,11 @@ def _read_filter(call: Call, params: SessionsListParams, now: int) -> SessionFil
 
 
 async def _with_previews(call: Call, params: SessionsListParams, sessions: list[Session]) -> list[Row]:
-    rows = call.door.rows
+    rows = call.parts.rows
     if not (params.include_last_message or params.include_derived_titles):
         return [rows.row(session) for session in sessions]
     ids = [session.session_id for session in sessions]
-    last = await call.gateway.store.last_messages(ids, 1, with_tools=False)
+    last = await call.parts.store.last_messages(ids, 1, with_tools=False)
     return [
         rows.row(session, **_extras(params, session, preview(last.get(session.session_id, [])))) for session in sessions
     ]
@@ -195,20 +195,20 @@ async def sessions_resolve(call: Call, params: SessionsResolveParams) -> Found:
     if len(given) != 1:
         raise InvalidRequest("key, sessionId, label: exactly one of them is needed", param="key")
     if params.label is not None:
-        key = str(await find_labelled(call.gateway, params.label, params.agent_id))
+        key = str(await find_labelled(call.parts, params.label, params.agent_id))
     else:
-        key = (await find_session(call.gateway, given[0], params.agent_id)).key
-    return Found(ok=True, key=call.door.rows.key(key))
+        key = (await find_session(call.parts, given[0], params.agent_id)).key
+    return Found(ok=True, key=call.parts.rows.key(key))
 
 
 async def sessions_patch(call: Call, params: SessionsPatchParams) -> Changed:
     """Changes a session's settings, and makes it if it is new; null clears a setting."""
-    gateway = call.gateway
-    resolved = await resolve(gateway, params.key, params.agent_id)
+    parts = call.parts
+    resolved = await resolve(parts, params.key, params.agent_id)
     if not resolved.exists:
-        check_agent(gateway, resolved.key.agent)
+        check_agent(parts, resolved.key.agent)
     if isinstance(params.model, str):
-        read_model(gateway, params.model)
+        read_model(parts, params.model)
     if isinstance(params.thinking_level, str):
         read_thinking(params.thinking_level, "thinkingLevel")
     await _check_archiving(call, params, resolved.key)
@@ -220,17 +220,17 @@ async def sessions_patch(call: Call, params: SessionsPatchParams) -> Changed:
         thinking_level=params.thinking_level,
         verbose_level=params.verbose_level,
     )
-    session = await gateway.store.patch_session(resolved.key, change, expected_session_id=params.expected_session_id)
+    session = await parts.store.patch_session(resolved.key, change, expected_session_id=params.expected_session_id)
     if params.archived is True:
-        session = await gateway.runtime.delete(resolved.key)
+        session = await parts.runtime.delete(resolved.key)
     return _changed(call, session)
 
 
 async def _check_archiving(call: Call, params: SessionsPatchParams, key: SessionKey) -> None:
-    if params.archived is True and call.gateway.scheme.is_main(key):
+    if params.archived is True and call.parts.scheme.is_main(key):
         raise MainSessionKept(f"{params.key[:80]!r} is a main session: it can be reset, not archived")
     if params.archived is False:
-        session = await call.gateway.store.session(str(key))
+        session = await call.parts.store.session(str(key))
         if session is not None and session.archived_at is not None:
             raise InvalidRequest(
                 "archived: an archived session does not come back (a message to its key starts a new one)",
@@ -240,21 +240,21 @@ async def _check_archiving(call: Call, params: SessionsPatchParams, key: Session
 
 async def sessions_reset(call: Call, params: KeyParams) -> Changed:
     """Starts a new transcript under the same key; the active run is aborted, queued ones go on in the new one."""
-    session = await find_session(call.gateway, params.key, params.agent_id)
-    return _changed(call, await call.gateway.runtime.reset(SessionKey.parse(session.key)))
+    session = await find_session(call.parts, params.key, params.agent_id)
+    return _changed(call, await call.parts.runtime.reset(SessionKey.parse(session.key)))
 
 
 async def sessions_delete(call: Call, params: KeyParams) -> Deleted:
     """Archives a session: it leaves the lists, and nothing is ever written to its transcript again."""
-    session = await find_session(call.gateway, params.key, params.agent_id)
-    archived = await call.gateway.runtime.delete(SessionKey.parse(session.key))
-    return Deleted(ok=True, key=call.door.rows.key(archived.key), deleted=True, session_id=archived.session_id)
+    session = await find_session(call.parts, params.key, params.agent_id)
+    archived = await call.parts.runtime.delete(SessionKey.parse(session.key))
+    return Deleted(ok=True, key=call.parts.rows.key(archived.key), deleted=True, session_id=archived.session_id)
 
 
 async def sessions_describe(call: Call, params: KeyParams) -> Described:
     """Shows one session's row."""
-    session = await find_session(call.gateway, params.key, params.agent_id, archived=True)
-    return Described(session=call.door.rows.row(session))
+    session = await find_session(call.parts, params.key, params.agent_id, archived=True)
+    return Described(session=call.parts.rows.row(session))
 
 
 async def sessions_preview(call: Call, params: SessionsPreviewParams) -> Previews:
@@ -262,13 +262,13 @@ async def sessions_preview(call: Call, params: SessionsPreviewParams) -> Preview
     found: dict[str, Session | None] = {}
     for text in params.keys:
         try:
-            found[text] = await find_session(call.gateway, text, archived=True)
+            found[text] = await find_session(call.parts, text, archived=True)
         except SessionNotFound:
             found[text] = None
     ids = [session.session_id for session in found.values() if session is not None]
-    last = await call.gateway.store.last_messages(ids, params.limit, with_tools=False)
+    last = await call.parts.store.last_messages(ids, params.limit, with_tools=False)
     previews = [_preview(text, session, last, params) for text, session in found.items()]
-    return Previews(ts=call.gateway.clock.now_ms(), previews=previews)
+    return Previews(ts=call.parts.clock.now_ms(), previews=previews)
 
 
 def _preview(text: str, session: Session | None, last: dict[str, Any], params: SessionsPreviewParams) -> Preview:
@@ -282,7 +282,7 @@ def _preview(text: str, session: Session | None, last: dict[str, Any], params: S
 
 
 def _changed(call: Call, session: Session) -> Changed:
-    return Changed(ok=True, key=call.door.rows.key(session.key), entry=call.door.rows.row(session))
+    return Changed(ok=True, key=call.parts.rows.key(session.key), entry=call.parts.rows.row(session))
 
 
 METHODS: tuple[Method[Any], ...] = (

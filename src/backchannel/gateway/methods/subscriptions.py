@@ -6,9 +6,9 @@ from typing import Any
 
 from backchannel.core.shapes import Answer
 from backchannel.gateway.addressing import resolve
-from backchannel.gateway.call import Call
+from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.sessions import KeyParams
-from backchannel.gateway.protocol import Method, NoParams, Scope
+from backchannel.gateway.protocol import NoParams, Scope
 
 
 class Subscribed(Answer, frozen=True, kw_only=True):
@@ -18,28 +18,28 @@ class Subscribed(Answer, frozen=True, kw_only=True):
 
 async def sessions_subscribe(call: Call, params: NoParams) -> Subscribed:
     """Sends this connection `sessions.changed`, and the `chat` and `agent` events of all sessions."""
-    call.door.desk.subscribe(call.subscriber)
+    call.subscriptions.subscribe(call.subscriber)
     return Subscribed(subscribed=True)
 
 
 async def sessions_unsubscribe(call: Call, params: NoParams) -> Subscribed:
     """Ends `sessions.subscribe`."""
-    call.door.desk.unsubscribe(call.subscriber)
+    call.subscriptions.unsubscribe(call.subscriber)
     return Subscribed(subscribed=False)
 
 
 async def messages_subscribe(call: Call, params: KeyParams) -> Subscribed:
     """Sends this connection the messages that enter a session's transcript, and its `chat` and `agent` events."""
-    key = str((await resolve(call.gateway, params.key, params.agent_id)).key)
-    call.door.desk.watch_messages(call.subscriber, key)
-    return Subscribed(subscribed=True, key=call.door.rows.key(key))
+    key = str((await resolve(call.parts, params.key, params.agent_id)).key)
+    call.subscriptions.watch_messages(call.subscriber, key)
+    return Subscribed(subscribed=True, key=call.parts.rows.key(key))
 
 
 async def messages_unsubscribe(call: Call, params: KeyParams) -> Subscribed:
     """Ends `sessions.messages.subscribe` for a session."""
-    key = str((await resolve(call.gateway, params.key, params.agent_id)).key)
-    call.door.desk.unwatch_messages(call.subscriber, key)
-    return Subscribed(subscribed=False, key=call.door.rows.key(key))
+    key = str((await resolve(call.parts, params.key, params.agent_id)).key)
+    call.subscriptions.unwatch_messages(call.subscriber, key)
+    return Subscribed(subscribed=False, key=call.parts.rows.key(key))
 
 
 METHODS: tuple[Method[Any], ...] = (

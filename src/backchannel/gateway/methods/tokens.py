@@ -10,9 +10,9 @@ from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, SessionNotFound, TokenNotFound
 from backchannel.gateway.addressing import check_agent, resolve
 from backchannel.gateway.auth import hash_token, new_token, read_scopes, show_scopes
-from backchannel.gateway.call import Call
+from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.messages import Label
-from backchannel.gateway.protocol import Method, NoParams, Scope
+from backchannel.gateway.protocol import NoParams, Scope
 from backchannel.storage.transactions.tokens import TokenRow
 from backchannel.triggers.nodes import is_node
 
@@ -65,14 +65,14 @@ async def tokens_create(call: Call, params: TokensCreateParams) -> TokenMade:
         scopes=tuple(show_scopes(read_scopes(params.scopes or ()))),
         session_key=None if key is None else str(key),
         label=params.label,
-        created_at=call.gateway.clock.now_ms(),
+        created_at=call.parts.clock.now_ms(),
     )
-    await call.gateway.store.create_token(row)
+    await call.parts.store.create_token(row)
     return TokenMade(
         id=row.id,
         token=token,
         scopes=list(row.scopes),
-        session_key=row.session_key and call.door.rows.key(row.session_key),
+        session_key=row.session_key and call.parts.rows.key(row.session_key),
         label=row.label,
     )
 
@@ -82,26 +82,26 @@ async def _bound_session(call: Call, text: str) -> SessionKey:
 
     Those two are there before anything was said in them: a node cannot come in to make its own.
     """
-    gateway = call.gateway
-    key = (await resolve(gateway, text)).key
-    session = await gateway.store.session(str(key))
+    parts = call.parts
+    key = (await resolve(parts, text)).key
+    session = await parts.store.session(str(key))
     if session is not None and session.archived_at is None:
         return key
-    if not gateway.scheme.is_main(key) and not is_node(key):
+    if not parts.scheme.is_main(key) and not is_node(key):
         raise SessionNotFound(f"no session {text[:80]!r} (sessions.list shows those there are)")
-    check_agent(gateway, key.agent)
+    check_agent(parts, key.agent)
     return key
 
 
 async def tokens_list(call: Call, params: NoParams) -> TokensListed:
     """Lists the tokens that were made, without what would let anyone use them."""
-    rows = await call.gateway.store.tokens()
+    rows = await call.parts.store.tokens()
     return TokensListed(
         tokens=[
             TokenShown(
                 id=row.id,
                 scopes=list(row.scopes),
-                session_key=row.session_key and call.door.rows.key(row.session_key),
+                session_key=row.session_key and call.parts.rows.key(row.session_key),
                 label=row.label,
                 created_at=row.created_at,
                 revoked_at=row.revoked_at,
@@ -113,9 +113,9 @@ async def tokens_list(call: Call, params: NoParams) -> TokensListed:
 
 async def tokens_revoke(call: Call, params: TokenParams) -> TokenRevoked:
     """Revokes a token and closes the connections that came in by it."""
-    if not await call.gateway.store.revoke_token(params.id):
+    if not await call.parts.store.revoke_token(params.id):
         raise TokenNotFound(f"no valid token has the id {params.id[:64]!r} (tokens.list shows those there are)")
-    call.door.close_token(params.id)
+    call.connections.close_token(params.id)
     return TokenRevoked(ok=True, id=params.id)
 
 

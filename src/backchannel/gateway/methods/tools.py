@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from backchannel.core.shapes import Answer, Params
-from backchannel.gateway.call import Call
 from backchannel.gateway.callers import InvokeParams, caller_of, invoke_as
-from backchannel.gateway.protocol import Method, Scope
+from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.protocol import Scope
 from backchannel.tools.targets import Explanation, explain
 
 
@@ -25,13 +25,13 @@ class ExplainParams(Params, frozen=True, kw_only=True):
 
 async def tools_invoke(call: Call, params: InvokeParams) -> Invoked:
     """Calls a session tool, on behalf of the operator, of the session named, or of the token's own."""
-    return Invoked(ok=True, result=await invoke_as(call.gateway, call.caller, params))
+    return Invoked(ok=True, result=await invoke_as(call.parts, call.holder, params))
 
 
 async def policy_explain(call: Call, params: ExplainParams) -> Explanation:
     """Tells what each session tool and each send from one session to another would do, and which setting decides."""
-    caller = await caller_of(call.gateway, call.caller, params.caller)
-    return await explain(call.gateway.parts, caller, params.target, params.channel, params.chat_type)
+    caller = await caller_of(call.parts, call.holder, params.caller)
+    return await explain(call.parts, caller, params.target, params.channel, params.chat_type)
 
 
 METHODS: tuple[Method[Any], ...] = (

@@ -9,9 +9,9 @@ from msgspec import Meta
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound
 from backchannel.gateway.addressing import find_session
-from backchannel.gateway.call import Call
+from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.sessions import KeyParams
-from backchannel.gateway.protocol import Method, Scope
+from backchannel.gateway.protocol import Scope
 
 
 class TranscriptsListParams(Params, frozen=True, kw_only=True):
@@ -40,12 +40,12 @@ class Rebuilt(Answer, frozen=True, kw_only=True):
 
 async def transcripts_list(call: Call, params: TranscriptsListParams) -> TranscriptsListed:
     """Lists all transcripts that have messages, those that a reset or a deletion has ended too, by their ids."""
-    entries = await call.gateway.store.transcripts(params.cursor, params.limit)
+    entries = await call.parts.store.transcripts(params.cursor, params.limit)
     return TranscriptsListed(
         transcripts=[
             ListedTranscript(
                 session_id=entry.session_id,
-                key=call.door.rows.key(entry.key),
+                key=call.parts.rows.key(entry.key),
                 ended_at=entry.ended_at,
                 end_reason=entry.end_reason,
             )
@@ -57,20 +57,20 @@ async def transcripts_list(call: Call, params: TranscriptsListParams) -> Transcr
 
 async def transcripts_rebuild(call: Call, params: KeyParams) -> Rebuilt:
     """Writes the file of a transcript anew: of a session, archived or not, or of the session id that is named."""
-    gateway = call.gateway
-    if not gateway.config.writes_transcript_files:
+    parts = call.parts
+    if not parts.config.writes_transcript_files:
         raise InvalidRequest("transcript files are off (transcripts.files turns them on)")
     key, session_id = await _find(call, params)
-    lines = await gateway.store.rebuild_transcript(session_id)
-    return Rebuilt(ok=True, key=call.door.rows.key(key), session_id=session_id, lines=lines)
+    lines = await parts.store.rebuild_transcript(session_id)
+    return Rebuilt(ok=True, key=call.parts.rows.key(key), session_id=session_id, lines=lines)
 
 
 async def _find(call: Call, params: KeyParams) -> tuple[str, str]:
     try:
-        session = await find_session(call.gateway, params.key, params.agent_id, archived=True)
+        session = await find_session(call.parts, params.key, params.agent_id, archived=True)
         return session.key, session.session_id
     except (SessionNotFound, SessionIdReplaced):
-        entry = await call.gateway.store.session_by_id(params.key)
+        entry = await call.parts.store.session_by_id(params.key)
         if entry is None:
             raise
         return entry.key, entry.session_id

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from string import printable
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -25,20 +25,17 @@ from backchannel.core.messages import Provenance, ProvenanceKind
 from backchannel.core.runs import Join, Run, RunRequest, RunState
 from backchannel.errors import Forbidden, InvalidRequest, RunNotFound, ScopeMissing, ShuttingDown
 from backchannel.gateway.addressing import address_for_message
-from backchannel.gateway.auth import Access, Caller
-from backchannel.gateway.call import OpenWaits
+from backchannel.gateway.auth import Access, TokenHolder
+from backchannel.gateway.connections import OpenWaits
 from backchannel.gateway.messages import read_idempotency_key
 from backchannel.gateway.openai import chat, parameters, responses
 from backchannel.gateway.openai.conversation import Line, build_question
 from backchannel.gateway.openai.errors import describe_failure, show_failure
 from backchannel.gateway.openai.following import Pause, follow, wait_ended
+from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import Scope
 from backchannel.tools.base import hash_request
 
-if TYPE_CHECKING:
-    from backchannel.gateway.app import Gateway
-
-OPENAI_AT = "/v1/"
 SESSION_HEADER = "x-backchannel-session"
 REPEATED_WITHIN_MS = 60_000
 """How long after its run has ended a request that says that it is a repetition is answered by it."""
@@ -89,11 +86,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 class OpenAiDoor:
     """Serves the routes."""
 
-    def __init__(self, gateway: Gateway, access: Access, waits: OpenWaits) -> None:
-        self._gateway = gateway
+    def __init__(self, parts: GatewayParts, access: Access, waits: OpenWaits) -> None:
+        self._parts = parts
         self._access = access
         self._waits = waits
-        self._lives_ms = parse_duration(gateway.config.gateway.http.session_ttl)
+        self._lives_ms = parse_duration(parts.config.gateway.http.session_ttl)
 
     def routes(self) -> list[Route]:
         return [
@@ -104,7 +101,7 @@ class OpenAiDoor:
             Route("/v1/models/{id:path}", self._model, methods=["GET"]),
         ]
 
-    async def _login(self, request: Request, needed: Scope) -> Caller:
+    async def _login(self, request: Request, needed: Scope) -> TokenHolder:
         caller = await self._access.admit(request)
         if caller.is_agent:
             raise Forbidden("an agent's token is for the session tools; use an operator token here")
@@ -116,7 +113,7 @@ class OpenAiDoor:
 
     async def _models(self, request: Request) -> Response:
         await self._login(request, Scope.READ)
-        return _json(ModelList(data=[ShownModel(id=id_) for id_ in self._gateway.agents.ids()]), {})
+        return _json(ModelList(data=[ShownModel(id=id_) for id_ in self._parts.agents.ids()]), {})
 
     async def _model(self, request: Request) -> Response:
         await self._login(request, Scope.READ)
@@ -125,8 +122,8 @@ class OpenAiDoor:
     def _agent(self, model: str) -> str:
         agent_id = normalise_agent_id(model.removeprefix("backchannel/").removeprefix("agent:"))
         if agent_id == "backchannel":
-            return self._gateway.agents.default_id
-        self._gateway.agents.get(agent_id)
+            return self._parts.agents.default_id
+        self._parts.agents.get(agent_id)
         return agent_id
 
     # --- Chat completions and responses ---
@@ -149,7 +146,7 @@ class OpenAiDoor:
         if given.stream:
             with_usage = given.stream_options is not None and given.stream_options.include_usage is True
             return self._streaming(run, chat.Chunks(agent_id, with_usage=with_usage), headers)
-        ended = await wait_ended(self._gateway.runtime, run, self._waits)
+        ended = await wait_ended(self._parts.runtime, run, self._waits)
         if ended.state is not RunState.OK:
             return show_failure(ended)
         return _json(chat.show_completion(ended, agent_id), headers)
@@ -176,7 +173,7 @@ class OpenAiDoor:
         headers = _headers(run, ignored)
         if given.stream:
             return self._streaming(run, responses.ResponseEvents(agent_id, previous), headers)
-        ended = await wait_ended(self._gateway.runtime, run, self._waits)
+        ended = await wait_ended(self._parts.runtime, run, self._waits)
         if ended.state is not RunState.OK:
             return show_failure(ended)
         return _json(responses.show_response(ended, agent_id, previous), headers)
@@ -187,7 +184,7 @@ class OpenAiDoor:
         return _json(responses.show_response(run, SessionKey.stored(run.session_key).agent), {})
 
     async def _run_of(self, response_id: str) -> Run:
-        run = await self._gateway.store.run(response_id.removeprefix(responses.ID_PREFIX))
+        run = await self._parts.store.run(response_id.removeprefix(responses.ID_PREFIX))
         if run is None or not response_id.startswith(responses.ID_PREFIX):
             raise RunNotFound(f"there is no response {response_id[:80]!r}", param="previous_response_id")
         return run
@@ -200,7 +197,7 @@ class OpenAiDoor:
             InvalidRequest: it is another agent's.
         """
         run = await self._run_of(previous)
-        session = await self._gateway.store.session(run.session_key)
+        session = await self._parts.store.session(run.session_key)
         if session is None or session.archived_at is not None or run.session_id not in (None, session.session_id):
             raise RunNotFound(
                 f"the session of {previous[:80]!r} is gone (gateway.http.sessionTtl says how long one is kept): "
@@ -216,10 +213,10 @@ class OpenAiDoor:
         if not name:
             return SessionKey.openai(agent_id, str(uuid.uuid4())), True
         if name.startswith("agent:"):
-            return await address_for_message(self._gateway, name, agent_id), False
+            return await address_for_message(self._parts, name, agent_id), False
         return SessionKey.openai(agent_id, name), False
 
-    async def _submit(self, request: Request, caller: Caller, asked: Asked) -> Run:
+    async def _submit(self, request: Request, caller: TokenHolder, asked: Asked) -> Run:
         question = build_question(asked.lines, remembers=not asked.is_fresh)
         run_id = read_idempotency_key(request.headers.get("idempotency-key"), "Idempotency-Key")
         # A fresh session's key is new each time; what is asked is the same.
@@ -236,7 +233,7 @@ class OpenAiDoor:
             digest=hash_request(caller.token_id, *place, question) if run_id else None,
             join=None if run_id else self._join(request, hash_request(caller.token_id, *place, await request.body())),
         )
-        return (await self._gateway.runtime.submit(wanted)).run
+        return (await self._parts.runtime.submit(wanted)).run
 
     def _join(self, request: Request, digest: str) -> Join:
         """Say which run a request without a key may be answered by: one that lives, and asked the same.
@@ -248,7 +245,7 @@ class OpenAiDoor:
         is_repeat = repeats.isdecimal() and int(repeats[:9]) > 0
         return Join(
             digest=digest,
-            ended_since=self._gateway.clock.now_ms() - REPEATED_WITHIN_MS if is_repeat else None,
+            ended_since=self._parts.clock.now_ms() - REPEATED_WITHIN_MS if is_repeat else None,
         )
 
     def _streaming(self, run: Run, form: Form, headers: Mapping[str, str]) -> Response:
@@ -259,7 +256,7 @@ class OpenAiDoor:
     async def _stream(self, run: Run, form: Form) -> AsyncIterator[bytes]:
         yield form.begin(run)
         try:
-            async with aclosing(follow(self._gateway.runtime, run, self._waits)) as happenings:
+            async with aclosing(follow(self._parts.runtime, run, self._waits)) as happenings:
                 async for happening in happenings:
                     match happening:
                         case Pause():

@@ -11,25 +11,8 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from backchannel.core.runs import Run, RunState
-from backchannel.errors import GatewayError, UnknownAgent
+from backchannel.gateway.errors import NO_RETRY
 from backchannel.gateway.events import error_of
-
-NO_RETRY = {"x-should-retry": "false"}
-
-_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-
-
-def show_openai_error(error: GatewayError, status: int, headers: dict[str, str]) -> Response:
-    """Show an error as an answer."""
-    if isinstance(error, UnknownAgent):
-        status = 404
-    body = {
-        "message": error.message,
-        "type": _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),
-        "param": error.details.get("param"),
-        "code": "model_not_found" if isinstance(error, UnknownAgent) else error.code,
-    }
-    return JSONResponse({"error": body}, status_code=status, headers=headers if error.retryable else headers | NO_RETRY)
 
 
 def describe_failure(run: Run) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from enum import Enum
 
 from backchannel.core.control_words import is_control_word
 from backchannel.core.runs import Run, RunState
-from backchannel.gateway.call import OpenWaits
+from backchannel.gateway.connections import OpenWaits
 from backchannel.runtime.events import Event, ReplyGrew
 from backchannel.runtime.runtime import Runtime
 

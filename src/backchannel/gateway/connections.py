@@ -1,0 +1,321 @@
+"""What the connections of a gateway share, and what a method is: its parameters, its handler, and what that works on.
+
+To add a method: write its parameters and its handler in a file of `methods/`, add its line to that file's `METHODS`,
+and run `python docs/build/reference.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from backchannel.core.shapes import Params, bad_params
+from backchannel.errors import Forbidden, InvalidRequest, ScopeMissing, ShuttingDown, Unavailable
+from backchannel.gateway.auth import Access, TokenHolder
+from backchannel.gateway.events import Subscriber, Subscriptions
+from backchannel.gateway.parts import GatewayParts
+from backchannel.gateway.peers import Peer
+from backchannel.gateway.protocol import WITHOUT_EFFECT, Policy, Scope, show_event_head
+
+T = TypeVar("T")
+P = TypeVar("P", bound=Params)
+
+REFUSED, RESTARTING = 1008, 1012
+CLOSE_S = 1.0
+"""How long a close may take to get through."""
+
+_ONLY_EMPTY = frozenset(["attachments"])  # dropping what a person attached would lose it silently
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a connection may cost."""
+
+    frame_bytes: int = 4 * 1024 * 1024
+    first_frame_bytes: int = 64 * 1024
+    connections: int = 1000
+    strangers: int = 256
+    requests_at_once: int = 256
+    buffered_bytes: int = 16 * 1024 * 1024
+    handshake_s: float = 10.0
+    """How long the headers of a request, or `connect`, may take to come."""
+    request_s: float = 60.0
+    """How long a whole HTTP request may take to come."""
+    tick_s: float = 15.0
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(
+            max_payload=self.frame_bytes,
+            max_buffered_bytes=self.buffered_bytes,
+            tick_interval_ms=int(self.tick_s * 1000),
+        )
+
+
+class OpenConnection(Subscriber, Protocol):
+    """One WebSocket client, as far as the gateway knows all of them."""
+
+    @property
+    def holder(self) -> TokenHolder | None:
+        """Who has connected; None before that."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory waits for the client to read."""
+        ...
+
+    def close(self, code: int, reason: str) -> None:
+        """Send what is queued, then close."""
+        ...
+
+
+class Connections:
+    """All WebSocket connections of one gateway."""
+
+    def __init__(self, parts: GatewayParts, access: Access, subscriptions: Subscriptions, limits: Limits) -> None:
+        self.parts = parts
+        self.access = access
+        self.subscriptions = subscriptions
+        self.limits = limits
+        self.failed_logins = 0
+        self._open: set[OpenConnection] = set()
+        self._logged_in = 0
+        self._is_empty = asyncio.Event()
+        self._is_closing = False
+        self._started_at = parts.clock.monotonic()
+
+    @property
+    def count(self) -> int:
+        return len(self._open)
+
+    def check_open(self) -> None:
+        """Refuse a connection that there is no place for.
+
+        Raises:
+            ShuttingDown, Unavailable
+        """
+        if self._is_closing:
+            raise ShuttingDown("the gateway is stopping: connect again when it is back")
+        if self._logged_in >= self.limits.connections:
+            raise Unavailable(f"the gateway has its {self.limits.connections} connections: try again later")
+
+    @property
+    def uptime_ms(self) -> int:
+        return int((self.parts.clock.monotonic() - self._started_at) * 1000)
+
+    def enter(self, connection: OpenConnection) -> None:
+        """Count a connection that was accepted."""
+        self._open.add(connection)
+
+    def leave(self, connection: OpenConnection) -> None:
+        """Forget a connection that has ended."""
+        self._open.discard(connection)
+        self._logged_in -= connection.holder is not None
+        self.subscriptions.leave(connection)
+        if not self._open:
+            self._is_empty.set()
+
+    def let_in(self, peer: Peer | None) -> None:
+        """Give a connection that has logged in its place.
+
+        Raises:
+            ShuttingDown, Unavailable: there is none.
+        """
+        self.check_open()
+        self._logged_in += 1
+        if peer is not None:
+            peer.let_in()
+
+    def broadcast(self, event: str, payload: object) -> None:
+        """Send an event to all clients that have connected."""
+        head = show_event_head(event, payload)
+        for connection in list(self._open):
+            if connection.holder is not None:
+                connection.send_event(head, droppable=False)
+
+    async def tick(self) -> None:
+        """Send clients a sign of life at a steady pace."""
+        clock = self.parts.clock
+        while True:
+            await clock.sleep(self.limits.tick_s)
+            self.broadcast("tick", {"ts": clock.now_ms()})
+
+    async def close(self, reason: str) -> None:
+        """Announce to all clients that the gateway stops, and close their connections."""
+        self._is_closing = True
+        self.broadcast("shutdown", {"reason": reason})
+        for connection in list(self._open):
+            connection.close(RESTARTING, reason)
+        if self._open:
+            self._is_empty.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(2 * CLOSE_S):
+                    await self._is_empty.wait()
+
+    def close_token(self, token_id: str) -> None:
+        """Close the connections that a token opened which is no longer valid."""
+        for connection in list(self._open):
+            if connection.holder is not None and connection.holder.token_id == token_id:
+                connection.close(REFUSED, "the token was revoked")
+
+
+class OpenWaits:
+    """Requests that only wait. They are ended when their client is gone, or when the gateway stops.
+
+    Everything else that a handler does runs to its end, so that no change is left half reported.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._is_over = asyncio.Event()
+
+    async def until(self, awaitable: Awaitable[T]) -> T:
+        """Await something in the current task.
+
+        Raises:
+            ShuttingDown: the waits were ended first; what the request has started goes on.
+        """
+        task = asyncio.current_task()
+        if self._is_over.is_set():
+            asyncio.ensure_future(awaitable).cancel()
+            raise _stopping()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            return await awaitable
+        except asyncio.CancelledError:
+            if self._is_over.is_set() and task.uncancel() == 0:
+                raise _stopping() from None
+            raise
+        finally:
+            self._tasks.discard(task)
+
+    @property
+    def count(self) -> int:
+        return len(self._tasks)
+
+    def end(self) -> list[asyncio.Task[object]]:
+        """Stop waiting; returns the tasks that were waiting."""
+        self._is_over.set()
+        stopped = list(self._tasks)
+        for task in stopped:
+            task.cancel()
+        return stopped
+
+
+def _stopping() -> ShuttingDown:
+    return ShuttingDown("the gateway is stopping: ask again when it is back, what was accepted goes on then")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, as its handler sees it."""
+
+    parts: GatewayParts
+    connections: Connections
+    holder: TokenHolder
+    subscriber: Subscriber
+    waits: OpenWaits
+    answer_first: Callable[[object], None]
+    """Sends an answer before the last one, with the same id."""
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        return self.connections.subscriptions
+
+
+class Method(Generic[P]):
+    """One line of the method table."""
+
+    def __init__(
+        self,
+        name: str,
+        params: type[P],
+        scope: Scope,
+        handler: Callable[[Call, P], Awaitable[Any]],
+        answer: str,
+        *,
+        for_agents: bool = False,
+        for_nodes: bool = False,
+    ) -> None:
+        self.name = name
+        self.params = params
+        self.scope = scope
+        self.handler = handler
+        self.answer = answer
+        self.for_agents = for_agents
+        """Whether an agent's token may call it; the handler keeps it to the token's own session."""
+        self.for_nodes = for_nodes
+        """Whether it is a node's, and nobody else's; the handler keeps it to the node's own sessions."""
+        self._decode = msgspec.json.Decoder(params).decode
+
+    @property
+    def doc(self) -> str:
+        """What it does, in a sentence: the first line of its handler's docstring."""
+        return (self.handler.__doc__ or "").strip().partition("\n")[0]
+
+    def read_params(self, raw: Raw) -> P:
+        """Read a request's parameters.
+
+        Raises:
+            InvalidRequest: one is unknown, missing or of the wrong type; the message names it.
+        """
+        body = bytes(raw) if raw else b"{}"
+        try:
+            return self._decode(b"{}" if body == b"null" else body)
+        except msgspec.ValidationError as error:
+            kept = _without_meaningless(self.name, body)
+            if kept is None:
+                raise self._bad_params(error) from None
+        try:
+            return msgspec.convert(kept, self.params)
+        except msgspec.ValidationError as error:
+            raise self._bad_params(error) from None
+
+    def _bad_params(self, error: msgspec.ValidationError) -> InvalidRequest:
+        return bad_params(self.name, error, self.params)
+
+
+def _without_meaningless(method: str, body: bytes) -> dict[str, Any] | None:
+    """Leave out the fields that have no effect; None when there are none."""
+    without_effect = WITHOUT_EFFECT.get(method, frozenset())
+    try:
+        given = msgspec.json.decode(body)
+    except msgspec.DecodeError:  # somewhere in it is a number that nothing can hold
+        return None
+    if not isinstance(given, dict):
+        return None
+    kept = {
+        name: value for name, value in given.items() if name not in without_effect or (name in _ONLY_EMPTY and value)
+    }
+    return kept if len(kept) < len(given) else None
+
+
+def check_allowed(holder: TokenHolder, method: Method[Any], methods: Mapping[str, Method[Any]]) -> None:
+    """Refuse a method that the token does not permit.
+
+    Raises:
+        Forbidden: an agent's token or a node may not call it, or nobody but a node may.
+        ScopeMissing: the method needs a scope that was not granted.
+    """
+    if holder.node is not None:
+        if not method.for_nodes:
+            open_to_it = ", ".join(sorted(name for name, each in methods.items() if each.for_nodes))
+            raise Forbidden(f"a node may not call {method.name} (it may call {open_to_it})")
+    elif method.for_nodes:
+        raise Forbidden(f"{method.name} is for nodes (connect with the role node and a nodeId)")
+    elif holder.is_agent:
+        if not method.for_agents:
+            raise Forbidden(f"an agent's token may not call {method.name}")
+    elif method.scope not in holder.scopes:
+        raise ScopeMissing(
+            f"{method.name} needs the scope {method.scope.value} (granted: {', '.join(holder.shown_scopes) or 'none'})",
+            scope=method.scope.value,
+        )

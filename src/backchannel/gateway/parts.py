@@ -1,0 +1,32 @@
+"""What the doors work with: what the tools have, and what stands above the tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backchannel.agents.toolset import Tools
+from backchannel.channels.inbound import Inbound
+from backchannel.channels.registry import ChannelKeeper
+from backchannel.core.channels import Channels
+from backchannel.runtime.runtime import Runtime
+from backchannel.tools.base import Parts
+from backchannel.tools.commands import ChatCommands
+from backchannel.tools.rows import Rows
+from backchannel.triggers.cron import CronJobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayParts(Parts):
+    """The parts of a gateway that is running; `gateway/app.py` puts them together."""
+
+    runtime: Runtime
+    toolset: Tools
+    channels: Channels
+    keeper: ChannelKeeper
+    commands: ChatCommands
+    inbound: Inbound
+    cron: CronJobs
+    rows: Rows
+    """Sessions and runs as an operator sees them."""
+    last_model: str | None
+    """The model that agents without one had at an earlier start, if it was not the demo."""
