@@ -19,9 +19,9 @@ from typer.main import get_command
 
 from backchannel.cli.main import app
 from backchannel.cli.options import EXIT_CODES
-from backchannel.config.kinds import Kind, kind_of
-from backchannel.config.kinds import in_words as setting_in_words
 from backchannel.config.schema import ConfigFile
+from backchannel.config.validation import Kind, kind_of
+from backchannel.config.validation import in_words as setting_in_words
 from backchannel.core.cutting import TEXT_LIMIT
 from backchannel.core.settings import all_fields
 from backchannel.core.shapes import describe

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from backchannel.version import __version__
 
 if TYPE_CHECKING:
-    from backchannel.agents.functions import FunctionContext as FunctionContext
-    from backchannel.agents.functions import ToolFailed as ToolFailed
+    from backchannel.agents.registry import FunctionContext as FunctionContext
+    from backchannel.agents.registry import ToolFailed as ToolFailed
     from backchannel.agents.scripted import ScriptedModel as ScriptedModel
     from backchannel.core.contracts import ToolContext as ToolContext
     from backchannel.errors import ConfigError as ConfigError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ConfigError": "backchannel.errors",
-    "FunctionContext": "backchannel.agents.functions",
+    "FunctionContext": "backchannel.agents.registry",
     "Gateway": "backchannel.gateway.app",
     "GatewayError": "backchannel.errors",
     "IdempotencyConflict": "backchannel.errors",
@@ -32,7 +32,7 @@ _HOMES = {
     "ScriptedModel": "backchannel.agents.scripted",
     "StartupError": "backchannel.errors",
     "ToolContext": "backchannel.core.contracts",
-    "ToolFailed": "backchannel.agents.functions",
+    "ToolFailed": "backchannel.agents.registry",
 }
 
 __all__ = [*_HOMES, "__version__"]

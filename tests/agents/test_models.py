@@ -62,7 +62,7 @@ def test_a_missing_key_is_named() -> None:
 
 
 def test_a_provider_whose_package_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backchannel.agents.services.find_spec", lambda _: None)
+    monkeypatch.setattr("backchannel.agents.models.find_spec", lambda _: None)
     assert "pip install 'pydantic-ai-slim[groq]'" in refusal(Models({}, {"GROQ_API_KEY": "k"}), "groq/llama")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel
 from backchannel.core.contracts import ModelRequest, Price
 from backchannel.core.delivery import DeliveryState

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Scripted, ScriptedModel, call
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.keys import SessionKey

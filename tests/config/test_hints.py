@@ -10,10 +10,9 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import fields
 
-from backchannel.config.kinds import kind_of
 from backchannel.config.schema import ConfigFile
 from backchannel.config.source import Source
-from backchannel.config.validation import check_shape, setting_paths
+from backchannel.config.validation import check_shape, kind_of, setting_paths
 from backchannel.core.settings import all_fields
 
 NAMES = sorted({path.split(".")[-1].removesuffix("[]") for path in setting_paths(ConfigFile)} - {"<name>"})

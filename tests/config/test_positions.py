@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backchannel.config.findings import SettingPath, show_path
-from backchannel.config.positions import scan
+from backchannel.config.source import scan
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

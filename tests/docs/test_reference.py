@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 import backchannel
-from backchannel.agents.services import SERVICES
+from backchannel.agents.models import SERVICES
 from backchannel.cli.main import app
 from backchannel.config.schema import ConfigFile
 from backchannel.config.validation import setting_paths

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
 from backchannel.core.messages import TextBlock, Usage
 from backchannel.gateway.app import Gateway

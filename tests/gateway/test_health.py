@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.config.defaults import with_default_model
 from backchannel.config.load import config_from

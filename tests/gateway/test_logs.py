@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.config import config_from
 from backchannel.gateway.app import Gateway, RunFailed
 from backchannel.gateway.auth import new_token

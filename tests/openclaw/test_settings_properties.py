@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backchannel.config import Config, load_config
-from backchannel.config.positions import scan
+from backchannel.config.source import scan
 from backchannel.errors import ConfigError
 from backchannel.openclaw.layout import comments_in, comments_of, parse_layout
 from backchannel.openclaw.migrating import plan_migration, store_migration

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
 from backchannel.agents.toolset import ToolEffects
 from backchannel.core.contracts import ModelFailed, ModelRequest

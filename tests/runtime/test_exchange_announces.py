@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.agents.functions import FunctionContext, ToolFailed
+from backchannel.agents.registry import FunctionContext, ToolFailed
 from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.messages import ProvenanceKind

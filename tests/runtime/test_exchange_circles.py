@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, call
 from backchannel.core.contracts import ModelRequest
 from tests.support.gateways import settled

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, ScriptedModel, call
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.exchange_values import read_exchange

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, ScriptedModel, call
 from backchannel.core.facts import RunChanged
 from backchannel.core.messages import Role

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.runs import RunState
 from backchannel.errors import InvalidRequest, UnknownAgent

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.core.messages import Message, Role
 from backchannel.gateway.app import Gateway, RunFailed
 from tests.support.gateways import MAIN, running, settled, transcript_of

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
 from backchannel.core.contracts import ModelRequest, ToolContext
 from backchannel.core.keys import SessionKey

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.core.runs import RunState
 from backchannel.errors import ShuttingDown

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.agents.functions import FunctionContext, ToolFailed
+from backchannel.agents.registry import FunctionContext, ToolFailed
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
 from backchannel.core.contracts import ModelFailed, ModelRequest, ToolContext
 from backchannel.core.facts import RunChanged

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backchannel.agents.functions import FunctionContext, ToolFailed
+from backchannel.agents.registry import FunctionContext, ToolFailed
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
 from backchannel.core.contracts import (
     ModelEvent,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.gateway.app import Gateway
 
 

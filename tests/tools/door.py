@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.core.keys import SessionKey
 from backchannel.errors import GatewayError
 from backchannel.gateway.app import Gateway

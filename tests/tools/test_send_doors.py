@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.agents.functions import FunctionContext
+from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply
 from backchannel.core.sessions import Address, write_address
 from tests.gateway.client import connected

@@ -1,21 +1,68 @@
 """The agents of a gateway: those of the configuration, and functions registered from Python.
 
 An agent that once was a function stays one: what was written to it is for the program that brings the function. A
-process that does not have it knows the agent as *awaited*, and lets its runs wait.
+process that does not have it knows the agent as *awaited*, and lets its runs wait. What a function gets is its
+`FunctionContext`.
 """
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from typing import Any, Protocol
 
-from backchannel.agents.functions import AgentFunction
 from backchannel.config.agents import AgentSettings, agent
 from backchannel.config.schema import Config
 from backchannel.core.keys import normalise_agent_id
+from backchannel.core.messages import Message
 from backchannel.errors import UnknownAgent
+
+
+class FunctionContext(Protocol):
+    """What a function agent gets."""
+
+    @property
+    def text(self) -> str:
+        """The message to answer."""
+        ...
+
+    @property
+    def message(self) -> Message: ...
+
+    @property
+    def instructions(self) -> str | None:
+        """What the caller wants observed for this message only, where its door takes such: OpenAI's `system`."""
+        ...
+
+    @property
+    def session_key(self) -> str: ...
+
+    @property
+    def agent_id(self) -> str: ...
+
+    @property
+    def run_id(self) -> str: ...
+
+    async def history(self, limit: int = 50) -> list[Message]:
+        """Read the newest messages of the session, oldest first, this one included."""
+        ...
+
+    async def call(self, tool: str, **arguments: Any) -> Any:
+        """Call one of the agent's tools; done once, however often the function is run again.
+
+        Raises:
+            ToolFailed: the tool answered with an error.
+        """
+        ...
+
+
+class ToolFailed(Exception):
+    """A tool that a function agent called answered with an error; the text is the tool's."""
+
+
+AgentFunction = Callable[[FunctionContext], Awaitable[str | None]]
 
 
 class Agents:

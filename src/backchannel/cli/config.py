@@ -32,7 +32,7 @@ app = typer.Typer(help="Check, show and migrate the configuration.", no_args_is_
 @app.command()
 def check(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Show what is wrong or doubtful in it. Exits with 1 if something is wrong."""
-    from backchannel.agents.services import hint_for
+    from backchannel.agents.models import hint_for
     from backchannel.config import check_config
 
     options = options_of(ctx)

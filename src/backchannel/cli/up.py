@@ -49,7 +49,7 @@ def write_starter(file: Path, *, force: bool = False) -> bool:
         CommandFailed: it cannot be written.
     """
     from backchannel.config import starter_config
-    from backchannel.config.files import store_private
+    from backchannel.config.locations import store_private
 
     try:
         return store_private(file, starter_config(), replaces=force)

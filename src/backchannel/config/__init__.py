@@ -5,13 +5,13 @@ from backchannel.config.defaults import (
     default_model,
     needs_default_model,
     probe_ollama,
+    starter_config,
     with_default_model,
 )
 from backchannel.config.findings import Finding
 from backchannel.config.load import check_config, config_from, load_config
 from backchannel.config.locations import Locations, locate
 from backchannel.config.schema import Config, DefaultModel
-from backchannel.config.template import starter_config
 
 __all__ = [
     "AgentSettings",

@@ -1,8 +1,10 @@
-"""Where the state folder and the configuration file are."""
+"""Where the state folder and the configuration file are, and how files with secrets in them are written."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -47,4 +49,29 @@ def _is_there(file: Path) -> bool:
         return False
     except OSError:
         return True  # reading it will say what is wrong
+    return True
+
+
+def store_private(file: Path, text: str, *, replaces: bool = False) -> bool:
+    """Write a file, and its folder if it is missing; False means that one is there and was left alone.
+
+    Raises:
+        OSError: it cannot be written; what was there is as it was.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        if replaces:
+            draft.replace(file)
+        else:
+            os.link(draft, file)  # never replaces a file, not even one made a moment ago
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink(missing_ok=True)
     return True

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TypeAlias
 
-from backchannel.config.durations import UNIT_MS
+from backchannel.config.schema_doors import UNIT_MS
 from backchannel.errors import InvalidSchedule
 
 SHORTEST_MS = 1000

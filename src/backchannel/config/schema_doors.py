@@ -7,9 +7,18 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from backchannel.config.durations import DURATION
 from backchannel.core.channels import ChannelSettings
 from backchannel.core.settings import NonEmpty, Seconds, Settings, secret, setting
+
+UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+DURATION = r"^[1-9][0-9]{0,5}[smhd]$"
+"""A pattern: a whole number and a unit."""
+
+
+def parse_duration(text: str) -> int:
+    """Read a text that fits `DURATION`, in milliseconds."""
+    return int(text[:-1]) * UNIT_MS[text[-1]]
+
 
 MIN_SECRET_LENGTH = 16
 

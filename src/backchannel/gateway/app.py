@@ -24,9 +24,8 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from backchannel.agents.demo import DemoModel
-from backchannel.agents.functions import AgentFunction
 from backchannel.agents.models import Models
-from backchannel.agents.registry import Agents
+from backchannel.agents.registry import AgentFunction, Agents
 from backchannel.agents.toolset import ToolEffects, ToolFunction, Tools, tool_from
 from backchannel.channels.inbound import Inbound
 from backchannel.channels.registry import ChannelKeeper, configured_channels

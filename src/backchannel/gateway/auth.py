@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
-from backchannel.config.files import store_private
+from backchannel.config.locations import store_private
 from backchannel.config.schema_doors import GatewaySettings
 from backchannel.core.contracts import Clock
 from backchannel.core.hosts import LOOPBACK_NAMES

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from backchannel.agents.services import SERVICES
+from backchannel.agents.models import SERVICES
 from backchannel.core.settings import Settings, secret_fields
 from backchannel.gateway.auth import TOKEN_PREFIX
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, Union
 
 from backchannel.config.findings import SettingPath, Step
-from backchannel.config.positions import Positions
+from backchannel.config.source import Positions
 
 Value: TypeAlias = Union[str, "Group"]
 

@@ -19,8 +19,7 @@ from pathlib import Path
 import pyjson5
 
 from backchannel.config.findings import Finding, config_error, show_path
-from backchannel.config.positions import scan
-from backchannel.config.source import Source, load_text, may_be_secret, parse_source, without_secrets
+from backchannel.config.source import Source, load_text, may_be_secret, parse_source, scan, without_secrets
 from backchannel.openclaw.layout import Group, parse_layout
 from backchannel.openclaw.rewriting import LostComment, rewrite
 from backchannel.openclaw.settings import Move, modernise

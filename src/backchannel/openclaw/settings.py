@@ -24,10 +24,9 @@ from msgspec.structs import fields
 
 from backchannel.config.checks import Issue
 from backchannel.config.findings import MAX_TOLD, SettingPath, show_path
-from backchannel.config.kinds import kind_of
 from backchannel.config.schema import ConfigFile
 from backchannel.config.source import trace
-from backchannel.config.validation import type_in_words
+from backchannel.config.validation import kind_of, type_in_words
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.text import nearest
 from backchannel.errors import UnknownAgent

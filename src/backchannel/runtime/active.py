@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self, TypeVar
 import msgspec
 import structlog
 
-from backchannel.agents.functions import ToolFailed
+from backchannel.agents.registry import ToolFailed
 from backchannel.config.agents import AgentSettings
 from backchannel.core.contracts import (
     Clock,
@@ -256,7 +256,7 @@ def _error(text: str) -> ToolOutput:
 
 
 class RunContext:
-    """The run that a function agent answers: see `agents/functions.py` for the contract."""
+    """The run that a function agent answers: see `agents/registry.py` for the contract."""
 
     def __init__(
         self, active: ActiveRun, store: Store, calls: Calls, tools: Mapping[str, Tool], message: Message

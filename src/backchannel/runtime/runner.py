@@ -13,10 +13,9 @@ from typing import TypeVar
 
 import structlog
 
-from backchannel.agents.functions import AgentFunction
 from backchannel.agents.models import Models
 from backchannel.agents.prompts import system_prompt, with_instructions
-from backchannel.agents.registry import Agents
+from backchannel.agents.registry import AgentFunction, Agents
 from backchannel.core.budget import context_budget, text_tokens
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.contracts import (

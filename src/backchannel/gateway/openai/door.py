@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from backchannel.config.durations import parse_duration
+from backchannel.config.schema_doors import parse_duration
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.messages import Provenance, ProvenanceKind
 from backchannel.core.runs import Join, Run, RunRequest, RunState
