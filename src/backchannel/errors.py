@@ -3,6 +3,27 @@
 One place in the gateway turns them into WebSocket, HTTP, MCP and CLI output (`GatewayError.wire`);
 nothing matches on message text. `wire_code` is the coarse word of the wire protocol, `code` our own stable
 word, and `details` holds the facts a program may want. Messages say what came and what would work.
+
+    GatewayError
+    ├── InvalidRequest          the request is wrong
+    │   ├── UnknownMethod, ProtocolMismatch, PayloadTooLarge
+    │   ├── InvalidSessionKey, SessionIdReplaced, AmbiguousLabel, AmbiguousId, LabelInUse, MainSessionKept
+    │   ├── UnknownAgent, UnknownChannel, UnknownModel
+    │   │                                 └── ModelUnusable
+    │   ├── InvalidSchedule, JobExists, JobConfigured, JobRunning
+    │   └── IdempotencyConflict
+    ├── NotFound                what was named does not exist
+    │   └── SessionNotFound, RunNotFound, ExchangeNotFound, DeliveryNotFound, JobNotFound, TokenNotFound, UnknownTool
+    ├── Forbidden               the caller is known, and may not
+    │   └── ScopeMissing, PolicyDenied
+    ├── Unauthorized, BadSignature, SlowDown
+    ├── Unavailable             not now; nothing was changed
+    │   └── StorageFull, ShuttingDown
+    └── StartupError            the gateway cannot start
+        └── ConfigError, StateFolderInUse, DatabaseUnusable
+
+`RunFailed` (a run that a Python program waited for, in `gateway/app.py`) and the errors of the command line (in `cli/`)
+derive from `GatewayError` too. `FenceLost` and `StopRequested` never reach a caller.
 """
 
 from __future__ import annotations
@@ -199,6 +220,12 @@ class TokenNotFound(NotFound):
     code = "token_not_found"
 
 
+class UnknownTool(NotFound):
+    """No tool has this name."""
+
+    code = "unknown_tool"
+
+
 class Forbidden(GatewayError):
     """The caller is known, and may not do this."""
 
@@ -265,14 +292,6 @@ class ShuttingDown(Unavailable):
     """The gateway is stopping; what was accepted goes on at its next start."""
 
     code = "shutting_down"
-
-
-class AgentTimeout(GatewayError):
-    """A wait ended before its run."""
-
-    code = "agent_timeout"
-    wire_code = "AGENT_TIMEOUT"
-    http_status = 504
 
 
 class StartupError(GatewayError):

@@ -71,6 +71,12 @@ def test_no_row_is_of_an_error_that_is_gone() -> None:
     assert rows == {error.__name__ for error in _all_errors()}
 
 
+def test_the_tree_that_opens_the_errors_names_each() -> None:
+    for name, kind in vars(backchannel.errors).items():
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            assert re.search(rf"\b{name}\b", backchannel.errors.__doc__ or ""), f"errors.py: add {name} to the tree"
+
+
 def test_the_codes_of_failed_runs_are_on_the_page() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     codes = set(re.findall(r'error_code="(\w+)"', sources))

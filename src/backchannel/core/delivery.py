@@ -5,7 +5,7 @@ settle it at once: `skipped` (nothing to say), `no_channel` (nowhere to say it),
 `suppressed` (the send policy forbids it), or `failed` (the run that was to write the text failed). The outbox makes it
 `sending` in a commit of its own before the channel hears anything, and then `sent`, `failed`, `uncertain` (nobody
 knows) or `pending` once more (to be sent again at `due_at`). From `failed` and `uncertain` only a person, or for
-`uncertain` a proof, leads on. A new state stands in `_NEXT` and nowhere else.
+`uncertain` a proof, leads on. Every other state is settled for good.
 
 A delivery is sent in parts, one after the other, each with its own key and attempts. Parts are `pending`, `sending`,
 `sent`, `failed` or `uncertain`; the first that is not sent decides the state of the whole. Parts of a dropped
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, Self
 
@@ -65,7 +65,7 @@ class DeliveryState(StrEnum):
     @property
     def is_settled(self) -> bool:
         """Whether nothing can happen to it any more."""
-        return not _NEXT[self]
+        return not (self.is_open or self.needs_person)
 
     @property
     def is_open(self) -> bool:
@@ -75,31 +75,7 @@ class DeliveryState(StrEnum):
     @property
     def needs_person(self) -> bool:
         """Whether only a person can settle it."""
-        return not (self.is_settled or self.is_open)
-
-
-_NEXT: dict[DeliveryState, frozenset[DeliveryState]] = {state: frozenset() for state in DeliveryState} | {
-    DeliveryState.PENDING: frozenset(
-        {
-            DeliveryState.SKIPPED,
-            DeliveryState.NO_CHANNEL,
-            DeliveryState.CANCELLED,
-            DeliveryState.SUPPRESSED,
-            DeliveryState.SENDING,
-            DeliveryState.FAILED,
-        }
-    ),
-    DeliveryState.SENDING: frozenset(
-        {DeliveryState.SENT, DeliveryState.FAILED, DeliveryState.UNCERTAIN, DeliveryState.PENDING}
-    ),
-    DeliveryState.FAILED: frozenset({DeliveryState.PENDING, DeliveryState.DROPPED}),
-    DeliveryState.UNCERTAIN: frozenset({DeliveryState.PENDING, DeliveryState.DROPPED, DeliveryState.SENT}),
-}
-
-
-def may_become(state: DeliveryState, next: DeliveryState) -> bool:
-    """Whether a receipt may go from one state to the other."""
-    return next in _NEXT[state]
+        return self in (DeliveryState.FAILED, DeliveryState.UNCERTAIN)
 
 
 class DeliveryLane(NamedTuple):
@@ -186,22 +162,6 @@ def state_of(parts: Sequence[DeliveryState]) -> DeliveryState:
     if not parts:
         return DeliveryState.SKIPPED
     return next((state for state in parts if state is not DeliveryState.SENT), DeliveryState.SENT)
-
-
-def next_to_send(rows: Iterable[Delivery], now_ms: int) -> list[Delivery]:
-    """Choose what may be sent now: of each lane the first row, unless it waits for its time or another is on its way.
-
-    A row that waits for a retry holds back those behind it; `failed` and `uncertain` hold nothing back.
-    """
-    heads: dict[DeliveryLane, Delivery] = {}
-    busy: set[DeliveryLane] = set()
-    for row in sorted(rows, key=lambda row: row.position):
-        if row.lane is None or not row.state.is_open:
-            continue
-        if row.state is DeliveryState.SENDING:
-            busy.add(row.lane)
-        heads.setdefault(row.lane, row)
-    return [row for lane, row in heads.items() if lane not in busy and (row.due_at is None or row.due_at <= now_ms)]
 
 
 class Tries(NamedTuple):

@@ -100,16 +100,6 @@ class Usage(_Wire, frozen=True):
     def total(self) -> int:
         return self.input + self.output
 
-    def plus(self, other: Usage) -> Usage:
-        known = [cost for cost in (self.cost, other.cost) if cost is not None]
-        return Usage(
-            input=self.input + other.input,
-            output=self.output + other.output,
-            cache_read=self.cache_read + other.cache_read,
-            cache_write=self.cache_write + other.cache_write,
-            cost=sum(known) if known else None,
-        )
-
 
 class Message(_Wire, frozen=True):
     """One line of a transcript."""

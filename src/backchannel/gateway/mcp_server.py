@@ -20,8 +20,7 @@ from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 
-from backchannel.errors import GatewayError, ShuttingDown
-from backchannel.tools.registry import UnknownTool
+from backchannel.errors import GatewayError, ShuttingDown, UnknownTool
 from backchannel.version import __version__
 
 log = structlog.get_logger(__name__)

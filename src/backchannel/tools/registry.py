@@ -11,7 +11,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_content
 from backchannel.core.shapes import Answer, plain
 from backchannel.core.text import nearest
-from backchannel.errors import NotFound
+from backchannel.errors import UnknownTool
 from backchannel.tools.agents import AgentsList
 from backchannel.tools.base import Caller, Parts, SessionTool
 from backchannel.tools.history import SessionsHistory
@@ -28,12 +28,6 @@ SESSION_TOOLS: tuple[type[SessionTool], ...] = (
     AgentsList,
     SessionStatus,
 )
-
-
-class UnknownTool(NotFound):
-    """No tool has this name."""
-
-    code = "unknown_tool"
 
 
 def find_tool(name: str) -> type[SessionTool]:
