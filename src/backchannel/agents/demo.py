@@ -32,6 +32,7 @@ from backchannel.agents.demo_talk import (
 from backchannel.core.budget import estimate_tokens, text_tokens
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
 from backchannel.core.messages import Block, Role, ToolCallBlock, Usage, text_content
+from backchannel.core.text import cut
 
 REF = "builtin/demo"
 WORD_DELAY_S = 0.012
@@ -264,7 +265,7 @@ def _line(message: dict[str, Any]) -> str:
     parts = [block["text"] for block in message["content"] if block["type"] == "text"]
     calls = [f"(calls {block['name']})" for block in message["content"] if block["type"] == "toolCall"]
     line = " ".join(" ".join([*parts, *calls]).split())
-    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"
+    return cut(line, MAX_LINE)
 
 
 def _reply(result: dict[str, Any]) -> str:

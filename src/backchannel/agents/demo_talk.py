@@ -18,6 +18,7 @@ from backchannel.core.messages import Message, Role
 from backchannel.core.spawn import SOURCE_TOOL
 from backchannel.core.spawn_texts import ANNOUNCE_LINE as TASK_ANNOUNCE_LINE
 from backchannel.core.spawn_texts import WAKE_LINE
+from backchannel.core.text import cut
 
 MAX_QUOTE = 120
 
@@ -104,7 +105,7 @@ def is_quiet(text: str) -> bool:
 def short(text: str) -> str:
     """Bring a text to one line that is not long."""
     line = " ".join(text.split())
-    return line if len(line) <= MAX_QUOTE else line[: MAX_QUOTE - 1] + "…"
+    return cut(line, MAX_QUOTE)
 
 
 # Exchanges: as the one asked, in turns and in announces

@@ -14,7 +14,7 @@ from backchannel.config.schema_agents import ToolNameSettings
 from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import text_content
-from backchannel.core.text import matches
+from backchannel.core.text import matches, quoted
 from backchannel.core.visibility import is_sandboxed
 from backchannel.errors import InvalidRequest
 
@@ -59,7 +59,7 @@ class Tools:
         """Say why a run that has other tools does not have this one, as the result of a call of it."""
         key, tool = SessionKey.stored(session_key), self._tools.get(name)
         if tool is None or name in self.of(key.agent, session_key):  # an announce step has none
-            return f"there is no tool {name[:64]!r} here; you have: {', '.join(has) or 'none'}"
+            return f"there is no tool {quoted(name, 64)} here; you have: {', '.join(has) or 'none'}"
         reason = self.why_not(key, name)
         if name == NEVER_FOR_SUBAGENTS and key.is_subagent:
             return msgspec.json.encode({"status": "forbidden", "error": reason}).decode()  # as at every door

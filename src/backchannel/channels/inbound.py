@@ -17,6 +17,7 @@ from backchannel.core.inbound import Admission, Routing, Verdict, admit, check, 
 from backchannel.core.keys import SessionKey
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
+from backchannel.core.text import quoted
 from backchannel.errors import NotFound
 from backchannel.runtime.runtime import Runtime
 from backchannel.storage.transactions.inbound import Arrival, Taken
@@ -80,7 +81,7 @@ class Inbound:
 
     def _find(self, name: str) -> Channel:
         if (channel := self._channels.get(name)) is None:
-            raise NotFound(f"no channel {name[:64]!r} is configured")
+            raise NotFound(f"no channel {quoted(name, 64)} is configured")
         return channel
 
     def _show(self, taken: Taken) -> InboundAnswer:

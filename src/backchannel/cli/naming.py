@@ -10,6 +10,7 @@ from backchannel.cli.client import CallFailed, Client, ask, connected
 from backchannel.cli.options import Options
 from backchannel.cli.output import Long
 from backchannel.core.short_ids import GAP, IdKind
+from backchannel.core.text import quoted
 from backchannel.errors import SessionNotFound
 
 WHICH = "a key, `main`, a session id or its beginning, a label, or an agent's id"
@@ -115,7 +116,7 @@ def _by_beginning(client: Client, name: str) -> str:
     except CallFailed as refused:
         if refused.reason != "session_not_found":
             raise
-    raise SessionNotFound(f"no session has the key, the id or the label {name[:80]!r}, and no agent has this id")
+    raise SessionNotFound(f"no session has the key, the id or the label {quoted(name)}, and no agent has this id")
 
 
 def _resolved(client: Client, **asked: str | None) -> str | None:

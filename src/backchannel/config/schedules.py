@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TypeAlias
 
 from backchannel.config.schema_doors import UNIT_MS
+from backchannel.core.text import quoted
 from backchannel.errors import InvalidSchedule
 
 SHORTEST_MS = 1000
@@ -204,4 +205,4 @@ def _ms(moment: datetime) -> int:
 
 
 def _quote(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:79] + "…")
+    return quoted(text)

@@ -23,6 +23,7 @@ from backchannel.core.keys import MAX_KEY_LENGTH, ChatType
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.settings import AtLeastOne, Settings, setting
 from backchannel.core.shapes import Answer
+from backchannel.core.text import quoted
 from backchannel.errors import NotFound, UnknownChannel
 
 DEFAULT_ACCOUNT = "default"
@@ -235,7 +236,7 @@ class Channels(Mapping[str, Channel]):
             return
         there = [WEBCHAT.channel, *self] if with_webchat else list(self)
         hint = "chat.inject writes to webchat; " if name == WEBCHAT.channel else ""
-        message = f"no channel {name[:64]!r} is configured ({hint}there are: {', '.join(there) or 'none'})"
+        message = f"no channel {quoted(name, 64)} is configured ({hint}there are: {', '.join(there) or 'none'})"
         raise UnknownChannel(message, channel=name[:64])
 
     def text_limit(self, name: str) -> int | None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from backchannel.core.text import quoted
 from backchannel.errors import (
     AmbiguousId,
     DeliveryNotFound,
@@ -84,7 +85,7 @@ def choose_id(kind: IdKind, written: WrittenId, found: Sequence[str]) -> str:
     if not (found and written.is_long_enough):
         least = f"; of a longer id, at least {LEAST} characters are needed"
         why = " (nor one whose id begins so)" if written.is_long_enough else least
-        raise _NOT_FOUND[kind](f"no {_NOUNS.get(kind, kind)} {written.text[:80]!r}{why}")
+        raise _NOT_FOUND[kind](f"no {_NOUNS.get(kind, kind)} {quoted(written.text)}{why}")
     first = min(found, key=len)
     if all(
         each == first or each.startswith(f"{first}/") for each in found
@@ -92,5 +93,5 @@ def choose_id(kind: IdKind, written: WrittenId, found: Sequence[str]) -> str:
         return first
     shown = list(found[:MOST_SHOWN])
     more = ", …" if len(found) > MOST_SHOWN else ""
-    message = f"several {kind} ids begin with {written.text[:80]!r} (write more of one: {', '.join(shown)}{more})"
+    message = f"several {kind} ids begin with {quoted(written.text)} (write more of one: {', '.join(shown)}{more})"
     raise AmbiguousId(message, ids=shown)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from backchannel.core.caller_keys import CallerKeys, Found, Resolved, Written
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.sessions import Session
+from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.parts import GatewayParts
 
@@ -98,7 +99,7 @@ async def find_session(
     resolved = await resolve(parts, text, agent_id)
     session = await parts.store.session(str(resolved.key))
     if session is None or (session.archived_at is not None and not archived):
-        raise SessionNotFound(f"no session {text[:80]!r} (sessions.list shows those there are)")
+        raise SessionNotFound(f"no session {quoted(text)} (sessions.list shows those there are)")
     return session
 
 

@@ -29,6 +29,7 @@ from backchannel.config.schema_doors import GatewaySettings
 from backchannel.core.contracts import Clock
 from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import SessionKey
+from backchannel.core.text import quoted
 from backchannel.errors import Forbidden, InvalidRequest, StartupError, Unauthorized
 from backchannel.gateway.failures import Failures
 from backchannel.gateway.peers import let_in
@@ -100,7 +101,7 @@ def read_scopes(words: Iterable[str]) -> frozenset[Scope]:
     words = list(words)
     for word in words:
         if not expand_scopes([word]):
-            raise InvalidRequest(f"unknown scope {word[:64]!r} (expected read, write or admin)", param="scopes")
+            raise InvalidRequest(f"unknown scope {quoted(word, 64)} (expected read, write or admin)", param="scopes")
     return expand_scopes(words)
 
 
@@ -267,9 +268,9 @@ class Doorkeeper:
         """
         name = _host_name(host or "")
         if name is None or not self._is_known(name):
-            raise Forbidden(f"the gateway is not known as {(host or '')[:80]!r} (add the name to gateway.allowedHosts)")
+            raise Forbidden(f"the gateway is not known as {quoted(host or '')} (add the name to gateway.allowedHosts)")
         if origin is not None and not self._is_own(origin.strip().lower(), (host or "").strip().lower()):
-            raise Forbidden(f"pages of {origin[:80]!r} may not use the gateway (add it to gateway.allowedOrigins)")
+            raise Forbidden(f"pages of {quoted(origin)} may not use the gateway (add it to gateway.allowedOrigins)")
 
     def _is_known(self, name: str) -> bool:
         if name in self._names:

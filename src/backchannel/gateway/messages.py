@@ -13,6 +13,7 @@ from backchannel.core.messages import Block, text_content
 from backchannel.core.sessions import WEBCHAT, Address
 from backchannel.core.shapes import CLIENTS_KEY, NAME, NAME_LIMIT, Params, bad_params, in_words
 from backchannel.core.shapes import ONE_LINE as ONE_LINE
+from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.base import hash_request
@@ -76,7 +77,7 @@ def read_thinking(level: str | None, param: str = "thinking") -> str | None:
     """
     if level is not None and level not in THINKING_LEVELS:
         raise InvalidRequest(
-            f"{param}: {level[:64]!r} is not a level (expected {', '.join(THINKING_LEVELS)})", param=param
+            f"{param}: {quoted(level, 64)} is not a level (expected {', '.join(THINKING_LEVELS)})", param=param
         )
     return level
 

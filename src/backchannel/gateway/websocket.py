@@ -24,7 +24,7 @@ import structlog
 from starlette.types import Message, Receive, Send
 
 from backchannel.core.keys import SessionKey
-from backchannel.core.text import nearest
+from backchannel.core.text import nearest, quoted
 from backchannel.errors import (
     Forbidden,
     GatewayError,
@@ -208,7 +208,7 @@ class WebSocketConnection:
                 expectedProtocol=PROTOCOL_VERSION,
             )
         if asked.role not in ("operator", "node"):
-            raise InvalidRequest(f"unknown role {asked.role[:64]!r} (expected operator or node)", param="role")
+            raise InvalidRequest(f"unknown role {quoted(asked.role, 64)} (expected operator or node)", param="role")
         token = asked.auth.token if asked.auth else None
         try:
             holder = await self._connections.access.login(token, self._address)
@@ -305,7 +305,7 @@ def _unknown_method(name: str) -> UnknownMethod:
         return UnknownMethod("this connection has connected already", method="connect")
     close = nearest(name[:64], METHODS)
     hint = f"did you mean {close}?" if close else "hello-ok lists those there are"
-    return UnknownMethod(f"unknown method {name[:64]!r} ({hint})", method=name[:64])
+    return UnknownMethod(f"unknown method {quoted(name, 64)} ({hint})", method=name[:64])
 
 
 class Outgoing:

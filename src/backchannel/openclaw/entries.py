@@ -15,7 +15,7 @@ import msgspec
 
 from backchannel.core.keys import ChatType, KeyScheme, SessionKey
 from backchannel.core.sessions import Address, Session, write_address
-from backchannel.core.text import stored_name
+from backchannel.core.text import cut, stored_name
 from backchannel.errors import InvalidSessionKey
 from backchannel.openclaw.keys import KeyReader
 from backchannel.openclaw.values import count_in, id_in, number_in, text_in, time_in, whole
@@ -268,4 +268,4 @@ class _Fields:
 
 def _shown(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 60 else text[:59] + "…"
+    return cut(text, 60)

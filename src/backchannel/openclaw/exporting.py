@@ -21,6 +21,7 @@ from backchannel.cli.client import ANSWER_S, Client, Link, Payload
 from backchannel.cli.options import CommandFailed
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, decode_message
+from backchannel.core.text import quoted
 from backchannel.errors import InvalidSessionKey
 from backchannel.openclaw.entries import SESSION_ID
 from backchannel.openclaw.files import STORE_FILE, iso_time
@@ -62,7 +63,7 @@ class Listed(msgspec.Struct, frozen=True, rename="camel"):
             raise CommandFailed(f"the gateway tells of a session that cannot be written: {error}") from error
         if not SESSION_ID.fullmatch(self.session_id):
             raise CommandFailed(
-                f"the gateway tells of a session that cannot be written: {self.session_id[:80]!r} is no name of a file"
+                f"the gateway tells of a session that cannot be written: {quoted(self.session_id)} is no name of a file"
             )
         return key.agent
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from backchannel.core.keys import normalise_agent_id
+from backchannel.core.text import quoted
 from backchannel.errors import UnknownAgent
 
 STORE_FILE = "sessions.json"
@@ -114,7 +115,7 @@ def _find_transcript(root: Path, shelf: Shelf, session_id: str, named: str | Non
         if path.suffix == ".jsonl" and _exists(beside):
             return beside
         if path.suffix != ".jsonl" or not _is_inside(root, path):
-            raise Unreachable(f"its sessionFile {_shown(named)} is not a transcript in this folder")
+            raise Unreachable(f"its sessionFile {quoted(named)} is not a transcript in this folder")
     topics = sorted(shelf.folder.glob(f"{session_id}-topic-*.jsonl"))
     return topics[0] if len(topics) == 1 and not _exists(usual) else usual
 
@@ -172,10 +173,6 @@ def _pass_over(file: BinaryIO) -> tuple[int, bool]:
         if data.endswith(b"\n"):
             return size, True
     return size, False
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:79] + "…")
 
 
 def iso_time(at_ms: int) -> str:

@@ -17,6 +17,7 @@ from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
 from backchannel.core.keys import KeyScheme
 from backchannel.core.sessions import Session
+from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionNotFound, Unavailable
 from backchannel.storage.folder import StateFolder, archived_path
 from backchannel.storage.migrations import prepare_sqlite, refuse_emptied
@@ -163,7 +164,7 @@ class Store(
             raise InvalidRequest("transcripts are not kept as files here: set transcripts.files to true")
         entry = await self.session_by_id(session_id)
         if entry is None:
-            raise SessionNotFound(f"no transcript {session_id[:80]!r} (transcripts.list shows those there are)")
+            raise SessionNotFound(f"no transcript {quoted(session_id)} (transcripts.list shows those there are)")
         rebuilt = self._transcripts.rebuild(session_id, self._transcripts.path_of(entry))
         return await asyncio.wrap_future(rebuilt)
 

@@ -10,7 +10,7 @@ from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_content
 from backchannel.core.shapes import Answer, plain
-from backchannel.core.text import nearest
+from backchannel.core.text import nearest, quoted
 from backchannel.errors import UnknownTool
 from backchannel.tools.agents import AgentsList
 from backchannel.tools.base import Caller, Parts, SessionTool
@@ -40,7 +40,9 @@ def find_tool(name: str) -> type[SessionTool]:
     if name not in by_name:
         close = nearest(name[:64], by_name)
         hint = f"did you mean {close}? " if close else ""
-        raise UnknownTool(f"there is no tool {name[:64]!r}: {hint}the tools are {', '.join(by_name)}", tool=name[:64])
+        raise UnknownTool(
+            f"there is no tool {quoted(name, 64)}: {hint}the tools are {', '.join(by_name)}", tool=name[:64]
+        )
     return by_name[name]
 
 

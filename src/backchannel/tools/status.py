@@ -13,6 +13,7 @@ from backchannel.core.redaction import redact_opening
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, Params
+from backchannel.core.text import cut
 from backchannel.core.visibility import sees
 from backchannel.storage.transactions.families import Kin, SpawnStory
 from backchannel.tools.base import Caller, SessionTool
@@ -190,4 +191,4 @@ def _spawn(story: SpawnStory | None) -> SpawnShown | None:
 
 
 def _cut(task: str) -> str:
-    return task if len(task) <= TASK_SHOWN else f"{task[: TASK_SHOWN - 1]}…"
+    return cut(task, TASK_SHOWN)

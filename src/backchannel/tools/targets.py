@@ -14,6 +14,7 @@ from backchannel.core.keys import ChatType, SessionKey
 from backchannel.core.send_policy import Destination, may_send
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer
+from backchannel.core.text import quoted
 from backchannel.core.visibility import Viewer, sees, unseen
 from backchannel.core.visibility import explain as explain_view
 from backchannel.errors import InvalidRequest, SessionNotFound
@@ -169,7 +170,7 @@ def _chat_type(word: str | None) -> ChatType | None:
         return ChatType(word)
     except ValueError:
         known = ", ".join(ChatType)
-        raise InvalidRequest(f"chatType: {word[:64]!r} is not one (expected {known})", param="chatType") from None
+        raise InvalidRequest(f"chatType: {quoted(word, 64)} is not one (expected {known})", param="chatType") from None
 
 
 def _explained(what: str, decision: Decision) -> Explained:

@@ -13,6 +13,7 @@ from backchannel.config.schema_doors import CronJob
 from backchannel.core.channels import Channels
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.runs import Run
+from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest
 from backchannel.storage.transactions.cron import ListedJob
 from backchannel.tools.base import Parts
@@ -47,7 +48,7 @@ class CronJobs:
 
     def _checked(self, job: CronJob) -> CronJob:
         if problem := job_id_problem(job.id):
-            raise InvalidRequest(f"id: got {job.id[:80]!r}, {problem}", param="id")
+            raise InvalidRequest(f"id: got {quoted(job.id)}, {problem}", param="id")
         if not job.message.strip():
             raise InvalidRequest("message: it is empty", param="message")
         read_schedule(job.schedule, job.tz)

@@ -12,6 +12,7 @@ from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind
 from backchannel.core.runs import scoped_run_id
+from backchannel.core.text import quoted
 from backchannel.errors import Forbidden, InvalidRequest
 
 SAID = Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_channel="node")
@@ -30,7 +31,7 @@ def read_node_id(text: str | None) -> str:
     if text is None:
         raise InvalidRequest(f"nodeId: a node needs one ({_WHAT_IS_AN_ID})", param="nodeId")
     if not _ID.fullmatch(text):
-        raise InvalidRequest(f"nodeId: {text[:80]!r} is not an id (expected {_WHAT_IS_AN_ID})", param="nodeId")
+        raise InvalidRequest(f"nodeId: {quoted(text)} is not an id (expected {_WHAT_IS_AN_ID})", param="nodeId")
     return text
 
 
@@ -71,7 +72,7 @@ def own_key(node: SessionKey, scheme: KeyScheme, text: str | None) -> SessionKey
     key = CallerKeys(scheme, node).read(text).key
     if key.agent != node.agent or key.path[0] != node.path[0]:
         raise Forbidden(
-            f"sessionKey: {text[:80]!r} is not this node's (it has {node.rest!r}, and keys that begin "
+            f"sessionKey: {quoted(text)} is not this node's (it has {node.rest!r}, and keys that begin "
             f"with {node.rest + ':'!r})",
             param="sessionKey",
         )

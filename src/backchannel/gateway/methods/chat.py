@@ -13,6 +13,7 @@ from backchannel.core.messages import Message, Provenance, ProvenanceKind
 from backchannel.core.runs import Accepted, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, Session
 from backchannel.core.shapes import Answer, Params
+from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import address_for_message, check_agent, find_session, resolve
 from backchannel.gateway.connections import Call, Method
@@ -204,7 +205,7 @@ async def _session_or_main(call: Call, text: str, agent_id: str | None) -> tuple
     if session is not None:
         return resolved.key, session
     if not parts.scheme.is_main(resolved.key):
-        raise SessionNotFound(f"no session {text[:80]!r} (sessions.list shows those there are)")
+        raise SessionNotFound(f"no session {quoted(text)} (sessions.list shows those there are)")
     check_agent(parts, resolved.key.agent)
     return resolved.key, None
 

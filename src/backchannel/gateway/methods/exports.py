@@ -14,6 +14,7 @@ from msgspec import Meta, Raw, field
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey, normalise_agent_id
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, Params
+from backchannel.core.text import quoted
 from backchannel.errors import SessionNotFound
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.connections import Call, Method
@@ -122,7 +123,7 @@ async def _check_transcript(call: Call, session_id: str) -> None:
     entry = await call.parts.store.session_by_id(session_id)
     is_whole = entry is not None and entry.end_reason != "importing"
     if entry is None or not is_whole or not call.parts.scheme.is_listed(SessionKey.stored(entry.key)):
-        raise SessionNotFound(f"no session has or had the id {session_id[:80]!r} (sessions.export shows them)")
+        raise SessionNotFound(f"no session has or had the id {quoted(session_id)} (sessions.export shows them)")
 
 
 def _shown(passage: Passage) -> TranscriptRead:

@@ -11,6 +11,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, Usage
 from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.core.shapes import Answer, Params
+from backchannel.core.text import quoted
 from backchannel.errors import Forbidden, RunNotFound
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.connections import Call, Method
@@ -205,7 +206,7 @@ async def runs_get(call: Call, params: RunParams) -> RunShown:
     """Shows one run."""
     run = await call.parts.store.run(params.run_id)
     if run is None:
-        raise RunNotFound(f"no run {params.run_id[:80]!r} (runs.list shows those there are)", runId=params.run_id)
+        raise RunNotFound(f"no run {quoted(params.run_id)} (runs.list shows those there are)", runId=params.run_id)
     return RunShown(run=call.parts.rows.run(run))
 
 

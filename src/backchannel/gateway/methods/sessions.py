@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from backchannel.core.keys import MAX_KEY_LENGTH, Kind, SessionKey, normalise_agent_id
 from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
 from backchannel.core.shapes import Answer, Params
-from backchannel.core.text import one_line, shown_name
+from backchannel.core.text import one_line, quoted, shown_name
 from backchannel.errors import InvalidRequest, MainSessionKept, SessionNotFound
 from backchannel.gateway.addressing import (
     check_agent,
@@ -154,7 +154,7 @@ def _read_filter(call: Call, params: SessionsListParams, now: int) -> SessionFil
     for word in params.kinds:
         if word not in _KINDS:
             raise InvalidRequest(
-                f"kinds: {word[:64]!r} is not a kind (expected any of {', '.join(_KINDS)})", param="kinds"
+                f"kinds: {quoted(word, 64)} is not a kind (expected any of {', '.join(_KINDS)})", param="kinds"
             )
     spawned_by = params.spawned_by and str(operator_keys(call.parts).read(params.spawned_by).key)
     since = None if params.active_minutes is None else now - params.active_minutes * _MINUTE_MS
@@ -228,7 +228,7 @@ async def sessions_patch(call: Call, params: SessionsPatchParams) -> Changed:
 
 async def _check_archiving(call: Call, params: SessionsPatchParams, key: SessionKey) -> None:
     if params.archived is True and call.parts.scheme.is_main(key):
-        raise MainSessionKept(f"{params.key[:80]!r} is a main session: it can be reset, not archived")
+        raise MainSessionKept(f"{quoted(params.key)} is a main session: it can be reset, not archived")
     if params.archived is False:
         session = await call.parts.store.session(str(key))
         if session is not None and session.archived_at is not None:

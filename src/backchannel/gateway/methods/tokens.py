@@ -7,6 +7,7 @@ from typing import Any
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.shapes import Answer, Params
+from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionNotFound, TokenNotFound
 from backchannel.gateway.addressing import check_agent, resolve
 from backchannel.gateway.auth import hash_token, new_token, read_scopes, show_scopes
@@ -88,7 +89,7 @@ async def _bound_session(call: Call, text: str) -> SessionKey:
     if session is not None and session.archived_at is None:
         return key
     if not parts.scheme.is_main(key) and not is_node(key):
-        raise SessionNotFound(f"no session {text[:80]!r} (sessions.list shows those there are)")
+        raise SessionNotFound(f"no session {quoted(text)} (sessions.list shows those there are)")
     check_agent(parts, key.agent)
     return key
 
@@ -114,7 +115,7 @@ async def tokens_list(call: Call, params: NoParams) -> TokensListed:
 async def tokens_revoke(call: Call, params: TokenParams) -> TokenRevoked:
     """Revokes a token and closes the connections that came in by it."""
     if not await call.parts.store.revoke_token(params.id):
-        raise TokenNotFound(f"no valid token has the id {params.id[:64]!r} (tokens.list shows those there are)")
+        raise TokenNotFound(f"no valid token has the id {quoted(params.id, 64)} (tokens.list shows those there are)")
     call.connections.close_token(params.id)
     return TokenRevoked(ok=True, id=params.id)
 

@@ -23,6 +23,7 @@ from backchannel.config.schema_doors import parse_duration
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.messages import Provenance, ProvenanceKind
 from backchannel.core.runs import Join, Run, RunRequest, RunState
+from backchannel.core.text import quoted
 from backchannel.errors import Forbidden, InvalidRequest, RunNotFound, ScopeMissing, ShuttingDown
 from backchannel.gateway.addressing import address_for_message
 from backchannel.gateway.auth import Access, TokenHolder
@@ -186,7 +187,7 @@ class OpenAiDoor:
     async def _run_of(self, response_id: str) -> Run:
         run = await self._parts.store.run(response_id.removeprefix(responses.ID_PREFIX))
         if run is None or not response_id.startswith(responses.ID_PREFIX):
-            raise RunNotFound(f"there is no response {response_id[:80]!r}", param="previous_response_id")
+            raise RunNotFound(f"there is no response {quoted(response_id)}", param="previous_response_id")
         return run
 
     async def _continued(self, agent_id: str, previous: str) -> tuple[SessionKey, str]:
@@ -200,12 +201,12 @@ class OpenAiDoor:
         session = await self._parts.store.session(run.session_key)
         if session is None or session.archived_at is not None or run.session_id not in (None, session.session_id):
             raise RunNotFound(
-                f"the session of {previous[:80]!r} is gone (gateway.http.sessionTtl says how long one is kept): "
+                f"the session of {quoted(previous)} is gone (gateway.http.sessionTtl says how long one is kept): "
                 "send the whole conversation instead",
                 param="previous_response_id",
             )
         if session.agent_id != agent_id:
-            raise InvalidRequest(f"{previous[:80]!r} is a response of {session.agent_id!r}", param="model")
+            raise InvalidRequest(f"{quoted(previous)} is a response of {session.agent_id!r}", param="model")
         return SessionKey.stored(run.session_key), session.session_id
 
     async def _key(self, agent_id: str, name: str | None) -> tuple[SessionKey, bool]:

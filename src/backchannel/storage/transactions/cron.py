@@ -18,6 +18,7 @@ from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunKind, RunRequest, RunState
 from backchannel.core.sessions import Address
+from backchannel.core.text import quoted
 from backchannel.errors import InvalidSchedule, JobConfigured, JobExists, JobNotFound, JobRunning
 from backchannel.storage.transactions import runs, sessions, timers
 from backchannel.storage.tx import Row, Tx, columns, required
@@ -95,7 +96,7 @@ def find(tx: Tx, job_id: str) -> StoredJob | None:
 def need(tx: Tx, job_id: str) -> StoredJob:
     stored = find(tx, job_id)
     if stored is None:
-        raise JobNotFound(f"no cron job {job_id[:128]!r} (cron.list shows those there are)", id=job_id[:128])
+        raise JobNotFound(f"no cron job {quoted(job_id, 128)} (cron.list shows those there are)", id=job_id[:128])
     return stored
 
 

@@ -28,6 +28,7 @@ from backchannel.core.delivery import (
 from backchannel.core.facts import DeliveryChanged
 from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
+from backchannel.core.text import quoted
 from backchannel.errors import DeliveryNotFound
 from backchannel.storage.ids import new_id
 from backchannel.storage.transactions import sessions, spawns
@@ -101,7 +102,7 @@ def need(tx: Tx, delivery_id: str) -> Delivery:
     delivery = find(tx, delivery_id)
     if delivery is None:
         raise DeliveryNotFound(
-            f"no delivery {delivery_id[:80]!r} (deliveries.list shows those there are)", deliveryId=delivery_id[:80]
+            f"no delivery {quoted(delivery_id)} (deliveries.list shows those there are)", deliveryId=delivery_id[:80]
         )
     return delivery
 
@@ -234,7 +235,7 @@ def prepare(tx: Tx, delivery: Delivery, outlets: Outlets, now: int, *, asks: boo
 
 
 def no_channel(channel: str, outlets: Outlets) -> str:
-    return f"no channel {channel[:64]!r} is configured (there are: {', '.join(outlets.names) or 'none'})"
+    return f"no channel {quoted(channel, 64)} is configured (there are: {', '.join(outlets.names) or 'none'})"
 
 
 def post_reply(tx: Tx, run: Run, now: int) -> None:

@@ -35,6 +35,7 @@ from backchannel.core.exchange_values import (
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, TextBlock
 from backchannel.core.runs import Run, RunRequest
+from backchannel.core.text import quoted
 from backchannel.errors import ExchangeNotFound, InvalidRequest
 from backchannel.storage.ids import new_id
 from backchannel.storage.transactions import deliveries, inbox, receipts, runs, sessions
@@ -127,7 +128,7 @@ def story(tx: Tx, exchange_id: str | None, run_id: str | None) -> Story:
     )
     if row is None:
         named = (
-            f"no exchange {exchange_id[:80]!r}" if exchange_id else f"no exchange has the run {(run_id or '')[:80]!r}"
+            f"no exchange {quoted(exchange_id)}" if exchange_id else f"no exchange has the run {quoted(run_id or '')}"
         )
         raise ExchangeNotFound(f"{named}: pass the runId that sessions_send returned")
     body, delivery_id, created_at, updated_at = row
