@@ -13,8 +13,8 @@ from backchannel.core.channels import ChannelBusy, ChannelError, ChannelRefused,
 from backchannel.core.delivery import (
     MAX_ATTEMPTS,
     MAX_RETRY_TIME_MS,
-    Action,
     Delivery,
+    DeliveryAction,
     DeliveryLane,
     DeliveryState,
     Tries,
@@ -238,11 +238,11 @@ def test_a_receipt_without_text_or_address_stands_in_no_lane(missing: str) -> No
 # What a person may do
 
 
-@pytest.mark.parametrize(("action", "state"), list(itertools.product(Action, S)))
-def test_a_person_acts_on_failed_and_uncertain_deliveries_only(action: Action, state: DeliveryState) -> None:
+@pytest.mark.parametrize(("action", "state"), list(itertools.product(DeliveryAction, S)))
+def test_a_person_acts_on_failed_and_uncertain_deliveries_only(action: DeliveryAction, state: DeliveryState) -> None:
     if state in (S.FAILED, S.UNCERTAIN):
         after = act(action, delivery(state=state))
-        assert after is (S.DROPPED if action is Action.DROP else S.PENDING)
+        assert after is (S.DROPPED if action is DeliveryAction.DROP else S.PENDING)
         return
     with pytest.raises(InvalidRequest) as raised:
         act(action, delivery(state=state))
@@ -253,7 +253,7 @@ def test_a_person_acts_on_failed_and_uncertain_deliveries_only(action: Action, s
 
 def test_a_receipt_whose_text_was_never_written_can_be_retried_or_dropped_but_not_rerouted() -> None:
     failed = delivery(state=S.FAILED, text=None)
-    assert act(Action.RETRY, failed) is S.PENDING
-    assert act(Action.DROP, failed) is S.DROPPED
+    assert act(DeliveryAction.RETRY, failed) is S.PENDING
+    assert act(DeliveryAction.DROP, failed) is S.DROPPED
     with pytest.raises(InvalidRequest, match="retry it"):
-        act(Action.REROUTE, failed)
+        act(DeliveryAction.REROUTE, failed)

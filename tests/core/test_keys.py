@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backchannel.core.caller_keys import CallerKeys, Found, Resolved, Written
+from backchannel.core.caller_keys import CallerKeys, LookedUp, Resolved, Written
 from backchannel.core.keys import (
     MAX_KEY_LENGTH,
     ChatType,
@@ -48,8 +48,8 @@ def as_operator(scheme: KeyScheme | None = None) -> CallerKeys:
     return CallerKeys(scheme or KeyScheme(), None)
 
 
-def store_with(*keys: SessionKey) -> Callable[[Written], Found]:
-    return lambda written: Found(key_exists=written.key in keys)
+def store_with(*keys: SessionKey) -> Callable[[Written], LookedUp]:
+    return lambda written: LookedUp(key_exists=written.key in keys)
 
 
 # Reading and spelling
@@ -437,18 +437,18 @@ def test_a_session_id_leads_to_the_session_that_has_it_now() -> None:
     key = parse("agent:ops:telegram:group:42")
     written = as_operator().read(SESSION_ID.upper())
     assert written.session_id == SESSION_ID
-    assert as_operator().choose(written, Found(id_key=key, id_is_current=True)) == Resolved(key, exists=True)
+    assert as_operator().choose(written, LookedUp(id_key=key, id_is_current=True)) == Resolved(key, exists=True)
 
 
 def test_a_key_wins_over_a_session_id() -> None:
     caller = as_session("agent:ops:main")
-    found = Found(key_exists=True, id_key=parse("agent:main:main"), id_is_current=True)
+    found = LookedUp(key_exists=True, id_key=parse("agent:main:main"), id_is_current=True)
     chosen = caller.resolve(SESSION_ID, lambda _: found)
     assert chosen == Resolved(parse(f"agent:ops:{SESSION_ID}"), exists=True)
 
 
 def test_a_replaced_session_id_names_the_key_as_the_caller_sees_it() -> None:
-    found = Found(id_key=parse("agent:main:main"), id_is_current=False)
+    found = LookedUp(id_key=parse("agent:main:main"), id_is_current=False)
     with pytest.raises(SessionIdReplaced, match=r"replaced by a reset \(write its key: main\)") as replaced:
         as_session("agent:main:cron:a").resolve(SESSION_ID, lambda _: found)
     assert replaced.value.details == {"sessionKey": "main"}
@@ -468,7 +468,7 @@ def test_a_plain_word_finds_the_custom_session_of_that_name() -> None:
 
 
 def test_a_session_id_of_a_reserved_session_is_not_found() -> None:
-    found = Found(id_key=parse("agent:main:unknown"), id_is_current=True)
+    found = LookedUp(id_key=parse("agent:main:unknown"), id_is_current=True)
     with pytest.raises(SessionNotFound):
         as_operator().resolve(SESSION_ID, lambda _: found)
 
@@ -557,7 +557,7 @@ def test_no_text_crashes_resolving(
     caller: CallerKeys, text: str, key_exists: bool, id_key: SessionKey | None, id_is_current: bool
 ) -> None:
     try:
-        resolved = caller.resolve(text, lambda _: Found(key_exists, id_key, id_is_current))
+        resolved = caller.resolve(text, lambda _: LookedUp(key_exists, id_key, id_is_current))
     except (InvalidSessionKey, SessionNotFound, SessionIdReplaced) as refused:
         refused.message.encode()
     else:

@@ -82,7 +82,7 @@ class Said:
 
 
 @dataclass(slots=True)
-class Step:
+class ReplyStep:
     """A reply and the results of its tool calls, in order of the calls."""
 
     reply: Message
@@ -99,7 +99,7 @@ class Step:
         )
 
 
-Piece = Said | Step
+Piece = Said | ReplyStep
 
 
 def fit(pieces: list[Piece], budget: int, is_cut: bool) -> tuple[list[Piece], bool]:
@@ -132,7 +132,7 @@ def _current_turn(pieces: list[Piece]) -> int:
 
 def _shrink(turn: list[Piece], budget: int) -> list[Piece]:
     """Make the current turn fit: what it is about stays, its newest step stays, and old results go first."""
-    if isinstance(turn[0], Step):
+    if isinstance(turn[0], ReplyStep):
         return _shrink_steps(turn, budget)
     rest = sum(piece.tokens for piece in turn[1:])
     opening = _squeeze(turn[:1], max(budget - rest, budget * 3 // 4))
@@ -142,7 +142,7 @@ def _shrink(turn: list[Piece], budget: int) -> list[Piece]:
 def _shrink_steps(pieces: list[Piece], room: int) -> list[Piece]:
     if not pieces:
         return []
-    last = max((i for i, piece in enumerate(pieces) if isinstance(piece, Step)), default=len(pieces) - 1)
+    last = max((i for i, piece in enumerate(pieces) if isinstance(piece, ReplyStep)), default=len(pieces) - 1)
     older, newest = pieces[:last], pieces[last:]
     # One huge result must not push out all that was done before it: it gets half, and more if that is free.
     newest = _squeeze(newest, max(room - sum(piece.tokens for piece in older), room // 2))
@@ -183,11 +183,11 @@ def _squeeze(pieces: list[Piece], room: int) -> list[Piece]:
 
 
 def _cuttable(piece: Piece) -> list[Message]:
-    return piece.results if isinstance(piece, Step) else [piece.message]
+    return piece.results if isinstance(piece, ReplyStep) else [piece.message]
 
 
 def _cut_piece(piece: Piece, limit: int) -> Piece:
-    if isinstance(piece, Step):
+    if isinstance(piece, ReplyStep):
         return replace(piece, results=[_cut(message, limit) for message in piece.results])
     return replace(piece, message=_cut(piece.message, limit))
 

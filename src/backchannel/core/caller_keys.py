@@ -29,7 +29,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookedUp:
     """What the store knows about a `Written`.
 
     `id_key` is the session that has, or before a reset had, the session id. Leave it out
@@ -99,7 +99,7 @@ class CallerKeys:
             raise InvalidSessionKey(f"'current' is the calling session, and an operator is none ({works})")
         return self.scheme.in_force(self.caller)
 
-    def choose(self, written: Written, found: Found) -> Resolved:
+    def choose(self, written: Written, found: LookedUp) -> Resolved:
         """Decide which session was meant; a key wins over a session id.
 
         Raises:
@@ -118,7 +118,7 @@ class CallerKeys:
             return Resolved(written.key, exists=False)
         raise SessionNotFound(f"no session has the key or id {quoted(written.text)} ({WHAT_WORKS})")
 
-    def resolve(self, text: str, look_up: Callable[[Written], Found]) -> Resolved:
+    def resolve(self, text: str, look_up: Callable[[Written], LookedUp]) -> Resolved:
         """Read a text and choose the session, with a look-up that runs in the caller's transaction."""
         written = self.read(text)
         return self.choose(written, look_up(written))

@@ -51,7 +51,7 @@ class CommandName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class CommandForm:
     """One way to write what follows a command's name: a fixed word, an argument, both, or nothing."""
 
     word: str | None = None
@@ -71,7 +71,7 @@ class CommandSpec:
 
     name: CommandName
     summary: str
-    forms: tuple[Form, ...] = (Form(),)
+    forms: tuple[CommandForm, ...] = (CommandForm(),)
     needs: Standing = Standing.AUTHORISED
     alone: str | None = None
     """The word that is meant when nothing follows the name."""
@@ -86,7 +86,7 @@ COMMANDS = (
     CommandSpec(
         CommandName.SEND,
         "let messages out of this chat's session, hold them back, or follow the rules",
-        (Form("on"), Form("off"), Form("inherit")),
+        (CommandForm("on"), CommandForm("off"), CommandForm("inherit")),
         Standing.OWNER,
     ),
     CommandSpec(CommandName.NEW, "start a new conversation; the old one is kept"),
@@ -96,17 +96,17 @@ COMMANDS = (
     CommandSpec(
         CommandName.MODEL,
         "show the model of this session and what can be chosen, choose one, or go back to the agent's own",
-        (Form("list"), Form("default"), Form(argument="ref")),
+        (CommandForm("list"), CommandForm("default"), CommandForm(argument="ref")),
         alone="list",
     ),
     CommandSpec(
         CommandName.SUBAGENTS,
         "list the sub-agents of this session, look at one, read its log, or stop it or all",
         (
-            Form("list"),
-            Form("info", "child", has_spaces=True),
-            Form("log", "child", has_spaces=True),
-            Form("stop", "child|all", has_spaces=True),
+            CommandForm("list"),
+            CommandForm("info", "child", has_spaces=True),
+            CommandForm("log", "child", has_spaces=True),
+            CommandForm("stop", "child|all", has_spaces=True),
         ),
         alone="list",
     ),
@@ -179,7 +179,7 @@ def _is_ours(bot: str | None, bot_names: Collection[str] | None) -> bool:
     return bot is None or bot_names is None or bot.lower() in {name.lower().lstrip("@") for name in bot_names}
 
 
-def _fit(name: CommandName, form: Form, words: list[str]) -> Command | None:
+def _fit(name: CommandName, form: CommandForm, words: list[str]) -> Command | None:
     """Read the words as this form, or tell that they are another."""
     left = words
     if form.word is not None:

@@ -228,7 +228,7 @@ def after_crash(state: DeliveryState, attempts: int = 1, *, takes_key: bool) -> 
     return Attempted(state=DeliveryState.PENDING, error=told)
 
 
-class Action(StrEnum):
+class DeliveryAction(StrEnum):
     """What a person may do with a delivery that did not arrive, or perhaps not."""
 
     RETRY = "retry"
@@ -244,7 +244,7 @@ _WHY_NOT = {
 _SETTLED = "it is settled for good; `send` can post a text of its own"
 
 
-def act(action: Action, delivery: Delivery) -> DeliveryState:
+def act(action: DeliveryAction, delivery: Delivery) -> DeliveryState:
     """Tell the state that a person's action brings a delivery to. A retry without a text runs its announce again.
 
     Raises:
@@ -256,10 +256,10 @@ def act(action: Action, delivery: Delivery) -> DeliveryState:
         why = _WHY_NOT.get(state, _SETTLED)
         works = "only failed and uncertain deliveries can be retried, re-routed or dropped"
         raise InvalidRequest(f"cannot {action} delivery {delivery.id}: it is {state} ({why}; {works})", **facts)
-    if action is Action.REROUTE and delivery.text is None:
+    if action is DeliveryAction.REROUTE and delivery.text is None:
         works = "retry it: that runs the announce again"
         raise InvalidRequest(f"cannot reroute delivery {delivery.id}: it has no text yet ({works})", **facts)
-    return DeliveryState.DROPPED if action is Action.DROP else DeliveryState.PENDING
+    return DeliveryState.DROPPED if action is DeliveryAction.DROP else DeliveryState.PENDING
 
 
 def _asked_delay_ms(retry_after_s: float | None) -> int:

@@ -282,7 +282,7 @@ def normalise_agent_id(text: str) -> str:
     return name
 
 
-class Chat(NamedTuple):
+class ChatParts(NamedTuple):
     """A chat's parts: `place` is `channel`, `channel, account` or nothing; `suffix` names a thread."""
 
     place: tuple[str, ...]
@@ -291,7 +291,7 @@ class Chat(NamedTuple):
     suffix: tuple[str, ...]
 
 
-def read_chat(parts: Sequence[str]) -> Chat | None:
+def read_chat(parts: Sequence[str]) -> ChatParts | None:
     """Read the parts as a chat in its one spelling, or tell that they are none."""
     words = [part.lower() for part in parts]
     if words[0] in _OWN_WORDS or words[0].startswith("node-"):
@@ -302,9 +302,9 @@ def read_chat(parts: Sequence[str]) -> Chat | None:
         words = words[:-2]
     match words:
         case [*place, "direct" | "dm", peer] if len(place) <= 2:
-            return Chat((*place[:1], *parts[1 : len(place)]), ChatType.DIRECT, peer, suffix)
+            return ChatParts((*place[:1], *parts[1 : len(place)]), ChatType.DIRECT, peer, suffix)
         case [channel, "group" | "channel" as word, peer]:
-            return Chat((channel,), ChatType(word), peer, suffix)
+            return ChatParts((channel,), ChatType(word), peer, suffix)
     return None
 
 

@@ -22,7 +22,7 @@ from itertools import groupby
 
 import msgspec
 
-from backchannel.core.budget import LINE_TOKENS, Piece, Said, Step, fit
+from backchannel.core.budget import LINE_TOKENS, Piece, ReplyStep, Said, fit
 from backchannel.core.headers import (
     SYSTEM_MESSAGE,
     USER_MESSAGE,
@@ -76,14 +76,14 @@ def build_messages(
 
 def _read(transcript: Sequence[Message], mark: str, *, is_shared: bool) -> list[Piece]:
     pieces: list[Piece] = []
-    open_calls: dict[str, tuple[Step, int]] = {}
+    open_calls: dict[str, tuple[ReplyStep, int]] = {}
     called: set[str] = set()
     folded = mark.casefold()
     asking: str | None = None  # the run whose message came last
     unanswered: Piece | None = None  # the last piece of that run, for as long as no reply ends it
     for message in transcript:
         if message.role is Role.ASSISTANT:
-            reply = Step(message, []) if _is_plain(message, folded) else _read_reply(message, mark, called)
+            reply = ReplyStep(message, []) if _is_plain(message, folded) else _read_reply(message, mark, called)
             if reply is not None:
                 pieces.append(reply)
                 open_calls.update((missing.tool_call_id or "", (reply, i)) for i, missing in enumerate(reply.results))
@@ -123,13 +123,13 @@ def _is_plain(message: Message, folded_mark: str) -> bool:
     return bool(text) and not text.isspace() and folded_mark not in text.casefold()
 
 
-def _read_reply(message: Message, mark: str, called: set[str]) -> Step | None:
+def _read_reply(message: Message, mark: str, called: set[str]) -> ReplyStep | None:
     """Read an assistant message; None when it has nothing to show (aborted before its first word)."""
     content = [block for old in message.content if (block := _read_reply_block(old, mark, called)) is not None]
     if all(isinstance(block, ThinkingBlock) for block in content):
         return None
     calls = [block for block in content if isinstance(block, ToolCallBlock)]
-    return Step(_with_content(message, content), [_missing_result(message, call) for call in calls])
+    return ReplyStep(_with_content(message, content), [_missing_result(message, call) for call in calls])
 
 
 def _read_reply_block(block: Block, mark: str, called: set[str]) -> Block | None:
@@ -217,7 +217,7 @@ def _with_content(message: Message, content: Sequence[Block]) -> Message:
 def _write(pieces: list[Piece], mark: str, is_short: bool) -> tuple[Message, ...]:
     messages: list[Message] = []
     said: list[Said] = []
-    if is_short or isinstance(pieces[0], Step):
+    if is_short or isinstance(pieces[0], ReplyStep):
         said.append(_line(_LEFT_OUT if is_short else _OPENS_WITH_REPLY, mark))
     for piece in pieces:
         if isinstance(piece, Said):

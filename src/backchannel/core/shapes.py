@@ -60,7 +60,7 @@ def doc(description: str) -> msgspec.Meta:
     return msgspec.Meta(description=description)
 
 
-class Described(NamedTuple):
+class FieldDescription(NamedTuple):
     """A field, as people are told of it."""
 
     name: str
@@ -69,14 +69,14 @@ class Described(NamedTuple):
     meaning: str
 
 
-def describe(struct: type[msgspec.Struct]) -> Iterator[Described]:
+def describe(struct: type[msgspec.Struct]) -> Iterator[FieldDescription]:
     """Tell of every field of parameters or of an answer."""
     for field in fields_of(struct):
         kind, meaning = field.type, ""
         if isinstance(kind, inspect.Metadata):
             meaning = str((kind.extra_json_schema or {}).get("description", ""))
         shown = in_words(kind) + (" | null" if _can_be_cleared(field) else "")
-        yield Described(f"`{field.encode_name}`", shown, _default_in_words(field), meaning)
+        yield FieldDescription(f"`{field.encode_name}`", shown, _default_in_words(field), meaning)
 
 
 def fields_of(struct: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:

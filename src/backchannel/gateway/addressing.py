@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backchannel.core.caller_keys import CallerKeys, Found, Resolved, Written
+from backchannel.core.caller_keys import CallerKeys, LookedUp, Resolved, Written
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
@@ -60,14 +60,14 @@ async def resolve(parts: GatewayParts, text: str, agent_id: str | None = None) -
     return resolved
 
 
-async def _look_up(parts: GatewayParts, written: Written) -> Found:
+async def _look_up(parts: GatewayParts, written: Written) -> LookedUp:
     session = await parts.store.session(str(written.key))
     if session is not None or written.session_id is None:
-        return Found(key_exists=session is not None)
+        return LookedUp(key_exists=session is not None)
     entry = await parts.store.session_by_id(written.session_id)
     if entry is None or entry.end_reason == "deleted":
-        return Found()
-    return Found(id_key=SessionKey.parse(entry.key), id_is_current=entry.is_current)
+        return LookedUp()
+    return LookedUp(id_key=SessionKey.parse(entry.key), id_is_current=entry.is_current)
 
 
 async def address_for_message(parts: GatewayParts, text: str, agent_id: str | None) -> SessionKey:

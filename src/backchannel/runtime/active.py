@@ -147,7 +147,7 @@ class Durable(Protocol):
     def __call__(self, write: Callable[[], Awaitable[T]]) -> Awaitable[T]: ...
 
 
-class Calls:
+class ToolCalls:
     """Carries out tool calls."""
 
     def __init__(self, store: Store, tools: ToolSet, hub: Hub, clock: Clock, durable: Durable) -> None:
@@ -259,7 +259,7 @@ class RunContext:
     """The run that a function agent answers: see `agents/registry.py` for the contract."""
 
     def __init__(
-        self, active: ActiveRun, store: Store, calls: Calls, tools: Mapping[str, Tool], message: Message
+        self, active: ActiveRun, store: Store, calls: ToolCalls, tools: Mapping[str, Tool], message: Message
     ) -> None:
         self.message = message
         self._active = active
@@ -269,7 +269,7 @@ class RunContext:
         self._count = 0
 
     @classmethod
-    async def of(cls, active: ActiveRun, store: Store, calls: Calls, tools: Mapping[str, Tool]) -> Self:
+    async def of(cls, active: ActiveRun, store: Store, calls: ToolCalls, tools: Mapping[str, Tool]) -> Self:
         message = await store.message(active.run.message_id)
         if message is None:
             raise LookupError(f"the message of run {active.run.id!r} is gone")

@@ -37,7 +37,7 @@ from backchannel.core.requests import build_messages
 from backchannel.core.runs import Outcome, RunKind, RunState, Started, Step, ToolCall, function_model
 from backchannel.core.text import storable_text
 from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailable
-from backchannel.runtime.active import ActiveRun, Calls, RunContext, RunSetup, is_cancelled
+from backchannel.runtime.active import ActiveRun, RunContext, RunSetup, ToolCalls, is_cancelled
 from backchannel.runtime.events import Hub, ReplyGrew, ThinkingGrew
 from backchannel.runtime.lanes import Stop, StopReason
 from backchannel.storage.store import Store
@@ -76,7 +76,7 @@ class Runner:
         self._clock = clock
         self._sizes: dict[str, int] = {}
         """What telling a model of each tool costs of its window."""
-        self._calls = Calls(store, tools, hub, clock, self._durable)
+        self._calls = ToolCalls(store, tools, hub, clock, self._durable)
 
     async def work(self, started: Started, stop_reason: StopReason) -> None:
         """Carry out a run to its end. Never raises but for a shutdown."""

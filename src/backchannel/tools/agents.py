@@ -12,17 +12,17 @@ class AgentsParams(Params, frozen=True, kw_only=True):
     pass
 
 
-class AgentShown(Answer, frozen=True, kw_only=True):
+class SpawnableAgent(Answer, frozen=True, kw_only=True):
     id: str
     configured: bool
     name: str | None = None
     model: str | None = None
 
 
-class AgentsListed(Answer, frozen=True, kw_only=True):
+class SpawnableAgents(Answer, frozen=True, kw_only=True):
     requester: str
     allow_any: bool
-    agents: list[AgentShown]
+    agents: list[SpawnableAgent]
 
 
 class AgentsList(SessionTool):
@@ -38,7 +38,7 @@ class AgentsList(SessionTool):
     outcomes = (("always", "`{requester, allowAny, agents: [{id, configured, name?, model?}]}`"),)
     examples = (("all of them", {}),)
 
-    async def run(self, caller: Caller, params: AgentsParams) -> AgentsListed:
+    async def run(self, caller: Caller, params: AgentsParams) -> SpawnableAgents:
         agents = self._parts.agents
         requester = agents.default_id if caller.key is None else caller.key.agent
         allowed = agents.get(requester).spawns_under
@@ -48,12 +48,12 @@ class AgentsList(SessionTool):
             if stays_in_sandbox(self._parts, caller, name)
         ]
         ids = [requester, *sorted({*others} - {requester, ANY})]
-        return AgentsListed(requester=requester, allow_any=ANY in allowed, agents=[self._show(name) for name in ids])
+        return SpawnableAgents(requester=requester, allow_any=ANY in allowed, agents=[self._show(name) for name in ids])
 
-    def _show(self, agent_id: str) -> AgentShown:
+    def _show(self, agent_id: str) -> SpawnableAgent:
         agents = self._parts.agents
         if agent_id not in agents.ids():
-            return AgentShown(id=agent_id, configured=False)
+            return SpawnableAgent(id=agent_id, configured=False)
         settings = agents.get(agent_id)
         model = None if agents.is_function(agent_id) else settings.model
-        return AgentShown(id=agent_id, configured=True, name=settings.name, model=model)
+        return SpawnableAgent(id=agent_id, configured=True, name=settings.name, model=model)

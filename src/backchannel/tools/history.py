@@ -14,7 +14,7 @@ from backchannel.core.redaction import redact_message
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, NotFound
 from backchannel.tools.base import Caller, SessionTool, off_loop
-from backchannel.tools.targets import REFUSALS, Refused, Target, find_target
+from backchannel.tools.targets import REFUSALS, RefusedAnswer, Target, find_target
 
 MOST_MESSAGES = 1000
 MOST_BYTES = 80 * 1024
@@ -75,18 +75,18 @@ class SessionsHistory(SessionTool):
         ("more of a long message", {"sessionKey": "main", "messageId": "01a1de768219ccf8", "offset": 4000}),
     )
 
-    async def run(self, caller: Caller, params: HistoryParams) -> History | Refused:
+    async def run(self, caller: Caller, params: HistoryParams) -> History | RefusedAnswer:
         if params.offset is not None and params.message_id is None:
             raise InvalidRequest(f"{self.name}: offset: it goes with messageId", param="offset")
         target = await find_target(self._parts, caller, params.session_key)
-        if isinstance(target, Refused):
+        if isinstance(target, RefusedAnswer):
             return target
         try:
             if params.message_id is not None:
                 return await self._piece(target, params.message_id, params.offset or 0)
             return await self._page(target, params)
         except NotFound as error:
-            return Refused(status="error", error=error.message, session_key=target.shown)
+            return RefusedAnswer(status="error", error=error.message, session_key=target.shown)
 
     async def _page(self, target: Target, params: HistoryParams) -> History:
         limit = min(params.limit, MOST_MESSAGES)

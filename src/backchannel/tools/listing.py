@@ -40,17 +40,17 @@ class ListParams(Params, frozen=True, kw_only=True):
     cursor: Annotated[str | None, Meta(description="`nextCursor` of the answer before, to read on.")] = None
 
 
-class View(Answer, frozen=True, kw_only=True, omit_defaults=False):
+class ListView(Answer, frozen=True, kw_only=True, omit_defaults=False):
     """How far the caller sees."""
 
     mode: str
     restricted: bool
 
 
-class Listed(Answer, frozen=True, kw_only=True, omit_defaults=False):
+class SessionsListed(Answer, frozen=True, kw_only=True, omit_defaults=False):
     count: int
     sessions: list[Row]
-    visibility: View
+    visibility: ListView
     redacted: bool | msgspec.UnsetType = msgspec.UNSET
     next_cursor: str | msgspec.UnsetType = msgspec.UNSET
 
@@ -78,7 +78,7 @@ class SessionsList(SessionTool):
         ("the session with a label", {"label": "release notes"}),
     )
 
-    async def run(self, caller: Caller, params: ListParams) -> Listed:
+    async def run(self, caller: Caller, params: ListParams) -> SessionsListed:
         viewer = self._parts.viewer(caller)
         agents = () if caller.key is None else await self._agents()
         limit = min(params.limit, MOST_ROWS)
@@ -96,10 +96,10 @@ class SessionsList(SessionTool):
         page = found[:limit]
         listed = [session for session in page if self._parts.scheme.is_listed(SessionKey.stored(session.key))]
         rows, redacted = await self._rows(caller, listed, min(params.message_limit, MOST_MESSAGES))
-        return Listed(
+        return SessionsListed(
             count=len(rows),
             sessions=rows,
-            visibility=View(mode=viewer.mode.value, restricted=is_restricted(viewer, agents)),
+            visibility=ListView(mode=viewer.mode.value, restricted=is_restricted(viewer, agents)),
             redacted=redacted or msgspec.UNSET,
             next_cursor=write_cursor(query, Page(page[-1].updated_at, page[-1].key))
             if page != found

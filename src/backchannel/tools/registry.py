@@ -18,7 +18,7 @@ from backchannel.tools.history import SessionsHistory
 from backchannel.tools.listing import SessionsList
 from backchannel.tools.send import SessionsSend
 from backchannel.tools.spawn import SessionsSpawn
-from backchannel.tools.status import SessionStatus
+from backchannel.tools.status import SessionStatusTool
 
 SESSION_TOOLS: tuple[type[SessionTool], ...] = (
     SessionsList,
@@ -26,7 +26,7 @@ SESSION_TOOLS: tuple[type[SessionTool], ...] = (
     SessionsSend,
     SessionsSpawn,
     AgentsList,
-    SessionStatus,
+    SessionStatusTool,
 )
 
 
@@ -109,4 +109,4 @@ class SessionTools:
 
     async def session_status(self, **arguments: Any) -> dict[str, Any]:
         """See how a session is doing."""
-        return await self.call(SessionStatus.name, **arguments)
+        return await self.call(SessionStatusTool.name, **arguments)

@@ -17,12 +17,12 @@ from backchannel.errors import AmbiguousLabel, InvalidRequest, PolicyDenied, Ses
 from backchannel.storage.transactions.exchanges import Opened
 from backchannel.storage.transactions.sends import Ask
 from backchannel.tools.base import Caller, SessionTool, name_flow
-from backchannel.tools.targets import Refused, find_address
+from backchannel.tools.targets import RefusedAnswer, find_address
 
 MOST_WAIT_S = 3600
 
 
-class SendParams(Params, frozen=True, kw_only=True):
+class SessionsSendParams(Params, frozen=True, kw_only=True):
     message: Annotated[str, Meta(min_length=1, description="What to say. The other session sees who asks.")]
     session_key: Annotated[
         str | None, Meta(description="Which session: a `key` or `sessionId` from sessions_list, or `main`.")
@@ -41,19 +41,19 @@ class SendResult(Answer, frozen=True, kw_only=True, omit_defaults=False):
     session_key: str
 
 
-class Accepted(SendResult, frozen=True, kw_only=True):
+class SendAccepted(SendResult, frozen=True, kw_only=True):
     delivery: dict[str, str]
 
 
-class Replied(Accepted, frozen=True, kw_only=True):
+class Replied(SendAccepted, frozen=True, kw_only=True):
     reply: str
 
 
-class NotYet(Accepted, frozen=True, kw_only=True):
+class NotYet(SendAccepted, frozen=True, kw_only=True):
     error: str
 
 
-class RunFailed(SendResult, frozen=True, kw_only=True):
+class SendFailed(SendResult, frozen=True, kw_only=True):
     error: str
 
 
@@ -67,7 +67,7 @@ class SessionsSend(SessionTool):
         "forth for a few turns, and the other session may tell its own chat; `delivery` is the receipt of that. "
         "With `timeoutSeconds` 0 it does not wait."
     )
-    params = SendParams
+    params = SessionsSendParams
     scope = "write"
     outcomes = (
         ("not waiting", '`{runId, status: "accepted", sessionKey, delivery}`'),
@@ -85,15 +85,15 @@ class SessionsSend(SessionTool):
         ("tell, and go on", {"label": "release notes", "message": "The build is green.", "timeoutSeconds": 0}),
     )
 
-    async def run(self, caller: Caller, params: SendParams) -> SendResult | Refused:
+    async def run(self, caller: Caller, params: SessionsSendParams) -> SendResult | RefusedAnswer:
         if not params.message.strip():
             raise InvalidRequest(f"{self.name}: message: it is empty", param="message")
         opened = await self._repeated(caller) or await self._open(caller, params)
-        if isinstance(opened, Refused):
+        if isinstance(opened, RefusedAnswer):
             return opened
         shown = self._shown(caller, opened.exchange.target.key)
         if _wait_ms(params) == 0:
-            return Accepted(run_id=opened.run.id, status="accepted", session_key=shown, delivery=_receipt(opened))
+            return SendAccepted(run_id=opened.run.id, status="accepted", session_key=shown, delivery=_receipt(opened))
         return _outcome(await self._wait(opened, caller, params), shown)
 
     async def _repeated(self, caller: Caller) -> Opened | None:
@@ -102,23 +102,23 @@ class SessionsSend(SessionTool):
             return None
         return await self._parts.exchanges.repeat(caller.call_id)
 
-    async def _open(self, caller: Caller, params: SendParams) -> Opened | Refused:
+    async def _open(self, caller: Caller, params: SessionsSendParams) -> Opened | RefusedAnswer:
         found = await self._target(caller, params)
-        if isinstance(found, Refused):
+        if isinstance(found, RefusedAnswer):
             return found
         shown = self._shown(caller, found)
         if found.agent not in self._parts.agents.ids():
             error = f"the agent {found.agent!r} is not configured: nobody would answer in session {shown!r}"
-            return Refused(status="error", error=error, session_key=shown)
+            return RefusedAnswer(status="error", error=error, session_key=shown)
         try:
             opened = await self._parts.exchanges.open(self._ask(caller, found, params))
         except (PolicyDenied, SessionNotFound) as error:
-            return Refused(status="error", error=error.message, session_key=shown)
+            return RefusedAnswer(status="error", error=error.message, session_key=shown)
         if isinstance(opened, NotOpened):
-            return Refused(status="error", error=opened.decision.reason, session_key=shown)
+            return RefusedAnswer(status="error", error=opened.decision.reason, session_key=shown)
         return opened
 
-    async def _wait(self, opened: Opened, caller: Caller, params: SendParams) -> Opened:
+    async def _wait(self, opened: Opened, caller: Caller, params: SessionsSendParams) -> Opened:
         if caller.run_id is not None and caller.key is not None:
             return await self._parts.exchanges.wait_in_run(opened, caller.key, caller.run_id, params.timeout_seconds)
         return await self._parts.exchanges.wait(opened, params.timeout_seconds)
@@ -126,7 +126,7 @@ class SessionsSend(SessionTool):
     def _shown(self, caller: Caller, key: SessionKey) -> str:
         return CallerKeys(self._parts.scheme, caller.key).show(key)
 
-    async def _target(self, caller: Caller, params: SendParams) -> SessionKey | Refused:
+    async def _target(self, caller: Caller, params: SessionsSendParams) -> SessionKey | RefusedAnswer:
         if (params.session_key is None) == (params.label is None):
             raise InvalidRequest(f"{self.name}: give exactly one of sessionKey and label", param="sessionKey")
         if params.agent_id is not None and params.label is None:
@@ -135,12 +135,12 @@ class SessionsSend(SessionTool):
             return await find_address(self._parts, caller, params.session_key)
         return await self._labelled(caller, params.label or "", params.agent_id)
 
-    async def _labelled(self, caller: Caller, label: str, agent_id: str | None) -> SessionKey | Refused:
+    async def _labelled(self, caller: Caller, label: str, agent_id: str | None) -> SessionKey | RefusedAnswer:
         viewer = self._parts.viewer(caller)
         try:
             agent = None if agent_id is None else normalise_agent_id(agent_id)
         except UnknownAgent as error:
-            return Refused(status="error", error=error.message)
+            return RefusedAnswer(status="error", error=error.message)
         sessions = await self._parts.store.sessions_labelled(label, agent)
         keys = [
             SessionKey.stored(session.key)
@@ -150,9 +150,9 @@ class SessionsSend(SessionTool):
         try:
             return CallerKeys(self._parts.scheme, caller.key).choose_label(label, keys)
         except (AmbiguousLabel, SessionNotFound) as error:
-            return Refused(status="error", error=error.message)
+            return RefusedAnswer(status="error", error=error.message)
 
-    def _ask(self, caller: Caller, target: SessionKey, params: SendParams) -> Ask:
+    def _ask(self, caller: Caller, target: SessionKey, params: SessionsSendParams) -> Ask:
         return Ask(
             call=name_flow(caller, self.name, "primary", str(target), params.message),
             requester=caller.key,
@@ -162,7 +162,7 @@ class SessionsSend(SessionTool):
         )
 
 
-def _wait_ms(params: SendParams) -> int:
+def _wait_ms(params: SessionsSendParams) -> int:
     return int(params.timeout_seconds * 1000)
 
 
@@ -179,7 +179,7 @@ def _outcome(opened: Opened, shown: str) -> SendResult:
     if run.state is RunState.OK:
         delivery = _receipt(opened)
         return Replied(run_id=run.id, status="ok", reply=run.reply or "", session_key=shown, delivery=delivery)
-    return RunFailed(run_id=run.id, status="error", error=_failure(run), session_key=shown)
+    return SendFailed(run_id=run.id, status="error", error=_failure(run), session_key=shown)
 
 
 def _how_late(run: Run) -> str:

@@ -22,7 +22,7 @@ from backchannel.core.visibility import is_sandboxed, sees
 from backchannel.errors import InvalidRequest, LabelInUse, SessionNotFound, UnknownAgent, UnknownModel
 from backchannel.storage.transactions.spawns import SpawnAsk
 from backchannel.tools.base import Caller, Parts, SessionTool, name_flow
-from backchannel.tools.targets import Refused
+from backchannel.tools.targets import RefusedAnswer
 
 _LABEL = re.compile(NAME)
 
@@ -92,12 +92,12 @@ class SessionsSpawn(SessionTool):
         ),
     )
 
-    async def run(self, caller: Caller, params: SpawnParams) -> Spawned | Refused:
+    async def run(self, caller: Caller, params: SpawnParams) -> Spawned | RefusedAnswer:
         self._check(params)
         call = name_flow(caller, self.name, "child", params)
         # Whatever has changed since the same call was made first, its sub-agent stays its sub-agent.
         spawn = await self._parts.store.repeat_spawn(call) or await self._open(caller, params, call)
-        if isinstance(spawn, Refused):
+        if isinstance(spawn, RefusedAnswer):
             return spawn
         return Spawned(
             status="accepted",
@@ -118,7 +118,7 @@ class SessionsSpawn(SessionTool):
             error = f"{params.label!r} is blank or has control characters: a label is a name on one line"
             raise InvalidRequest(f"{self.name}: label: {error}", param="label")
 
-    async def _open(self, caller: Caller, params: SpawnParams, call: FlowCall) -> Spawn | Refused:
+    async def _open(self, caller: Caller, params: SpawnParams, call: FlowCall) -> Spawn | RefusedAnswer:
         requester = caller.key or self._parts.scheme.main(self._parts.agents.default_id)
         try:
             agent = self._agent(requester, params.agent_id)
@@ -129,16 +129,18 @@ class SessionsSpawn(SessionTool):
                 leaves_sandbox=not stays_in_sandbox(self._parts, caller, agent.id),
             )
             if not decision.allowed:
-                return Refused(status="forbidden", error=decision.reason)
+                return RefusedAnswer(status="forbidden", error=decision.reason)
             model = self._model(agent, params.model)
             opened = await self._parts.store.open_spawn(
                 self._ask(call, requester, agent, params, model), self._parts.config.session.agent_to_agent
             )
         except LabelInUse as error:
-            return Refused(status="error", error=await self._taken(caller, error))
+            return RefusedAnswer(status="error", error=await self._taken(caller, error))
         except (UnknownAgent, UnknownModel, SessionNotFound) as error:
-            return Refused(status="error", error=error.message)
-        return Refused(status="forbidden", error=opened.decision.reason) if isinstance(opened, NotSpawned) else opened
+            return RefusedAnswer(status="error", error=error.message)
+        if isinstance(opened, NotSpawned):
+            return RefusedAnswer(status="forbidden", error=opened.decision.reason)
+        return opened
 
     async def _taken(self, caller: Caller, error: LabelInUse) -> str:
         """Say whose a label is, unless the caller must not learn that such a session exists."""

@@ -18,7 +18,7 @@ from backchannel.core.visibility import sees
 from backchannel.storage.transactions.families import Kin, SpawnStory
 from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.rows import Row, Rows, RunRow
-from backchannel.tools.targets import REFUSALS, Refused, Target, find_target
+from backchannel.tools.targets import REFUSALS, RefusedAnswer, Target, find_target
 
 RECEIPTS_FOR_MS = 24 * 3600 * 1000
 CHILDREN_SHOWN = 100
@@ -70,7 +70,7 @@ class Child(Answer, frozen=True, kw_only=True):
     spawn: SpawnShown | None = None
 
 
-class Status(Row, frozen=True, kw_only=True):
+class StatusAnswer(Row, frozen=True, kw_only=True):
     """A session's row, and what it is busy with."""
 
     queue_length: int
@@ -88,7 +88,7 @@ class Status(Row, frozen=True, kw_only=True):
     """For a sub-agent: how it was started, and what became of it."""
 
 
-class SessionStatus(SessionTool):
+class SessionStatusTool(SessionTool):
     """Tells how a session is doing."""
 
     name = "session_status"
@@ -112,12 +112,12 @@ class SessionStatus(SessionTool):
     )
     examples = (("your own", {}), ("that of a sub-agent", {"sessionKey": "agent:main:subagent:6f0d"}))
 
-    async def run(self, caller: Caller, params: StatusParams) -> Status | Refused:
+    async def run(self, caller: Caller, params: StatusParams) -> StatusAnswer | RefusedAnswer:
         own = "main" if caller.key is None else "current"
         target = await find_target(self._parts, caller, own if params.session_key is None else params.session_key)
-        return target if isinstance(target, Refused) else await self._status(caller, target)
+        return target if isinstance(target, RefusedAnswer) else await self._status(caller, target)
 
-    async def _status(self, caller: Caller, target: Target) -> Status:
+    async def _status(self, caller: Caller, target: Target) -> StatusAnswer:
         store, rows = self._parts.store, Rows(self._parts, caller.key)
         session = target.session
         family = await store.family(session.key, CHILDREN_SHOWN)
@@ -130,7 +130,7 @@ class SessionStatus(SessionTool):
         story = await store.spawn_story(session.key) if session.spawned_by is not None else None
         since = self._parts.clock.now_ms() - RECEIPTS_FOR_MS
         run = await store.run(session.running_run) if session.running_run else None
-        return Status(
+        return StatusAnswer(
             **msgspec.structs.asdict(rows.row(session)),
             queue_length=session.queued + session.set_aside,
             resume_at=await store.next_resume(session.key) if session.set_aside else None,

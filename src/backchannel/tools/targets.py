@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backchannel.core.caller_keys import CallerKeys, Found, Written
+from backchannel.core.caller_keys import CallerKeys, LookedUp, Written
 from backchannel.core.decisions import Decision
 from backchannel.core.keys import ChatType, SessionKey
 from backchannel.core.send_policy import Destination, may_send
@@ -21,7 +21,7 @@ from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.tools.base import Caller, Parts
 
 
-class Refused(Answer, frozen=True, kw_only=True):
+class RefusedAnswer(Answer, frozen=True, kw_only=True):
     """An outcome that the caller should handle: nothing happened, and why."""
 
     status: str
@@ -50,20 +50,20 @@ class Target:
     """The key as the caller would write it."""
 
 
-async def find_target(parts: Parts, caller: Caller, text: str) -> Target | Refused:
+async def find_target(parts: Parts, caller: Caller, text: str) -> Target | RefusedAnswer:
     """Find the session that a text means, if the caller may see it."""
     found = await _find(parts, caller, text)
-    if isinstance(found, Refused):
+    if isinstance(found, RefusedAnswer):
         return found
     key, session = found
     shown = CallerKeys(parts.scheme, caller.key).show(key)
     return _missing(parts, caller, shown) if session is None else Target(session, key, shown)
 
 
-async def find_address(parts: Parts, caller: Caller, text: str) -> SessionKey | Refused:
+async def find_address(parts: Parts, caller: Caller, text: str) -> SessionKey | RefusedAnswer:
     """Find where a message may be sent: to a session that is there, or to the main session of a configured agent."""
     found = await _find(parts, caller, text)
-    if isinstance(found, Refused):
+    if isinstance(found, RefusedAnswer):
         return found
     key, session = found
     if session is None and not (parts.scheme.is_main(key) and key.agent in parts.agents.ids()):
@@ -71,12 +71,12 @@ async def find_address(parts: Parts, caller: Caller, text: str) -> SessionKey | 
     return key
 
 
-async def _find(parts: Parts, caller: Caller, text: str) -> tuple[SessionKey, Session | None] | Refused:
+async def _find(parts: Parts, caller: Caller, text: str) -> tuple[SessionKey, Session | None] | RefusedAnswer:
     keys, viewer = CallerKeys(parts.scheme, caller.key), parts.viewer(caller)
     try:
         written = keys.read(text)
         found = await _look_up(parts, viewer, written)
-        if isinstance(found, Refused):
+        if isinstance(found, RefusedAnswer):
             return found
         key = keys.choose(written, found).key
     except (InvalidRequest, SessionNotFound) as error:
@@ -88,31 +88,31 @@ async def _find(parts: Parts, caller: Caller, text: str) -> tuple[SessionKey, Se
     return key, None if session is None or session.archived_at is not None else session
 
 
-def _missing(parts: Parts, caller: Caller, shown: str) -> Refused:
+def _missing(parts: Parts, caller: Caller, shown: str) -> RefusedAnswer:
     return _not_found(parts.viewer(caller), f"there is no session {shown!r} (sessions_list shows those you can see)")
 
 
-async def _look_up(parts: Parts, viewer: Viewer, written: Written) -> Found | Refused:
+async def _look_up(parts: Parts, viewer: Viewer, written: Written) -> LookedUp | RefusedAnswer:
     if await parts.store.session(str(written.key)) is not None or written.session_id is None:
-        return Found(key_exists=True)
+        return LookedUp(key_exists=True)
     entry = await parts.store.session_by_id(written.session_id)
     if entry is None or entry.end_reason == "deleted":
-        return Found()
+        return LookedUp()
     # Which key an id belongs to, or belonged to before a reset, is told only to those who may see that session.
     session = await parts.store.session(entry.key)
     decision = sees(viewer, SessionKey.stored(entry.key), session.spawned_by if session else None)
     if not decision.allowed:
         return forbidden(decision)
-    return Found(id_key=SessionKey.stored(entry.key), id_is_current=entry.is_current)
+    return LookedUp(id_key=SessionKey.stored(entry.key), id_is_current=entry.is_current)
 
 
-def forbidden(decision: Decision) -> Refused:
+def forbidden(decision: Decision) -> RefusedAnswer:
     """Show a decision as the outcome of a tool."""
-    return Refused(status="forbidden", error=decision.reason)
+    return RefusedAnswer(status="forbidden", error=decision.reason)
 
 
-def _not_found(viewer: Viewer, error: str) -> Refused:
-    return forbidden(unseen(viewer)) if viewer.hides_existence else Refused(status="error", error=error)
+def _not_found(viewer: Viewer, error: str) -> RefusedAnswer:
+    return forbidden(unseen(viewer)) if viewer.hides_existence else RefusedAnswer(status="error", error=error)
 
 
 LOOKING_TOOLS = ("sessions_list", "sessions_history", "session_status")

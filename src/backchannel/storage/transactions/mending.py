@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backchannel.core.delivery import Action, DeliveryState, act
+from backchannel.core.delivery import DeliveryAction, DeliveryState, act
 from backchannel.core.sessions import Address
 from backchannel.errors import InvalidRequest, PolicyDenied, UnknownChannel
 from backchannel.storage.transactions import deliveries, sessions
@@ -13,7 +13,7 @@ from backchannel.storage.tx import Tx
 def retry(tx: Tx, delivery_id: str, outlets: Outlets, now: int) -> Receipt:
     """Put a delivery back in line, as if its parts that did not arrive had never been tried."""
     delivery = deliveries.need(tx, delivery_id)
-    act(Action.RETRY, delivery)
+    act(DeliveryAction.RETRY, delivery)
     if delivery.text is None or delivery.channel is None:
         works = "retry the run that was to write it: runs.retry"
         raise InvalidRequest(f"cannot retry delivery {delivery_id}: it has no text ({works})", deliveryId=delivery_id)
@@ -36,7 +36,7 @@ def reroute(tx: Tx, delivery_id: str, address: Address, outlets: Outlets, now: i
         InvalidRequest: it cannot be re-routed any more, or not yet.
     """
     delivery = deliveries.need(tx, delivery_id)
-    act(Action.REROUTE, delivery)
+    act(DeliveryAction.REROUTE, delivery)
     if outlets.limit(address.channel) is None or address.to is None:
         raise UnknownChannel(deliveries.no_channel(address.channel, outlets), channel=address.channel[:64])
     session = sessions.find(tx, delivery.session_key)
@@ -50,7 +50,7 @@ def reroute(tx: Tx, delivery_id: str, address: Address, outlets: Outlets, now: i
 
 def drop(tx: Tx, delivery_id: str, now: int) -> Receipt:
     """Settle a delivery as given up; its parts tell how far it came."""
-    act(Action.DROP, deliveries.need(tx, delivery_id))
+    act(DeliveryAction.DROP, deliveries.need(tx, delivery_id))
     dropped = deliveries.update(tx, delivery_id, state=DeliveryState.DROPPED.value, due_at=None, updated_at=now)
     return Receipt(dropped, deliveries.parts_of(tx, delivery_id))
 
