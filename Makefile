@@ -39,8 +39,8 @@ $(VENV)/.ready: $(VENV)/.ready-run
 
 up: $(VENV)/.ready-run ## Start the gateway; ARGS="--port 18931" gives it options, STATE=folder another state folder
 	@echo "Starting the gateway on the state folder $(STATE) ..."
-	@$(BIN)/backchannel --state $(STATE) up --init $(ARGS) || { \
-	  echo 'With make, options go into ARGS: make up ARGS="--port 18931"'; exit 1; }
+	@$(BIN)/backchannel --state $(STATE) up --init $(ARGS) || { code=$$?; \
+	  [ $$code -ne 1 ] || echo 'With make, options go into ARGS: make up ARGS="--port 18931"'; exit $$code; }
 
 test: $(VENV)/.ready ## Run the tests
 	$(BIN)/pytest -n 2
