@@ -13,8 +13,7 @@ import uvloop
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken
 from backchannel.gateway.logs import configure_logs
-from backchannel.gateway.serve import serve
-from backchannel.gateway.server import Listening
+from backchannel.gateway.server import Listening, serve
 from bench.processes.models import ASKS, ASKS_SECOND, FREE, SECOND
 
 

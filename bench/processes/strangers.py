@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 import uvloop
 
-from backchannel.gateway import descriptors
+from backchannel.gateway.peers import raise_descriptor_limit
 
 AGAIN_S = (1.0, 5.0)
 """How soon the first and the last of them come again: not all at the same moment."""
@@ -106,6 +106,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    descriptors.raise_limit()
+    raise_descriptor_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())

@@ -194,7 +194,7 @@ import asyncio, sqlite3, sys
 from pathlib import Path
 from backchannel.config import config_from
 from backchannel.gateway.app import Gateway
-from backchannel.gateway.serve import serve
+from backchannel.gateway.server import serve
 
 class Faults:
     is_armed = False

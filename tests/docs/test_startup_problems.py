@@ -15,7 +15,7 @@ from backchannel.config import load_config
 from backchannel.errors import StartupError
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import load_operator_token
-from backchannel.gateway.serve import check_start
+from backchannel.gateway.server import check_start
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.migrations import prepare_sqlite
 

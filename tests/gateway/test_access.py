@@ -9,9 +9,9 @@ import pytest
 import structlog
 import websockets
 
-from backchannel.gateway.failures import CREDENTIAL_FAILURES
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.protocol import Scope
+from backchannel.gateway.throttling import CREDENTIAL_FAILURES
 
 from .client import OPERATOR, Client, Refused, opened
 from .conftest import MakeWorld, World

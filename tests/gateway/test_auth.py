@@ -23,9 +23,8 @@ from backchannel.gateway.auth import (
     read_bearer,
     read_scopes,
 )
-from backchannel.gateway.failures import ADDRESS_FAILURES, CREDENTIAL_FAILURES, MAX_REMEMBERED, Failures
 from backchannel.gateway.protocol import Scope
-from backchannel.gateway.proxies import Proxies
+from backchannel.gateway.throttling import ADDRESS_FAILURES, CREDENTIAL_FAILURES, MAX_REMEMBERED, Failures, Proxies
 from backchannel.storage.transactions.tokens import TokenRow
 
 ALL = frozenset(Scope)

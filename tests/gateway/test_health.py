@@ -27,9 +27,9 @@ from backchannel.core.contracts import ModelFailed
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.runs import CRASHES_UNTIL_SET_ASIDE
 from backchannel.core.sessions import Address
-from backchannel.gateway import health
 from backchannel.gateway.app import Gateway, RunFailed
-from backchannel.gateway.health import Problem, examine
+from backchannel.gateway.methods import health
+from backchannel.gateway.methods.health import Problem, examine
 from backchannel.runtime import watchdog
 from backchannel.storage.transactions.deliveries import Post
 from tests.channels.desk import desk

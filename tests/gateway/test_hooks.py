@@ -20,8 +20,8 @@ from backchannel.core.messages import ProvenanceKind, Role
 from backchannel.core.runs import RunKind, RunState
 from backchannel.errors import StartupError
 from backchannel.gateway.app import Gateway
-from backchannel.gateway.failures import CREDENTIAL_FAILURES
 from backchannel.gateway.server import listening
+from backchannel.gateway.throttling import CREDENTIAL_FAILURES
 from tests.channels.desk import Desk, desk
 from tests.support.far_end import FarEnd, event, signed
 from tests.support.gateways import MAIN, dying, ended, running, session_of, stored, texts_of, transcript_of

@@ -23,9 +23,9 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from backchannel.errors import Unavailable
-from backchannel.gateway.failures import CREDENTIAL_FAILURES
-from backchannel.gateway.mcp_http import McpHttp
-from backchannel.gateway.mcp_server import IDEMPOTENCY_KEY, build_server, reporting
+from backchannel.gateway.mcp.http import McpHttp
+from backchannel.gateway.mcp.server import IDEMPOTENCY_KEY, build_server, reporting
+from backchannel.gateway.throttling import CREDENTIAL_FAILURES
 from backchannel.tools.registry import SESSION_TOOLS
 
 from .client import OPERATOR
@@ -351,7 +351,7 @@ async def test_many_call_at_once(world: World) -> None:
 
 
 def test_a_gateway_starts_without_importing_what_speaks_mcp() -> None:
-    script = "import sys, backchannel.gateway.serve, backchannel.gateway.app; sys.exit('mcp' in sys.modules)"
+    script = "import sys, backchannel.gateway.server, backchannel.gateway.app; sys.exit('mcp' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 

@@ -14,7 +14,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from backchannel.gateway.app import Gateway
-from backchannel.gateway.mcp_http import RETRY_MS
+from backchannel.gateway.mcp.http import RETRY_MS
 from backchannel.storage.transactions.mcp_calls import McpCall
 
 from .client import OPERATOR

@@ -16,7 +16,7 @@ import pytest
 from starlette.routing import Route
 
 from backchannel.config.load import config_from
-from backchannel.gateway import failures
+from backchannel.gateway import throttling
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.openapi import build_document
 from backchannel.gateway.server import Listening, listening
@@ -93,7 +93,7 @@ async def test_another_program_finds_nothing_that_is_not_as_described(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("ADDRESS_FAILURES", "CREDENTIAL_FAILURES"):  # it comes with many wrong tokens, and wants a 401 each
-        monkeypatch.setattr(failures, limit, 1_000_000)
+        monkeypatch.setattr(throttling, limit, 1_000_000)
     async with served(tmp_path / "state", **EVERYTHING) as (gateway, at):
         description = tmp_path / "openapi.json"
         description.write_text(json.dumps(build_document(gateway.parts)))

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from backchannel.gateway import descriptors
+from backchannel.gateway import peers
 from backchannel.gateway.connections import Limits
 
 from .client import OPERATOR, connected
@@ -106,7 +106,7 @@ async def test_a_stranger_that_says_nothing_is_not_kept_for_ever(make_world: Mak
 async def test_nobody_is_taken_in_beyond_the_descriptors_and_all_get_their_turn(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(descriptors, "limit", lambda: 12)
+    monkeypatch.setattr(peers, "descriptor_limit", lambda: 12)
     with capture_logs() as logs:
         async with make_world() as world, strangers(world, 40), connected(world.url) as client:
             assert (await client.ask("health"))["ok"]
@@ -118,4 +118,4 @@ async def test_nobody_is_taken_in_beyond_the_descriptors_and_all_get_their_turn(
     ("descriptors_there", "for_connections"), [(12, 6), (256, 128), (1024, 768), (4096, 3584), (1_048_576, 917_504)]
 )
 def test_a_reserve_is_left_for_runs(descriptors_there: int, for_connections: int) -> None:
-    assert descriptors.for_connections(descriptors_there) == for_connections
+    assert peers.descriptors_for_connections(descriptors_there) == for_connections

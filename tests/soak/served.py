@@ -26,8 +26,7 @@ from backchannel.core.spawn_texts import ANNOUNCE_LINE
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken
 from backchannel.gateway.logs import configure_logs
-from backchannel.gateway.serve import serve
-from backchannel.gateway.server import Listening
+from backchannel.gateway.server import Listening, serve
 from tests.support.far_end import SECRET
 from tests.support.talks import step_of, turn_of
 

@@ -15,7 +15,7 @@ from msgspec import inspect
 from backchannel.core.messages import Role, ToolCallBlock
 from backchannel.core.shapes import Params
 from backchannel.errors import GatewayError
-from backchannel.gateway.callers import InvokeParams
+from backchannel.gateway.auth import InvokeParams
 from backchannel.gateway.connections import Method
 from backchannel.gateway.methods import METHODS
 from backchannel.tools.base import SessionTool

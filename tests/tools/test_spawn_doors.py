@@ -13,7 +13,7 @@ import pytest
 from mcp import Client as McpClient
 from mcp.client.streamable_http import streamable_http_client
 
-from backchannel.gateway.mcp_server import IDEMPOTENCY_KEY
+from backchannel.gateway.mcp.server import IDEMPOTENCY_KEY
 from tests.gateway.client import OPERATOR, Client, connected
 from tests.support.children import Cast, Family, Gate, config
 from tests.support.gateways import MAIN, session_of

@@ -41,7 +41,7 @@ from backchannel.cli.naming import find_key
 from backchannel.cli.options import INTERRUPTED, Options
 from backchannel.cli.output import say
 from backchannel.errors import GatewayError
-from backchannel.gateway.mcp_server import IDEMPOTENCY_KEY, build_server
+from backchannel.gateway.mcp.server import IDEMPOTENCY_KEY, build_server
 
 PATIENCE_S = 30.0
 """How long a call waits for a gateway that went away, before its client is told."""

@@ -94,9 +94,9 @@ def _serve(options: Options, config: Config, log_level: str | None) -> None:
         import uvloop
 
         from backchannel.gateway.app import Gateway
-        from backchannel.gateway.health import model_problems
         from backchannel.gateway.logs import configure_logs, secrets_of
-        from backchannel.gateway.serve import serve
+        from backchannel.gateway.methods.health import model_problems
+        from backchannel.gateway.server import serve
 
         is_watched = is_terminal(sys.stderr)
         level = log_level or ("warning" if is_watched else "info")
@@ -168,7 +168,7 @@ def _facts(options: Options, gateway: Gateway, token: OperatorToken) -> Iterator
 
 
 def _warnings(gateway: Gateway) -> Iterator[str]:
-    from backchannel.gateway.health import model_problems
+    from backchannel.gateway.methods.health import model_problems
 
     yield from map(str, gateway.config.warnings)
     for problem in model_problems(gateway.parts):

@@ -1,11 +1,15 @@
-"""Who may come in, and as whom.
+"""Who may come in, as whom, and on whose behalf a tool is called.
 
 A token is the operator's (configured, or made at first start and kept in the state folder), a stored operator token
 with fewer scopes, or an agent's, which is bound to one session. Stored tokens are kept as SHA-256 hashes only.
 Tokens come in the `Authorization` header or the connect frame, never in a query, and no log or error shows one.
 
-Browsers are kept honest by two checks: `Host` must name this gateway (a page of a re-bound DNS name cannot pretend),
-and an `Origin`, where there is one, must be the gateway's own or configured.
+A token decides who calls a tool, never an argument. An operator's token makes the operator the caller, or, where a
+session is named, that session, under its own visibility, policy and sandbox. An agent's token can name no other session
+than its own.
+
+Two checks keep foreign pages out of a browser's connections: `Host` must name this gateway (a page of a re-bound DNS
+name cannot pretend), and an `Origin`, where there is one, must be the gateway's own or configured.
 """
 
 from __future__ import annotations
@@ -19,23 +23,41 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+import msgspec
 from starlette.requests import HTTPConnection
 
+from backchannel.agents.toolset import NEVER_FOR_SUBAGENTS
 from backchannel.config.locations import store_private
 from backchannel.config.schema_doors import GatewaySettings
+from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.contracts import Clock
 from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import SessionKey
+from backchannel.core.shapes import Params
 from backchannel.core.text import quoted
-from backchannel.errors import Forbidden, InvalidRequest, StartupError, Unauthorized
-from backchannel.gateway.failures import Failures
+from backchannel.errors import (
+    Forbidden,
+    GatewayError,
+    InvalidRequest,
+    NotFound,
+    ScopeMissing,
+    SessionNotFound,
+    StartupError,
+    Unauthorized,
+    UnknownAgent,
+)
+from backchannel.gateway.addressing import check_agent, resolve
+from backchannel.gateway.fields import IdempotencyKey
+from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import let_in
 from backchannel.gateway.protocol import Scope
-from backchannel.gateway.proxies import address_of
+from backchannel.gateway.throttling import Failures, address_of
 from backchannel.storage.transactions.tokens import TokenRow
+from backchannel.tools.base import Caller
+from backchannel.tools.registry import find_tool, invoke
 
 OPERATOR_TOKEN_ID = "operator"
 TOKEN_PREFIX = "bc_"
@@ -295,3 +317,96 @@ def _host_name(host: str) -> str | None:
         return urlsplit(f"//{host.strip()}").hostname
     except ValueError:
         return None
+
+
+_SCOPES = {"read": Scope.READ, "write": Scope.WRITE}
+
+
+class InvokeParams(Params, frozen=True, kw_only=True):
+    """What a call of a tool consists of, through WebSocket and HTTP alike."""
+
+    tool: str
+    args: dict[str, Any] = msgspec.field(default_factory=dict)
+    session_key: str | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+async def invoke_as(parts: GatewayParts, holder: TokenHolder, params: InvokeParams) -> Any:
+    """Call a session tool for whoever holds the token.
+
+    Raises:
+        UnknownTool, InvalidRequest: the call does not fit.
+        Forbidden, ScopeMissing: the token may not make it.
+    """
+    tool = find_tool(params.tool)
+    needed = _SCOPES[tool.scope]
+    if not holder.is_agent and needed not in holder.scopes:
+        raise ScopeMissing(f"{tool.name} needs the scope {needed.value}", scope=needed.value)
+    caller = await caller_of(parts, holder, params.session_key)
+    check_tool(parts, caller, tool.name)
+    calling = Caller(caller.key, params.idempotency_key, token_id=holder.token_id)
+    return await invoke(parts, calling, tool.name, params.args)
+
+
+def check_tool(parts: GatewayParts, caller: Caller, name: str) -> None:
+    """Refuse a tool that is not the caller's; that a sub-agent may not spawn is for the tool itself to answer.
+
+    Raises:
+        Forbidden: the message names the setting that decided.
+    """
+    key = caller.key
+    if key is None or has_tool(parts, caller, name) or (key.is_subagent and name == NEVER_FOR_SUBAGENTS):
+        return
+    shown = CallerKeys(parts.scheme, None).show(key)
+    raise Forbidden(f"{name} is not among the tools of {shown}: {parts.toolset.why_not(key, name)}", tool=name)
+
+
+def has_tool(parts: GatewayParts, caller: Caller, name: str) -> bool:
+    """Whether a tool is the caller's: a session has those of its agent, the operator has all."""
+    key = caller.key
+    return key is None or name in parts.toolset.of(key.agent, str(key))
+
+
+async def caller_of(parts: GatewayParts, holder: TokenHolder, session: str | None) -> Caller:
+    """Tell on whose behalf a token's holder calls.
+
+    Raises:
+        Forbidden: it is bound to another session, or the session named cannot be a caller.
+    """
+    if holder.session_key is not None:
+        bound = parts.scheme.in_force(SessionKey.parse(holder.session_key))
+        if session is not None and not await _means(parts, session, bound):
+            raise Forbidden("this token is bound to one session, and may not call as another")
+        return await _calling_as(parts, bound)
+    if session is None:
+        return Caller()
+    try:
+        key = (await resolve(parts, session)).key
+    except (InvalidRequest, NotFound) as error:
+        raise _nobody(error) from error
+    return await _calling_as(parts, key)
+
+
+async def _calling_as(parts: GatewayParts, key: SessionKey) -> Caller:
+    """Make a session the caller if it exists; the main session of a configured agent always does."""
+    try:
+        check_agent(parts, key.agent)
+        found = await parts.store.session(str(key))
+        if not parts.scheme.is_main(key) and (found is None or found.archived_at is not None):
+            raise SessionNotFound(f"there is no session {str(key)!r}")
+    except (UnknownAgent, SessionNotFound) as error:
+        raise _nobody(error) from error
+    return Caller(key)
+
+
+def _nobody(error: GatewayError) -> Forbidden:
+    return Forbidden(f"sessionKey: nobody can call as this session: {error.message}", param="sessionKey")
+
+
+async def _means(parts: GatewayParts, text: str, bound: SessionKey) -> bool:
+    if text in ("current", str(bound)):
+        return True
+    try:
+        return (await resolve(parts, text, bound.agent)).key == bound
+    except GatewayError:
+        return False

@@ -22,8 +22,7 @@ from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, StartupError, Unauthorized
 from backchannel.gateway.addressing import check_agent, operator_keys
 from backchannel.gateway.auth import hash_token, read_bearer
-from backchannel.gateway.failures import Failures
-from backchannel.gateway.messages import (
+from backchannel.gateway.fields import (
     ONE_LINE,
     Label,
     TriggersKey,
@@ -37,7 +36,7 @@ from backchannel.gateway.messages import (
 from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import let_in
-from backchannel.gateway.proxies import address_of
+from backchannel.gateway.throttling import Failures, address_of
 from backchannel.storage.tx import Check
 from backchannel.tools.base import hash_request
 from backchannel.triggers import hooks

@@ -33,23 +33,21 @@ from backchannel.errors import (
     ScopeMissing,
     Unavailable,
 )
-from backchannel.gateway import descriptors, protocol
-from backchannel.gateway.auth import Access, Doorkeeper, hash_token
-from backchannel.gateway.callers import InvokeParams, invoke_as
+from backchannel.gateway import peers, protocol
+from backchannel.gateway.auth import Access, Doorkeeper, InvokeParams, hash_token, invoke_as
 from backchannel.gateway.connections import Connections, Limits, OpenWaits
 from backchannel.gateway.errors import show_error
 from backchannel.gateway.events import Subscriptions
-from backchannel.gateway.failures import Failures
+from backchannel.gateway.fields import read_posted
 from backchannel.gateway.hooks import HOOKS_AT, HookDoor
-from backchannel.gateway.mcp_door import McpDoor
-from backchannel.gateway.messages import read_posted
+from backchannel.gateway.mcp.door import McpDoor
 from backchannel.gateway.metrics import CONTENT_TYPE, Metrics
 from backchannel.gateway.oauth import Resource, issuer_of
 from backchannel.gateway.openai.door import OpenAiDoor
 from backchannel.gateway.openapi import build_document
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import Peers, let_in, peer_of
-from backchannel.gateway.proxies import LOCAL, Proxies, address_of
+from backchannel.gateway.throttling import LOCAL, Failures, Proxies, address_of
 from backchannel.gateway.websocket import serve_connection
 
 log = structlog.get_logger(__name__)
@@ -68,7 +66,7 @@ class Web:
             connections=settings.limits.connections,
             strangers=settings.limits.pre_auth_connections,
         )
-        self.limits, most = _within_descriptors(self.limits, descriptors.limit())
+        self.limits, most = _within_descriptors(self.limits, peers.descriptor_limit())
         self.peers = Peers(strangers=self.limits.strangers, most=most)
         self.access = Access(parts.store, operator_token, parts.clock, issuer_of(settings, parts.clock))
         self._resource = Resource(settings)
@@ -248,7 +246,7 @@ class Web:
 
 def _within_descriptors(limits: Limits, of_process: int) -> tuple[Limits, int]:
     """Keep connections within the descriptors that they may have; returns also how many there may be in all."""
-    most = descriptors.for_connections(of_process)
+    most = peers.descriptors_for_connections(of_process)
     strangers = min(limits.strangers, max(1, most // 3))
     connections = min(limits.connections, max(1, most - 2 * strangers))
     if connections < limits.connections:

@@ -13,11 +13,11 @@ import msgspec
 
 from backchannel.channels.bridge import SIGNATURE
 from backchannel.core.channels import InboundAnswer, InboundEvent
-from backchannel.gateway.callers import InvokeParams
+from backchannel.gateway.auth import InvokeParams
 from backchannel.gateway.errors import OPENAI_AT
 from backchannel.gateway.hooks import AGENT, WAKE, HookAccepted, HookAgentParams, HookNoted, HookWakeParams
 from backchannel.gateway.metrics import CONTENT_TYPE
-from backchannel.gateway.openai import chat, parameters, responses
+from backchannel.gateway.openai import chat, reading, responses
 from backchannel.gateway.openai.door import SESSION_HEADER, ModelList, ShownModel
 from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.base import SessionTool
@@ -122,7 +122,7 @@ def _components(agent_ids: Sequence[str]) -> Schema:
     _, components = msgspec.json.schema_components(_TYPES, ref_template="#/components/schemas/{name}")
     for tool in SESSION_TOOLS:
         components[_call_name(tool)] = _call(tool, components)
-    for form, rules in ((chat.ChatRequest, parameters.CHAT), (responses.ResponsesRequest, parameters.RESPONSES)):
+    for form, rules in ((chat.ChatRequest, reading.CHAT), (responses.ResponsesRequest, reading.RESPONSES)):
         _describe_question(components[form.__name__], rules, agent_ids)
     return components
 
@@ -144,7 +144,7 @@ def _call(tool: type[SessionTool], components: Schema) -> Schema:
     }
 
 
-def _describe_question(schema: Schema, rules: Mapping[str, parameters.Rule], agent_ids: Sequence[str]) -> None:
+def _describe_question(schema: Schema, rules: Mapping[str, reading.Rule], agent_ids: Sequence[str]) -> None:
     """Say what the types of a request to `/v1` do not: whom to ask, what is refused, and that null is as nothing."""
     schema["properties"]["model"] = {"description": "The agent.", "anyOf": [{"enum": agent_ids}, {"type": "string"}]}
     for name, kind in schema["properties"].items():

@@ -1,14 +1,22 @@
-"""Who has a line to the gateway: every TCP connection, a stranger's until it has shown a right token.
+"""TCP connections: accepting them, within the file descriptors there are, and who of them has logged in.
 
-Strangers have few places of their own. When these are taken, whoever came first is let go, after a moment in which it
-could have shown its token. So strangers cannot keep anybody out: a newcomer always finds a place, and whoever has
-logged in is no stranger any more. All together never take the descriptors that runs need (see `descriptors.py`).
+A connection is a stranger's until it has shown a right token. Strangers have few places of their own. When these are
+taken, the oldest is closed, after a moment in which it could have shown its token. So strangers cannot keep anybody
+out: a newcomer always finds a place, and whoever has logged in is no stranger any more.
+
+All together never take the descriptors that runs need for providers, deliveries and transcripts: where connections take
+them all, accepted runs fail with "too many open files". Connections beyond that wait in the system's own backlog. A
+server of asyncio would accept them all, and close those that it has no descriptors for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
+import socket
 from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 from starlette.types import Scope
@@ -17,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 MOMENT_S = 0.25
 """How long a stranger keeps its place at least: enough for a few round trips."""
-_AT_ONCE = 16
+_CLOSED_AT_ONCE = 16
 """How many are let go in one turn of the loop: what each has begun is ended with it, and others wait meanwhile."""
 _BETWEEN_S = 0.005
 
@@ -115,7 +123,7 @@ class Peers:
     def _trim(self) -> None:
         self._trimming = None
         moment_ago = asyncio.get_running_loop().time() - self._moment_s
-        for _ in range(min(_AT_ONCE, len(self._strangers) - self._strangers_kept)):
+        for _ in range(min(_CLOSED_AT_ONCE, len(self._strangers) - self._strangers_kept)):
             oldest = next(iter(self._strangers))
             if oldest.came_at > moment_ago:
                 break
@@ -135,3 +143,87 @@ def let_in(scope: Scope) -> None:
     """Know the connection that a request came by: the request has shown a right token or signature."""
     if (peer := peer_of(scope)) is not None:
         peer.let_in()
+
+
+_RESERVE = 256
+_MAC_LIMIT = 10_240
+"""What macOS permits where it says that there is no descriptor_limit."""
+
+
+def raise_descriptor_limit() -> int:
+    """Let this process open as many files as the system permits; returns how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in (hard, _MAC_LIMIT):
+        if wanted == soft:
+            break
+        with suppress(ValueError, OSError):  # not permitted after all: it stays as it was
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            break
+    return descriptor_limit()
+
+
+def descriptor_limit() -> int:
+    """Tell how many files this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**31 if soft == resource.RLIM_INFINITY else soft
+
+
+def descriptors_for_connections(descriptors: int) -> int:
+    """Tell how many of them connections may have; the rest is the reserve, half of them where there are few."""
+    return max(1, descriptors - min(max(_RESERVE, descriptors // 8), descriptors // 2))
+
+
+_ACCEPTED_AT_ONCE = 16
+"""How many are taken before others have their turn on the loop."""
+_PAUSE_S = 0.25
+
+
+class Acceptor:
+    """Takes connections until it is cancelled."""
+
+    def __init__(self, bound: socket.socket, peers: Peers, make_protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+        bound.setblocking(False)
+        self._bound = bound
+        self._peers = peers
+        self._make_protocol = make_protocol
+        self._opening: set[asyncio.Task[None]] = set()
+        self._is_short = False
+
+    async def run(self) -> None:
+        taken = 0
+        while True:
+            await self._peers.wait_for_room()
+            accepted = await self._accept()
+            if accepted is not None:
+                self._peers.expect()
+                task = asyncio.create_task(self._open(accepted))
+                self._opening.add(task)
+                task.add_done_callback(self._opening.discard)
+            taken += 1
+            if taken % _ACCEPTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def _accept(self) -> socket.socket | None:
+        try:
+            accepted, _ = await asyncio.get_running_loop().sock_accept(self._bound)
+        except ConnectionError:
+            return None  # it went away while it waited in line
+        except OSError as error:  # no descriptors or memory left: somebody else has taken the reserve
+            if not self._is_short:
+                log.warning("no connections are taken for now", error=str(error))
+            self._is_short = True
+            await asyncio.sleep(_PAUSE_S)
+            return None
+        self._is_short = False
+        return accepted
+
+    async def _open(self, accepted: socket.socket) -> None:
+        try:
+            # Small answers would wait up to 40 ms for the client's acknowledgements.
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(self._make_protocol, accepted)
+        except OSError as error:  # it went away at once
+            log.debug("a connection ended at once", error=str(error))
+            accepted.close()
+        finally:
+            self._peers.opened()

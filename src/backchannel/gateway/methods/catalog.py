@@ -1,4 +1,4 @@
-"""The catalogue: the agents and models there are."""
+"""The catalogue: the agents, models and chat commands there are, and whole ids by their beginnings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from backchannel.core.contracts import Price
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.shapes import Answer, Params
+from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import NoParams, Scope
 
@@ -102,6 +103,26 @@ async def agents_forget(call: Call, params: AgentForgetParams) -> AgentForgotten
     return AgentForgotten(ok=True, agent_id=agent_id)
 
 
+class IdsResolveParams(Params, frozen=True, kw_only=True):
+    kind: IdKind
+    id: str
+
+
+class IdFound(Answer, frozen=True, kw_only=True):
+    kind: str
+    id: str
+
+
+async def ids_resolve(call: Call, params: IdsResolveParams) -> IdFound:
+    """Finds the whole id by its beginning, of at least 4 characters; `…` stands for what is left out before its end.
+
+    Every other method takes whole ids only, so that a program's `order-1` never means `order-10`.
+    """
+    written = parse_written_id(params.id)
+    found = await call.parts.store.matching_ids(params.kind, written)
+    return IdFound(kind=params.kind.value, id=choose_id(params.kind, written, found))
+
+
 METHODS: tuple[Method[Any], ...] = (
     Method(
         "agents.list",
@@ -118,4 +139,5 @@ METHODS: tuple[Method[Any], ...] = (
         models_list,
         "`{models: [{id, name, provider, ref, usable, contextWindow?, cost? {input, output}}]}`",
     ),
+    Method("ids.resolve", IdsResolveParams, Scope.READ, ids_resolve, "`{kind, id}`"),
 )

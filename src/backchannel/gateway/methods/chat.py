@@ -17,7 +17,7 @@ from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import address_for_message, check_agent, find_session, resolve
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.messages import IdempotencyKey, Label, digest_of, read_content, read_thinking
+from backchannel.gateway.fields import IdempotencyKey, Label, digest_of, read_content, read_thinking
 from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.protocol import Scope
 from backchannel.storage.ids import new_id

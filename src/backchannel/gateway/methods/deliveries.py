@@ -16,7 +16,7 @@ from backchannel.core.shapes import Answer, Params
 from backchannel.errors import GatewayError, InvalidRequest
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.messages import IdempotencyKey, read_content
+from backchannel.gateway.fields import IdempotencyKey, read_content
 from backchannel.gateway.protocol import NoParams, Scope
 from backchannel.storage.transactions.deliveries import Post, Receipt
 from backchannel.tools.base import hash_request, read_cursor, write_cursor

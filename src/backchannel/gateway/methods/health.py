@@ -1,13 +1,27 @@
-"""Health: whether the gateway works, what is wrong, and how much it has to do."""
+"""Health: what is wrong with the gateway now, in one table of checks, and the methods that show it.
+
+A problem is something that an operator can do something about. Only one of them, `storage`, keeps messages from being
+accepted; with any other the gateway works and is *degraded*. A new check is a function in `CHECKS`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from backchannel.config.defaults import needs_default_model
+from backchannel.config.schema import DEMO_MODEL
 from backchannel.core.shapes import Answer
+from backchannel.errors import Unavailable, UnknownModel
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.health import Problem, examine
+from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import NoParams, Scope
+from backchannel.storage.transactions.troubles import Troubles
 from backchannel.version import __version__
 
 
@@ -101,3 +115,220 @@ METHODS: tuple[Method[Any], ...] = (
         f"defaultAgentId, model, {_PROBLEMS}}}`; `runs.failed` counts the last 24 hours",
     ),
 )
+
+
+RECENT_MS = 24 * 3_600_000
+"""How long a failed run counts."""
+RECENT_STALL_S = 600.0
+RECENT_CLOCK_S = 3600.0
+LOW_DISK_BYTES = 256 * 1024 * 1024
+
+OK, DEGRADED, UNAVAILABLE = "ok", "degraded", "unavailable"
+
+
+class Problem(Answer, frozen=True, kw_only=True):
+    """One thing that is wrong, and what to do about it."""
+
+    code: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the checks look at, read once."""
+
+    parts: GatewayParts
+    troubles: Troubles
+    awaited: dict[str, int]
+    """How many runs wait for each function agent that no program has brought."""
+    free_bytes: int
+    refusal: str | None
+    """Why nothing can be stored, if that is so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How the gateway is."""
+
+    troubles: Troubles
+    problems: list[Problem]
+    refusal: str | None
+    free_bytes: int
+
+    @property
+    def word(self) -> str:
+        if self.refusal is not None:
+            return UNAVAILABLE
+        return DEGRADED if self.problems else OK
+
+
+async def examine(parts: GatewayParts) -> Condition:
+    """Find out what is wrong."""
+    refusal = None
+    try:
+        await parts.store.check_writable()
+    except Unavailable as refused:
+        refusal = refused.message
+    seen = Seen(
+        parts=parts,
+        troubles=await parts.store.troubles(parts.clock.now_ms() - RECENT_MS),
+        awaited=await parts.store.runs_waiting_for_functions(parts.agents.functions()),
+        free_bytes=await asyncio.to_thread(_free_bytes, parts.config.state_dir),
+        refusal=refusal,
+    )
+    return Condition(seen.troubles, [problem for check in CHECKS for problem in check(seen)], refusal, seen.free_bytes)
+
+
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def _storage(seen: Seen) -> Iterator[Problem]:
+    if seen.refusal is not None:
+        hint = "Free some space: what is refused meanwhile is not lost by the gateway, its sender was told."
+        yield Problem(code="storage", message=f"Nothing can be accepted: {seen.refusal}.", hint=hint)
+
+
+def _disk(seen: Seen) -> Iterator[Problem]:
+    if seen.free_bytes < LOW_DISK_BYTES:
+        message = f"{seen.free_bytes // 1_048_576} MiB are left on the disk of {seen.parts.config.state_dir}."
+        yield Problem(code="disk_low", message=message, hint="Free some space before it is full.")
+
+
+def _models(seen: Seen) -> Iterator[Problem]:
+    yield from model_problems(seen.parts)
+
+
+def model_problems(parts: GatewayParts) -> Iterator[Problem]:
+    """Find the models that cannot be asked, and the demo model where it is hardly meant."""
+    users: dict[str, list[str]] = {}
+    for user, ref in _named_models(parts):
+        users.setdefault(ref, []).append(user)
+    for ref, names in users.items():
+        try:
+            parts.models.check(ref)
+        except UnknownModel as unusable:
+            message = f"{unusable.message}; it is the model of {', '.join(dict.fromkeys(names))}."
+            hint = "Runs fail until the model can be asked; restart the gateway with the key, or name another model."
+            yield Problem(code="model_unusable", message=message, hint=hint)
+    if (reason := _why_demo_is_wrong(parts)) is not None:
+        hint = f"Set the key, or name the model; agents.defaults.model: {DEMO_MODEL.ref!r} says that the demo is meant."
+        yield Problem(code="demo_model", message=reason, hint=hint)
+
+
+def _named_models(parts: GatewayParts) -> Iterator[tuple[str, str]]:
+    agents = parts.agents
+    for settings in (agents.get(id) for id in agents.ids() if not agents.is_function(id)):
+        yield settings.id, settings.model
+        yield settings.id, settings.subagent_model
+    for job in parts.config.cron.jobs:
+        if job.model is not None:
+            yield f"cron:{job.id}", job.model
+
+
+def _why_demo_is_wrong(parts: GatewayParts) -> str | None:
+    """Say why it is hardly meant that the demo model answers; None if it does not, or nothing speaks against it.
+
+    Without any model or key a newcomer is served by it. One who had a model before, or names one for other agents, has
+    lost a key.
+    """
+    config = parts.config
+    if not needs_default_model(config) or config.default_model.ref != DEMO_MODEL.ref:
+        return None
+    listed = config.agents.list
+    unnamed = [agent.id for agent in listed if agent.model is None and not parts.agents.is_function(agent.id)]
+    others = [agent.model for agent in listed if agent.model not in (None, DEMO_MODEL.ref)]
+    if not unnamed or not (others or parts.last_model):
+        return None
+    told = f"at an earlier start it was {parts.last_model}" if parts.last_model else f"others have {others[0]}"
+    return f"The demo model answers for {', '.join(unnamed)}, and {told}: {config.default_model.why}."
+
+
+def _loop(seen: Seen) -> Iterator[Problem]:
+    stall = seen.parts.runtime.watchdog.long_stall
+    if stall is not None and (ago_s := asyncio.get_running_loop().time() - stall[0]) < RECENT_STALL_S:
+        message = f"Nobody was answered for {stall[1]:.1f} s, {ago_s / 60:.0f} minutes ago."
+        hint = (
+            "The log says what held the loop, if it was the gateway itself; a machine that is too busy looks the same."
+        )
+        yield Problem(code="loop_stalled", message=message, hint=hint)
+
+
+def _clock(seen: Seen) -> Iterator[Problem]:
+    set_back_at = seen.parts.runtime.clock_set_back_at
+    if set_back_at is not None and seen.parts.clock.monotonic() - set_back_at < RECENT_CLOCK_S:
+        hint = "Timers and retries keep their pace; see to it that one program alone sets this machine's clock."
+        yield Problem(code="clock_set_back", message="The clock was set back in the last hour.", hint=hint)
+
+
+def _channels(seen: Seen) -> Iterator[Problem]:
+    unsent = seen.parts.runtime.journal.channels_down
+    for channel, error in unsent.items():
+        message = f"Nothing gets through to the channel {channel}: {error}."
+        hint = "What is to be sent there waits and is tried again; look after the channel's other end."
+        yield Problem(code="channel_down", message=message, hint=hint)
+    for channel, error in seen.parts.keeper.down().items():
+        if channel not in unsent:
+            message = f"Nothing comes in from the channel {channel}: {error}."
+            hint = "It is started again by itself; look after the channel's other end, and at the log."
+            yield Problem(code="channel_down", message=message, hint=hint)
+
+
+def _deliveries(seen: Seen) -> Iterator[Problem]:
+    counts = seen.troubles.deliveries
+    if failed := counts.get("failed", 0):
+        message = f"{_count(failed, 'delivery', 'deliveries')} did not arrive."
+        hint = "`backchannel deliveries --status failed` lists them; `… retry --failed` sends all again."
+        yield Problem(code="deliveries_failed", message=message, hint=hint)
+    if uncertain := counts.get("uncertain", 0):
+        message = f"Of {_count(uncertain, 'delivery', 'deliveries')} nobody knows whether they arrived."
+        hint = "`backchannel deliveries --status uncertain` lists them; a retry may post one twice."
+        yield Problem(code="deliveries_uncertain", message=message, hint=hint)
+
+
+def _runs(seen: Seen) -> Iterator[Problem]:
+    if failed := seen.troubles.runs_failed:
+        message = f"{_count(failed, 'run', 'runs')} failed in the last 24 hours."
+        hint = "`backchannel runs --status error --status timeout` lists them, and `runs show <id>` tells why."
+        yield Problem(code="runs_failed", message=message, hint=hint)
+    if aside := seen.troubles.runs_set_aside:
+        message = f"{_count(aside, 'run', 'runs')} in which the process died again and again wait for another try."
+        until = _clock_time(seen.troubles.next_resume_at)
+        hint = f"The next is tried at {until}; `backchannel runs retry <id>` starts one at once."
+        yield Problem(code="runs_set_aside", message=message, hint=hint)
+
+
+def _functions(seen: Seen) -> Iterator[Problem]:
+    for agent_id, count in seen.awaited.items():
+        message = f"{_count(count, 'run waits', 'runs wait')} for the program whose function is the agent {agent_id}."
+        hint = "Start that program; `backchannel agents forget` lets the configured agent answer instead."
+        yield Problem(code="function_missing", message=message, hint=hint)
+
+
+def _cron(seen: Seen) -> Iterator[Problem]:
+    if jobs := seen.troubles.jobs_stopped:
+        hint = "`backchannel cron` tells why; add the job again with a schedule that has a next time."
+        yield Problem(code="cron_stopped", message=f"Jobs without a next time: {', '.join(jobs)}.", hint=hint)
+
+
+CHECKS: tuple[Callable[[Seen], Iterator[Problem]], ...] = (
+    _storage,
+    _disk,
+    _models,
+    _loop,
+    _clock,
+    _channels,
+    _deliveries,
+    _runs,
+    _functions,
+    _cron,
+)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _clock_time(ms: int | None) -> str:
+    return "once" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S UTC")

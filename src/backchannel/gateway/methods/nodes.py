@@ -11,7 +11,7 @@ from backchannel.core.runs import RunKind, RunRequest
 from backchannel.core.shapes import Params
 from backchannel.errors import Forbidden
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.messages import TriggersKey, digest_of, read_content
+from backchannel.gateway.fields import TriggersKey, digest_of, read_content
 from backchannel.gateway.methods.chat import ChatHistory, ChatStarted, read_history, shown_state
 from backchannel.gateway.protocol import Scope
 from backchannel.triggers import nodes

@@ -12,7 +12,7 @@ from backchannel.errors import InvalidRequest, SessionNotFound, TokenNotFound
 from backchannel.gateway.addressing import check_agent, resolve
 from backchannel.gateway.auth import hash_token, new_token, read_scopes, show_scopes
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.messages import Label
+from backchannel.gateway.fields import Label
 from backchannel.gateway.protocol import NoParams, Scope
 from backchannel.storage.transactions.tokens import TokenRow
 from backchannel.triggers.nodes import is_node

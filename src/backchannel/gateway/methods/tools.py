@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backchannel.core.shapes import Answer, Params
-from backchannel.gateway.callers import InvokeParams, caller_of, invoke_as
+from backchannel.gateway.auth import InvokeParams, caller_of, invoke_as
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import Scope
 from backchannel.tools.targets import Explanation, explain

@@ -7,9 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from backchannel.core.runs import Run
-from backchannel.gateway.openai.conversation import Line, Speaker, describe_call, describe_result
 from backchannel.gateway.openai.following import shown_reply
-from backchannel.gateway.openai.images import read_image
+from backchannel.gateway.openai.reading import Line, Speaker, describe_call, describe_result, read_image
 
 DONE = b"data: [DONE]\n\n"
 
@@ -68,7 +67,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class ChatRequest(msgspec.Struct):
-    """What a client asks; `parameters.py` says what becomes of everything else that it may send."""
+    """What a client asks; `reading.py` says what becomes of everything else that it may send."""
 
     model: str
     messages: list[ChatMessage]

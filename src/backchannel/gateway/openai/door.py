@@ -28,11 +28,10 @@ from backchannel.errors import Forbidden, InvalidRequest, RunNotFound, ScopeMiss
 from backchannel.gateway.addressing import address_for_message
 from backchannel.gateway.auth import Access, TokenHolder
 from backchannel.gateway.connections import OpenWaits
-from backchannel.gateway.messages import read_idempotency_key
-from backchannel.gateway.openai import chat, parameters, responses
-from backchannel.gateway.openai.conversation import Line, build_question
-from backchannel.gateway.openai.errors import describe_failure, show_failure
-from backchannel.gateway.openai.following import Pause, follow, wait_ended
+from backchannel.gateway.fields import read_idempotency_key
+from backchannel.gateway.openai import chat, reading, responses
+from backchannel.gateway.openai.following import Pause, describe_failure, follow, show_failure, wait_ended
+from backchannel.gateway.openai.reading import Line, build_question
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import Scope
 from backchannel.tools.base import hash_request
@@ -131,7 +130,7 @@ class OpenAiDoor:
 
     async def _complete(self, request: Request) -> Response:
         caller = await self._login(request, Scope.WRITE)
-        given, ignored = parameters.read_request(await request.body(), chat.ChatRequest, parameters.CHAT)
+        given, ignored = reading.read_request(await request.body(), chat.ChatRequest, reading.CHAT)
         agent_id = self._agent(given.model)
         key, is_fresh = await self._key(agent_id, request.headers.get(SESSION_HEADER) or given.user)
         asked = Asked(
@@ -154,7 +153,7 @@ class OpenAiDoor:
 
     async def _respond(self, request: Request) -> Response:
         caller = await self._login(request, Scope.WRITE)
-        given, ignored = parameters.read_request(await request.body(), responses.ResponsesRequest, parameters.RESPONSES)
+        given, ignored = reading.read_request(await request.body(), responses.ResponsesRequest, reading.RESPONSES)
         agent_id = self._agent(given.model)
         previous, session_id = given.previous_response_id, None
         if previous is None:
@@ -276,7 +275,7 @@ class OpenAiDoor:
 def _headers(run: Run, ignored: Sequence[str]) -> dict[str, str]:
     headers = {SESSION_HEADER: quote(run.session_key, safe=printable)}
     if ignored:
-        headers[parameters.IGNORED_HEADER] = ", ".join(quote(name[:64], safe="") for name in ignored[:50])
+        headers[reading.IGNORED_HEADER] = ", ".join(quote(name[:64], safe="") for name in ignored[:50])
     return headers
 
 

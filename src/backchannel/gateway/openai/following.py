@@ -1,4 +1,4 @@
-"""Following a run for one client: its reply as it grows, and the run once it has ended.
+"""Following a run for one client: its reply as it grows, and the run once it has ended, well or not.
 
 Events are hints and the row is the truth: whatever was streamed, the rest of the committed reply comes last. A client
 that reads slowly makes nothing pile up but the reply itself.
@@ -9,10 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from enum import Enum
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
 
 from backchannel.core.control_words import is_control_word
 from backchannel.core.runs import Run, RunState
 from backchannel.gateway.connections import OpenWaits
+from backchannel.gateway.errors import NO_RETRY
+from backchannel.gateway.events import error_of
 from backchannel.runtime.events import Event, ReplyGrew
 from backchannel.runtime.runtime import Runtime
 
@@ -121,3 +126,16 @@ async def follow(runtime: Runtime, run: Run, waits: OpenWaits) -> AsyncGenerator
         # Nothing is awaited here: a client that goes away cancels whatever its stream waits for.
         unlisten()
         ended.cancel()
+
+
+def describe_failure(run: Run) -> dict[str, Any]:
+    """Say why a run did not end well."""
+    return {"message": error_of(run), "type": "run_failed", "param": None, "code": run.error_code}
+
+
+def show_failure(run: Run) -> Response:
+    """Show a run that did not end well: it was stopped, what it depends on failed, or the gateway did."""
+    status = 422
+    if run.state is RunState.ERROR:
+        status = 424 if run.error_code == "model_failed" else 500
+    return JSONResponse({"error": describe_failure(run)}, status_code=status, headers=NO_RETRY)

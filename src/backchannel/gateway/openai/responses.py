@@ -14,10 +14,8 @@ from msgspec.structs import replace
 from backchannel.core.messages import ImageBlock
 from backchannel.core.runs import Run, RunState
 from backchannel.errors import InvalidRequest
-from backchannel.gateway.openai.conversation import Line, Speaker, describe_call, describe_result
-from backchannel.gateway.openai.errors import describe_failure
-from backchannel.gateway.openai.following import shown_reply
-from backchannel.gateway.openai.images import read_image
+from backchannel.gateway.openai.following import describe_failure, shown_reply
+from backchannel.gateway.openai.reading import Line, Speaker, describe_call, describe_result, read_image
 
 ID_PREFIX = "resp_"
 
@@ -68,7 +66,7 @@ class Reasoning(msgspec.Struct):
 
 
 class ResponsesRequest(msgspec.Struct):
-    """What a client asks; `parameters.py` says what becomes of everything else that it may send."""
+    """What a client asks; `reading.py` says what becomes of everything else that it may send."""
 
     model: str
     input: str | list[InputItem]

@@ -1,4 +1,4 @@
-"""Wrong tokens and signatures: whoever sends many is slowed down, and nobody else.
+"""Where a request comes from, and slowing down the addresses that bring many wrong tokens or signatures.
 
 A door looks at what it is given first, and asks here only when that is wrong. So a right token or signature is never
 held up, whatever else comes from its address: behind a proxy, and on one machine, many share one.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import structlog
+from starlette.requests import HTTPConnection
 
 from backchannel.core.contracts import Clock
 from backchannel.errors import SlowDown
@@ -107,3 +108,51 @@ def network_of(address: str) -> str:
             return str(ip.ipv4_mapped)
         return str(ipaddress.ip_network((ip, 64), strict=False))
     return str(ip)
+
+
+Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+LOCAL = "local"
+"""The address of a client that has none, such as one on a Unix socket."""
+
+
+def address_of(connection: HTTPConnection) -> str:
+    """Tell where a request comes from."""
+    return connection.client.host if connection.client else LOCAL
+
+
+class Proxies:
+    """The proxies whose `X-Forwarded-For` counts: `gateway.trustedProxies`."""
+
+    def __init__(self, trusted: Iterable[str]) -> None:
+        self._networks = [ipaddress.ip_network(each, strict=False) for each in trusted]
+
+    def client(self, address: str, forwarded: Sequence[str]) -> str:
+        """Tell the client's address, given the one that connects and the headers, in order.
+
+        Each proxy writes whom it heard from at the end. So the chain is read from its end for as long as those who
+        wrote it are trusted; what stands further to the front a client may have made up.
+        """
+        hops = [hop.strip() for header in forwarded for hop in header.split(",")]
+        while hops and self._trusts(address):
+            told = _ip(hops.pop())
+            if told is None:
+                break
+            address = str(told)
+        return address
+
+    def _trusts(self, address: str) -> bool:
+        ip = _ip(address)
+        return ip is not None and any(ip in network for network in self._networks)
+
+
+def _ip(text: str) -> Ip | None:
+    """Read an address as proxies write it: some add a port, and IPv6 comes with and without brackets."""
+    host = text.rpartition(":")[0] if text.count(":") == 1 else text
+    if text.startswith("["):
+        host = text[1:].partition("]")[0]
+    try:
+        ip = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return ip.ipv4_mapped or ip if isinstance(ip, ipaddress.IPv6Address) else ip

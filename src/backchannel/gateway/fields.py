@@ -1,4 +1,4 @@
-"""Messages that doors accept: what they share, whichever method brings them."""
+"""Fields that requests of several doors have: reading and checking each of them once."""
 
 from __future__ import annotations
 

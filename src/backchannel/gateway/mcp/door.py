@@ -20,10 +20,9 @@ from starlette.types import Receive, Scope, Send
 
 from backchannel.core.shapes import plain
 from backchannel.errors import GatewayError, InvalidRequest
-from backchannel.gateway.auth import Access, TokenHolder
-from backchannel.gateway.callers import InvokeParams, caller_of, has_tool, invoke_as
+from backchannel.gateway.auth import Access, InvokeParams, TokenHolder, caller_of, has_tool, invoke_as
 from backchannel.gateway.errors import MCP_AT, show_error
-from backchannel.gateway.messages import read_idempotency_key
+from backchannel.gateway.fields import read_idempotency_key
 from backchannel.gateway.openai.door import SESSION_HEADER
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import Scope as TokenScope
@@ -31,7 +30,8 @@ from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.registry import SESSION_TOOLS, find_tool
 
 if TYPE_CHECKING:
-    from backchannel.gateway.mcp_http import McpHttp
+    from backchannel.gateway.mcp.http import McpHttp
+
 
 _RESUMABLE = frozenset(tool.name for tool in SESSION_TOOLS if tool.scope == "write")
 
@@ -66,7 +66,7 @@ class McpDoor:
             await _not_served()(request.scope, request.receive, send)
             return
         http = await self._load()
-        from backchannel.gateway.mcp_server import build_server
+        from backchannel.gateway.mcp.server import build_server
 
         serve = http.resume if resumes else http.post
         await serve(build_server(toolbox), toolbox.client, request, send)
@@ -80,11 +80,11 @@ class McpDoor:
     async def _load(self) -> McpHttp:
         """Import what speaks MCP, once, in a thread: it takes most of a second, and the others are served meanwhile."""
         if self._http is None:
-            await asyncio.to_thread(import_module, "backchannel.gateway.mcp_http")
+            await asyncio.to_thread(import_module, "backchannel.gateway.mcp.http")
             if gc.get_freeze_count():  # a served gateway; the garbage collection of an embedding program is its own
                 gc.freeze()  # the SDK's 50,000 objects live as long as the process: see `serve`
         if self._http is None:  # another request may have come first
-            from backchannel.gateway.mcp_http import McpHttp
+            from backchannel.gateway.mcp.http import McpHttp
 
             self._http = McpHttp(self._parts.store, self._parts.clock, _RESUMABLE)
         return self._http

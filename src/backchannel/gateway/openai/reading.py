@@ -1,0 +1,195 @@
+"""What a request asks of an agent: which part of the client's history is new, its images, and its parameters.
+
+Clients send the whole conversation each time. A session that remembers it takes what came after the last reply; a
+fresh one is told all of it. `system` and `developer` messages are instructions for this request, in either case.
+Images are taken as they are, never fetched, and their content says what they are.
+
+Each parameter has its effect, is refused, or is named in the answer as without effect. Models' settings belong to the
+agent. Clients send `temperature` and its like with every request, so refusing them would shut most clients out; the
+answer's header `x-backchannel-ignored` lists them instead. What a client could not do without, such as `tools` of its
+own or a JSON schema for the reply, is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from backchannel.core.messages import Block, ImageBlock, text_content
+from backchannel.errors import InvalidRequest
+
+
+class Speaker(Enum):
+    INSTRUCTOR = auto()
+    USER = auto()
+    ASSISTANT = auto()
+    TOOL = auto()
+
+
+class Line(msgspec.Struct, frozen=True):
+    """Something that was said, in whichever form the client wrote it."""
+
+    speaker: Speaker
+    text: str
+    images: tuple[ImageBlock, ...] = ()
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What the agent gets: a message, and instructions for this run."""
+
+    content: tuple[Block, ...]
+    instructions: str | None
+
+
+def build_question(lines: Sequence[Line], *, remembers: bool) -> Question:
+    """Make the message of a run; `remembers` says that the session knows what was said before the last reply.
+
+    Raises:
+        InvalidRequest: nothing new was said.
+    """
+    told = [line.text for line in lines if line.speaker is Speaker.INSTRUCTOR and line.text.strip()]
+    said = [line for line in lines if line.speaker is not Speaker.INSTRUCTOR]
+    start = max((i + 1 for i, line in enumerate(said) if line.speaker is Speaker.ASSISTANT), default=0)
+    earlier, new = [] if remembers else said[:start], said[start:]
+    images = [image for line in (*earlier, *new) for image in line.images]
+    text = "\n\n".join(line.text for line in new if line.text)
+    if not text.strip() and not any(line.images for line in new):
+        raise InvalidRequest(
+            "the conversation must end with something new: a message of the user, or a tool's result", param="messages"
+        )
+    if len(images) > MAX_IMAGES:
+        raise InvalidRequest(f"a request has at most {MAX_IMAGES} images", param="messages")
+    return Question((*text_content(_with_earlier(earlier, text)), *images), "\n\n".join(told) or None)
+
+
+def _with_earlier(earlier: Sequence[Line], text: str) -> str:
+    shown, count = [], 0
+    for line in earlier:
+        marks = [f"[image {count + n}]" for n in range(1, len(line.images) + 1)]
+        count += len(marks)
+        if words := " ".join([line.text, *marks]).strip():
+            shown.append(f"{line.speaker.name.lower()}: {words}")
+    if not shown:
+        return text
+    return "Earlier in this conversation:\n\n" + "\n\n".join(shown) + "\n\nNow:\n\n" + text
+
+
+def describe_call(name: str, arguments: str) -> str:
+    """Show a call of a tool that the client has, and the agent has not."""
+    return f"[called {name}({arguments})]"
+
+
+def describe_result(call: str | None, text: str) -> str:
+    """Show what such a tool gave back."""
+    return f"[result of {call or 'a tool'}]\n{text}"
+
+
+MAX_IMAGES = 20
+MAX_IMAGE_BYTES = 5 * 1024 * 1024
+"""What providers take of one."""
+
+_EXPECTED = "expected the image itself, as data:image/png;base64,… (PNG, JPEG, GIF or WebP)"
+_SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
+
+
+def read_image(url: str) -> ImageBlock:
+    """Read an image from its data URL. Its type is told by its first bytes, whatever the URL says.
+
+    Raises:
+        InvalidRequest: it is somewhere else, too large, or no image that models can see.
+    """
+    if url[:5].lower() != "data:":
+        raise _refused(f"images are not fetched from elsewhere: {_EXPECTED}")
+    head, _, data = url.partition(",")
+    if not head.lower().endswith(";base64"):
+        raise _refused(f"the image is not in base64: {_EXPECTED}")
+    if len(data) > MAX_IMAGE_BYTES * 4 // 3 + 4:
+        raise _refused(f"an image has at most {MAX_IMAGE_BYTES} bytes")
+    try:
+        kind = _kind_of(base64.b64decode(data, validate=True))
+    except (binascii.Error, ValueError):
+        raise _refused(f"the image is not in base64: {_EXPECTED}") from None
+    if kind is None:
+        raise _refused(f"the content is no image that models can see: {_EXPECTED}")
+    return ImageBlock(mime_type=kind, data=data)
+
+
+def _kind_of(content: bytes) -> str | None:
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for signature, kind in _SIGNATURES if content.startswith(signature)), None)
+
+
+def _refused(message: str) -> InvalidRequest:
+    return InvalidRequest(f"image_url: {message}", param="image_url")
+
+
+IGNORED_HEADER = "x-backchannel-ignored"
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Rule(NamedTuple):
+    """Which values of a parameter change nothing, and what is said of the others."""
+
+    is_harmless: Callable[[Any], bool]
+    instead: str
+
+
+def _one_of(*values: object) -> Callable[[Any], bool]:
+    return lambda value: any(type(value) is type(known) and value == known for known in values)
+
+
+_OWN_TOOLS = "an agent uses its own tools (tools.allow in its configuration)"
+_TEXT_ONLY = "a reply is plain text; ask for JSON in a message and check it yourself"
+_TOOLS: Mapping[str, Rule] = {
+    "tools": Rule(_one_of([]), _OWN_TOOLS),
+    "tool_choice": Rule(_one_of("none", "auto"), _OWN_TOOLS),
+}
+
+CHAT: Mapping[str, Rule] = {
+    **_TOOLS,
+    "functions": Rule(_one_of([]), _OWN_TOOLS),
+    "function_call": Rule(_one_of("none", "auto"), _OWN_TOOLS),
+    "n": Rule(_one_of(1), "one reply is given to a request; ask again for another"),
+    "stop": Rule(_one_of([], ""), "a reply ends where the agent ends it; cut it yourself"),
+    "response_format": Rule(_one_of({"type": "text"}), _TEXT_ONLY),
+    "logprobs": Rule(_one_of(False), "they are not known"),
+    "top_logprobs": Rule(_one_of(0), "they are not known"),
+    "modalities": Rule(_one_of(["text"], []), _TEXT_ONLY),
+    "audio": Rule(_one_of(), _TEXT_ONLY),
+    "web_search_options": Rule(_one_of(), _OWN_TOOLS),
+}
+RESPONSES: Mapping[str, Rule] = {
+    **_TOOLS,
+    "text": Rule(lambda text: isinstance(text, dict) and text.get("format") in (None, {"type": "text"}), _TEXT_ONLY),
+    "top_logprobs": Rule(_one_of(0), "they are not known"),
+    "background": Rule(_one_of(False), "leave it out; a run goes on also when its client has gone away"),
+    "conversation": Rule(_one_of(), "continue a session with previous_response_id, or name one with user"),
+    "prompt": Rule(_one_of(), "write the agent's instructions into its configuration, or send instructions"),
+}
+
+
+def read_request(body: bytes, form: type[R], rules: Mapping[str, Rule]) -> tuple[R, tuple[str, ...]]:
+    """Read a request; also names the parameters in it that have no effect. Null is as if it were left out.
+
+    Raises:
+        InvalidRequest: it does not fit, or asks for what cannot be given; the message names the parameter.
+    """
+    try:
+        given = msgspec.json.decode(body)
+        if not isinstance(given, dict):
+            raise InvalidRequest('the body must be an object, such as {"model": "main", …}')
+        given = {name: value for name, value in given.items() if value is not None}
+        request = msgspec.convert(given, form)
+    except (ValueError, RecursionError) as error:  # msgspec's own are among them, and what is not UTF-8
+        raise InvalidRequest(f"the body does not fit: {error}") from None
+    for name, rule in rules.items():
+        if name in given and not rule.is_harmless(given[name]):
+            raise InvalidRequest(f"{name}: this is not served here: {rule.instead}", param=name)
+    return request, tuple(sorted(name for name in given.keys() - rules.keys() - set(form.__struct_fields__)))
