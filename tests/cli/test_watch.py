@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from backchannel.cli.client import Client, Place
+from backchannel.cli.sessions import line_of
 from backchannel.cli.watch import Lines
 from tests.tools.shelf import Shelf
 
@@ -150,7 +151,7 @@ def test_a_session_that_merely_leaves_the_view_gets_no_line(capfd: pytest.Captur
         def rows(self, now_ms: int) -> list[list[object]]:
             return []
 
-    lines = Lines(as_json=True)
+    lines = Lines(line_of, as_json=True)
     for now in (Now("a", "b"), Now("a"), Now("a")):
         lines.show(now, set())
     lines.show(Now(), {"a", "never seen"})

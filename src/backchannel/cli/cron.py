@@ -9,7 +9,7 @@ import typer
 
 from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id
-from backchannel.cli.options import AsJson, Options, options_of
+from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import age, clock_time, one_line, say, show_json, show_table, until
 from backchannel.core.short_ids import IdKind
 
@@ -19,18 +19,12 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or its begi
 
 
 @app.callback(invoke_without_command=True)
-def _default(ctx: typer.Context, as_json: AsJson = False) -> None:
-    if ctx.invoked_subcommand is None:
-        _list(options_of(ctx), as_json)
-
-
 @app.command("list")
 def list_jobs(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the jobs, those that come next first. `cron` alone does the same."""
-    _list(options_of(ctx), as_json)
-
-
-def _list(options: Options, as_json: bool) -> None:
+    if ctx.invoked_subcommand is not None:
+        return
+    options = options_of(ctx)
     listed = ask(options, "cron.list")
     if as_json:
         show_json(listed)

@@ -36,22 +36,14 @@ Status = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def _default(
-    ctx: typer.Context, session: Session = None, status: Status = None, limit: Limit = 20, as_json: AsJson = False
-) -> None:
-    if ctx.invoked_subcommand is None:
-        _list(options_of(ctx), session, status, limit, as_json)
-
-
 @app.command("list")
 def list_deliveries(
     ctx: typer.Context, session: Session = None, status: Status = None, limit: Limit = 20, as_json: AsJson = False
 ) -> None:
     """List deliveries, the newest first. `deliveries` alone does the same."""
-    _list(options_of(ctx), session, status, limit, as_json)
-
-
-def _list(options: Options, session: str | None, status: str | None, limit: int, as_json: bool) -> None:
+    if ctx.invoked_subcommand is not None:
+        return
+    options = options_of(ctx)
     key = find_key(options, session)
     listed = ask(options, "deliveries.list", sessionKey=key, state=status, limit=limit)
     if as_json:

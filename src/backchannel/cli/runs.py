@@ -31,24 +31,16 @@ Status = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def _default(
-    ctx: typer.Context, session: Session = None, status: Status = None, limit: Limit = 20, as_json: AsJson = False
-) -> None:
-    if ctx.invoked_subcommand is None:
-        _list(options_of(ctx), session, status, limit, as_json)
-
-
 @app.command("list")
 def list_runs(
     ctx: typer.Context, session: Session = None, status: Status = None, limit: Limit = 20, as_json: AsJson = False
 ) -> None:
     """List runs, the newest first; `runs` alone does the same."""
-    _list(options_of(ctx), session, status, limit, as_json)
-
-
-def _list(options: Options, session: str | None, statuses: list[str] | None, limit: int, as_json: bool) -> None:
+    if ctx.invoked_subcommand is not None:
+        return
+    options = options_of(ctx)
     key = find_key(options, session)
-    listed = ask(options, "runs.list", sessionKey=key, states=statuses or None, limit=limit)
+    listed = ask(options, "runs.list", sessionKey=key, states=status or None, limit=limit)
     if as_json:
         show_json(listed)
         return

@@ -1,7 +1,11 @@
-"""`backchannel sessions`: the conversations there are, their labels, and starting one over."""
+"""`backchannel sessions`: the conversations there are, their labels, and starting one over.
+
+A row of a sub-agent has `spawn`, as `session_status` shows it; other sessions have none.
+"""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -10,7 +14,8 @@ import typer
 from backchannel.cli.client import NULL, Client, Payload, connected
 from backchannel.cli.naming import WHICH, find_key, short_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
-from backchannel.cli.output import Rows, age, say, show_json, show_table
+from backchannel.cli.output import Rows, age, clock_time, say, show_json, show_table
+from backchannel.cli.watch import watch as keep_watching
 
 SPARE = ("model", "kind")
 COLUMNS = ("key", "kind", "status", "name", "model", "tokens", "active")
@@ -56,9 +61,7 @@ def list_sessions(
         },
     )
     if watch:
-        from backchannel.cli.watch import watch as keep_watching
-
-        keep_watching(options, view, as_json=as_json)
+        keep_watching(options, view, line_of, as_json=as_json)
         return
     with connected(options) as client:
         listed = view.list(client)
@@ -109,7 +112,7 @@ def delete(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
 
 
 def _change(options: Options, session: str, method: str, **params: Any) -> Payload:
-    """Change a session that exists; one that is misspelt is not made by the way."""
+    """Change a session that exists; without this check a misspelt key would make a new one."""
     key = find_key(options, session)
     with connected(options) as client:
         found = client.call("sessions.describe", key=key)["session"]["key"]
@@ -162,28 +165,65 @@ class SessionsPicture:
         ]
 
 
-def show_sessions(rows: list[dict[str, Any]], now_ms: int) -> None:
+def show_sessions(rows: list[Payload], now_ms: int) -> None:
     """Print sessions as a table."""
     show_table(COLUMNS, SessionsPicture(now_ms, rows).rows(now_ms), empty=EMPTY, spare=SPARE)
 
 
-def status_of(row: dict[str, Any]) -> str:
+def status_of(row: Payload) -> str:
     """Tell what a session does, or that it is no more."""
     return "archived" if "archivedAt" in row else str(row["status"])
 
 
-def name_of(row: dict[str, Any]) -> str | None:
+def name_of(row: Payload) -> str | None:
     """What a session is called, if anything."""
     return row.get("label") or row.get("displayName")
 
 
-def _origin_of(row: dict[str, Any]) -> str | None:
+def _origin_of(row: Payload) -> str | None:
     return f"sub-agent of {row['spawnedBy']}" if "spawnedBy" in row else None
 
 
-def tokens_of(row: dict[str, Any]) -> str:
+def tokens_of(row: Payload) -> str:
     """Show how much of the model's context window a session has used."""
     used, window = row.get("totalTokens"), row.get("contextTokens")
     if used is None:
         return ""
     return f"{used}/{window}" if window else str(used)
+
+
+def state_of(session: Payload) -> str:
+    """Tell what a session does; of a sub-agent that is done, how its run ended."""
+    spawn = session.get("spawn")
+    if spawn is None or "archivedAt" in session:
+        return status_of(session)
+    if spawn["state"] == "announce":
+        return "announcing"
+    if "resumeAt" in spawn:
+        return f"until {time.strftime('%H:%M', time.localtime(spawn['resumeAt'] / 1000))}"
+    is_busy = session["status"] != "idle"  # with its task, or later with what somebody asks it
+    return str(session["status"] if spawn["state"] == "done" and is_busy else spawn["runStatus"])
+
+
+def receipt_of(session: Payload) -> str:
+    """Tell what became of a sub-agent's result; nothing while there is none."""
+    spawn = session.get("spawn")
+    return str(spawn["receipt"]["state"]) if spawn is not None and spawn["state"] == "done" else ""
+
+
+def title_of(session: Payload) -> str | None:
+    """What a session is called: its name, or of a sub-agent without one its task."""
+    return name_of(session) or session.get("spawn", {}).get("task")
+
+
+def line_of(session: Payload) -> str:
+    """Show a session in one line: when it changed, its key, what it does, its receipt and its title."""
+    receipt, title = receipt_of(session), title_of(session)
+    parts = [
+        clock_time(session["updatedAt"]),
+        session["key"],
+        state_of(session),
+        receipt and f"receipt {receipt}",
+        title and f'"{title}"',
+    ]
+    return "  ".join(" ".join(part.split()) for part in parts if part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,13 +14,18 @@ import typer
 from backchannel.cli.client import CallFailed, Client, Payload, connected
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, options_of
-from backchannel.cli.output import Long, Rows, age, say, show_json, show_table
-from backchannel.cli.sessions import EMPTY, SessionsView
-from backchannel.cli.subagents import is_open, receipt_of, runtime_of, short_key, short_title, state_of, title_of
+from backchannel.cli.output import Long, Rows, age, one_line, say, show_json, show_table
+from backchannel.cli.sessions import EMPTY, SessionsView, line_of, receipt_of, state_of, title_of
+from backchannel.cli.watch import watch as keep_watching
 
 PAGE = 1000
 COLUMNS = ("session", "status", "runtime", "receipt", "tokens", "cost", "active", "name")
 SPARE = ("active", "tokens", "name", "receipt")
+SHORT_NAME = 24
+SETTLED = ("sent", "skipped", "no_channel", "suppressed", "cancelled", "dropped")
+"""The states of a receipt that are final."""
+
+_UUID = re.compile(r"([0-9a-f]{8})-[0-9a-f-]{27}$")
 
 
 def tree(
@@ -42,9 +48,7 @@ def tree(
         raise typer.BadParameter("name a session, or give --agent", param_hint="KEY / --agent")
     view = TreeView(find_key(options, key), agent, limit)
     if watch:
-        from backchannel.cli.watch import watch as keep_watching
-
-        keep_watching(options, view, as_json=as_json)
+        keep_watching(options, view, line_of, as_json=as_json)
         return
     with connected(options) as client:
         picture = view.load(client)
@@ -77,7 +81,7 @@ class Node:
         return (node.session for node in self.nodes())
 
     def stamp(self) -> _Stamp:
-        """Something that is another whenever the branch has changed."""
+        """A value that differs whenever the branch has changed."""
         return (self.session["key"], self.session["updatedAt"], *(child.stamp() for child in self.children))
 
     @property
@@ -109,7 +113,7 @@ _Stamp: TypeAlias = tuple[object, ...]
 
 @dataclass(slots=True)
 class TreeView:
-    """The sessions as trees, with what each tells of itself; that is asked again only where something changed."""
+    """The sessions as trees, each with its status, which is loaded again only where something changed."""
 
     key: str | None
     agent: str | None
@@ -117,7 +121,7 @@ class TreeView:
     columns: tuple[str, ...] = COLUMNS
     spare: tuple[str, ...] = SPARE
     empty: str = EMPTY
-    _told: dict[str, tuple[_Stamp, Payload]] = field(default_factory=dict)
+    _statuses: dict[str, tuple[_Stamp, Payload]] = field(default_factory=dict)
 
     def load(self, client: Client) -> TreePicture:
         found, ts, has_more = self._one_branch(client) if self.key is not None else self._all(client)
@@ -142,23 +146,23 @@ class TreeView:
         return [root, *spawned], now, has_more
 
     def _ask_all(self, client: Client, nodes: list[Node]) -> None:
-        """Let each session tell of itself, in as few questions as will do."""
+        """Load the status of each session that has changed, in as few requests as possible."""
         stamps = {node.session["key"]: node.stamp() for node in nodes}
-        unknown = [key for key, stamp in stamps.items() if self._told.get(key, (None,))[0] != stamp]
+        unknown = [key for key, stamp in stamps.items() if self._statuses.get(key, (None,))[0] != stamp]
         asked = [{"tool": "session_status", "args": {"sessionKey": key}} for key in unknown]
         answers = client.call_each("tools.invoke", asked)
-        fresh = {key: _told_by(answer["result"]) for key, answer in zip(unknown, answers, strict=True)}
-        told = {key: fresh[key] if key in fresh else self._told[key][1] for key in stamps}
+        fresh = {key: _from_status(answer["result"]) for key, answer in zip(unknown, answers, strict=True)}
+        told = {key: fresh[key] if key in fresh else self._statuses[key][1] for key in stamps}
         for node in reversed(nodes):  # those below come first
             node.session.update(told[node.session["key"]])
             node.children.sort(key=_started, reverse=True)  # else those at work would change places all the time
             below = (child.session["treeUsage"] for child in node.children)
             node.session.setdefault("treeUsage", add_usage([node.session["usage"], *below]))
         # What is still going on is asked again the next time, and so is all above it.
-        self._told = {
+        self._statuses = {
             node.session["key"]: (stamps[node.session["key"]], told[node.session["key"]])
             for node in nodes
-            if not any(is_open(session) for session in node.all())
+            if not any(_is_open(session) for session in node.all())
         }
 
 
@@ -167,8 +171,8 @@ def _started(node: Node) -> float:
     return float(node.session.get("spawn", {}).get("startedAt", inf))
 
 
-def _told_by(status: Payload) -> Payload:
-    """Take from a session's status what a tree shows besides its row; one that is archived tells nothing."""
+def _from_status(status: Payload) -> Payload:
+    """Take from a session's status what a tree shows besides its row; one that is archived has none."""
     nothing = {"input": 0, "output": 0}
     told: Payload = {name: nothing | status[name] for name in ("usage", "treeUsage") if name in status}
     archived = [child for child in status.get("children", ()) if "archivedAt" in child]
@@ -276,16 +280,49 @@ def _branch_rows(nodes: list[Node], archived: list[Payload], lead: str, now_ms: 
 def _row(session: Payload, guide: str, now_ms: int, *, is_top: bool) -> list[object]:
     spawner = f"spawned by {session['spawnedBy']}" if is_top and "spawnedBy" in session else None
     return [
-        Long(guide + session["key"], guide + short_key(session)),
+        Long(guide + session["key"], guide + _short_key(session)),
         state_of(session),
-        runtime_of(session, now_ms),
+        _runtime_of(session, now_ms),
         receipt_of(session),
         *_shown_usage(session["treeUsage"]),
         age(session["updatedAt"], now_ms),
-        short_title(title_of(session) or spawner),
+        _short_title(title_of(session) or spawner),
     ]
 
 
 def _shown_usage(usage: Payload) -> tuple[str, str]:
     tokens = usage["input"] + usage["output"]
     return str(tokens) if tokens else "", f"${usage['cost']:.4f}" if "cost" in usage else ""
+
+
+def _runtime_of(session: Payload, now_ms: int) -> str:
+    """Tell how long a sub-agent took, or has been at work so far."""
+    from backchannel.core.spawn_texts import show_duration
+
+    spawn = session.get("spawn", {})
+    if "runtimeMs" in spawn:
+        return show_duration(spawn["runtimeMs"])
+    return show_duration(max(0, now_ms - spawn["startedAt"])) if "startedAt" in spawn else ""
+
+
+def _is_open(session: Payload) -> bool:
+    """Whether a session is still to change by itself."""
+    spawn = session.get("spawn")
+    if session["status"] != "idle":
+        return True
+    return spawn is not None and (spawn["state"] != "done" or spawn["receipt"]["state"] not in SETTLED)
+
+
+def _short_title(title: str | None) -> Long | None:
+    """Give a title a short form."""
+    if title is None:
+        return None
+    return Long(" ".join(title.split()), one_line(title, SHORT_NAME))
+
+
+def _short_key(session: Payload) -> str:
+    """Cut the key of a sub-agent to what tells it from its neighbours."""
+    key: str = session["key"]
+    home = f"agent:{session['agentId']}:"
+    is_at_home = session.get("spawnedBy", "").startswith(home)
+    return _UUID.sub(r"\1…", key.removeprefix(home) if is_at_home else key)

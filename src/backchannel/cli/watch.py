@@ -11,14 +11,13 @@ import errno
 import select
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from backchannel.cli.client import CallFailed, Client, Link, NoGateway, Payload
 from backchannel.cli.options import Options
-from backchannel.cli.output import Rows, build_table, clock_time, console, is_terminal, say, say_dim, show_json
-from backchannel.cli.subagents import receipt_of, state_of, title_of
+from backchannel.cli.output import Rows, build_table, console, is_terminal, say, say_dim, show_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +29,7 @@ TICK_S = 1.0
 HEAD_LINES = 2
 """What stands above a table: the time, and an empty line."""
 LOOK_AGAIN_S = 10.0
-"""How often the gateway is asked though it told nothing: some rows leave a view by growing old."""
+"""How often the gateway is asked though no event came: some rows leave a view by growing old."""
 
 
 class Picture(Protocol):
@@ -86,7 +85,7 @@ class Display(Protocol):
         ...
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Called about every second: draw ages anew, or notice that the output was closed."""
         ...
 
     def note(self, text: str) -> None:
@@ -94,11 +93,14 @@ class Display(Protocol):
         ...
 
 
-def watch(options: Options, view: View, *, as_json: bool) -> None:
-    """Show a view and keep it up to date until Ctrl-C, over restarts of the gateway."""
+def watch(options: Options, view: View, line_of: Callable[[Payload], str], *, as_json: bool) -> None:
+    """Show a view and keep it up to date until Ctrl-C, over restarts of the gateway.
+
+    `line_of` shows one session in a line, for output that is not a terminal.
+    """
     display: Display
     if as_json or not is_terminal(sys.stdout) or console().is_dumb_terminal:
-        display = Lines(as_json=as_json)
+        display = Lines(line_of, as_json=as_json)
     else:
         display = Screen(view)
     with Link(options, display.note) as link, display:
@@ -210,7 +212,8 @@ class Screen:
 class Lines:
     """A line for each session at first, and for each that changes from then on."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, line_of: Callable[[Payload], str], *, as_json: bool) -> None:
+        self._line_of = line_of
         self._as_json = as_json
         self._known: dict[str, Payload] = {}
 
@@ -232,11 +235,11 @@ class Lines:
         self._known = now
 
     def tick(self) -> None:
-        """End when whoever read the lines has gone; otherwise only the next line would find out."""
+        """End when the reader of the pipe has gone; otherwise only writing the next line would notice."""
         poll = select.poll()
         poll.register(sys.stdout, 0)
         if any(events & select.POLLERR for _, events in poll.poll(0)):
-            raise BrokenPipeError(errno.EPIPE, "nobody reads what is written")
+            raise BrokenPipeError(errno.EPIPE, "the reader of the pipe is gone")
 
     def note(self, text: str) -> None:
         say_dim(text, err=True)
@@ -244,13 +247,5 @@ class Lines:
     def _say(self, session: Payload) -> None:
         if self._as_json:
             show_json(session, lines=True)
-            return
-        title = title_of(session)
-        parts = [
-            clock_time(session["updatedAt"]),
-            session["key"],
-            state_of(session),
-            receipt_of(session) and f"receipt {receipt_of(session)}",
-            title and f'"{title}"',
-        ]
-        say("  ".join(" ".join(part.split()) for part in parts if part))
+        else:
+            say(self._line_of(session))
