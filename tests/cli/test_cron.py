@@ -78,7 +78,7 @@ def test_a_table_is_drawn_on_a_terminal(running: Program) -> None:
         (("add", "a b", "every 1h", "hello"), "id: got 'a b'"),
         (("add", "x", "every 1h", " "), "message: it is empty"),
         (("add", "x", "every 1h", "hello", "--timeout", "-1"), "timeoutSeconds"),
-        (("add", "x", "every 1h", "hello", "--agent", "nobody"), "status"),
+        (("add", "x", "every 1h", "hello", "--agent", "nobody"), "See the agents with: "),
         (("add", "x", "every 1h", "hello", "--channel", "desk", "--to", "C"), "no channel 'desk' is configured"),
         (("add", "daily", "every 1h", "hello"), "stands in the configuration: choose another id"),
         (("remove", "daily"), "take it out of `cron.jobs` there"),
