@@ -21,7 +21,7 @@ from backchannel.core.delivery import DeliveryLane, DeliveryState
 from backchannel.core.facts import DeliveryChanged, Fact
 from backchannel.errors import Unavailable
 from backchannel.runtime.policing import SendGuard
-from backchannel.runtime.timers import LONGEST_SLEEP_S, ClockWatch, sleep_or_event
+from backchannel.runtime.timers import LONGEST_SLEEP_S, DueLoop
 from backchannel.storage.store import Store
 from backchannel.storage.transactions.sending import Claimed
 
@@ -62,18 +62,16 @@ class Outbox:
         self._workers: dict[DeliveryLane, asyncio.Task[None]] = {}
         self._again: set[DeliveryLane] = set()
         """Lanes that were woken while their worker may already have looked for the last time."""
-        self._timer: asyncio.Task[None] | None = None
-        self._sooner = asyncio.Event()
-        self._watch = ClockWatch(clock)
+        self._retries = DueLoop("retries", store, clock, self._wake_due)
         self._faults: set[tuple[str, type[Exception]]] = set()
-        """What went wrong and was told with its traceback."""
+        """Faults whose traceback was logged."""
         self._is_open = False
 
     async def start(self) -> None:
         """Go on with what is in line."""
         await self._store.recover_deliveries(self._takes_key)
         self._is_open = True
-        self._timer = asyncio.create_task(self._keep_time(), name="outbox timer")
+        self._retries.start()
         for lane in await self._store.lanes_in_line():
             self._wake(lane)
 
@@ -87,14 +85,12 @@ class Outbox:
         if fact.delivery.due_at is None:
             self._wake(lane)
         else:
-            self._sooner.set()
+            self._retries.wake()
 
     async def close(self) -> None:
         """Stop sending; a part on its way is waited for, what is left goes on at the next start."""
         self._is_open = False
-        if self._timer is not None:
-            self._timer.cancel()
-            await asyncio.gather(self._timer, return_exceptions=True)
+        await self._retries.close()
         left: set[asyncio.Task[None]] = set(self._workers.values())
         if left and not self._store.is_closed:
             _, left = await asyncio.wait(left, timeout=CLOSE_LIMIT_S)
@@ -145,12 +141,12 @@ class Outbox:
         except ChannelError as error:
             log.info("a part was not sent", delivery=delivery.id, key=part.key, error=error.reason)
             return error
-        except Exception as error:  # noqa: BLE001  # the edge of a channel: nobody knows what arrived; it is logged
-            self._tell("a channel failed", delivery.channel or "", error)
+        except Exception as error:  # noqa: BLE001  # the edge of a channel: it is not known what arrived; it is logged
+            self._log_fault("a channel failed", delivery.channel or "", error)
             return ChannelSilent(f"the channel failed: {_words(error)}")
 
     async def _commit(self, channel: str, unit: Callable[[], Awaitable[T]]) -> T | None:
-        """Commit a step of a lane, trying again until it is done: it must not be forgotten, nor the lane stand still.
+        """Commit a step of a lane, trying again until it is done: it must not be lost, nor the lane stand still.
 
         None when the store was closed meanwhile; the next start finds a part that is being sent.
         """
@@ -164,11 +160,11 @@ class Outbox:
                 log.warning("waiting to send", channel=channel, error=refused.message)
                 await self._clock.sleep(FIRST_PAUSE_S)
             except Exception as error:  # noqa: BLE001  # the edge of a lane, which would stand still; it is logged
-                self._tell("the outbox failed", channel, error)
+                self._log_fault("the outbox failed", channel, error)
                 await self._clock.sleep(pause_s)
                 pause_s = min(pause_s * 2, LONGEST_SLEEP_S)
 
-    def _tell(self, what: str, channel: str, error: Exception) -> None:
+    def _log_fault(self, what: str, channel: str, error: Exception) -> None:
         """Log a fault: its traceback once, since it comes again with every attempt."""
         is_new = (channel, type(error)) not in self._faults
         self._faults.add((channel, type(error)))
@@ -178,28 +174,11 @@ class Outbox:
         found = self._channels.get(channel)
         return found is not None and found.takes_key
 
-    async def _keep_time(self) -> None:
-        """Wake lanes when their retries are due."""
-        while not self._store.is_closed:
-            try:
-                await self._wake_what_is_due()
-            except Exception:  # the edge that keeps time going: the rows are looked at again
-                if not self._store.is_closed:
-                    log.exception("the retries could not be looked at")
-                    await self._clock.sleep(1)
-
-    async def _wake_what_is_due(self) -> None:
-        self._sooner.clear()
-        if self._watch.was_set_back():
-            await self._store.mind_the_clock()
+    async def _wake_due(self) -> int | None:
+        """Wake lanes whose retries are due."""
         for lane in await self._store.lanes_due():
             self._wake(lane)
-        due_at = await self._store.next_delivery_due()
-        if due_at is None:
-            await self._sooner.wait()
-            return
-        wait_s = min(max(0, due_at - self._clock.now_ms()) / 1000, LONGEST_SLEEP_S)
-        await sleep_or_event(self._clock, wait_s, self._sooner)
+        return await self._store.next_delivery_due()
 
 
 def _words(error: Exception) -> str:

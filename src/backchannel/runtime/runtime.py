@@ -102,7 +102,7 @@ class Runtime:
         await self._store.mind_the_clock()
         await self._outbox.start()
         await self._recover({id for id in self._agents.ids() if not self._agents.is_awaited(id)})
-        self._timers.start()
+        self._timers.loop.start()
         self.watchdog.start()
         self._spawn(self._record_signs_of_life())
 
@@ -207,15 +207,15 @@ class Runtime:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._timers.close()
+        await self._timers.loop.close()
         await self._lanes.close()
         await self._outbox.close()
         self._waits.close()
 
     @property
     def clock_set_back_at(self) -> float | None:
-        """When, by the clock that only goes on, the clock was last seen to be set back."""
-        return self._timers.set_back_at
+        """When the clock was last seen to be set back, on the monotonic clock."""
+        return self._timers.loop.set_back_at
 
     @property
     def running(self) -> int:

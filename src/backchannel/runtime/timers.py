@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -59,58 +60,80 @@ class ClockWatch:
         return self._clock.now_ms() / 1000 - self._clock.monotonic()
 
 
-class Timers:
-    """Carries out timers when they are due."""
+class DueLoop:
+    """A loop that does what is due, then sleeps until more is; it goes on after failures, until the store is closed."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
+    def __init__(self, name: str, store: Store, clock: Clock, do_due: Callable[[], Awaitable[int | None]]) -> None:
+        """Make the loop; `do_due` does what is due, and returns when the next is, or None when nothing waits."""
         self.set_back_at: float | None = None
         """When the clock was last seen to be set back, on the monotonic clock."""
+        self._name = name
+        self._store = store
+        self._clock = clock
+        self._do_due = do_due
         self._watch = ClockWatch(clock)
         self._sooner = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Do what is due, what fell due while no gateway ran included, and go on with the rest in time."""
-        self._task = asyncio.create_task(self._keep_time(), name="timers")
+        self._task = asyncio.create_task(self._run(), name=self._name)
 
-    def on_fact(self, fact: Fact) -> None:
-        """React to a commit: a timer was set that may be due before the sleep ends."""
-        if isinstance(fact, TimerSet):
-            self._sooner.set()
+    def wake(self) -> None:
+        """Look again: something may be due before the sleep ends."""
+        self._sooner.set()
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _keep_time(self) -> None:
+    async def _run(self) -> None:
         while not self._store.is_closed:
             try:
-                await self._do_what_is_due()
-            except Unavailable as refused:  # a full disk: the rows stay, and are done when there is room
-                log.warning("timers wait", error=refused.message)
-                await self._clock.sleep(1)
-            except Exception:  # the edge that keeps time going: the rows are looked at again
-                log.exception("the timers could not be looked at")
-                await self._clock.sleep(1)
+                await self._pass()
+            except Exception as error:  # noqa: BLE001 - the edge that keeps the loop going; it is logged
+                await self._log_and_pause(error)
 
-    async def _do_what_is_due(self) -> None:
+    async def _log_and_pause(self, error: Exception) -> None:
+        if self._store.is_closed:
+            return
+        if isinstance(error, Unavailable):  # a full disk: the rows stay, and are done when there is room
+            log.warning(f"the {self._name} wait", error=error.message)
+        else:
+            log.error(f"the {self._name} could not be looked at", exc_info=error)
+        await self._clock.sleep(1)
+
+    async def _pass(self) -> None:
         self._sooner.clear()
         if self._watch.was_set_back():
-            log.warning("the clock was set back")
+            log.warning("the clock was set back", noticed_by=self._name)
             self.set_back_at = self._clock.monotonic()
             await self._store.mind_the_clock()
-        while due := await self._store.due_timers(BATCH):
-            for timer in due:
-                await self._carry_out(timer)
-        due_at = await self._store.next_due()
+        due_at = await self._do_due()
         if due_at is None:
             await self._sooner.wait()
             return
         wait_s = min(max(0, due_at - self._clock.now_ms()) / 1000, LONGEST_SLEEP_S)
         await sleep_or_event(self._clock, wait_s, self._sooner)
+
+
+class Timers:
+    """Carries out timers when they are due, what fell due while no gateway ran included."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self.loop = DueLoop("timers", store, clock, self._do_due)
+
+    def on_fact(self, fact: Fact) -> None:
+        """React to a commit: a timer was set that may be due before the sleep ends."""
+        if isinstance(fact, TimerSet):
+            self.loop.wake()
+
+    async def _do_due(self) -> int | None:
+        while due := await self._store.due_timers(BATCH):
+            for timer in due:
+                await self._carry_out(timer)
+        return await self._store.next_due()
 
     async def _carry_out(self, timer: Timer) -> None:
         try:
