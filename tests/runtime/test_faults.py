@@ -47,7 +47,7 @@ async def fill_disk(gateway: Gateway) -> None:
         (pages,) = tx.one("PRAGMA page_count")
         tx.one(f"PRAGMA max_page_count = {pages}")
 
-    await gateway.store._driver.write(unit)
+    await gateway.store.driver.write(unit)
 
 
 def add_filling_post(gateway: Gateway, posts: list[str]) -> None:
@@ -61,7 +61,7 @@ def add_filling_post(gateway: Gateway, posts: list[str]) -> None:
 
 
 async def make_space(gateway: Gateway) -> None:
-    await gateway.store._driver.write(lambda tx: tx.one("PRAGMA max_page_count = 1000000"))
+    await gateway.store.driver.write(lambda tx: tx.one("PRAGMA max_page_count = 1000000"))
 
 
 class Patient(QuickClock):

@@ -18,7 +18,7 @@ from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.migrations import prepare_sqlite
 from backchannel.storage.sqlite import LARGEST_GROUP, ProcessKilled, SqliteDriver
 from backchannel.storage.tx import Tx, Unit
-from tests.storage.support import rows
+from tests.storage.support import ManualClock, rows
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +60,7 @@ class Bench:
         self.died = asyncio.Event()
         self.listener: Callable[[Sequence[Fact]], None] = self.facts.extend
         self.driver = SqliteDriver(
-            path, on_facts=self._on_facts, on_fatal=self._on_fatal, faults=self.disk, busy_limit_s=0.2
+            path, ManualClock(), on_facts=self._on_facts, on_fatal=self._on_fatal, faults=self.disk, busy_limit_s=0.2
         )
 
     def _on_facts(self, facts: Sequence[Fact]) -> None:

@@ -44,11 +44,11 @@ from backchannel.storage.transactions import (
     timers,
     tokens,
 )
-from backchannel.storage.transactions.deliveries import NoOutlets, Post
+from backchannel.storage.transactions.deliveries import Post
 from backchannel.storage.transactions.interruption import Rest
 from backchannel.storage.transactions.mcp_calls import McpCall
 from backchannel.storage.transactions.spawns import SpawnAsk
-from backchannel.storage.tx import Row
+from backchannel.storage.tx import NoOutlets, Outlets, Row, TranscriptPath, no_transcripts
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
 REST = msgspec.json.encode(Rest(str(MAIN), Change.DELETE, 9, 9, None)).decode()
@@ -74,6 +74,12 @@ class ExplainingTx:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.plans: list[str] = []
+        self.now = 1
+        self.scheme = SCHEME
+        self.number = 1
+        self.outlets: Outlets = NoOutlets()
+        self.tells_failures = True
+        self.transcript: TranscriptPath = no_transcripts
 
     def _execute(self, sql: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
         steps = self._connection.execute(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()
@@ -101,10 +107,10 @@ def tx(tmp_path: Path) -> Iterator[ExplainingTx]:
     with closing(sqlite3.connect(tmp_path / "test.db", isolation_level=None)) as connection:
         tx = ExplainingTx(connection)
         for key in (MAIN, CRON, MAIN):
-            runs.accept(tx, request(key=key), SCHEME, 1, 1)
-        sessions.patch(tx, SessionKey.of("main", "old"), SCHEME, SessionPatch(label="old"), None, 1)
-        sessions.archive(tx, sessions.need(tx, "agent:main:old"), 1)
-        cron.add(tx, CronJob(id="j", schedule="every 1m", message="x"), 1)
+            runs.accept(tx, request(key=key), start=True)
+        sessions.patch(tx, SessionKey.of("main", "old"), SessionPatch(label="old"))
+        sessions.archive(tx, sessions.need(tx, "agent:main:old"))
+        cron.add(tx, CronJob(id="j", schedule="every 1m", message="x"))
         yield tx
 
 
@@ -149,28 +155,20 @@ HOT: dict[str, Read] = {
     "call": partial(calls.find, call_id="c"),
     "what a call has sent": partial(exchanges.repeat, call_id="c"),
     "what a call has started": partial(spawns.tell_of_call, call_id="c"),
-    "spawn": partial(
-        spawns.open_, ask=SPAWN, scheme=SCHEME, limits=SPAWN.rules, transcript=lambda agent_id, id_: None, now=1
-    ),
+    "spawn": partial(spawns.open_, ask=SPAWN, limits=SPAWN.rules),
     "whose run": partial(requesters.is_own, run_id="r", key=str(MAIN)),
-    "timers": partial(timers.due, now=5, limit=9),
+    "timers": partial(timers.due, limit=9),
     "next timer": timers.next_due,
-    "firing": partial(cron.fire, job_id="j", scheme=SCHEME, now=60_000),
+    "firing": partial(cron.fire, job_id="j"),
     "token": partial(tokens.by_digest, digest="d"),
     "a call by MCP is kept": partial(mcp_calls.keep, call=MCP_CALL),
     "a call by MCP is found": partial(mcp_calls.find, call_id="c"),
-    "accept": partial(runs.accept, request=request(id="k", digest="d"), scheme=SCHEME, number=1, now=1),
-    "accept and join": partial(
-        runs.accept, request=request(join=Join(digest="d", ended_since=1)), scheme=SCHEME, number=1, now=1
-    ),
-    "a session whose time is over": partial(expiry.due, key=str(CRON), scheme=SCHEME, now=1),
-    "accept and start": partial(
-        runs.accept, request=request(key=SessionKey.of("main", "new")), scheme=SCHEME, number=1, now=1
-    ),
-    "note": partial(inbox.add_note, key=SessionKey.of("main", "new"), scheme=SCHEME, note=note("x"), now=1),
-    "patch": partial(
-        sessions.patch, key=MAIN, scheme=SCHEME, change=SessionPatch(label="x"), expected_session_id=None, now=1
-    ),
+    "accept": partial(runs.accept, request=request(id="k", digest="d"), start=True),
+    "accept and join": partial(runs.accept, request=request(join=Join(digest="d", ended_since=1)), start=True),
+    "a session whose time is over": partial(expiry.due, key=str(CRON)),
+    "accept and start": partial(runs.accept, request=request(key=SessionKey.of("main", "new")), start=True),
+    "note": partial(inbox.add_note, key=SessionKey.of("main", "new"), note=note("x")),
+    "patch": partial(sessions.patch, key=MAIN, change=SessionPatch(label="x"), expected_session_id=None),
     "delivery": partial(deliveries.find, delivery_id="d"),
     "deliveries": partial(deliveries.page, session_key=None, state=None, limit=9, before=5),
     "deliveries, the oldest first": partial(deliveries.oldest, state=DeliveryState.FAILED, limit=9, after=5),
@@ -178,19 +176,19 @@ HOT: dict[str, Read] = {
     "deliveries in a state": partial(
         deliveries.page, session_key=None, state=DeliveryState.FAILED, limit=9, before=None
     ),
-    "post": partial(deliveries.post, post=POST, now=1),
-    "claim": partial(sending.claim, lane=DeliveryLane("desk", "default", "C", None), outlets=NoOutlets(), now=1),
-    "retries that are due": partial(sending.lanes_due, now=5),
-    "the next retry": partial(sending.next_due, now=5),
+    "post": partial(deliveries.post, text=POST),
+    "claim": partial(sending.claim, lane=DeliveryLane("desk", "default", "C", None)),
+    "retries that are due": partial(sending.lanes_due),
+    "the next retry": partial(sending.next_due),
     "what was being sent": sending.any_sending,
-    "abort": partial(runs.request_abort, key=str(MAIN), run_id=None, now=1),
-    "interrupt": partial(interruption.due, ref=REST, scheme=SCHEME, now=1),
-    "interrupt by a stop": partial(interruption.due, ref=STOP_REST, scheme=SCHEME, now=1),
-    "flush": partial(inbox.due, key=str(MAIN), scheme=SCHEME, now=1),
+    "abort": partial(runs.request_abort, key=str(MAIN), run_id=None),
+    "interrupt": partial(interruption.due, ref=REST),
+    "interrupt by a stop": partial(interruption.due, ref=STOP_REST),
+    "flush": partial(inbox.due, key=str(MAIN)),
 }
 
 ONCE: dict[str, Read] = {
-    "enter": partial(recovery.enter, now=1),
+    "enter": partial(recovery.enter),
     "interrupted": recovery.interrupted,
     "sessions with a queue": runs.sessions_with_queue,
     "counts": runs.counts,
@@ -235,7 +233,7 @@ def test_a_page_deep_in_the_list_is_entered_at_its_place(tx: ExplainingTx) -> No
 def test_the_next_run_of_a_session_is_found_without_reading_those_that_ended(tx: ExplainingTx) -> None:
     tx.run("UPDATE sessions SET running_run = NULL WHERE key = ?", str(MAIN))
     tx.plans.clear()
-    assert runs.start_next(tx, str(MAIN), 1, 1) is not None
+    assert runs.start_next(tx, str(MAIN)) is not None
     assert [plan for plan in tx.plans if "runs_live (session_key=?)" in plan]
     assert not [plan for plan in tx.plans if "SCAN" in plan or "runs_session" in plan]
 

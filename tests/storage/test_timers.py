@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from backchannel.storage.sqlite import SqliteDriver
 from backchannel.storage.store import Store
 from backchannel.storage.transactions import timers
 from backchannel.storage.transactions.timers import Timer
+from tests.storage.support import ManualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -21,17 +21,19 @@ pytestmark = pytest.mark.anyio
 class Timers:
     """The transactions on a driver of their own: flows set timers inside other units, never through the store."""
 
-    def __init__(self, driver: SqliteDriver) -> None:
+    def __init__(self, driver: SqliteDriver, clock: ManualClock) -> None:
         self._driver = driver
+        self._clock = clock
 
     async def set(self, kind: str, ref: str, due_at: int) -> None:
-        await self._driver.write(partial(timers.set_timer, kind=kind, ref=ref, due_at=due_at, now=0))
+        await self._driver.write(timers.set_timer, kind, ref, due_at)
 
     async def clear(self, kind: str, ref: str) -> None:
-        await self._driver.write(partial(timers.clear_timer, kind=kind, ref=ref))
+        await self._driver.write(timers.clear_timer, kind, ref)
 
     async def due(self, now: int, limit: int = 100) -> list[Timer]:
-        return await self._driver.read(partial(timers.due, now=now, limit=limit))
+        self._clock.ms = now
+        return await self._driver.read(timers.due, limit)
 
     async def next_due(self) -> int | None:
         return await self._driver.read(timers.next_due)
@@ -45,8 +47,9 @@ def told() -> list[Fact]:
 @pytest.fixture
 async def clockwork(tmp_path: Path, told: list[Fact]) -> AsyncIterator[Timers]:
     prepare_sqlite(tmp_path / "test.db")
-    driver = SqliteDriver(tmp_path / "test.db", on_facts=told.extend, on_fatal=lambda cause: None)
-    yield Timers(driver)
+    clock = ManualClock()
+    driver = SqliteDriver(tmp_path / "test.db", clock, on_facts=told.extend, on_fatal=lambda cause: None)
+    yield Timers(driver, clock)
     await driver.close()
 
 

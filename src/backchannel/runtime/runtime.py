@@ -77,8 +77,7 @@ class Runtime:
         self._waits = Waits(store)
         self._outbox = Outbox(store, channels, clock)
         self._timers = Timers(store, clock)
-        store.outlets = ChannelOutlets(channels, self.guard)
-        store.tells_failures = config.messages.failure_notice
+        store.deliver_to(ChannelOutlets(channels, self.guard), tells_failures=config.messages.failure_notice)
         limits = config.session.agent_to_agent
         self.exchanges = Exchanges(store, self._lanes, self._waits, self.guard, limits, self.hub, clock)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -26,16 +26,20 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import structlog
 
+from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
+from backchannel.core.keys import KeyScheme
 from backchannel.errors import StorageFull, Unavailable
-from backchannel.storage.tx import Row, Unit
+from backchannel.storage.tx import Row, Tx, UnitContext
 
 log = structlog.get_logger(__name__)
+P = ParamSpec("P")
 T = TypeVar("T")
+_NO_CONTEXT = UnitContext(scheme=KeyScheme())
 
 LARGEST_GROUP = 512
 LONGEST_GROUP_S = 0.02
@@ -60,13 +64,19 @@ class ProcessKilled(BaseException):
 
 
 class SqliteTx:
-    """A unit's window on one connection."""
+    """What a unit sees of one connection."""
 
-    __slots__ = ("_execute", "facts")
+    __slots__ = ("_execute", "facts", "now", "number", "outlets", "scheme", "tells_failures", "transcript")
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, context: UnitContext = _NO_CONTEXT, now: int = 0) -> None:
         self._execute = connection.execute
         self.facts: list[Fact] = []
+        self.now = now
+        self.scheme = context.scheme
+        self.number = context.number
+        self.outlets = context.outlets
+        self.tells_failures = context.tells_failures
+        self.transcript = context.transcript
 
     def one(self, sql: str, *values: Any) -> Row | None:
         row: Row | None = self._execute(sql, values).fetchone()
@@ -83,12 +93,16 @@ class SqliteTx:
 
 
 class _Entry:
-    """A unit that waits for the writer, and what became of it."""
+    """A unit that waits for the writer, and its outcome."""
 
-    __slots__ = ("error", "facts", "future", "result", "unit")
+    __slots__ = ("args", "error", "facts", "future", "kwargs", "result", "unit")
 
-    def __init__(self, unit: Unit[Any], future: asyncio.Future[Any]) -> None:
+    def __init__(
+        self, unit: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], future: asyncio.Future[Any]
+    ) -> None:
         self.unit = unit
+        self.args = args
+        self.kwargs = kwargs
         self.future = future
         self.result: Any = None
         self.error: BaseException | None = None
@@ -104,12 +118,16 @@ class SqliteDriver:
     def __init__(
         self,
         path: Path,
+        clock: Clock,
         *,
         on_facts: Callable[[Sequence[Fact]], None],
         on_fatal: Callable[[BaseException], None],
+        context: UnitContext = _NO_CONTEXT,
         faults: Faults | None = None,
         busy_limit_s: float = BUSY_LIMIT_S,
     ) -> None:
+        self.context = context
+        self._now_ms = clock.now_ms
         self._loop = asyncio.get_running_loop()
         self._on_facts = on_facts
         self._on_fatal = on_fatal
@@ -119,7 +137,6 @@ class SqliteDriver:
         self.units = 0
         self.is_full = False
         self.slowest: tuple[float, str] = (0.0, "")
-        """The unit that took longest since somebody asked, in seconds, and its name."""
         self._waiting: deque[_Entry] = deque()
         self._alone: deque[_Entry] = deque()
         """Units of a lost group: they run again, one by one, before all others."""
@@ -133,33 +150,34 @@ class SqliteDriver:
         self._thread = threading.Thread(target=self._commit_groups, name="sqlite-commit", daemon=True)
         self._thread.start()
 
-    def write(self, unit: Unit[T]) -> asyncio.Future[T]:
+    def write(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Hand a unit over. Cancelling the future does not cancel the unit."""
         future: asyncio.Future[T] = self._loop.create_future()
         if self.is_closed:
             future.set_exception(Unavailable("the database is closed"))
-            future.exception()  # whoever was cancelled meanwhile need not hear it
+            future.exception()  # marked as retrieved, so that asyncio does not log it
             return future
-        self._waiting.append(_Entry(unit, future))
+        self._waiting.append(_Entry(unit, args, kwargs, future))
         if self._is_idle.is_set():
             self._is_idle.clear()
             self._loop.call_soon(self._next_group)
         return future
 
-    async def read(self, unit: Unit[T]) -> T:
+    async def read(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a unit that only reads, in a thread; it sees every commit that was answered before."""
         if self.is_closed:
             raise Unavailable("the database is closed")
-        return await self._loop.run_in_executor(self._readers.pool, self._readers.run, unit)
+        run = partial(self._readers.run, self.context, self._now_ms(), unit, *args, **kwargs)
+        return await self._loop.run_in_executor(self._readers.pool, run)
 
-    def look(self, unit: Unit[T]) -> T:
+    async def look(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a unit that reads a row or a few, here and now: the way to a thread would take longer.
 
         Each of its statements sees the newest commit.
         """
         if self.is_closed:
             raise Unavailable("the database is closed")
-        return unit(SqliteTx(self._here))
+        return unit(SqliteTx(self._here, self.context, self._now_ms()), *args, **kwargs)
 
     async def close(self) -> None:
         """Finish what waits, then close."""
@@ -182,10 +200,11 @@ class SqliteDriver:
             self._try_later(error, give_up_at or self._loop.time() + self._busy_limit_s)
             return
         group: list[_Entry] = []
+        tx = SqliteTx(self._writer, self.context, self._now_ms())
         try:
             for entry in self._take_group():
                 group.append(entry)
-                self._run_unit(entry)
+                self._run_unit(entry, tx)
         except sqlite3.Error as error:
             self._lost(group, error)
         except BaseException as cause:  # noqa: BLE001 - whatever it was: with a transaction left open nothing goes on
@@ -216,14 +235,14 @@ class SqliteDriver:
         self._answer(group)
         self._next_group()
 
-    def _run_unit(self, entry: _Entry) -> None:
+    def _run_unit(self, entry: _Entry, tx: SqliteTx) -> None:
         execute = self._writer.execute
-        tx = SqliteTx(self._writer)
-        entry.error, entry.facts = None, tx.facts
+        entry.error, entry.facts = None, []
+        tx.facts = entry.facts
         execute("SAVEPOINT unit")
         began = perf_counter()
         try:
-            entry.result = entry.unit(tx)
+            entry.result = entry.unit(tx, *entry.args, **entry.kwargs)
         except Exception as error:  # the edge of a unit: its caller is told, and the rest of the group goes on
             if _is_full(error) or not self._writer.in_transaction:
                 raise sqlite3.OperationalError("the transaction is gone") from error
@@ -278,7 +297,7 @@ class SqliteDriver:
             self._die(group, error)
 
     def _die(self, group: list[_Entry], cause: BaseException) -> None:
-        """Let go of everybody who waits, without an answer: what became of the group is not known here."""
+        """Stop for good, and cancel all who wait: whether the group was committed is not known here."""
         self.is_closed = True
         for entry in (*group, *self._alone, *self._waiting):
             entry.future.cancel()
@@ -316,26 +335,30 @@ class _Readers:
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
 
-    def run(self, unit: Unit[T]) -> T:
+    def run(
+        self,
+        context: UnitContext,
+        now: int,
+        unit: Callable[Concatenate[Tx, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run a unit in one transaction, so that all its statements see one state."""
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = connect(self._path, readonly=True)
             self._connections.append(connection)
-        return _read(connection, unit)
+        connection.execute("BEGIN")
+        try:
+            return unit(SqliteTx(connection, context, now), *args, **kwargs)
+        finally:
+            connection.execute("ROLLBACK")
 
     def close(self) -> None:
         self.pool.shutdown()
         for connection in self._connections:
             connection.close()
-
-
-def _read(connection: sqlite3.Connection, unit: Unit[T]) -> T:
-    # One transaction, so that a unit of several statements sees one state.
-    connection.execute("BEGIN")
-    try:
-        return unit(SqliteTx(connection))
-    finally:
-        connection.execute("ROLLBACK")
 
 
 def connect(path: Path, *, readonly: bool = False, wait_s: float = 10) -> sqlite3.Connection:
@@ -351,7 +374,7 @@ def connect(path: Path, *, readonly: bool = False, wait_s: float = 10) -> sqlite
     return connection
 
 
-def _name(unit: Unit[Any]) -> str:
+def _name(unit: Callable[..., Any]) -> str:
     function = unit.func if isinstance(unit, partial) else unit
     return f"{function.__module__.rpartition('.')[2]}.{getattr(function, '__qualname__', 'unit')}"
 

@@ -1,7 +1,8 @@
 """The store: every state change is one transaction, and this is the list of them.
 
-Each method hands one unit from `transactions/` to the driver. What is returned is durable. What changed is told to
-`on_facts` after the commit, in order, before the caller is answered.
+Each entry of the table makes one unit a method: `write` returns a future that is done once the change is durable,
+`read` and `look` return what is committed. What changed is told to `on_facts` after the commit, in order, before the
+caller is answered. What a method takes, returns and raises stands at its unit.
 """
 
 from __future__ import annotations
@@ -9,63 +10,178 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from backchannel.config.schema_doors import CronJob
 from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
 from backchannel.core.keys import KeyScheme
+from backchannel.core.messages import Message, decode_messages
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionNotFound, Unavailable
 from backchannel.storage.folder import StateFolder, archived_path
+from backchannel.storage.ids import new_id
 from backchannel.storage.migrations import prepare_sqlite, refuse_emptied
 from backchannel.storage.sqlite import Faults, SqliteDriver
-from backchannel.storage.transactions import recovery, troubles
-from backchannel.storage.transactions.deliveries import NoOutlets, Outlets
+from backchannel.storage.transactions import (
+    calls,
+    commands,
+    cron,
+    deliveries,
+    due,
+    exchanges,
+    exports,
+    families,
+    functions,
+    ids,
+    imports,
+    inbound,
+    inbox,
+    mcp_calls,
+    mending,
+    messages,
+    recovery,
+    requesters,
+    sending,
+    sends,
+    setting_back,
+    spawns,
+    steps,
+    timers,
+)
+from backchannel.storage.transactions import runs as run_units
+from backchannel.storage.transactions import sessions as session_units
+from backchannel.storage.transactions import tokens as token_units
+from backchannel.storage.transactions import troubles as trouble_units
+from backchannel.storage.transactions.exchanges import Opened
 from backchannel.storage.transactions.troubles import Unfinished
 from backchannel.storage.transcripts import Transcripts
-from backchannel.storage.units.cron import CronUnits
-from backchannel.storage.units.deliveries import DeliveryUnits
-from backchannel.storage.units.exchanges import ExchangeUnits
-from backchannel.storage.units.exports import ExportUnits
-from backchannel.storage.units.imports import ImportUnits
-from backchannel.storage.units.inbound import InboundUnits
-from backchannel.storage.units.messages import MessageUnits
-from backchannel.storage.units.runs import RunUnits
-from backchannel.storage.units.sessions import SessionUnits
-from backchannel.storage.units.spawns import SpawnUnits
-from backchannel.storage.units.troubles import TroubleUnits
-from backchannel.storage.units.upkeep import UpkeepUnits
+from backchannel.storage.tx import Driver, Outlets, UnitContext, look, read, write
 
 
-class Store(
-    SessionUnits,
-    MessageUnits,
-    RunUnits,
-    ExchangeUnits,
-    InboundUnits,
-    DeliveryUnits,
-    SpawnUnits,
-    CronUnits,
-    UpkeepUnits,
-    TroubleUnits,
-    ImportUnits,
-    ExportUnits,
-):
+class Store:
     """The durable facts of one gateway."""
 
-    def __init__(self, folder: StateFolder, scheme: KeyScheme, clock: Clock) -> None:
+    # Sessions
+    session = look(session_units.find)
+    session_by_id = look(session_units.by_id)
+    sessions_labelled = read(session_units.labelled)
+    sessions = read(session_units.page)
+    agents_with_sessions = look(session_units.agents_with_sessions)
+    exchanges_of = read(session_units.exchanges_of)
+    receipts_of = read(session_units.receipts_of)
+    patch_session = write(session_units.patch)
+    reset_session = write(commands.reset)
+    delete_session = write(commands.delete)
+
+    # Messages, in the transcript and on their way into it
+    history = read(messages.history)
+    context = look(messages.context)
+    message = look(messages.find)
+    message_in = look(messages.find_in)
+    last_lines = read(messages.last_of_each)
+    pending = read(inbox.pending)
+    add_note = write(inbox.add_once)
+
+    # Runs and their steps
+    accept_run = write(run_units.accept)
+    start_next = write(run_units.start_next)
+    commit_reply = write(steps.commit_reply)
+    start_call = write(steps.start_call)
+    commit_result = write(steps.commit_result)
+    open_calls = look(calls.open_calls)
+    open_function_call = write(steps.open_function_call)
+    commit_function_result = write(steps.commit_function_result)
+    finish_run = write(run_units.finish)
+    request_abort = write(run_units.request_abort)
+    run = look(run_units.find)
+    is_own_run = look(requesters.is_own)
+    runs = read(run_units.page)
+    sessions_with_queue = read(run_units.sessions_with_queue)
+    next_resume = look(run_units.next_resume)
+    run_counts = read(run_units.counts)
+    interrupted_runs = read(recovery.interrupted)
+    resume_run = write(recovery.resume)
+    retry_run = write(recovery.retry)
+    sign_of_life = write(recovery.sign_of_life)
+
+    # Function agents
+    remember_function = write(functions.remember)
+    forget_function = write(functions.forget)
+    function_agents = read(functions.known)
+    runs_waiting_for_functions = read(functions.waiting_runs)
+
+    # What `sessions_send` and `sessions_spawn` started
+    open_exchange = write(sends.open_)
+    exchange = look(exchanges.look)
+    exchange_story = look(exchanges.story)
+    expire_wait = write(exchanges.expire_wait)
+    repeat_spawn = look(spawns.repeat)
+    open_spawn = write(spawns.open_)
+    family = read(families.family)
+    spawn_story = look(families.story)
+
+    # What comes from people
+    take_inbound = write(inbound.take)
+    carry_out = write(commands.carry_out_once)
+
+    # What leaves for a chat
+    post = write(deliveries.post_once)
+    claim_part = write(sending.claim)
+    settle_part = write(sending.attempted)
+    lanes_in_line = read(sending.lanes_in_line)
+    lanes_due = look(sending.lanes_due)
+    next_delivery_due = look(sending.next_due)
+    receipt = look(deliveries.receipt)
+    receipts = read(deliveries.page)
+    oldest_deliveries = read(deliveries.oldest)
+    retry_delivery = write(exchanges.retry_delivery)
+    reroute_delivery = write(mending.reroute)
+    drop_delivery = write(mending.drop)
+
+    # Cron jobs; what fires them is their timer
+    cron_jobs = read(cron.listed)
+    cron_job = look(cron.look)
+    add_cron_job = write(cron.add)
+    run_cron_job = write(cron.run_now)
+    remove_cron_job = write(cron.remove)
+
+    # Timers
+    due_timers = read(timers.due)
+    carry_out_timer = write(due.carry_out)
+    postpone_timer = write(timers.postpone)
+    next_due = read(timers.next_due)
+
+    # Whole sessions, taken from elsewhere or given away
+    take_session = write(imports.take)
+    sessions_by_key = read(exports.listed_after)
+    transcripts = read(session_units.transcripts_after)
+    read_transcript = read(exports.read)
+    transcript_bytes = read(exports.transcript_bytes)
+
+    # Tokens, calls that came by MCP, ids, and what is wrong
+    create_token = write(token_units.create)
+    tokens = read(token_units.all_tokens)
+    token_by_digest = look(token_units.by_digest)
+    revoke_token = write(token_units.revoke)
+    keep_mcp_call = write(mcp_calls.keep)
+    mcp_call = read(mcp_calls.find)
+    matching_ids = read(ids.matching)
+    troubles = read(trouble_units.look)
+    remember_default_model = write(trouble_units.remember_default_model)
+
+    def __init__(self, folder: StateFolder, scheme: KeyScheme) -> None:
         self.folder = folder
         self.scheme = scheme
         self.number = 0
+        """This process's start number: the fencing token of every run it holds."""
         self.on_facts: Callable[[Sequence[Fact]], None] = lambda facts: None
-        self.outlets: Outlets = NoOutlets()
-        self.tells_failures = True
         self.found = Unfinished()
         """What was left to do when the store was opened."""
-        self._clock = clock
+        self.driver: Driver
         self._transcripts: Transcripts | None = None
 
     @classmethod
@@ -88,69 +204,117 @@ class Store(
             DatabaseUnusable: it is corrupt, not ours, or newer than this program.
             StateFolderInUse: another process uses it.
         """
-        store = cls(folder, scheme, clock)
+        store = cls(folder, scheme)
         path = database or folder.database
         folder.hold_database(path)
         await asyncio.to_thread(refuse_emptied, path, has_past=folder.has_transcripts)
         await asyncio.to_thread(prepare_sqlite, path)
-        store._driver = SqliteDriver(path, on_facts=store._committed, on_fatal=on_fatal, faults=faults)
+        store.driver = SqliteDriver(
+            path,
+            clock,
+            on_facts=store._committed,
+            on_fatal=on_fatal,
+            context=UnitContext(scheme=scheme),
+            faults=faults,
+        )
         try:
-            store.number = await store._driver.write(partial(recovery.enter, now=clock.now_ms()))
+            store.number = await store.driver.write(recovery.enter)
+            store.found = await store.driver.look(trouble_units.unfinished)
         except BaseException:  # a store that cannot be opened leaves no thread behind, and the error goes on
             await store.abandon()
             raise
-        store.found = store._driver.look(troubles.unfinished)
+        store.driver.context = replace(store.driver.context, number=store.number)
         if writes_files:
             store._transcripts = Transcripts(path, folder.transcript)
+            store.driver.context = replace(store.driver.context, transcript=store._transcript)
         return store
+
+    def deliver_to(self, outlets: Outlets, *, tells_failures: bool) -> None:
+        """Say where deliveries can go, and whether a person whose message could not be answered is told so."""
+        self.driver.context = replace(self.driver.context, outlets=outlets, tells_failures=tells_failures)
 
     async def close(self) -> None:
         """End cleanly: runs in progress go on at the next start, and this end is not counted against them."""
         try:
-            with suppress(Unavailable):  # no room to say it: the next start takes this end for a crash
-                await self._driver.write(partial(recovery.leave, number=self.number, now=self._now))
+            with suppress(Unavailable):  # no room to write it: the next start takes this end for a crash
+                await self.driver.write(recovery.leave)
         finally:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Let go of the files without a word, as a process that dies does."""
-        await self._driver.close()
+        """Close without recording a clean shutdown."""
+        await self.driver.close()
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.close)
 
     @property
     def commits(self) -> int:
-        """How many commits this process has made; `units` tells how many units of work they held."""
-        return self._driver.commits
+        """How many commits this process has made; `units` is how many units of work they held."""
+        return self.driver.commits
 
     @property
     def units(self) -> int:
-        return self._driver.units
+        return self.driver.units
 
     def take_slowest(self) -> tuple[float, str]:
-        """Tell how long the slowest unit took since this was last asked, and which it was."""
-        slowest, self._driver.slowest = self._driver.slowest, (0.0, "")
+        """Return how long the slowest unit took since the last call, and its name."""
+        slowest, self.driver.slowest = self.driver.slowest, (0.0, "")
         return slowest
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing is written any more: by `close`, or because a commit failed."""
-        return self._driver.is_closed
+        return self.driver.is_closed
 
     def _committed(self, facts: Sequence[Fact]) -> None:
         if self._transcripts is not None:
             self._transcripts.committed(facts)
         self.on_facts(facts)
 
-    async def sign_of_life(self) -> None:
-        """Write that this process is at work.
+    # Units that are run only when a look shows that they have something to do, so that most times nothing is committed
+
+    async def sync_cron_jobs(self, jobs: Sequence[CronJob]) -> None:
+        """Take over the jobs of the configuration, in one commit."""
+        known = await self.driver.look(cron.any_configured)
+        if jobs or known:
+            await self.driver.write(cron.sync, jobs)
+
+    async def recover_deliveries(self, takes_key: Callable[[str], bool]) -> None:
+        """Decide on every part that was being sent when its process ended."""
+        if await self.driver.look(sending.any_sending):
+            await self.driver.write(sending.recover, takes_key)
+
+    async def repeat_send(self, call_id: str) -> Opened | None:
+        """Take up a tool call again that has sent something before a crash; None for one that has not."""
+        if await self.driver.look(exchanges.sent_by, call_id) is None:
+            return None
+        return await self.driver.write(exchanges.repeat, call_id)
+
+    async def mind_the_clock(self) -> None:
+        """Bring within reach what was to happen by a clock that has been set back since."""
+        if await self.driver.look(setting_back.is_needed):
+            await self.driver.write(setting_back.pull_in)
+
+    async def check_writable(self) -> None:
+        """Make a commit of the size that accepting a message takes.
 
         Raises:
-            Unavailable: it was refused.
+            Unavailable: it was refused, for instance because the disk is full.
         """
-        await self._driver.write(partial(recovery.sign_of_life, number=self.number, now=self._now))
+        word = new_id()
+        await self.driver.write(trouble_units.probe, word * (trouble_units.PROBE_BYTES // len(word)))
+
+    async def last_messages(
+        self, session_ids: Sequence[str], per_session: int, *, with_tools: bool
+    ) -> dict[str, list[Message]]:
+        """Read the last messages of many sessions in one query."""
+        found = await self.last_lines(session_ids, per_session, with_tools=with_tools)
+        return {session_id: decode_messages(lines) for session_id, lines in found.items()}
 
     # Transcript files
+
+    def _transcript(self, agent_id: str, session_id: str) -> str:
+        return str(self.folder.transcript(agent_id, session_id))
 
     async def rebuild_transcript(self, session_id: str) -> int:
         """Write a transcript's file anew, whatever became of its session; returns the number of its lines.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Container, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Container, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
@@ -68,9 +68,9 @@ Client: TypeAlias = tuple[str, str | None]
 class Calls(Protocol):
     """Where calls are kept."""
 
-    async def keep_mcp_call(self, call: McpCall) -> None: ...
+    def keep_mcp_call(self, call: McpCall) -> Awaitable[None]: ...
 
-    async def mcp_call(self, call_id: str) -> McpCall | None: ...
+    def mcp_call(self, call_id: str) -> Awaitable[McpCall | None]: ...
 
 
 class McpHttp:

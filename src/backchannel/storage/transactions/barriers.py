@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from backchannel.core import barrier as rule
 from backchannel.core.barrier import Barrier, Held, read_barrier, write_barrier
-from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.keys import SessionKey
 from backchannel.core.limits import Lineage, may_go_on
 from backchannel.core.messages import Message, Role, TextBlock
 from backchannel.core.runs import RunRequest
@@ -19,7 +19,7 @@ from backchannel.storage.tx import Tx
 TIMER = "barrier"
 
 
-def add_child(tx: Tx, spawn: Spawn, now: int) -> None:
+def add_child(tx: Tx, spawn: Spawn) -> None:
     """Let a run's barrier wait for one more child, making it for the first."""
     known = _find(tx, spawn.barrier_id)
     if known is None:
@@ -29,55 +29,55 @@ def add_child(tx: Tx, spawn: Spawn, now: int) -> None:
             known.id,
             str(known.requester),
             write_barrier(known),
-            now,
+            tx.now,
         )
     _write(tx, rule.add_child(known, spawn))
 
 
-def child_settled(tx: Tx, spawn: Spawn, text: str | None, now: int) -> None:
+def child_settled(tx: Tx, spawn: Spawn, text: str | None) -> None:
     """Hold a child's post until it is time to wake the requester."""
     if spawn.rules.wakes and (barrier := _find(tx, spawn.barrier_id)) is not None:
-        _change(tx, barrier, rule.child_settled(barrier, spawn, text), now)
+        _change(tx, barrier, rule.child_settled(barrier, spawn, text))
 
 
-def run_ended(tx: Tx, run_id: str, now: int) -> None:
+def run_ended(tx: Tx, run_id: str) -> None:
     """A run that may have spawned has ended."""
     barrier = _find(tx, run_id)
     if barrier is None or barrier.has_run_ended:
         return
-    _change(tx, barrier, rule.run_ended(barrier), now)
+    _change(tx, barrier, rule.run_ended(barrier))
     if barrier.rules.wake_after_ms is not None:
-        timers.set_timer(tx, TIMER, run_id, now + barrier.rules.wake_after_ms, now)
+        timers.set_timer(tx, TIMER, run_id, tx.now + barrier.rules.wake_after_ms)
 
 
-def deadline(tx: Tx, barrier_id: str, scheme: KeyScheme, now: int) -> None:
+def deadline(tx: Tx, barrier_id: str) -> None:
     """The longest wait for the last child is over."""
     barrier = _find(tx, barrier_id)
     if barrier is not None:
-        _change(tx, barrier, rule.deadline_passed(barrier), now)
+        _change(tx, barrier, rule.deadline_passed(barrier))
 
 
-def stop(tx: Tx, key: str, now: int) -> None:
+def stop(tx: Tx, key: str) -> None:
     """Let nothing wake a session that was stopped; what is held becomes notes."""
     for barrier in _of_session(tx, key):
         stopped = rule.stopped(barrier)
         for held in stopped.untold:
-            _note(tx, stopped.requester, held, now)
-        _change(tx, barrier, rule.told(stopped), now)
+            _note(tx, stopped.requester, held)
+        _change(tx, barrier, rule.told(stopped))
 
 
-def tell_held(tx: Tx, session: Session, now: int) -> None:
+def tell_held(tx: Tx, session: Session) -> None:
     """Put what is held into the transcript: a run of the session starts, and shall know it."""
     for barrier in _of_session(tx, session.key):
         for held in barrier.untold:
-            messages.append(tx, session.key, session.session_id, _as_note(held, now))
-        _change(tx, barrier, rule.told(barrier), now)
+            messages.append(tx, session.key, session.session_id, _as_note(held, tx.now))
+        _change(tx, barrier, rule.told(barrier))
 
 
-def forget(tx: Tx, key: str, now: int) -> None:
+def forget(tx: Tx, key: str) -> None:
     """Let a session that was reset be told again what only its old transcript has."""
     for barrier in _of_session(tx, key):
-        _change(tx, barrier, rule.forgotten(barrier), now)
+        _change(tx, barrier, rule.forgotten(barrier))
 
 
 def of_wake(tx: Tx, run_id: str) -> Barrier | None:
@@ -95,9 +95,9 @@ def _of_session(tx: Tx, key: str) -> list[Barrier]:
     return [read_barrier(body) for (body,) in rows]
 
 
-def _change(tx: Tx, before: Barrier, barrier: Barrier, now: int) -> None:
+def _change(tx: Tx, before: Barrier, barrier: Barrier) -> None:
     if barrier.opens:
-        barrier = _open(tx, barrier, now)
+        barrier = _open(tx, barrier)
     _write(tx, barrier)
     gained = len(barrier.untold) - len(before.untold)
     if gained:
@@ -109,14 +109,14 @@ def _write(tx: Tx, barrier: Barrier) -> None:
     tx.run("UPDATE barriers SET state = ?, body = ? WHERE id = ?", state, write_barrier(barrier), barrier.id)
 
 
-def _open(tx: Tx, barrier: Barrier, now: int) -> Barrier:
+def _open(tx: Tx, barrier: Barrier) -> Barrier:
     """Wake the requester; a chain that has gone too far ends in notes instead."""
     if not _may_wake(tx, barrier):
         for held in barrier.untold:
-            _note(tx, barrier.requester, held, now)
+            _note(tx, barrier.requester, held)
         return rule.give_up(barrier)
     barrier, run = rule.wake(barrier)
-    runs.queue_step(tx, _request(replace(run, id=runs.free_id(tx, run.id))), now)
+    runs.queue_step(tx, _request(replace(run, id=runs.free_id(tx, run.id))))
     return barrier
 
 
@@ -141,8 +141,8 @@ def _request(run: QueueRun) -> RunRequest:
     )
 
 
-def _note(tx: Tx, key: SessionKey, held: Held, now: int) -> None:
-    inbox.add_if_kept(tx, key, _as_note(held, now), now)
+def _note(tx: Tx, key: SessionKey, held: Held) -> None:
+    inbox.add_if_kept(tx, key, _as_note(held, tx.now))
 
 
 def _as_note(held: Held, now: int) -> Message:

@@ -58,7 +58,7 @@ def mark_done(tx: Tx, call_id: str, result: str | None = None) -> None:
     tx.run("UPDATE tool_calls SET state = 'done', result = ? WHERE id = ?", result, call_id)
 
 
-def close_open(tx: Tx, run: Run, outcome: Outcome | None, now: int) -> None:
+def close_open(tx: Tx, run: Run, outcome: Outcome | None) -> None:
     """Give every call that is still open an error result: the run ends, or leaves its lane without an outcome.
 
     No call may stay unanswered, for others write to the transcript now.
@@ -66,13 +66,13 @@ def close_open(tx: Tx, run: Run, outcome: Outcome | None, now: int) -> None:
     how = "was interrupted too often" if outcome is None else f"ended ({outcome.state})"
     for call in open_calls(tx, run.id):
         how_far = _how_far(tx, call)
-        result = result_message(run, call, f"The run {how} before this call had a result; {how_far}.", now)
+        result = result_message(run, call, f"The run {how} before this call had a result; {how_far}.", tx.now)
         if call.step < 0:
             _close_function_call(tx, run, call, result, leaves_trace=outcome is not None and how_far != _NOT_DONE)
         else:
             mark_done(tx, call.id)
             messages.append(tx, run.session_key, run.session_id or "", result)
-        exchanges.call_ended(tx, call.id, WaitEnd.BROKEN, now)
+        exchanges.call_ended(tx, call.id, WaitEnd.BROKEN)
 
 
 def _how_far(tx: Tx, call: ToolCall) -> str:

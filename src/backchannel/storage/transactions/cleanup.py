@@ -8,7 +8,6 @@ somebody uses is left alone: it is never archived while it has a run, an inbox, 
 from __future__ import annotations
 
 from backchannel.core.delivery import DeliveryState
-from backchannel.core.keys import KeyScheme
 from backchannel.core.sessions import Session
 from backchannel.core.spawn_values import Spawn, State, read_spawn
 from backchannel.storage.transactions import sessions, timers
@@ -19,28 +18,28 @@ LOOK_AGAIN_MS = 60_000
 _UNSETTLED = ", ".join(f"'{state.value}'" for state in DeliveryState if not state.is_settled)
 
 
-def due(tx: Tx, child_key: str, scheme: KeyScheme, now: int) -> None:
+def due(tx: Tx, child_key: str) -> None:
     """Look at a child whose time to be archived may have come."""
     row = tx.one("SELECT body FROM spawns WHERE child_key = ?", child_key)
     if row is not None:
-        _tidy(tx, read_spawn(row[0]), now, at=now)  # by the clock of its spawn it may be too early: that was set back
+        _tidy(tx, read_spawn(row[0]), at=tx.now)  # by the clock of its spawn it may be too early: that was set back
 
 
-def tidy(tx: Tx, spawn: Spawn, now: int) -> None:
+def tidy(tx: Tx, spawn: Spawn) -> None:
     """Archive a child, if it is time, or see to it that it is looked at again when it is."""
-    if (at := _archive_at(spawn, now)) is not None:
-        _tidy(tx, spawn, now, at=at)
+    if (at := _archive_at(spawn, tx.now)) is not None:
+        _tidy(tx, spawn, at=at)
 
 
-def _tidy(tx: Tx, spawn: Spawn, now: int, *, at: int) -> None:
+def _tidy(tx: Tx, spawn: Spawn, *, at: int) -> None:
     child = sessions.find(tx, str(spawn.child))
     if child is None or child.archived_at is not None or child.deleting or not _is_settled(tx, spawn):
         return
-    if at <= now and not is_used(tx, child):
+    if at <= tx.now and not is_used(tx, child):
         # The post has named the file of one that is archived at once: by the time at which it ended.
-        sessions.archive(tx, child, now, as_of=spawn.ended_at if spawn.rules.deletes else None)
+        sessions.archive(tx, child, as_of=spawn.ended_at if spawn.rules.deletes else None)
     else:
-        timers.set_timer(tx, TIMER, child.key, now + LOOK_AGAIN_MS if at <= now else at, now)
+        timers.set_timer(tx, TIMER, child.key, tx.now + LOOK_AGAIN_MS if at <= tx.now else at)
 
 
 def _archive_at(spawn: Spawn, now: int) -> int | None:

@@ -121,7 +121,7 @@ def any_configured(tx: Tx) -> bool:
 # Jobs come, change and go
 
 
-def sync(tx: Tx, jobs: Sequence[CronJob], now: int) -> None:
+def sync(tx: Tx, jobs: Sequence[CronJob]) -> None:
     """Take over the jobs of the configuration; one that is in it no more goes, with what was still to come."""
     configured = {job.id for job in jobs}
     for (job_id,) in tx.all("SELECT id FROM cron_jobs WHERE source = 'config'"):
@@ -130,20 +130,20 @@ def sync(tx: Tx, jobs: Sequence[CronJob], now: int) -> None:
     for job in jobs:
         stored = find(tx, job.id)
         if stored is None:
-            _insert(tx, job, Source.CONFIG, now)
+            _insert(tx, job, Source.CONFIG)
         else:
-            _replace(tx, stored, job, now)
+            _replace(tx, stored, job)
 
 
-def _replace(tx: Tx, stored: StoredJob, job: CronJob, now: int) -> None:
+def _replace(tx: Tx, stored: StoredJob, job: CronJob) -> None:
     """Write a job anew. What it missed while no gateway ran stays due, unless it is to come at other times now."""
     tx.run("UPDATE cron_jobs SET source = ?, body = ? WHERE id = ?", Source.CONFIG.value, _encode(job), stored.id)
     was = stored.job
     if (was.schedule, was.tz, was.enabled) != (job.schedule, job.tz, job.enabled) or stored.error:
-        _set_next(tx, stored.id, *_next_time(job, stored.created_at, stored.fired_at, now), now)
+        _set_next(tx, stored.id, *_next_time(job, stored.created_at, stored.fired_at, tx.now))
 
 
-def add(tx: Tx, job: CronJob, now: int) -> ListedJob:
+def add(tx: Tx, job: CronJob) -> ListedJob:
     """Keep a new job; the very same again changes nothing.
 
     Raises:
@@ -156,9 +156,9 @@ def add(tx: Tx, job: CronJob, now: int) -> ListedJob:
             return _with_last_run(tx, stored)
         raise _exists(stored)
     schedule = read_schedule(job.schedule, job.tz)
-    if schedule.next_after(now) is None:
-        raise InvalidSchedule(f"{job.schedule!r} has passed: it is {show_moment(now)} now", param="schedule")
-    _insert(tx, job, Source.RUNTIME, now)
+    if schedule.next_after(tx.now) is None:
+        raise InvalidSchedule(f"{job.schedule!r} has passed: it is {show_moment(tx.now)} now", param="schedule")
+    _insert(tx, job, Source.RUNTIME)
     return look(tx, job.id)
 
 
@@ -170,18 +170,18 @@ def _exists(stored: StoredJob) -> JobExists:
     return JobExists(f"the cron job {stored.id!r} {where}", id=stored.id)
 
 
-def _insert(tx: Tx, job: CronJob, source: Source, now: int) -> None:
+def _insert(tx: Tx, job: CronJob, source: Source) -> None:
     tx.run(
         "INSERT INTO cron_jobs (id, source, body, created_at) VALUES (?, ?, ?, ?)",
         job.id,
         source.value,
         _encode(job),
-        now,
+        tx.now,
     )
-    next_at, error = _next_time(job, now, None, now)
-    if next_at is not None and next_at <= now and runs.find(tx, _run_id(job, next_at)) is not None:
+    next_at, error = _next_time(job, tx.now, None, tx.now)
+    if next_at is not None and next_at <= tx.now and runs.find(tx, _run_id(job, next_at)) is not None:
         next_at = None  # its one time came before it was taken out and put in again: the run is there to tell
-    _set_next(tx, job.id, next_at, error, now)
+    _set_next(tx, job.id, next_at, error)
 
 
 def _encode(job: CronJob) -> str:
@@ -225,49 +225,49 @@ def _next_time(job: CronJob, created_at: int, fired_at: int | None, now: int) ->
     return schedule.next_after(now), None
 
 
-def reschedule(tx: Tx, job_id: str, now: int) -> None:
+def reschedule(tx: Tx, job_id: str) -> None:
     """Ask a job's schedule anew, by a clock that was set back; a time that has come and not been seen to stays due."""
     stored = find(tx, job_id)
     if stored is None or stored.next_at is None:
         timers.clear_timer(tx, TIMER, job_id)
-    elif stored.next_at <= now:
-        timers.set_timer(tx, TIMER, job_id, now, now)
+    elif stored.next_at <= tx.now:
+        timers.set_timer(tx, TIMER, job_id, tx.now)
     else:
-        _set_next(tx, job_id, *_next_time(stored.job, stored.created_at, stored.fired_at, now), now)
+        _set_next(tx, job_id, *_next_time(stored.job, stored.created_at, stored.fired_at, tx.now))
 
 
-def _set_next(tx: Tx, job_id: str, next_at: int | None, error: str | None, now: int) -> None:
+def _set_next(tx: Tx, job_id: str, next_at: int | None, error: str | None) -> None:
     tx.run("UPDATE cron_jobs SET next_at = ?, error = ? WHERE id = ?", next_at, error, job_id)
     if next_at is None:
         timers.clear_timer(tx, TIMER, job_id)
     else:
-        timers.set_timer(tx, TIMER, job_id, next_at, now)
+        timers.set_timer(tx, TIMER, job_id, next_at)
 
 
 # Firing
 
 
-def fire(tx: Tx, job_id: str, scheme: KeyScheme, now: int) -> None:
+def fire(tx: Tx, job_id: str) -> None:
     """Do what a job's timer is for: accept its run, or count that it was skipped, and set the next time."""
     stored = find(tx, job_id)
     if stored is None or stored.next_at is None:
         return
     job, at = stored.job, stored.next_at
-    if _has_come(tx, job, scheme, at):
+    if _has_come(tx, job, at):
         pass  # the clock was set back since
     elif _is_skipped(tx, stored, at):
         tx.run("UPDATE cron_jobs SET skipped = skipped + 1 WHERE id = ?", job_id)
-    elif _is_being_deleted(tx, _key(job, scheme)):
-        timers.set_timer(tx, TIMER, job_id, now + AGAIN_MS, now)
+    elif _is_being_deleted(tx, _key(job, tx.scheme)):
+        timers.set_timer(tx, TIMER, job_id, tx.now + AGAIN_MS)
         return
     else:
-        _start(tx, job, scheme, at, now)
+        _start(tx, job, at)
     tx.run("UPDATE cron_jobs SET fired_at = ? WHERE id = ?", at, job_id)
     # The clock may have been set back since the time was found to have come: it must not come again.
-    _set_next(tx, job_id, *_next_time(job, stored.created_at, at, max(now, at)), now)
+    _set_next(tx, job_id, *_next_time(job, stored.created_at, at, max(tx.now, at)))
 
 
-def run_now(tx: Tx, job_id: str, scheme: KeyScheme, now: int) -> Run:
+def run_now(tx: Tx, job_id: str) -> Run:
     """Fire a job by hand; when it comes next stays as it is.
 
     Raises:
@@ -281,12 +281,12 @@ def run_now(tx: Tx, job_id: str, scheme: KeyScheme, now: int) -> Run:
             id=job_id,
             runId=stored.last_run,
         )
-    return _start(tx, stored.job, scheme, now, now)
+    return _start(tx, stored.job, tx.now)
 
 
-def _start(tx: Tx, job: CronJob, scheme: KeyScheme, at: int, now: int) -> Run:
+def _start(tx: Tx, job: CronJob, at: int) -> Run:
     request = RunRequest(
-        key=_key(job, scheme),
+        key=_key(job, tx.scheme),
         content=text_content(job.message),
         provenance=_PROVENANCE,
         kind=RunKind.CRON,
@@ -296,7 +296,7 @@ def _start(tx: Tx, job: CronJob, scheme: KeyScheme, at: int, now: int) -> Run:
         model=job.model,
         timeout_s=job.timeout_seconds,
     )
-    run = runs.accept(tx, request, scheme, None, now).run
+    run = runs.accept(tx, request, start=False).run
     tx.run("UPDATE cron_jobs SET last_run = ? WHERE id = ?", run.id, job.id)
     return run
 
@@ -328,10 +328,10 @@ def _is_skipped(tx: Tx, stored: StoredJob, at: int) -> bool:
     return last.state is RunState.QUEUED or at >= began
 
 
-def _has_come(tx: Tx, job: CronJob, scheme: KeyScheme, at: int) -> bool:
+def _has_come(tx: Tx, job: CronJob, at: int) -> bool:
     """Whether a job has had its run for this very time."""
     run = runs.find(tx, _run_id(job, at))
-    return run is not None and run.kind is RunKind.CRON and run.session_key == str(_key(job, scheme))
+    return run is not None and run.kind is RunKind.CRON and run.session_key == str(_key(job, tx.scheme))
 
 
 def _last_alive(tx: Tx, stored: StoredJob) -> Run | None:

@@ -7,14 +7,12 @@ its parts are sent is in `sending.py`, and what a person does with one that did 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.control_words import is_silent
-from backchannel.core.decisions import Decision
 from backchannel.core.delivery import (
     VERBOSE,
     Delivery,
@@ -31,38 +29,11 @@ from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.core.text import quoted
 from backchannel.errors import DeliveryNotFound
 from backchannel.storage.ids import new_id
-from backchannel.storage.transactions import sessions, spawns
-from backchannel.storage.tx import Row, Tx, columns, required
+from backchannel.storage.transactions import idempotency, sessions, spawns
+from backchannel.storage.tx import Outlets, Row, Tx, columns, required
 
 FIELDS = columns(Delivery.__struct_fields__)
 PART_FIELDS = columns(Part.__struct_fields__)
-
-
-class Outlets(Protocol):
-    """Where deliveries can go: the channels of this process, and what the send policy says of them."""
-
-    @property
-    def names(self) -> Sequence[str]: ...
-
-    def limit(self, channel: str) -> int | None:
-        """Tell how long a message of this channel may be; None when there is no such channel."""
-        ...
-
-    def decide(self, key: str, override: str | None, channel: str) -> Decision:
-        """Ask whether a session's text may go there; `override` is the session's own policy."""
-        ...
-
-
-class NoOutlets:
-    """What a store has before it is told of any channel."""
-
-    names: Sequence[str] = ()
-
-    def limit(self, channel: str) -> int | None:
-        return None
-
-    def decide(self, key: str, override: str | None, channel: str) -> Decision:
-        return Decision(True, "nothing is asked")
 
 
 class Post(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,42 +98,45 @@ def update(tx: Tx, delivery_id: str, **changed: Any) -> Delivery:
     row = tx.one(f"UPDATE deliveries SET {sets} WHERE id = ? RETURNING {FIELDS}", *changed.values(), delivery_id)
     delivery = of_row(required(row))
     tx.tell(DeliveryChanged(delivery))
-    spawns.receipt_changed(tx, delivery, delivery.updated_at)
+    spawns.receipt_changed(tx, delivery)
     return delivery
 
 
 # Making one
 
 
-def post(tx: Tx, post: Post, now: int, outlets: Outlets | None = None) -> Delivery:
-    """Make the receipt of a text, in line to be sent; with `outlets`, what would stop it is told at once."""
+def post(tx: Tx, text: Post, *, at_once: bool = False) -> Delivery:
+    """Make the receipt of a text, in line to be sent; with `at_once` it is judged and split now."""
     delivery_id = new_id()
     tx.run(
         "INSERT INTO deliveries (id, session_key, exchange_id, run_id, state, created_at, updated_at) "
         "VALUES (?, ?, ?, ?, 'pending', ?, ?)",
         delivery_id,
-        post.session_key,
-        post.exchange_id,
-        post.run_id,
-        now,
-        now,
+        text.session_key,
+        text.exchange_id,
+        text.run_id,
+        tx.now,
+        tx.now,
     )
-    return hand_over(tx, delivery_id, post.text, post.address, now, outlets, always=post.always)
+    return hand_over(tx, delivery_id, text.text, text.address, at_once=at_once, always=text.always)
+
+
+def post_once(tx: Tx, text: Post, *, idempotency_key: str | None = None, digest: str | None = None) -> Receipt:
+    """Put a text in line to be sent; the same key again answers with the first receipt.
+
+    Raises:
+        IdempotencyConflict: the key stands for something else.
+    """
+    delivery_id = idempotency.once(tx, idempotency_key, digest, lambda: post(tx, text, at_once=True).id)
+    return receipt(tx, delivery_id)
 
 
 def hand_over(
-    tx: Tx,
-    delivery_id: str,
-    text: str,
-    address: Address | None,
-    now: int,
-    outlets: Outlets | None = None,
-    *,
-    always: bool = False,
+    tx: Tx, delivery_id: str, text: str, address: Address | None, *, at_once: bool = False, always: bool = False
 ) -> Delivery:
     """Write a receipt's text and address, and put it in line; what says nothing, or has no address, is settled.
 
-    With `outlets` it is judged and split at once, else when its turn comes. On webchat a session is its own chat.
+    With `at_once` it is judged and split now, else when its turn comes. On webchat a session is its own chat.
     """
     if address is not None and address.channel == WEBCHAT.channel:
         address = Address(channel=WEBCHAT.channel, to=need(tx, delivery_id).session_key)
@@ -186,16 +160,16 @@ def hand_over(
         text=text,
         error=error,
         due_at=None,
-        updated_at=now,
+        updated_at=tx.now,
     )
-    if outlets is not None and state is DeliveryState.PENDING:
-        return prepare(tx, delivery, outlets, now, asks=not always)
+    if at_once and state is DeliveryState.PENDING:
+        return prepare(tx, delivery, asks=not always)
     return delivery
 
 
-def settle(tx: Tx, delivery_id: str, state: str, reason: str | None, now: int) -> Delivery:
+def settle(tx: Tx, delivery_id: str, state: str, reason: str | None) -> Delivery:
     """Settle a receipt for which nothing is sent."""
-    return update(tx, delivery_id, state=DeliveryState(state).value, error=reason, due_at=None, updated_at=now)
+    return update(tx, delivery_id, state=DeliveryState(state).value, error=reason, due_at=None, updated_at=tx.now)
 
 
 def to_the_end(tx: Tx, delivery_id: str) -> None:
@@ -211,17 +185,17 @@ def _columns(address: Address | None) -> tuple[str | None, ...]:
     return (address.channel, address.account_id or DEFAULT_ACCOUNT, address.to, address.thread_id)
 
 
-def prepare(tx: Tx, delivery: Delivery, outlets: Outlets, now: int, *, asks: bool = True) -> Delivery:
+def prepare(tx: Tx, delivery: Delivery, *, asks: bool = True) -> Delivery:
     """Split a delivery for its channel; one that cannot or may not go there is settled with the reason."""
     channel, text = delivery.channel or "", delivery.text or ""
-    limit = outlets.limit(channel)
+    limit = tx.outlets.limit(channel)
     if limit is None:
-        return settle(tx, delivery.id, DeliveryState.NO_CHANNEL, no_channel(channel, outlets), now)
+        return settle(tx, delivery.id, DeliveryState.NO_CHANNEL, no_channel(channel, tx.outlets))
     if asks:
         session = sessions.find(tx, delivery.session_key)
-        decision = outlets.decide(delivery.session_key, session.send_policy if session else None, channel)
+        decision = tx.outlets.decide(delivery.session_key, session.send_policy if session else None, channel)
         if not decision.allowed:
-            return settle(tx, delivery.id, DeliveryState.SUPPRESSED, decision.reason, now)
+            return settle(tx, delivery.id, DeliveryState.SUPPRESSED, decision.reason)
     taken = max((part.n for part in parts_of(tx, delivery.id)), default=0)
     for part in make_parts(delivery.id, text, limit, after=taken):
         tx.run(
@@ -238,7 +212,7 @@ def no_channel(channel: str, outlets: Outlets) -> str:
     return f"no channel {quoted(channel, 64)} is configured (there are: {', '.join(outlets.names) or 'none'})"
 
 
-def post_reply(tx: Tx, run: Run, now: int) -> None:
+def post_reply(tx: Tx, run: Run) -> None:
     """Make the receipt of a run's reply, in the commit that ends the run, if its reply is to leave the gateway.
 
     On webchat the transcript's message is the delivery. What says nothing to anyone has no receipt.
@@ -247,19 +221,19 @@ def post_reply(tx: Tx, run: Run, now: int) -> None:
         return
     address = None if run.reply_to is None else read_address(run.reply_to)
     if address is None or address.channel != WEBCHAT.channel:
-        post(tx, Post(session_key=run.session_key, address=address, text=run.reply or "", run_id=run.id), now)
+        post(tx, Post(session_key=run.session_key, address=address, text=run.reply or "", run_id=run.id))
 
 
-def post_notice(tx: Tx, run: Run, now: int) -> None:
+def post_notice(tx: Tx, run: Run) -> None:
     """Tell the person who was owed an answer that there is none, once, in the commit that ends the run."""
     address = notice_address(run)
     if address is not None:
         notice = Post(session_key=run.session_key, address=address, text=notice_text(run.id), run_id=run.id)
-        post(tx, notice, now)
+        post(tx, notice)
         tx.run("UPDATE runs SET failure_told = 1 WHERE id = ?", run.id)
 
 
-def post_call(tx: Tx, run: Run, call: ToolCall, now: int) -> None:
+def post_call(tx: Tx, run: Run, call: ToolCall) -> None:
     """Tell the chat that a run answers to of a tool call, in the commit of its result, if its session wants that.
 
     Webchat sees the call in the transcript.
@@ -270,7 +244,7 @@ def post_call(tx: Tx, run: Run, call: ToolCall, now: int) -> None:
     session = sessions.find(tx, run.session_key)
     if session is not None and session.verbose_level == VERBOSE:
         line = tool_line(call)
-        post(tx, Post(session_key=run.session_key, address=address, text=line, run_id=run.id), now)
+        post(tx, Post(session_key=run.session_key, address=address, text=line, run_id=run.id))
 
 
 # Looking
@@ -288,9 +262,14 @@ def oldest(tx: Tx, state: DeliveryState, limit: int, after: int) -> list[Deliver
 
 
 def page(
-    tx: Tx, *, session_key: str | None, state: DeliveryState | None, limit: int, before: int | None
+    tx: Tx,
+    *,
+    session_key: str | None = None,
+    state: DeliveryState | None = None,
+    limit: int,
+    before: int | None = None,
 ) -> list[Receipt]:
-    """List receipts, newest first."""
+    """List receipts, newest first; `before` is the number of the last one seen."""
     conditions: list[str] = ["1 = 1"]
     values: list[Any] = []
     if session_key is not None:

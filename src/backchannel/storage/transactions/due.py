@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from backchannel.core.keys import KeyScheme
 from backchannel.storage.transactions import barriers, cleanup, cron, expiry, inbox, interruption, recovery, timers
 from backchannel.storage.transactions.timers import Timer
 from backchannel.storage.tx import Tx
 
-Handler = Callable[[Tx, str, KeyScheme, int], None]
-"""Gets what the timer is about, and the time it is now. The row is gone: what shall happen again sets it again."""
+Handler = Callable[[Tx, str], None]
+"""Gets what the timer is about. The row is gone: what shall happen again sets it again."""
 
 HANDLERS: Mapping[str, Handler] = {
     cleanup.TIMER: cleanup.due,
@@ -26,8 +25,8 @@ HANDLERS: Mapping[str, Handler] = {
 }
 
 
-def carry_out(tx: Tx, timer: Timer, scheme: KeyScheme, now: int) -> None:
+def carry_out(tx: Tx, timer: Timer) -> None:
     """Do what a timer is for; one that was moved or cleared since it was seen changes nothing."""
     if not timers.take(tx, timer):
         return
-    HANDLERS[timer.kind](tx, timer.ref, scheme, now)
+    HANDLERS[timer.kind](tx, timer.ref)

@@ -38,7 +38,7 @@ from backchannel.core.runs import Run, RunRequest
 from backchannel.core.text import quoted
 from backchannel.errors import ExchangeNotFound, InvalidRequest
 from backchannel.storage.ids import new_id
-from backchannel.storage.transactions import deliveries, inbox, receipts, runs, sessions
+from backchannel.storage.transactions import deliveries, inbox, mending, receipts, runs, sessions
 from backchannel.storage.tx import Tx, required
 
 
@@ -114,7 +114,7 @@ class Story(msgspec.Struct, frozen=True):
     updated_at: int
 
 
-def story(tx: Tx, exchange_id: str | None, run_id: str | None) -> Story:
+def story(tx: Tx, exchange_id: str | None = None, run_id: str | None = None) -> Story:
     """Load an exchange, by its id or by one of its runs, with its runs and its receipt.
 
     Raises:
@@ -140,7 +140,7 @@ def story(tx: Tx, exchange_id: str | None, run_id: str | None) -> Story:
 # What happens to an exchange
 
 
-def run_ended(tx: Tx, run: Run, now: int) -> None:
+def run_ended(tx: Tx, run: Run) -> None:
     """Take an exchange on, now that one of its runs has ended."""
     if run.exchange_id is not None:
         ended = RunEnded(
@@ -150,7 +150,7 @@ def run_ended(tx: Tx, run: Run, now: int) -> None:
             error=run.error,
             has_started=run.session_id is not None,
         )
-        _advance(tx, run.exchange_id, ended, now)
+        _advance(tx, run.exchange_id, ended)
 
 
 def check_retry(tx: Tx, run: Run) -> None:
@@ -164,42 +164,49 @@ def check_retry(tx: Tx, run: Run) -> None:
         raise InvalidRequest(f"run {run.id!r} cannot be retried: {why}", runId=run.id)
 
 
-def run_retried(tx: Tx, run: Run, now: int) -> None:
+def run_retried(tx: Tx, run: Run) -> None:
     """Take an exchange up again whose failed run a person retries."""
     if run.exchange_id is not None:
-        _advance(tx, run.exchange_id, Retried(run_id=run.id), now)
+        _advance(tx, run.exchange_id, Retried(run_id=run.id))
 
 
-def announce_again(tx: Tx, delivery: Delivery, now: int) -> bool:
+def announce_again(tx: Tx, delivery: Delivery) -> bool:
     """Ask for an announce once more whose run failed; False when the receipt has its text, or is not one of these."""
     if delivery.exchange_id is None or delivery.text is not None or delivery.state is not DeliveryState.FAILED:
         return False
-    _advance(tx, delivery.exchange_id, Retried(), now)
+    _advance(tx, delivery.exchange_id, Retried())
     return True
 
 
-def expire_wait(tx: Tx, exchange_id: str, now: int) -> Opened:
+def retry_delivery(tx: Tx, delivery_id: str) -> deliveries.Receipt:
+    """Put a delivery back in line; one whose announce run failed has that run again."""
+    if announce_again(tx, deliveries.need(tx, delivery_id)):
+        return deliveries.receipt(tx, delivery_id)
+    return mending.retry(tx, delivery_id)
+
+
+def expire_wait(tx: Tx, exchange_id: str) -> Opened:
     """End a wait whose time ran out, unless the run has ended by now: then its outcome counts."""
     opened = look(tx, exchange_id)
     if opened.run.is_finished:
         return opened
     if opened.exchange.call_id is not None:
         tx.run("DELETE FROM waits WHERE call_id = ?", opened.exchange.call_id)
-    _advance(tx, exchange_id, WaitEnded(WaitEnd.EXPIRED), now)
+    _advance(tx, exchange_id, WaitEnded(WaitEnd.EXPIRED))
     return look(tx, exchange_id)
 
 
-def call_answered(tx: Tx, call_id: str, now: int, *, is_error: bool) -> None:
+def call_answered(tx: Tx, call_id: str, *, is_error: bool) -> None:
     """A tool call that may have been waiting has its result; one that failed in itself did not bring the reply."""
-    call_ended(tx, call_id, WaitEnd.BROKEN if is_error else WaitEnd.ANSWERED, now)
+    call_ended(tx, call_id, WaitEnd.BROKEN if is_error else WaitEnd.ANSWERED)
 
 
-def call_ended(tx: Tx, call_id: str, how: WaitEnd, now: int) -> None:
+def call_ended(tx: Tx, call_id: str, how: WaitEnd) -> None:
     """A tool call that may have been waiting has its result, or will never have it."""
     row = tx.one("SELECT r.exchange_id FROM waits w JOIN runs r ON r.id = w.run_id WHERE w.call_id = ?", call_id)
     if row is not None:
         tx.run("DELETE FROM waits WHERE call_id = ?", call_id)
-        _advance(tx, row[0], WaitEnded(how), now)
+        _advance(tx, row[0], WaitEnded(how))
 
 
 def open_of(tx: Tx, key: str, *, until: int, after: str, limit: int) -> list[str]:
@@ -214,14 +221,12 @@ def open_of(tx: Tx, key: str, *, until: int, after: str, limit: int) -> list[str
     return [exchange_id for (exchange_id,) in rows]
 
 
-def session_interrupted(
-    tx: Tx, exchange_id: str, key: SessionKey, change: Change, active_run: str | None, now: int
-) -> None:
+def session_interrupted(tx: Tx, exchange_id: str, key: SessionKey, change: Change, active_run: str | None) -> None:
     """Shorten an exchange, one of whose sessions was reset, stopped or deleted."""
-    _advance(tx, exchange_id, SessionInterrupted(key=key, change=change, active_run=active_run), now)
+    _advance(tx, exchange_id, SessionInterrupted(key=key, change=change, active_run=active_run))
 
 
-def _advance(tx: Tx, exchange_id: str, event: Event, now: int) -> None:
+def _advance(tx: Tx, exchange_id: str, event: Event) -> None:
     row = tx.one("SELECT body FROM exchanges WHERE id = ?", exchange_id)
     if row is None:
         return
@@ -229,8 +234,8 @@ def _advance(tx: Tx, exchange_id: str, event: Event, now: int) -> None:
     target = sessions.find(tx, str(before.target.key))
     exchange, actions = _named(tx, *step(before, event, target.address if target else None))
     if exchange != before:
-        _write(tx, exchange, now)
-    perform(tx, exchange, actions, now)
+        _write(tx, exchange)
+    perform(tx, exchange, actions)
 
 
 def _named(tx: Tx, exchange: Exchange, actions: tuple[Action, ...]) -> Stepped:
@@ -244,34 +249,34 @@ def _named(tx: Tx, exchange: Exchange, actions: tuple[Action, ...]) -> Stepped:
     return exchange, tuple(named)
 
 
-def _write(tx: Tx, exchange: Exchange, now: int) -> None:
+def _write(tx: Tx, exchange: Exchange) -> None:
     tx.run(
         "UPDATE exchanges SET state = ?, turn = ?, body = ?, updated_at = ? WHERE id = ?",
         exchange.state.value,
         exchange.turn,
         write_exchange(exchange),
-        now,
+        tx.now,
         exchange.id,
     )
 
 
-def perform(tx: Tx, exchange: Exchange, actions: tuple[Action, ...], now: int) -> None:
+def perform(tx: Tx, exchange: Exchange, actions: tuple[Action, ...]) -> None:
     """Do what a step asks for."""
     for action in actions:
         match action:
             case QueueRun():
-                runs.queue_step(tx, _request(exchange, action), now)
+                runs.queue_step(tx, _request(exchange, action))
             case AbortRun():
-                _abort(tx, action, now)
+                _abort(tx, action)
             case AddNote():
-                _add_note(tx, action, now)
+                _add_note(tx, action)
             case Deliver():
                 delivery_id = _receipt(tx, exchange)
-                receipts.hand_over(tx, delivery_id, action.text, action.address, now, run_id=action.run_id)
+                receipts.hand_over(tx, delivery_id, action.text, action.address, run_id=action.run_id)
             case Settle():
-                receipts.settle(tx, _receipt(tx, exchange), action.outcome.value, action.reason, now)
+                receipts.settle(tx, _receipt(tx, exchange), action.outcome.value, action.reason)
             case Reopen():
-                receipts.reopen(tx, _receipt(tx, exchange), now)
+                receipts.reopen(tx, _receipt(tx, exchange))
             case Finish():
                 pass  # its state says so, and was written above
 
@@ -295,18 +300,18 @@ def _receipt(tx: Tx, exchange: Exchange) -> str:
     return str(delivery_id)
 
 
-def _abort(tx: Tx, action: AbortRun, now: int) -> None:
+def _abort(tx: Tx, action: AbortRun) -> None:
     run = runs.need(tx, action.run_id)
     if not run.is_finished and (action.even_running or run.session_id is None):
-        runs.request_abort(tx, run.session_key, run.id, now)
+        runs.request_abort(tx, run.session_key, run.id)
 
 
-def _add_note(tx: Tx, action: AddNote, now: int) -> None:
+def _add_note(tx: Tx, action: AddNote) -> None:
     note = Message(
         id=new_id(),
         role=Role.USER,
         content=(TextBlock(text=action.text),),
-        timestamp=now,
+        timestamp=tx.now,
         provenance=action.provenance,
     )
-    inbox.add_if_kept(tx, action.key, note, now)
+    inbox.add_if_kept(tx, action.key, note)

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from backchannel.storage.tx import LIVE, Tx
 
 
-def remember(tx: Tx, agent_id: str, now: int) -> None:
+def remember(tx: Tx, agent_id: str) -> None:
     """Write down that a program has brought this agent as a function."""
-    tx.run("INSERT INTO function_agents (id, since) VALUES (?, ?) ON CONFLICT (id) DO NOTHING", agent_id, now)
+    tx.run("INSERT INTO function_agents (id, since) VALUES (?, ?) ON CONFLICT (id) DO NOTHING", agent_id, tx.now)
 
 
 def forget(tx: Tx, agent_id: str) -> bool:

@@ -24,17 +24,17 @@ def find_run(tx: Tx, key: str, digest: str | None) -> str | None:
     return str(row[1])
 
 
-def remember_run(tx: Tx, key: str, digest: str | None, now: int) -> None:
+def remember_run(tx: Tx, key: str, digest: str | None) -> None:
     tx.run(
         "INSERT INTO idempotency (key, digest, run_id, created_at) VALUES (?, ?, ?, ?)",
         key,
         digest or "",
         key,
-        now,
+        tx.now,
     )
 
 
-def once(tx: Tx, key: str | None, digest: str | None, now: int, do: Callable[[], str]) -> str:
+def once(tx: Tx, key: str | None, digest: str | None, do: Callable[[], str]) -> str:
     """Do what is no run, once for each key; tells what it came to, or what it came to the first time.
 
     Raises:
@@ -53,7 +53,7 @@ def once(tx: Tx, key: str | None, digest: str | None, now: int, do: Callable[[],
         key,
         digest or "",
         result,
-        now,
+        tx.now,
     )
     return result
 

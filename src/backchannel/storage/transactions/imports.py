@@ -72,12 +72,12 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """The session that has the label, which this one therefore does not get."""
 
 
-def take(tx: Tx, session: Session, batch: Batch, now: int) -> Taken:
+def take(tx: Tx, session: Session, batch: Batch) -> Taken:
     """Write what is missing of a batch, and with the last one the session."""
     session = _with_free_key(tx, session)
     here = _look(tx, session)
     if here.standing is Standing.NEW and here.refusal is None:
-        _begin(tx, session, now)
+        _begin(tx, session)
     taken = _place(tx, session, batch, here, writes=True)
     if taken.starts_over:
         _clear(tx, session.session_id)
@@ -134,14 +134,14 @@ def _look(tx: Tx, session: Session) -> _Here:
     return _Here(Standing.HERE, next_seq, is_closed=holder.archived_at is not None or holder.deleting)
 
 
-def _begin(tx: Tx, session: Session, now: int) -> None:
+def _begin(tx: Tx, session: Session) -> None:
     tx.run(
         "INSERT INTO session_ids (session_id, key, mark, created_at, ended_at, end_reason) VALUES (?, ?, ?, ?, ?, ?)",
         session.session_id,
         session.key,
         new_mark(os.urandom(10)),
         session.created_at,
-        now,
+        tx.now,
         IMPORTING,
     )
 

@@ -9,14 +9,14 @@ import msgspec
 from backchannel.core.channels import InboundEvent, InboundId
 from backchannel.core.commands import CommandReply
 from backchannel.core.inbound import Admission, Routed, Verdict
-from backchannel.core.keys import ChatType, KeyScheme
+from backchannel.core.keys import ChatType
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender, text_content
 from backchannel.core.runs import Accepted, RunRequest
 from backchannel.core.sessions import Session, write_address
 from backchannel.storage.ids import new_id
 from backchannel.storage.transactions import commands, deliveries, inbox, runs, sessions
 from backchannel.storage.transactions.commands import Asker, Judge
-from backchannel.storage.transactions.deliveries import Outlets, Post
+from backchannel.storage.transactions.deliveries import Post
 from backchannel.storage.tx import Tx
 
 
@@ -51,10 +51,10 @@ class Taken(msgspec.Struct, frozen=True):
     is_repeat: bool = False
 
 
-def take(tx: Tx, arrival: Arrival, scheme: KeyScheme, outlets: Outlets, number: int | None, now: int) -> Taken:
+def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
     """Handle a message once: ignore it, record it, answer it with a run, or carry out its command.
 
-    With a process `number` its run is started at once when the lane is free.
+    With `start`, its run is started at once when the lane is free.
     """
     known = _known(tx, arrival.event.identity)
     if known is not None:
@@ -63,13 +63,13 @@ def take(tx: Tx, arrival: Arrival, scheme: KeyScheme, outlets: Outlets, number: 
     accepted: Accepted | None = None
     match admission.verdict:
         case Verdict.RECORD:
-            _arrive(tx, arrival, scheme, now)
-            inbox.add_note(tx, arrival.routed.key, scheme, _note(arrival.event, now), now)
+            _arrive(tx, arrival)
+            inbox.add_note(tx, arrival.routed.key, _note(arrival.event, tx.now))
         case Verdict.ANSWER:
-            _arrive(tx, arrival, scheme, now)
-            accepted = runs.accept(tx, _request(arrival), scheme, number, now)
+            _arrive(tx, arrival)
+            accepted = runs.accept(tx, _request(arrival), start=start)
         case Verdict.COMMAND:
-            _command(tx, arrival, admission, scheme, outlets, now)
+            _command(tx, arrival, admission)
     outcome = Outcome(
         verdict=admission.verdict,
         reason=admission.reason,
@@ -77,7 +77,7 @@ def take(tx: Tx, arrival: Arrival, scheme: KeyScheme, outlets: Outlets, number: 
         run_id=accepted.run.id if accepted else None,
         command=admission.command.name.value if admission.command else None,
     )
-    _remember(tx, arrival.event.identity, outcome, now)
+    _remember(tx, arrival.event.identity, outcome)
     return Taken(outcome, accepted)
 
 
@@ -88,19 +88,19 @@ def _known(tx: Tx, id: InboundId) -> Outcome | None:
     return None if row is None else msgspec.json.decode(row[0], type=Outcome)
 
 
-def _remember(tx: Tx, id: InboundId, outcome: Outcome, now: int) -> None:
+def _remember(tx: Tx, id: InboundId, outcome: Outcome) -> None:
     tx.run(
         "INSERT INTO inbound_ids (channel, account_id, chat_id, message_id, outcome, at) VALUES (?, ?, ?, ?, ?, ?)",
         *id,
         msgspec.json.encode(outcome).decode(),
-        now,
+        tx.now,
     )
 
 
-def _arrive(tx: Tx, arrival: Arrival, scheme: KeyScheme, now: int) -> None:
+def _arrive(tx: Tx, arrival: Arrival) -> None:
     """Write down where the session was last spoken to from, what its chat is called, and whether people share it."""
     routed = arrival.routed
-    session = sessions.ensure(tx, routed.key, scheme, now)
+    session = sessions.ensure(tx, routed.key)
     sessions.update(
         tx,
         session.key,
@@ -151,7 +151,7 @@ def _provenance(event: InboundEvent) -> Provenance:
     return Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_channel=event.channel)
 
 
-def _command(tx: Tx, arrival: Arrival, admission: Admission, scheme: KeyScheme, outlets: Outlets, now: int) -> None:
+def _command(tx: Tx, arrival: Arrival, admission: Admission) -> None:
     command, routed = admission.command, arrival.routed
     if command is None:
         raise ValueError("a message that is admitted as a command names it")
@@ -159,6 +159,6 @@ def _command(tx: Tx, arrival: Arrival, admission: Admission, scheme: KeyScheme, 
         text = command.text
     else:
         asker = Asker(standing=admission.standing, agent_model=arrival.agent_model, judge=arrival.judge)
-        text = commands.carry_out(tx, command, routed.key, scheme, asker, now)
+        text = commands.carry_out(tx, command, routed.key, asker)
     reply = Post(session_key=str(routed.key), address=routed.address, text=text, always=True)
-    deliveries.post(tx, reply, now, outlets)
+    deliveries.post(tx, reply, at_once=True)

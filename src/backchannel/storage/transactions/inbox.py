@@ -7,10 +7,10 @@ import heapq
 import msgspec
 
 from backchannel.core.facts import SessionChanged
-from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, decode_message, encode_message
 from backchannel.core.sessions import Session
-from backchannel.storage.transactions import messages, runs, sessions, timers
+from backchannel.storage.transactions import idempotency, messages, runs, sessions, timers
 from backchannel.storage.tx import QUEUED, Tx, required
 
 TIMER = "notes"
@@ -18,12 +18,28 @@ PART = 128
 """How many notes enter a transcript in one commit: some 10 ms."""
 
 
-def add_note(tx: Tx, key: SessionKey, scheme: KeyScheme, note: Message, now: int) -> None:
+def add_note(tx: Tx, key: SessionKey, note: Message) -> None:
     """Accept a note; when the session is idle it enters the transcript in the same commit."""
-    add_to(tx, sessions.ensure(tx, key, scheme, now), note, now)
+    add_to(tx, sessions.ensure(tx, key), note)
 
 
-def add_to(tx: Tx, session: Session, note: Message, now: int) -> None:
+def add_once(
+    tx: Tx, key: SessionKey, note: Message, idempotency_key: str | None = None, digest: str | None = None
+) -> str:
+    """Accept a note, once for each idempotency key; returns its id, or that of the first.
+
+    Raises:
+        IdempotencyConflict: the key stands for something else.
+    """
+
+    def add() -> str:
+        add_note(tx, key, note)
+        return note.id
+
+    return idempotency.once(tx, idempotency_key, digest, add)
+
+
+def add_to(tx: Tx, session: Session, note: Message) -> None:
     """Accept a note for a session that is there."""
     tx.run(
         "INSERT INTO inbox (id, session_key, body) VALUES (?, ?, ?)",
@@ -31,20 +47,20 @@ def add_to(tx: Tx, session: Session, note: Message, now: int) -> None:
         session.key,
         encode_message(note).decode(),
     )
-    tx.run("UPDATE sessions SET updated_at = ? WHERE key = ?", now, session.key)
+    tx.run("UPDATE sessions SET updated_at = ? WHERE key = ?", tx.now, session.key)
     if session.running_run is None and not session.flushing:
-        flush(tx, session, now)
+        flush(tx, session)
     tx.tell(SessionChanged(session.key, "note"))
 
 
-def add_if_kept(tx: Tx, key: SessionKey, note: Message, now: int) -> None:
+def add_if_kept(tx: Tx, key: SessionKey, note: Message) -> None:
     """Accept a note of a flow; a session that is gone has nobody left to read it."""
-    session = sessions.of_flow(tx, key, now)
+    session = sessions.of_flow(tx, key)
     if session.archived_at is None and not session.deleting:
-        add_to(tx, session, note, now)
+        add_to(tx, session, note)
 
 
-def flush(tx: Tx, session: Session, now: int) -> bool:
+def flush(tx: Tx, session: Session) -> bool:
     """Put waiting notes into the transcript: the session is at a boundary. Tells whether none is left.
 
     Of very many only the first enter in this commit, and a timer is set for the next; the lane waits meanwhile.
@@ -60,17 +76,17 @@ def flush(tx: Tx, session: Session, now: int) -> bool:
     if session.flushing is is_done:
         sessions.update(tx, session.key, "flushing = ?", int(not is_done))
     if not is_done:
-        timers.set_timer(tx, TIMER, session.key, now, now)
+        timers.set_timer(tx, TIMER, session.key, tx.now)
     return is_done
 
 
-def due(tx: Tx, key: str, scheme: KeyScheme, now: int) -> None:
+def due(tx: Tx, key: str) -> None:
     """Let the next notes in; after the last, what has waited for them goes on."""
     session = sessions.find(tx, key)
-    if session is None or not session.flushing or not flush(tx, session, now):
+    if session is None or not session.flushing or not flush(tx, session):
         return
     runs.tell_of_next(tx, key)
-    sessions.archive_when_idle(tx, sessions.required_session(tx, key), now)
+    sessions.archive_when_idle(tx, sessions.required_session(tx, key))
 
 
 class Pending(msgspec.Struct, frozen=True):

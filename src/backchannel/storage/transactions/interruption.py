@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from backchannel.core.exchange_values import Change
-from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import Session
 from backchannel.storage.transactions import exchanges, runs, sessions, timers
 from backchannel.storage.tx import LIVE, Tx, required
@@ -39,18 +39,18 @@ class Rest(msgspec.Struct, frozen=True, array_like=True):
     after: str = ""
 
 
-def begin(tx: Tx, session: Session, change: Change, now: int) -> None:
+def begin(tx: Tx, session: Session, change: Change) -> None:
     """End what a change of its session ends; exchanges are shortened before their runs are stopped."""
     (last_run,) = required(tx.one("SELECT coalesce(max(position), 0) FROM runs"))
-    rest = Rest(session.key, change, now, int(last_run), session.running_run)
+    rest = Rest(session.key, change, tx.now, int(last_run), session.running_run)
     if session.running_run is not None:
-        _end_run(tx, rest, session.running_run, now)
-    _do_part(tx, rest, now)
+        _end_run(tx, rest, session.running_run)
+    _do_part(tx, rest)
 
 
-def due(tx: Tx, ref: str, scheme: KeyScheme, now: int) -> None:
+def due(tx: Tx, ref: str) -> None:
     """Do the next part of an interruption."""
-    _do_part(tx, msgspec.json.decode(ref, type=Rest), now)
+    _do_part(tx, msgspec.json.decode(ref, type=Rest))
 
 
 def count_runs(tx: Tx, session: Session, change: Change) -> int:
@@ -67,18 +67,18 @@ def count_runs(tx: Tx, session: Session, change: Change) -> int:
     return int(active) + int(others)
 
 
-def _do_part(tx: Tx, rest: Rest, now: int) -> None:
+def _do_part(tx: Tx, rest: Rest) -> None:
     shortened = exchanges.open_of(tx, rest.key, until=rest.at, after=rest.after, limit=PART)
     for exchange_id in shortened:
-        _shorten(tx, rest, exchange_id, now)
+        _shorten(tx, rest, exchange_id)
     ended = _next_runs(tx, rest, PART - len(shortened))
     for run_id in ended:
-        _end_run(tx, rest, run_id, now)
+        _end_run(tx, rest, run_id)
     if len(shortened) + len(ended) == PART:
         left = msgspec.structs.replace(rest, after=shortened[-1] if shortened else rest.after)
-        timers.set_timer(tx, TIMER, msgspec.json.encode(left).decode(), now, now)
+        timers.set_timer(tx, TIMER, msgspec.json.encode(left).decode(), tx.now)
     elif rest.change is Change.DELETE:
-        sessions.archive_when_idle(tx, sessions.required_session(tx, rest.key), now)
+        sessions.archive_when_idle(tx, sessions.required_session(tx, rest.key))
 
 
 def _next_runs(tx: Tx, rest: Rest, limit: int) -> list[str]:
@@ -92,12 +92,12 @@ def _next_runs(tx: Tx, rest: Rest, limit: int) -> list[str]:
     return [run_id for (run_id,) in rows]
 
 
-def _end_run(tx: Tx, rest: Rest, run_id: str, now: int) -> None:
+def _end_run(tx: Tx, rest: Rest, run_id: str) -> None:
     run = runs.need(tx, run_id)
     if run.exchange_id is not None:
-        _shorten(tx, rest, run.exchange_id, now)
-    runs.request_abort(tx, rest.key, run_id, now)
+        _shorten(tx, rest, run.exchange_id)
+    runs.request_abort(tx, rest.key, run_id)
 
 
-def _shorten(tx: Tx, rest: Rest, exchange_id: str, now: int) -> None:
-    exchanges.session_interrupted(tx, exchange_id, SessionKey.stored(rest.key), rest.change, rest.active_run, now)
+def _shorten(tx: Tx, rest: Rest, exchange_id: str) -> None:
+    exchanges.session_interrupted(tx, exchange_id, SessionKey.stored(rest.key), rest.change, rest.active_run)

@@ -9,6 +9,8 @@ import msgspec
 from backchannel.core.facts import MessageAppended
 from backchannel.core.messages import Message, Role, decode_message, encode_message
 from backchannel.errors import NotFound
+from backchannel.storage.transactions import sessions
+from backchannel.storage.transactions.sessions import SessionIdEntry
 from backchannel.storage.tx import Row, Tx, required
 
 LOOKED_BACK = 50
@@ -63,7 +65,13 @@ def find_in(tx: Tx, session_id: str, message_id: str) -> Message:
 
 
 def history(
-    tx: Tx, session_id: str, *, limit: int, before: str | None, after: str | None, with_tools: bool
+    tx: Tx,
+    session_id: str,
+    *,
+    limit: int,
+    before: str | None = None,
+    after: str | None = None,
+    with_tools: bool = True,
 ) -> HistoryPage:
     """Read a page: the newest, the ones before a message, or the ones after one. Of long messages it has fewer."""
     low = -1 if after is None else seq_of(tx, session_id, after)
@@ -142,6 +150,14 @@ def read_back(tx: Tx, session_id: str, *, max_bytes: int) -> HistoryPage:
             return HistoryPage([decode_message(body) for body in reversed(found)], False)
         before, count = rows[-1][0], min(2 * count, MOST_READ)
     return HistoryPage([decode_message(body) for body in reversed(found)], before > 0)
+
+
+def context(tx: Tx, session_id: str, *, max_bytes: int) -> tuple[SessionIdEntry, HistoryPage]:
+    """Read the newest part of a transcript for a model, and the mark of its headers."""
+    entry = sessions.by_id(tx, session_id)
+    if entry is None:
+        raise LookupError(f"no transcript {session_id!r}")
+    return entry, read_back(tx, session_id, max_bytes=max_bytes)
 
 
 def read_from(tx: Tx, session_id: str, seq: int, limit: int) -> list[tuple[int, str]]:

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from backchannel.core.facts import SessionChanged
-from backchannel.core.keys import KeyScheme
 from backchannel.core.runs import (
     CRASHES_UNTIL_GIVEN_UP,
     CRASHES_UNTIL_SUSPECT,
@@ -51,9 +50,9 @@ class Interrupted(msgspec.Struct, frozen=True):
     """Whether going on with it may end the process once more; one that is to be stopped or set aside does not go on."""
 
 
-def enter(tx: Tx, now: int) -> int:
+def enter(tx: Tx) -> int:
     """Register this process, and count the crash of every run that a dead one held; returns our number."""
-    (number,) = required(tx.one("INSERT INTO processes (started_at) VALUES (?) RETURNING number", now))
+    (number,) = required(tx.one("INSERT INTO processes (started_at) VALUES (?) RETURNING number", tx.now))
     _count_lost_time(tx, number)
     # Only runs that the dead process itself had taken up count: one that still waited was not the cause.
     counted = tx.all(
@@ -65,8 +64,8 @@ def enter(tx: Tx, now: int) -> int:
     for run_id, crashes in counted:
         # Written with the count: without another crash, nobody finds another reason to set it aside.
         if (wait_ms := set_aside_ms(crashes)) is not None:
-            tx.run("UPDATE runs SET resume_at = ? WHERE id = ?", now + wait_ms, run_id)
-    tx.run("UPDATE processes SET ended_at = ? WHERE ended_at IS NULL AND number < ?", now, number)
+            tx.run("UPDATE runs SET resume_at = ? WHERE id = ?", tx.now + wait_ms, run_id)
+    tx.run("UPDATE processes SET ended_at = ? WHERE ended_at IS NULL AND number < ?", tx.now, number)
     return int(number)
 
 
@@ -84,14 +83,14 @@ def _count_lost_time(tx: Tx, number: int) -> None:
     )
 
 
-def leave(tx: Tx, number: int, now: int) -> None:
+def leave(tx: Tx) -> None:
     """Say that this process ended on purpose: its runs were not interrupted by a fault of theirs."""
-    tx.run("UPDATE processes SET ended_at = ? WHERE number = ?", now, number)
+    tx.run("UPDATE processes SET ended_at = ? WHERE number = ?", tx.now, tx.number)
 
 
-def sign_of_life(tx: Tx, number: int, now: int) -> None:
+def sign_of_life(tx: Tx) -> None:
     """Write that this process is at work."""
-    tx.run("UPDATE processes SET alive_at = ? WHERE number = ?", now, number)
+    tx.run("UPDATE processes SET alive_at = ? WHERE number = ?", tx.now, tx.number)
 
 
 def interrupted(tx: Tx) -> list[Interrupted]:
@@ -106,29 +105,20 @@ def interrupted(tx: Tx) -> list[Interrupted]:
     return [Interrupted(id_, key, crashes, bool(is_suspect)) for id_, key, crashes, is_suspect in rows]
 
 
-def resume(tx: Tx, run_id: str, number: int, now: int, *, tells_failure: bool) -> Started | None:
+def resume(tx: Tx, run_id: str) -> Started | None:
     """Take over an interrupted run; one that was asked to stop ends here, one that keeps killing its process waits."""
     run = runs.need(tx, run_id)
     if run.state is not RunState.RUNNING:
         return None
     if run.resume_at is not None and not run.abort_requested:
-        _set_aside(tx, run, run.resume_at, now)
+        _set_aside(tx, run, run.resume_at)
         return None
-    held = runs.update(tx, run_id, fence=number, ran_at=now)
-    fence = Fence(run_id, number)
+    held = runs.update(tx, run_id, fence=tx.number, ran_at=tx.now)
+    fence = Fence(run_id, tx.number)
     outcome = _final(run)
     if outcome is None:
         return Started(held, fence, sessions.required_session(tx, run.session_key))
-    runs.finish(
-        tx,
-        fence,
-        outcome,
-        reply=None,
-        at_step=run.step,
-        ran_ms=run.ran_ms,
-        now=now,
-        tells_failure=tells_failure,
-    )
+    runs.finish(tx, fence, outcome, reply=None, at_step=run.step, ran_ms=run.ran_ms)
     return None
 
 
@@ -147,40 +137,40 @@ def _given_up(run: Run) -> Outcome:
     )
 
 
-def _set_aside(tx: Tx, run: Run, until: int, now: int) -> None:
+def _set_aside(tx: Tx, run: Run, until: int) -> None:
     """Take a run out of its lane for a while: what comes after it goes on, and nobody is told of an end."""
-    calls.close_open(tx, run, None, now)
+    calls.close_open(tx, run, None)
     aside = runs.update(tx, run.id, state=RunState.QUEUED.value)
-    session, has_notes, _ = runs.free_lane(tx, aside, Sets("set_aside = set_aside + 1, ", ()), now)
+    session, has_notes, _ = runs.free_lane(tx, aside, Sets("set_aside = set_aside + 1, ", ()))
     if has_notes:
-        inbox.flush(tx, session, now)
-    timers.set_timer(tx, TIMER, run.id, until, now)
+        inbox.flush(tx, session)
+    timers.set_timer(tx, TIMER, run.id, until)
     tx.tell(SessionChanged(run.session_key, "run"))
 
 
-def due(tx: Tx, run_id: str, scheme: KeyScheme, now: int) -> None:
+def due(tx: Tx, run_id: str) -> None:
     """Put a run back in line whose time has come."""
     run = runs.find(tx, run_id)
     if run is not None and run.is_set_aside:
-        _put_back(tx, run, now)
+        _put_back(tx, run)
 
 
-def _put_back(tx: Tx, run: Run, now: int, **changed: Any) -> Run:
+def _put_back(tx: Tx, run: Run, **changed: Any) -> Run:
     tx.run(
         "UPDATE sessions SET set_aside = set_aside - 1, queued = queued + 1, updated_at = ? WHERE key = ?",
-        now,
+        tx.now,
         run.session_key,
     )
     tx.tell(SessionChanged(run.session_key, "run"))
     return runs.update(tx, run.id, resume_at=None, **changed)
 
 
-def retry(tx: Tx, run_id: str, now: int) -> Run:
+def retry(tx: Tx, run_id: str) -> Run:
     """Queue a run once more that failed, was stopped or is set aside; it goes on after its last step."""
     run = runs.need(tx, run_id)
     if run.is_set_aside:
         timers.clear_timer(tx, TIMER, run_id)
-        return _put_back(tx, run, now, crashes=0, excused_ms=run.ran_ms)
+        return _put_back(tx, run, crashes=0, excused_ms=run.ran_ms)
     if run.state in (RunState.OK, RunState.QUEUED, RunState.RUNNING):
         raise InvalidRequest(
             f"run {run_id!r} is {run.state}: only one that ended as error, timeout or aborted can be retried",
@@ -188,7 +178,7 @@ def retry(tx: Tx, run_id: str, now: int) -> Run:
         )
     sessions.check_kept(sessions.need(tx, run.session_key))
     exchanges.check_retry(tx, run)
-    tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", now, run.session_key)
+    tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", tx.now, run.session_key)
     tx.tell(SessionChanged(run.session_key, "run"))
     queued = runs.update(
         tx,
@@ -203,5 +193,5 @@ def retry(tx: Tx, run_id: str, now: int) -> Run:
         resume_at=None,
         reply=None,
     )
-    exchanges.run_retried(tx, queued, now)
+    exchanges.run_retried(tx, queued)
     return queued

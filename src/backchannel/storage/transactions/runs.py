@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from backchannel.core.facts import RunChanged, SessionChanged
-from backchannel.core.keys import KeyScheme, Kind
+from backchannel.core.keys import Kind
 from backchannel.core.messages import Message, Role, decode_message, encode_message
 from backchannel.core.runs import Accepted, Fence, Join, Outcome, Run, RunKind, RunRequest, RunState, Started
 from backchannel.core.sessions import WEBCHAT, Session, write_address
@@ -83,15 +83,16 @@ def update(tx: Tx, run_id: str, **changed: Any) -> Run:
     return run
 
 
-def accept(
-    tx: Tx, request: RunRequest, scheme: KeyScheme, number: int | None, now: int, check: Check | None = None
-) -> Accepted:
-    """Store a message with its run; with a process `number`, start it at once when the lane is free."""
+def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = None) -> Accepted:
+    """Store a message with its run; with `start`, start it at once when the lane is free.
+
+    `check` sees the session in the same unit, and raises what refuses the message.
+    """
     if request.id is not None and (known := idempotency.find_run(tx, request.id, request.digest)):
         return Accepted(need(tx, known), None, is_repeat=True)
     if request.join is not None and (same := _same_request(tx, request.join)):
         return Accepted(same, None, is_repeat=True)
-    session = sessions.ensure(tx, request.key, scheme, now)
+    session = sessions.ensure(tx, request.key)
     sessions.check_current(session, request.expected_session_id)
     if request.provenance.source_channel == WEBCHAT.channel and session.delivery_context is None:
         # Only for want of any other: outside channels change the return address, webchat never does.
@@ -101,16 +102,16 @@ def accept(
     if check is not None:
         check(session)
     if request.session_lives_ms is not None:
-        session = expiry.keep_for(tx, session, request.session_lives_ms, now)
+        session = expiry.keep_for(tx, session, request.session_lives_ms)
     if request.id is not None:
-        idempotency.remember_run(tx, request.id, request.digest, now)
-    message = _message(request, now)
-    if number is not None and session.lane_is_free:
-        run = _insert(tx, request, message, session, now, number)
-        started = _enter(tx, run, message, session, number, now)
+        idempotency.remember_run(tx, request.id, request.digest)
+    message = _message(request, tx.now)
+    if start and session.lane_is_free:
+        run = _insert(tx, request, message, session, starts=True)
+        started = _enter(tx, run, message, session, tx.number)
         return Accepted(run, started)
-    run = _insert(tx, request, message, session, now)
-    tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", now, session.key)
+    run = _insert(tx, request, message, session)
+    tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", tx.now, session.key)
     tx.tell(RunChanged(run))
     tx.tell(SessionChanged(session.key, "run"))
     return Accepted(run, None)
@@ -141,11 +142,8 @@ def _message(request: RunRequest, now: int) -> Message:
     )
 
 
-def _insert(
-    tx: Tx, request: RunRequest, message: Message, session: Session, now: int, number: int | None = None
-) -> Run:
-    """Write a run, queued with its message or, with a process `number`, as one that starts at once."""
-    starts = number is not None
+def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, starts: bool = False) -> Run:
+    """Write a run, queued with its message or as one that starts at once."""
     # The reply address is written now and never looked up later: the session's may change while the run waits.
     reply_to = session.delivery_context if request.reply_to is None else write_address(request.reply_to)
     chain = request.chain
@@ -158,9 +156,9 @@ def _insert(
         request.kind.value,
         RunState.RUNNING.value if starts else RunState.QUEUED.value,
         session.session_id if starts else None,
-        now,
-        now if starts else None,
-        number or 0,
+        tx.now,
+        tx.now if starts else None,
+        tx.number if starts else NOBODY,
         None if starts else encode_message(message).decode(),
         message.id,
         int(request.deliver),
@@ -188,20 +186,20 @@ def free_id(tx: Tx, wanted: str) -> str:
     return next(name for name in names if tx.one(used, name, name) is None)
 
 
-def queue_step(tx: Tx, request: RunRequest, now: int) -> None:
+def queue_step(tx: Tx, request: RunRequest) -> None:
     """Queue a run of a flow, once; on a session that is gone it ends at once, so that the flow goes on."""
     if request.id is not None and find(tx, request.id) is not None:
         return
-    session = sessions.of_flow(tx, request.key, now)
-    run = _insert(tx, request, _message(request, now), session, now)
-    tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", now, session.key)
+    session = sessions.of_flow(tx, request.key)
+    run = _insert(tx, request, _message(request, tx.now), session)
+    tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", tx.now, session.key)
     tx.tell(RunChanged(run))
     tx.tell(SessionChanged(session.key, "run"))
     if session.archived_at is not None or session.deleting:
-        _abort_queued(tx, run, now)
+        _abort_queued(tx, run)
 
 
-def start_next(tx: Tx, key: str, number: int, now: int) -> Started | None:
+def start_next(tx: Tx, key: str) -> Started | None:
     """Start the session's first queued run, if its lane is free.
 
     A suspect takes the lane and no more: it goes on, like one that was interrupted, when it is its turn to be alone.
@@ -218,9 +216,9 @@ def start_next(tx: Tx, key: str, number: int, now: int) -> Started | None:
     run = _run(required(row))
     tx.run("UPDATE sessions SET queued = queued - 1 WHERE key = ?", key)
     if run.is_suspect:
-        _begin(tx, run, session, NOBODY, now)
+        _begin(tx, run, session, NOBODY)
         return None
-    return _begin(tx, run, session, number, now)
+    return _begin(tx, run, session, tx.number)
 
 
 def tell_of_next(tx: Tx, key: str) -> None:
@@ -230,27 +228,27 @@ def tell_of_next(tx: Tx, key: str) -> None:
         tx.tell(RunChanged(_run(row)))
 
 
-def _begin(tx: Tx, run: Run, session: Session, number: int, now: int) -> Started:
+def _begin(tx: Tx, run: Run, session: Session, number: int) -> Started:
     """Bind a run that was queued to the current transcript, and start it."""
     row = tx.one(
         "UPDATE runs SET state = 'running', session_id = ?, started_at = coalesce(started_at, ?), ran_at = ?, "
         f"fence = ?, message = NULL WHERE id = ? RETURNING {FIELDS}",
         session.session_id,
-        now,
-        now,
+        tx.now,
+        tx.now,
         number,
         run.id,
     )
-    return _enter(tx, _run(required(row)), _message_to_append(tx, run, session), session, number, now)
+    return _enter(tx, _run(required(row)), _message_to_append(tx, run, session), session, number)
 
 
-def _enter(tx: Tx, run: Run, message: Message | None, session: Session, number: int, now: int) -> Started:
+def _enter(tx: Tx, run: Run, message: Message | None, session: Session, number: int) -> Started:
     """Put the message of a run that starts into the transcript; an idle session has no notes left to let in."""
     if session.held_posts:
-        barriers.tell_held(tx, session, now)
+        barriers.tell_held(tx, session)
     if message is not None:
         messages.append(tx, session.key, session.session_id, message)
-    tx.run("UPDATE sessions SET running_run = ?, updated_at = ? WHERE key = ?", run.id, now, session.key)
+    tx.run("UPDATE sessions SET running_run = ?, updated_at = ? WHERE key = ?", run.id, tx.now, session.key)
     tx.tell(RunChanged(run))
     tx.tell(SessionChanged(session.key, "run"))
     return Started(run, Fence(run.id, number), session)
@@ -280,17 +278,7 @@ def unstopped(tx: Tx, fence: Fence) -> Run:
     return run
 
 
-def finish(
-    tx: Tx,
-    fence: Fence,
-    outcome: Outcome,
-    *,
-    reply: Message | None,
-    at_step: int,
-    ran_ms: int,
-    now: int,
-    tells_failure: bool,
-) -> Run:
+def finish(tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_step: int, ran_ms: int) -> Run:
     """End a run that its holder works on; with `tells_failure`, whoever was owed an answer is told in the same commit.
 
     `reply` is what step `at_step` had written when it was stopped; if that step was committed after all, the whole
@@ -299,21 +287,19 @@ def finish(
     run = owned(tx, fence)
     if run.abort_requested:
         outcome = ABORTED  # it was answered: whatever the run came to at the same moment, it stands
-    calls.close_open(tx, run, outcome, now)
+    calls.close_open(tx, run, outcome)
     text = run.reply
     if reply is not None and run.step == at_step:
         reply = msgspec.structs.replace(reply, stop_reason=outcome.state.value)
         messages.append(tx, run.session_key, _transcript(run), reply)
         text = reply.text
-    ended = close(tx, run, outcome, text, now, ran_ms=ran_ms)
-    if tells_failure:
-        deliveries.post_notice(tx, ended, now)
+    ended = close(tx, run, outcome, text, ran_ms=ran_ms)
+    if tx.tells_failures:
+        deliveries.post_notice(tx, ended)
     return ended
 
 
-def close(
-    tx: Tx, run: Run, outcome: Outcome, reply: str | None, now: int, used: Sets | None = None, **changed: Any
-) -> Run:
+def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, used: Sets | None = None, **changed: Any) -> Run:
     """Write how a running run ended, free the lane, and let the notes in: the session is at a boundary.
 
     A reply that is to leave the gateway gets its receipt in the same commit. `used` is what the last step changes in
@@ -324,26 +310,26 @@ def close(
         run.id,
         **changed,
         state=outcome.state.value,
-        ended_at=max(now, run.started_at or 0),  # the clock may have been set back since
+        ended_at=max(tx.now, run.started_at or 0),  # the clock may have been set back since
         error_code=outcome.error_code,
         error=outcome.error,
         reply=reply,
         crashes=0,
     )
-    session, has_notes, has_barrier = free_lane(tx, ended, used or Sets("", ()), now)
-    is_flushed = not has_notes or inbox.flush(tx, session, now)
-    deliveries.post_reply(tx, ended, now)
-    exchanges.run_ended(tx, ended, now)
-    spawns.run_ended(tx, ended, now)
+    session, has_notes, has_barrier = free_lane(tx, ended, used or Sets("", ()))
+    is_flushed = not has_notes or inbox.flush(tx, session)
+    deliveries.post_reply(tx, ended)
+    exchanges.run_ended(tx, ended)
+    spawns.run_ended(tx, ended)
     if has_barrier:
-        barriers.run_ended(tx, run.id, now)
+        barriers.run_ended(tx, run.id)
     if session.deleting and is_flushed:
-        sessions.archive_when_idle(tx, session, now)
+        sessions.archive_when_idle(tx, session)
     tx.tell(SessionChanged(run.session_key, "run"))
     return ended
 
 
-def free_lane(tx: Tx, run: Run, used: Sets, now: int) -> tuple[Session, bool, bool]:
+def free_lane(tx: Tx, run: Run, used: Sets) -> tuple[Session, bool, bool]:
     """Free a session's lane, and look in the same breath whether it has notes, and whether the run has spawned."""
     row = required(
         tx.one(
@@ -352,7 +338,7 @@ def free_lane(tx: Tx, run: Run, used: Sets, now: int) -> tuple[Session, bool, bo
             f"RETURNING {sessions.FIELDS}, EXISTS (SELECT 1 FROM inbox WHERE session_key = ?), "
             "EXISTS (SELECT 1 FROM barriers WHERE id = ?)",
             *used.values,
-            now,
+            tx.now,
             run.session_id,  # said of the transcript it ran in, which a reset may have replaced
             int(run.state is RunState.ABORTED),
             run.session_key,
@@ -369,7 +355,7 @@ def _transcript(run: Run) -> str:
     return run.session_id
 
 
-def request_abort(tx: Tx, key: str, run_id: str | None, now: int) -> list[Run]:
+def request_abort(tx: Tx, key: str, run_id: str | None) -> list[Run]:
     """Ask the active run, or the one named, to stop. It is a row before it is answered."""
     session = sessions.need(tx, key)
     wanted = run_id or session.running_run
@@ -379,31 +365,38 @@ def request_abort(tx: Tx, key: str, run_id: str | None, now: int) -> list[Run]:
     if run is None or run.is_finished:
         return []
     if run.state is RunState.QUEUED:
-        return [_abort_queued(tx, run, now)]
+        return [_abort_queued(tx, run)]
     return [update(tx, run.id, abort_requested=1)]
 
 
-def _abort_queued(tx: Tx, run: Run, now: int) -> Run:
+def _abort_queued(tx: Tx, run: Run) -> Run:
     waits_as = "set_aside" if run.is_set_aside else "queued"
-    tx.run(f"UPDATE sessions SET {waits_as} = {waits_as} - 1, updated_at = ? WHERE key = ?", now, run.session_key)
+    tx.run(f"UPDATE sessions SET {waits_as} = {waits_as} - 1, updated_at = ? WHERE key = ?", tx.now, run.session_key)
     tx.tell(SessionChanged(run.session_key, "run"))
     aborted = update(
         tx,
         run.id,
         state=RunState.ABORTED.value,
-        ended_at=max(now, run.started_at or 0),
+        ended_at=max(tx.now, run.started_at or 0),
         abort_requested=1,
         error_code="aborted",
         error="aborted while it was set aside" if run.is_set_aside else "aborted before it started",
         resume_at=None,  # a timer that still comes finds a run that has ended
     )
-    exchanges.run_ended(tx, aborted, now)
-    spawns.run_ended(tx, aborted, now)
+    exchanges.run_ended(tx, aborted)
+    spawns.run_ended(tx, aborted)
     return aborted
 
 
-def page(tx: Tx, *, session_key: str | None, states: Sequence[RunState], limit: int, before: int | None) -> list[Run]:
-    """List runs, newest first."""
+def page(
+    tx: Tx,
+    *,
+    session_key: str | None = None,
+    states: Sequence[RunState] = (),
+    limit: int,
+    before: int | None = None,
+) -> list[Run]:
+    """List runs, newest first; `before` is the position of the last one seen."""
     conditions: list[str] = ["1 = 1"]
     values: list[Any] = []
     if session_key is not None:

@@ -20,7 +20,6 @@ from backchannel.core.delivery import (
 )
 from backchannel.core.sessions import WEBCHAT
 from backchannel.storage.transactions import deliveries
-from backchannel.storage.transactions.deliveries import Outlets
 from backchannel.storage.tx import Tx, required
 
 # Rows that stand in line, in the words of their index.
@@ -42,7 +41,7 @@ def _in(lane: DeliveryLane) -> tuple[str, list[str]]:
     return f"{where} AND thread_id = ? AND {IN_LINE}", [*values, lane.thread_id]
 
 
-def claim(tx: Tx, lane: DeliveryLane, outlets: Outlets, now: int) -> Claimed | None:
+def claim(tx: Tx, lane: DeliveryLane) -> Claimed | None:
     """Mark the next part of a lane as being sent, unless it waits for its time or another is on its way.
 
     A delivery whose turn comes first is judged by its real destination, and split for it. Those for webchat are settled
@@ -51,18 +50,18 @@ def claim(tx: Tx, lane: DeliveryLane, outlets: Outlets, now: int) -> Claimed | N
     where, values = _in(lane)
     while row := tx.one(f"SELECT {deliveries.FIELDS} FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values):
         head = deliveries.of_row(row)
-        if head.state is DeliveryState.SENDING or (head.due_at is not None and head.due_at > now):
+        if head.state is DeliveryState.SENDING or (head.due_at is not None and head.due_at > tx.now):
             return None
         if not _has_parts(tx, head.id):
-            head = deliveries.prepare(tx, head, outlets, now)
-        elif outlets.limit(lane.channel) is None:
-            head = _fail(tx, head.id, deliveries.no_channel(lane.channel, outlets), now)
+            head = deliveries.prepare(tx, head)
+        elif tx.outlets.limit(lane.channel) is None:
+            head = _fail(tx, head.id, deliveries.no_channel(lane.channel, tx.outlets))
         if head.state is DeliveryState.PENDING:
-            claimed = _begin(tx, head, now)
+            claimed = _begin(tx, head)
             if lane.channel != WEBCHAT.channel:
                 return claimed
             # The message is in the transcript, and this commit is told as a `chat` event: nobody else has to take it.
-            _write(tx, claimed.part, Attempted(state=DeliveryState.SENT), now)
+            _write(tx, claimed.part, Attempted(state=DeliveryState.SENT))
     return None
 
 
@@ -71,7 +70,7 @@ def _has_parts(tx: Tx, delivery_id: str) -> bool:
     return row is not None
 
 
-def _begin(tx: Tx, head: Delivery, now: int) -> Claimed:
+def _begin(tx: Tx, head: Delivery) -> Claimed:
     part = tx.one(
         "UPDATE delivery_parts SET state = 'sending', attempts = attempts + 1, error = NULL "
         "WHERE delivery_id = ? AND n = "
@@ -81,21 +80,21 @@ def _begin(tx: Tx, head: Delivery, now: int) -> Claimed:
         head.id,
     )
     sending = deliveries.update(
-        tx, head.id, state=DeliveryState.SENDING.value, attempts=head.attempts + 1, due_at=None, updated_at=now
+        tx, head.id, state=DeliveryState.SENDING.value, attempts=head.attempts + 1, due_at=None, updated_at=tx.now
     )
     return Claimed(sending, deliveries.part_of_row(required(part)))
 
 
-def _fail(tx: Tx, delivery_id: str, error: str, now: int) -> Delivery:
+def _fail(tx: Tx, delivery_id: str, error: str) -> Delivery:
     tx.run(
         "UPDATE delivery_parts SET state = 'failed', error = ? WHERE delivery_id = ? AND state = 'pending'",
         error,
         delivery_id,
     )
-    return deliveries.settle(tx, delivery_id, DeliveryState.FAILED, error, now)
+    return deliveries.settle(tx, delivery_id, DeliveryState.FAILED, error)
 
 
-def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: bool, now: int) -> Delivery:
+def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: bool) -> Delivery:
     """Write what an attempt came to; one that is not the part's last any more changes nothing."""
     row = tx.one(
         f"SELECT {deliveries.PART_FIELDS} FROM delivery_parts WHERE delivery_id = ? AND n = ?",
@@ -106,10 +105,10 @@ def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: 
     if part is None or part.state is not DeliveryState.SENDING or part.attempts != claimed.attempts:
         return deliveries.need(tx, claimed.delivery_id)
     tries = Tries(part.attempts, part.waited_ms)
-    return _write(tx, part, after_attempt(answer, tries, takes_key=takes_key), now)
+    return _write(tx, part, after_attempt(answer, tries, takes_key=takes_key))
 
 
-def _write(tx: Tx, part: Part, made: Attempted, now: int) -> Delivery:
+def _write(tx: Tx, part: Part, made: Attempted) -> Delivery:
     tx.run(
         "UPDATE delivery_parts SET state = ?, message_id = ?, error = ?, waited_ms = waited_ms + ? "
         "WHERE delivery_id = ? AND n = ?",
@@ -124,8 +123,10 @@ def _write(tx: Tx, part: Part, made: Attempted, now: int) -> Delivery:
         "SELECT state FROM delivery_parts WHERE delivery_id = ? AND state <> 'dropped' ORDER BY n", part.delivery_id
     )
     state = state_of([DeliveryState(state) for (state,) in rows])
-    due_at = None if made.wait_ms is None else now + made.wait_ms
-    return deliveries.update(tx, part.delivery_id, state=state.value, due_at=due_at, error=made.error, updated_at=now)
+    due_at = None if made.wait_ms is None else tx.now + made.wait_ms
+    return deliveries.update(
+        tx, part.delivery_id, state=state.value, due_at=due_at, error=made.error, updated_at=tx.now
+    )
 
 
 def any_sending(tx: Tx) -> bool:
@@ -133,14 +134,14 @@ def any_sending(tx: Tx) -> bool:
     return tx.one("SELECT 1 FROM deliveries WHERE state = 'sending' LIMIT 1") is not None
 
 
-def recover(tx: Tx, takes_key: Callable[[str], bool], now: int) -> None:
+def recover(tx: Tx, takes_key: Callable[[str], bool]) -> None:
     """Decide on every part that was being sent when its process ended."""
     rows = tx.all("SELECT id, channel FROM deliveries WHERE state = 'sending' ORDER BY id")
     for delivery_id, channel in rows:
         for part in deliveries.parts_of(tx, delivery_id):
             made = after_crash(part.state, part.attempts, takes_key=takes_key(channel))
             if made is not None:
-                _write(tx, part, made, now)
+                _write(tx, part, made)
 
 
 def lanes_in_line(tx: Tx) -> list[DeliveryLane]:
@@ -149,17 +150,17 @@ def lanes_in_line(tx: Tx) -> list[DeliveryLane]:
     return [DeliveryLane(*row) for row in rows]
 
 
-def lanes_due(tx: Tx, now: int) -> list[DeliveryLane]:
+def lanes_due(tx: Tx) -> list[DeliveryLane]:
     """Name the lanes whose retry has come."""
     rows = tx.all(
         "SELECT channel, account_id, target, thread_id FROM deliveries "
         "WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at",
-        now,
+        tx.now,
     )
     return [DeliveryLane(*row) for row in rows]
 
 
-def next_due(tx: Tx, now: int) -> int | None:
+def next_due(tx: Tx) -> int | None:
     """Tell when the next retry is due, after those that are."""
-    row = tx.one("SELECT min(due_at) FROM deliveries WHERE due_at IS NOT NULL AND due_at > ?", now)
+    row = tx.one("SELECT min(due_at) FROM deliveries WHERE due_at IS NOT NULL AND due_at > ?", tx.now)
     return None if row is None else row[0]

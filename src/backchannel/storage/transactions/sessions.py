@@ -9,7 +9,7 @@ import msgspec
 
 from backchannel.core.facts import SessionChanged, TranscriptClosed
 from backchannel.core.headers import new_mark
-from backchannel.core.keys import KeyScheme, Kind, SessionKey
+from backchannel.core.keys import Kind, SessionKey
 from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch, SessionStatus
 from backchannel.core.visibility import Scope
 from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
@@ -53,13 +53,13 @@ def need(tx: Tx, key: str) -> Session:
     return session
 
 
-def ensure(tx: Tx, key: SessionKey, scheme: KeyScheme, now: int) -> Session:
+def ensure(tx: Tx, key: SessionKey) -> Session:
     """Load a session to write to, making it if it is new, and starting it afresh if it was archived."""
     session = find(tx, str(key))
     if session is None:
-        return _create(tx, key, scheme.kind(key), now)
+        return _create(tx, key, tx.scheme.kind(key))
     check_kept(session)
-    return session if session.archived_at is None else _revive(tx, session, now)
+    return session if session.archived_at is None else _revive(tx, session)
 
 
 def check_kept(session: Session) -> None:
@@ -68,17 +68,17 @@ def check_kept(session: Session) -> None:
         raise Unavailable(f"session {session.key!r} is being deleted: try again in a moment", sessionKey=session.key)
 
 
-def of_flow(tx: Tx, key: SessionKey, now: int) -> Session:
+def of_flow(tx: Tx, key: SessionKey) -> Session:
     """Load a session that takes part in a flow, archived or not.
 
     One that is not there is the main session of its agent, which may ask before anybody has spoken to it: it is made
     by the first thing that is put into it.
     """
-    return find(tx, str(key)) or _create(tx, key, Kind.MAIN, now)
+    return find(tx, str(key)) or _create(tx, key, Kind.MAIN)
 
 
-def _create(tx: Tx, key: SessionKey, kind: Kind, now: int) -> Session:
-    session_id = _new_transcript(tx, str(key), now)
+def _create(tx: Tx, key: SessionKey, kind: Kind) -> Session:
+    session_id = _new_transcript(tx, str(key))
     channel = key.channel if key.chat_type is not None else None
     row = tx.one(
         "INSERT INTO sessions (key, agent_id, kind, session_id, created_at, updated_at, channel) "
@@ -87,41 +87,41 @@ def _create(tx: Tx, key: SessionKey, kind: Kind, now: int) -> Session:
         key.agent,
         kind.value,
         session_id,
-        now,
-        now,
+        tx.now,
+        tx.now,
         channel,
     )
     tx.tell(SessionChanged(str(key), "created"))
     return of_row(required(row))
 
 
-def _revive(tx: Tx, session: Session, now: int) -> Session:
-    session_id = _new_transcript(tx, session.key, now)
+def _revive(tx: Tx, session: Session) -> Session:
+    session_id = _new_transcript(tx, session.key)
     tx.run(
         "UPDATE sessions SET session_id = ?, archived_at = NULL, label = NULL, system_sent = 0, aborted_last_run = 0, "
         "total_tokens = NULL, lives_ms = NULL, updated_at = ? WHERE key = ?",
         session_id,
-        now,
+        tx.now,
         session.key,
     )
     tx.tell(SessionChanged(session.key, "created"))
     return need(tx, session.key)
 
 
-def _new_transcript(tx: Tx, key: str, now: int) -> str:
+def _new_transcript(tx: Tx, key: str) -> str:
     session_id = new_session_id()
     tx.run(
         "INSERT INTO session_ids (session_id, key, mark, created_at) VALUES (?, ?, ?, ?)",
         session_id,
         key,
         new_mark(os.urandom(10)),
-        now,
+        tx.now,
     )
     return session_id
 
 
-def _end_transcript(tx: Tx, session_id: str, reason: str, now: int) -> None:
-    tx.run("UPDATE session_ids SET ended_at = ?, end_reason = ? WHERE session_id = ?", now, reason, session_id)
+def _end_transcript(tx: Tx, session_id: str, reason: str) -> None:
+    tx.run("UPDATE session_ids SET ended_at = ?, end_reason = ? WHERE session_id = ?", tx.now, reason, session_id)
 
 
 def check_current(session: Session, expected: str | None) -> None:
@@ -135,23 +135,20 @@ def check_current(session: Session, expected: str | None) -> None:
         )
 
 
-def patch(
-    tx: Tx,
-    key: SessionKey,
-    scheme: KeyScheme,
-    change: SessionPatch,
-    expected_session_id: str | None,
-    now: int,
-) -> Session:
-    """Change a session's settings, making it if it is new."""
-    session = ensure(tx, key, scheme, now)
+def patch(tx: Tx, key: SessionKey, change: SessionPatch, *, expected_session_id: str | None = None) -> Session:
+    """Change a session's settings, making it if it is new.
+
+    Raises:
+        LabelInUse, SessionIdReplaced
+    """
+    session = ensure(tx, key)
     check_current(session, expected_session_id)
     if isinstance(change.label, str):
         _check_label_is_free(tx, session, change.label)
     given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not msgspec.UNSET}
     if given:
         sets = ", ".join(f"{name} = ?" for name in given)
-        tx.run(f"UPDATE sessions SET {sets}, updated_at = ? WHERE key = ?", *given.values(), now, str(key))
+        tx.run(f"UPDATE sessions SET {sets}, updated_at = ? WHERE key = ?", *given.values(), tx.now, str(key))
         tx.tell(SessionChanged(session.key, "patch"))
     return need(tx, str(key))
 
@@ -170,49 +167,49 @@ def _check_label_is_free(tx: Tx, session: Session, label: str) -> None:
         )
 
 
-def reset(tx: Tx, key: str, now: int) -> Session:
+def reset(tx: Tx, key: str) -> Session:
     """Start a new transcript under the same key; the active run is asked to stop and ends in the old one."""
     session = need(tx, key)
     check_kept(session)
-    _end_transcript(tx, session.session_id, "reset", now)
+    _end_transcript(tx, session.session_id, "reset")
     tx.run(
         "UPDATE sessions SET session_id = ?, system_sent = 0, aborted_last_run = 0, total_tokens = NULL, "
         "updated_at = ? WHERE key = ?",
-        _new_transcript(tx, key, now),
-        now,
+        _new_transcript(tx, key),
+        tx.now,
         key,
     )
     tx.tell(SessionChanged(key, "reset"))
     return need(tx, key)
 
 
-def check_deletable(tx: Tx, key: SessionKey, scheme: KeyScheme) -> None:
+def check_deletable(tx: Tx, key: SessionKey) -> None:
     """Refuse to delete a main session, or one that is not there."""
     need(tx, str(key))
-    if scheme.is_main(key):
+    if tx.scheme.is_main(key):
         raise MainSessionKept(
             f"{str(key)!r} is the main session of {key.agent!r} and cannot be deleted: use sessions.reset",
             sessionKey=str(key),
         )
 
 
-def archive_when_idle(tx: Tx, session: Session, now: int) -> None:
+def archive_when_idle(tx: Tx, session: Session) -> None:
     """Archive a session that is being deleted, once none of its runs is left; each that ends looks again."""
     if session.deleting and session.status is SessionStatus.IDLE and not session.flushing:
-        archive(tx, session, now)
+        archive(tx, session)
 
 
-def archive(tx: Tx, session: Session, now: int, *, as_of: int | None = None) -> None:
+def archive(tx: Tx, session: Session, *, as_of: int | None = None) -> None:
     """Take a session out of the lists and close its transcript for good; `as_of` is the time in its file's name."""
-    at = now if as_of is None else as_of
-    _end_transcript(tx, session.session_id, "deleted", at)
+    at = tx.now if as_of is None else as_of
+    _end_transcript(tx, session.session_id, "deleted")
     tx.run(
         "UPDATE sessions SET archived_at = ?, deleting = 0, updated_at = ? WHERE key = ?",
         at,
-        now,
+        tx.now,
         session.key,
     )
-    is_named = session.spawned_by is not None and at == now
+    is_named = session.spawned_by is not None and at == tx.now
     tx.tell(TranscriptClosed(session.key, session.session_id, at, is_named))
     tx.tell(SessionChanged(session.key, "delete"))
 
@@ -251,7 +248,7 @@ def labelled(tx: Tx, label: str, agent_id: str | None) -> list[Session]:
     return [of_row(row) for row in tx.all(f"SELECT {FIELDS} FROM sessions WHERE {where} ORDER BY key", *values)]
 
 
-def page(tx: Tx, wanted: SessionFilter, after: Page | None, limit: int, offset: int) -> list[Session]:
+def page(tx: Tx, wanted: SessionFilter, *, after: Page | None, limit: int, offset: int = 0) -> list[Session]:
     """List sessions, newest first."""
     conditions, values = _conditions(wanted)
     if after is not None:

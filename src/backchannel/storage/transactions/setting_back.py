@@ -19,28 +19,33 @@ _RETRIES = "due_at IS NOT NULL AND updated_at > ?"
 _SESSIONS = "archived_at IS NULL AND updated_at > ?"
 
 
-def is_needed(tx: Tx, now: int) -> bool:
+def is_needed(tx: Tx) -> bool:
     """Whether any row was written by a clock that was ahead of this one."""
-    if now < BELIEVED_FROM_MS:
+    if tx.now < BELIEVED_FROM_MS:
         return False
     row = tx.one(
         f"SELECT 1 FROM timers WHERE {_TIMERS} UNION ALL SELECT 1 FROM deliveries WHERE {_RETRIES} "
         f"UNION ALL SELECT 1 FROM sessions WHERE {_SESSIONS} LIMIT 1",
-        now,
-        now,
-        now,
+        tx.now,
+        tx.now,
+        tx.now,
     )
     return row is not None
 
 
-def pull_in(tx: Tx, now: int) -> None:
+def pull_in(tx: Tx) -> None:
     """Give each row the wait that it was meant to have, from now on; the newest sessions stay the newest."""
-    if now < BELIEVED_FROM_MS:
+    if tx.now < BELIEVED_FROM_MS:
         return
-    for kind, ref, wait_ms in tx.all(f"SELECT kind, ref, due_at - set_at FROM timers WHERE {_TIMERS}", now):
+    for kind, ref, wait_ms in tx.all(f"SELECT kind, ref, due_at - set_at FROM timers WHERE {_TIMERS}", tx.now):
         if kind == cron.TIMER:
-            cron.reschedule(tx, ref, now)
+            cron.reschedule(tx, ref)
         else:
-            timers.set_timer(tx, kind, ref, now + wait_ms, now)
-    tx.run(f"UPDATE deliveries SET due_at = due_at - updated_at + ?, updated_at = ? WHERE {_RETRIES}", now, now, now)
-    tx.run(f"UPDATE sessions SET updated_at = ? WHERE {_SESSIONS}", now, now)
+            timers.set_timer(tx, kind, ref, tx.now + wait_ms)
+    tx.run(
+        f"UPDATE deliveries SET due_at = due_at - updated_at + ?, updated_at = ? WHERE {_RETRIES}",
+        tx.now,
+        tx.now,
+        tx.now,
+    )
+    tx.run(f"UPDATE sessions SET updated_at = ? WHERE {_SESSIONS}", tx.now, tx.now)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from backchannel.core import spawn as flow
 from backchannel.core.delivery import Delivery
 from backchannel.core.exchange import is_deliverable
-from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.keys import SessionKey
 from backchannel.core.limits import ChainLimits, go_on, may_go_on
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, decode_message
 from backchannel.core.runs import FlowCall, Run, RunKind, RunRequest
@@ -91,9 +91,7 @@ def repeat(tx: Tx, call: FlowCall) -> Spawn | None:
     return find(tx, call.flow_id)
 
 
-def open_(
-    tx: Tx, ask: SpawnAsk, scheme: KeyScheme, limits: ChainLimits, transcript: TranscriptPath, now: int
-) -> Spawn | Refused:
+def open_(tx: Tx, ask: SpawnAsk, limits: ChainLimits) -> Spawn | Refused:
     """Accept a spawn with its session, its run and its receipt; the same call again finds the first.
 
     Raises:
@@ -105,15 +103,15 @@ def open_(
     refused = _refusal(tx, ask, calling_run)
     if refused is not None:
         return refused
-    show = chains.shown(scheme)
+    show = chains.shown(tx.scheme)
     origin = chains.lineage(tx, ask.call.calling_run, show)
     decision = may_go_on(origin, str(ask.child), limits)
     if not decision.allowed:
         return Refused(decision)
     run_id = runs.free_id(tx, ask.call.run_id)
     chain, path = go_on(origin, str(ask.child), run_id)
-    requester = _requester(tx, ask.requester, scheme, now)
-    child = _make_child(tx, ask, scheme, now)
+    requester = _requester(tx, ask.requester)
+    child = _make_child(tx, ask)
     spawn = Spawn(
         id=ask.call.flow_id,
         requester=ask.requester,
@@ -128,10 +126,10 @@ def open_(
         run_id=run_id,
         requester_run=ask.call.calling_run,
         model=ask.model,
-        transcript=transcript(child.agent_id, child.session_id),
+        transcript=tx.transcript(child.agent_id, child.session_id),
     )
-    _insert(tx, flow.kept(spawn), ask.call, now)
-    _queue(tx, spawn, flow.first_run(spawn, show(str(ask.requester))), now, timeout_s=ask.timeout_s)
+    _insert(tx, flow.kept(spawn), ask.call)
+    _queue(tx, spawn, flow.first_run(spawn, show(str(ask.requester))), timeout_s=ask.timeout_s)
     return spawn
 
 
@@ -146,14 +144,14 @@ def _refusal(tx: Tx, ask: SpawnAsk, calling_run: Run | None) -> Refused | None:
     return None if decision.allowed else Refused(decision)
 
 
-def _requester(tx: Tx, key: SessionKey, scheme: KeyScheme, now: int) -> Session:
+def _requester(tx: Tx, key: SessionKey) -> Session:
     """Load the session that is told; an operator spawns for a main session, which may be new.
 
     Raises:
         SessionNotFound: it is not there any more.
     """
-    if scheme.is_main(key):
-        return sessions.ensure(tx, key, scheme, now)
+    if tx.scheme.is_main(key):
+        return sessions.ensure(tx, key)
     session = sessions.need(tx, str(key))
     sessions.check_kept(session)
     return session
@@ -170,17 +168,17 @@ def _return_address(requester: Session, calling_run: Run | None) -> Address | No
     return address if is_deliverable(address) else None
 
 
-def _make_child(tx: Tx, ask: SpawnAsk, scheme: KeyScheme, now: int) -> Session:
+def _make_child(tx: Tx, ask: SpawnAsk) -> Session:
     change = SessionPatch(
         label=ask.label or msgspec.UNSET,
         model=ask.session_model or msgspec.UNSET,
         thinking_level=ask.thinking or msgspec.UNSET,
     )
-    sessions.patch(tx, ask.child, scheme, change, None, now)
+    sessions.patch(tx, ask.child, change)
     return sessions.update(tx, str(ask.child), "spawned_by = ?", str(ask.requester))
 
 
-def _insert(tx: Tx, spawn: Spawn, call: FlowCall, now: int) -> None:
+def _insert(tx: Tx, spawn: Spawn, call: FlowCall) -> None:
     delivery_id = new_id()
     tx.run(
         "INSERT INTO spawns (id, requester_key, requester_run, child_key, state, body, delivery_id, call_id, "
@@ -193,14 +191,14 @@ def _insert(tx: Tx, spawn: Spawn, call: FlowCall, now: int) -> None:
         write_spawn(spawn),
         delivery_id,
         call.call_id,
-        now,
-        now,
+        tx.now,
+        tx.now,
     )
-    receipts.open_(tx, delivery_id, str(spawn.requester), None, now, run_id=spawn.child_run)
+    receipts.open_(tx, delivery_id, str(spawn.requester), None, run_id=spawn.child_run)
     if call.digest is not None:
-        idempotency.remember_run(tx, call.run_id, call.digest, now)
+        idempotency.remember_run(tx, call.run_id, call.digest)
     if spawn.rules.wakes:
-        barriers.add_child(tx, spawn, now)
+        barriers.add_child(tx, spawn)
 
 
 def find(tx: Tx, spawn_id: str) -> Spawn | None:
@@ -225,33 +223,33 @@ def tell_of_call(tx: Tx, call_id: str) -> str | None:
 # What happens to a spawn
 
 
-def run_ended(tx: Tx, run: Run, now: int) -> None:
+def run_ended(tx: Tx, run: Run) -> None:
     """Take a spawn on, now that one of its runs has ended."""
     if run.spawn_id is not None:
         ended = RunEnded(
             run_id=run.id,
             state=run.state,
-            findings=_findings(tx, run, now),
-            at=now,
+            findings=_findings(tx, run),
+            at=tx.now,
             reply=run.reply,
             error=run.error,
         )
-        _advance(tx, run.spawn_id, ended, now)
+        _advance(tx, run.spawn_id, ended)
     if run.kind is RunKind.WAKE and run.session_id is None:
-        _keep_as_note(tx, run, now)
+        _keep_as_note(tx, run)
 
 
-def cancel_children(tx: Tx, key: str, reason: str, now: int) -> list[Run]:
+def cancel_children(tx: Tx, key: str, reason: str) -> list[Run]:
     """Stop the children of a session that nobody waits for any more; returns the runs that were stopped."""
     children = _open_of(tx, key)
     at_work = _at_work(tx, key)
-    barriers.stop(tx, key, now)
+    barriers.stop(tx, key)
     for spawn in children:
-        _advance(tx, spawn.id, Cancelled(reason=reason, at=now), now)
+        _advance(tx, spawn.id, Cancelled(reason=reason, at=tx.now))
     for run in at_work:
-        runs.request_abort(tx, run.session_key, run.id, now)
+        runs.request_abort(tx, run.session_key, run.id)
     if children and reason == STOPPED:
-        _note(tx, SessionKey.stored(key), stopped_text(children), _SYSTEM, now)
+        _note(tx, SessionKey.stored(key), stopped_text(children), _SYSTEM)
     return at_work
 
 
@@ -271,15 +269,15 @@ def _open_of(tx: Tx, key: str) -> tuple[Spawn, ...]:
     return tuple(read_spawn(body) for (body,) in rows)
 
 
-def receipt_changed(tx: Tx, delivery: Delivery, now: int) -> None:
+def receipt_changed(tx: Tx, delivery: Delivery) -> None:
     """See whether a child can be cleaned up, now that its receipt is settled."""
     if delivery.state.is_settled:
         row = tx.one("SELECT body FROM spawns WHERE delivery_id = ?", delivery.id)
         if row is not None:
-            cleanup.tidy(tx, read_spawn(row[0]), now)
+            cleanup.tidy(tx, read_spawn(row[0]))
 
 
-def _advance(tx: Tx, spawn_id: str, event: Event, now: int) -> None:
+def _advance(tx: Tx, spawn_id: str, event: Event) -> None:
     row = tx.one("SELECT body, delivery_id FROM spawns WHERE id = ?", spawn_id)
     if row is None:
         return
@@ -291,11 +289,11 @@ def _advance(tx: Tx, spawn_id: str, event: Event, now: int) -> None:
         "UPDATE spawns SET state = ?, body = ?, updated_at = ? WHERE id = ?",
         spawn.state.value,
         write_spawn(spawn),
-        now,
+        tx.now,
         spawn_id,
     )
     for action in actions:
-        _perform(tx, spawn, str(row[1]), action, now)
+        _perform(tx, spawn, str(row[1]), action)
 
 
 def _named(tx: Tx, spawn: Spawn, actions: tuple[Action, ...]) -> Stepped:
@@ -307,20 +305,20 @@ def _named(tx: Tx, spawn: Spawn, actions: tuple[Action, ...]) -> Stepped:
     return spawn, named
 
 
-def _perform(tx: Tx, spawn: Spawn, delivery_id: str, action: Action, now: int) -> None:
+def _perform(tx: Tx, spawn: Spawn, delivery_id: str, action: Action) -> None:
     match action:
         case QueueRun():
-            _queue(tx, spawn, action, now, timeout_s=action.timeout_s)
+            _queue(tx, spawn, action, timeout_s=action.timeout_s)
         case AbortRun():
-            runs.request_abort(tx, str(spawn.child), action.run_id, now)
+            runs.request_abort(tx, str(spawn.child), action.run_id)
         case Post():
-            _post(tx, spawn, delivery_id, action.text, now)
+            _post(tx, spawn, delivery_id, action.text)
         case Settle():
-            receipts.settle(tx, delivery_id, action.outcome.value, action.reason, now)
-            barriers.child_settled(tx, spawn, None, now)
+            receipts.settle(tx, delivery_id, action.outcome.value, action.reason)
+            barriers.child_settled(tx, spawn, None)
 
 
-def _queue(tx: Tx, spawn: Spawn, action: QueueRun, now: int, *, timeout_s: float | None) -> None:
+def _queue(tx: Tx, spawn: Spawn, action: QueueRun, *, timeout_s: float | None) -> None:
     request = RunRequest(
         key=action.key,
         content=(TextBlock(text=action.text),),
@@ -331,16 +329,16 @@ def _queue(tx: Tx, spawn: Spawn, action: QueueRun, now: int, *, timeout_s: float
         chain=action.chain,
         spawn_id=spawn.id,
     )
-    runs.queue_step(tx, request, now)
+    runs.queue_step(tx, request)
 
 
-def _post(tx: Tx, spawn: Spawn, delivery_id: str, text: str, now: int) -> None:
+def _post(tx: Tx, spawn: Spawn, delivery_id: str, text: str) -> None:
     """Tell the requester once: its chat, and its transcript, now or with the wake."""
     if spawn.rules.wakes:
-        barriers.child_settled(tx, spawn, text, now)
+        barriers.child_settled(tx, spawn, text)
     else:
-        _note(tx, spawn.requester, text, from_child(spawn.child), now)
-    receipts.hand_over(tx, delivery_id, text, spawn.address, now)
+        _note(tx, spawn.requester, text, from_child(spawn.child))
+    receipts.hand_over(tx, delivery_id, text, spawn.address)
 
 
 _SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=flow.SOURCE_TOOL)
@@ -351,15 +349,17 @@ def from_child(child: SessionKey) -> Provenance:
     return Provenance(kind=ProvenanceKind.INTER_SESSION, source_session_key=str(child), source_tool=flow.SOURCE_TOOL)
 
 
-def _note(tx: Tx, key: SessionKey, text: str, provenance: Provenance, now: int) -> None:
-    note = Message(id=new_id(), role=Role.USER, content=(TextBlock(text=text),), timestamp=now, provenance=provenance)
-    inbox.add_if_kept(tx, key, note, now)
+def _note(tx: Tx, key: SessionKey, text: str, provenance: Provenance) -> None:
+    note = Message(
+        id=new_id(), role=Role.USER, content=(TextBlock(text=text),), timestamp=tx.now, provenance=provenance
+    )
+    inbox.add_if_kept(tx, key, note)
 
 
-def _keep_as_note(tx: Tx, wake: Run, now: int) -> None:
+def _keep_as_note(tx: Tx, wake: Run) -> None:
     """A wake that was stopped before it started leaves what it was to say: the results must not be lost with it."""
     if wake.message is not None:
-        inbox.add_if_kept(tx, SessionKey.stored(wake.session_key), decode_message(wake.message), now)
+        inbox.add_if_kept(tx, SessionKey.stored(wake.session_key), decode_message(wake.message))
         # The transcript has it from now on: a person who retries the run must not have it told twice.
         tx.run("UPDATE runs SET message = NULL WHERE id = ?", wake.id)
 
@@ -367,7 +367,7 @@ def _keep_as_note(tx: Tx, wake: Run, now: int) -> None:
 # What rows tell of a child
 
 
-def _findings(tx: Tx, ended: Run, now: int) -> Findings:
+def _findings(tx: Tx, ended: Run) -> Findings:
     """Collect what is known of a child when one of its runs has ended."""
     row = required(tx.one("SELECT body FROM spawns WHERE id = ?", ended.spawn_id))
     spawn = read_spawn(row[0])
@@ -385,7 +385,7 @@ def _findings(tx: Tx, ended: Run, now: int) -> Findings:
         cost=cost,
         model=own.answered_by,
         session_id=own.session_id,
-        archived_transcript=_archived_transcript(spawn, now),
+        archived_transcript=_archived_transcript(spawn, tx.now),
     )
 
 

@@ -18,17 +18,17 @@ class Committed(msgspec.Struct, frozen=True):
     calls: list[ToolCall]
 
 
-def commit_reply(tx: Tx, fence: Fence, step: Step, now: int) -> Committed:
+def commit_reply(tx: Tx, fence: Fence, step: Step) -> Committed:
     """Write a model's reply. One without tool calls is the last: the run ends in the same commit."""
     run = runs.unstopped(tx, fence)
     if step.leaves_calls:
-        calls.close_open(tx, run, Outcome(state=RunState.OK), now)
+        calls.close_open(tx, run, Outcome(state=RunState.OK))
     messages.append(tx, run.session_key, run.session_id or "", step.reply)
     cost = step.usage.cost
     changed = {
         "step": run.step + 1,
         "ran_ms": step.ran_ms,
-        "ran_at": now,
+        "ran_at": tx.now,
         "answered_by": step.reply.model,
         "tokens_in": run.tokens_in + step.usage.input,
         "tokens_out": run.tokens_out + step.usage.output,
@@ -39,7 +39,7 @@ def commit_reply(tx: Tx, fence: Fence, step: Step, now: int) -> Committed:
     if planned:
         tx.run(f"UPDATE sessions SET {used.sql.rstrip(', ')} WHERE key = ?", *used.values, run.session_key)
         return Committed(runs.update(tx, run.id, crashes=0, reply=step.reply.text, **changed), planned)
-    return Committed(runs.close(tx, run, Outcome(state=RunState.OK), step.reply.text, now, used, **changed), [])
+    return Committed(runs.close(tx, run, Outcome(state=RunState.OK), step.reply.text, used, **changed), [])
 
 
 def _plan(tx: Tx, run: Run, reply: Message) -> list[ToolCall]:
@@ -90,7 +90,7 @@ def start_call(tx: Tx, fence: Fence, call_id: str) -> None:
     calls.mark_started(tx, call_id)
 
 
-def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int, now: int) -> None:
+def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int) -> None:
     """Write a tool's result; a call that has one already keeps it."""
     run = runs.unstopped(tx, fence)
     call = calls.find(tx, result.tool_call_id or "")
@@ -98,9 +98,9 @@ def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int, now: int) 
         return
     messages.append(tx, run.session_key, run.session_id or "", result)
     calls.mark_done(tx, call.id)
-    exchanges.call_answered(tx, call.id, now, is_error=bool(result.is_error))
-    deliveries.post_call(tx, run, call, now)
-    runs.update(tx, run.id, crashes=0, ran_ms=ran_ms, ran_at=now)
+    exchanges.call_answered(tx, call.id, is_error=bool(result.is_error))
+    deliveries.post_call(tx, run, call)
+    runs.update(tx, run.id, crashes=0, ran_ms=ran_ms, ran_at=tx.now)
 
 
 FUNCTION_STEP = -1
@@ -116,7 +116,7 @@ def open_function_call(tx: Tx, fence: Fence, call: ToolCall) -> ToolCall:
     return known or call
 
 
-def commit_function_result(tx: Tx, fence: Fence, result: Message, recorded: str, ran_ms: int, now: int) -> None:
+def commit_function_result(tx: Tx, fence: Fence, result: Message, recorded: str, ran_ms: int) -> None:
     """Write what a function agent's call gave: as far as this, the function has got.
 
     `recorded` is what the call gives again when the function is run again. A call that is in the transcript already,
@@ -126,8 +126,8 @@ def commit_function_result(tx: Tx, fence: Fence, result: Message, recorded: str,
     call_id = result.tool_call_id or ""
     call = calls.find(tx, call_id)
     calls.mark_done(tx, call_id, recorded)
-    exchanges.call_answered(tx, call_id, now, is_error=bool(result.is_error))
+    exchanges.call_answered(tx, call_id, is_error=bool(result.is_error))
     if call is not None and call.state is not CallState.DONE:
         calls.append_function_call(tx, run, call, result)
-        deliveries.post_call(tx, run, call, now)
-    runs.update(tx, run.id, crashes=0, ran_ms=ran_ms, ran_at=now)
+        deliveries.post_call(tx, run, call)
+    runs.update(tx, run.id, crashes=0, ran_ms=ran_ms, ran_at=tx.now)

@@ -24,17 +24,17 @@ from backchannel.storage.transactions.families import Kin, SpawnStory
 from backchannel.storage.tx import LIVE, Tx
 
 
-def carry_out(tx: Tx, command: Command, session: Session | None, now: int) -> str:
+def carry_out(tx: Tx, command: Command, session: Session | None) -> str:
     """Do what `/subagents` asks, and return what is answered."""
     family = None if session is None else families.family(tx, session.key, LISTED)
     numbers = {} if session is None else _numbers(tx, session.key)
-    children = [] if family is None else [_view(kin, numbers[kin.session.key], now) for kin in family.children]
+    children = [] if family is None else [_view(kin, numbers[kin.session.key], tx.now) for kin in family.children]
     children.sort(key=lambda child: child.number)
     if command.argument is None:
         return list_text(children, 0 if family is None else family.total - len(children))
     child = find_child(children, command.argument)
     if child is None and (command.word, command.argument.lower()) == ("stop", ALL):
-        return stopped_all_text(sum(_stop(tx, str(each.key), now) > 0 for each in children))
+        return stopped_all_text(sum(_stop(tx, str(each.key)) > 0 for each in children))
     if child is None:
         return unknown_text(command.argument, children)
     match command.word:
@@ -42,7 +42,7 @@ def carry_out(tx: Tx, command: Command, session: Session | None, now: int) -> st
             return info_text(child)
         case "log":
             return _log(tx, child)
-    return stopped_text(child, _stop(tx, str(child.key), now))
+    return stopped_text(child, _stop(tx, str(child.key)))
 
 
 def _log(tx: Tx, child: ChildView) -> str:
@@ -51,10 +51,10 @@ def _log(tx: Tx, child: ChildView) -> str:
     return log_text(child, page.messages)
 
 
-def _stop(tx: Tx, key: str, now: int) -> int:
+def _stop(tx: Tx, key: str) -> int:
     """Abort what a child does; its requester is told that it was aborted."""
     live = tx.all(f"SELECT id FROM runs WHERE session_key = ? AND {LIVE} ORDER BY position", key)
-    return sum(len(runs.request_abort(tx, key, run_id, now)) for (run_id,) in live)
+    return sum(len(runs.request_abort(tx, key, run_id)) for (run_id,) in live)
 
 
 def _numbers(tx: Tx, key: str) -> dict[str, int]:

@@ -19,7 +19,7 @@ class Timer(msgspec.Struct, frozen=True):
     due_at: int
 
 
-def set_timer(tx: Tx, kind: str, ref: str, due_at: int, now: int) -> None:
+def set_timer(tx: Tx, kind: str, ref: str, due_at: int) -> None:
     """Make or move a timer."""
     tx.run(
         "INSERT INTO timers (kind, ref, due_at, set_at) VALUES (?, ?, ?, ?) "
@@ -27,9 +27,14 @@ def set_timer(tx: Tx, kind: str, ref: str, due_at: int, now: int) -> None:
         kind,
         ref,
         due_at,
-        now,
+        tx.now,
     )
     tx.tell(TimerSet(due_at))
+
+
+def postpone(tx: Tx, timer: Timer, by_ms: int) -> None:
+    """Try again later what could not be done."""
+    set_timer(tx, timer.kind, timer.ref, tx.now + by_ms)
 
 
 def clear_timer(tx: Tx, kind: str, ref: str) -> None:
@@ -43,9 +48,9 @@ def take(tx: Tx, timer: Timer) -> bool:
     )
 
 
-def due(tx: Tx, now: int, limit: int) -> list[Timer]:
+def due(tx: Tx, limit: int) -> list[Timer]:
     """List what is due, oldest first. The unit that does the work clears or moves the timer."""
-    rows = tx.all("SELECT kind, ref, due_at FROM timers WHERE due_at <= ? ORDER BY due_at LIMIT ?", now, limit)
+    rows = tx.all("SELECT kind, ref, due_at FROM timers WHERE due_at <= ? ORDER BY due_at LIMIT ?", tx.now, limit)
     return [Timer(*row) for row in rows]
 
 

@@ -58,5 +58,5 @@ def by_digest(tx: Tx, digest: str) -> TokenRow | None:
     return None if row is None else _token(row)
 
 
-def revoke(tx: Tx, token_id: str, now: int) -> bool:
-    return tx.run("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", now, token_id) > 0
+def revoke(tx: Tx, token_id: str) -> bool:
+    return tx.run("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", tx.now, token_id) > 0

@@ -66,12 +66,12 @@ def probe(tx: Tx, body: str) -> None:
     tx.run("INSERT INTO probe (id, body) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET body = excluded.body", body)
 
 
-def remember_default_model(tx: Tx, number: int, model: str, demo: str) -> str | None:
+def remember_default_model(tx: Tx, model: str, demo: str) -> str | None:
     """Note which model agents without one have at this start; returns the last that was not the demo, at an earlier."""
-    tx.run("UPDATE processes SET default_model = ? WHERE number = ?", model, number)
+    tx.run("UPDATE processes SET default_model = ? WHERE number = ?", model, tx.number)
     row = tx.one(
         "SELECT default_model FROM processes WHERE default_model <> ? AND number < ? ORDER BY number DESC LIMIT 1",
         demo,
-        number,
+        tx.number,
     )
     return None if row is None else row[0]
