@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from backchannel.gateway.methods import health
 from backchannel.gateway.methods.health import Problem, examine
 from backchannel.runtime import watchdog
 from backchannel.storage.transactions.deliveries import Post
-from tests.channels.desk import desk
+from tests.channels.desk import Desk, desk
 from tests.gateway.conftest import MakeWorld
 from tests.support.clocks import HandClock
 from tests.support.far_end import FarEnd, Fault
@@ -41,6 +42,7 @@ from tests.support.resting import until
 
 pytestmark = pytest.mark.anyio
 S = DeliveryState
+TO_DESK = Post(session_key=MAIN, address=Address(channel="desk", to="C"), text="hello")
 
 
 async def codes(gateway: Gateway) -> list[str]:
@@ -92,10 +94,33 @@ async def test_dead_letters_and_a_channel_that_is_down_are_told_and_it_coming_up
             await world.becomes(S.FAILED, lost)
             assert set(await codes(world.gateway)) == {"channel_down", "deliveries_failed"}
             assert "desk" in (await problem(world.gateway, "channel_down")).message
+            assert "Nothing waits" in (await problem(world.gateway, "channel_down")).hint
             await world.becomes(S.SENT, await world.send(post))
             assert await codes(world.gateway) == ["deliveries_failed"]
             await world.gateway.store.drop_delivery(lost)
             assert await codes(world.gateway) == []
+
+
+def has_been_in(world: Desk, delivery_id: str, states: list[DeliveryState]) -> bool:
+    return world.states(delivery_id)[: len(states)] == states
+
+
+async def test_what_waits_for_a_channel_that_is_down_is_counted(tmp_path: Path) -> None:
+    clock = HandClock("2026-03-02T09:00:00")
+    async with FarEnd() as far_end, desk(tmp_path, {"desk": far_end.settings()}, clock=clock) as world:
+        far_end.then(*[Fault(503)] * 3)
+        for to in ("A", "B", "C"):
+            post = Post(session_key=MAIN, address=Address(channel="desk", to=to), text="hello")
+            tried = [S.PENDING, S.SENDING, S.PENDING]
+            await world.heard.until(partial(has_been_in, world, await world.send(post), tried))
+        assert "3 deliveries wait and are tried again" in (await problem(world.gateway, "channel_down")).hint
+
+
+async def test_a_channel_that_refuses_after_it_was_down_is_up_again(tmp_path: Path) -> None:
+    async with FarEnd() as far_end, desk(tmp_path, {"desk": far_end.settings()}, clock=QuickClock()) as world:
+        far_end.then(*[Fault(503)] * 4, Fault(403))
+        await world.becomes(S.FAILED, await world.send(TO_DESK))
+        assert await codes(world.gateway) == ["deliveries_failed"]
 
 
 class Silent(Channel):

@@ -82,4 +82,4 @@ async def test_one_failure_between_two_that_got_through_is_no_channel_that_is_do
         for _ in range(4):
             far_end.then(Fault(503))
             await world.becomes(S.SENT, await world.send(TO_DESK))
-        assert world.gateway.runtime.journal.channels_down == {}
+        assert world.gateway.runtime.outbox.reach.down == {}

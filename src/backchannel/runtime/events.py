@@ -1,8 +1,8 @@
-"""Events: committed facts, and live progress that no row holds, handed to listeners; and the journal of failures.
+"""Events: committed facts, and live progress that no row holds, handed to listeners; and the log of failures.
 
 Facts come from the store after their commit; progress (text as it is streamed, tools as they start and end) from the
-runner. A listener is a plain function called on the event loop; it must not block and must not raise. The journal is
-one of them: it logs committed failures only, each once.
+runner. A listener is a plain function called on the event loop; it must not block and must not raise. The log
+of failures is one of them: it tells committed ones only, each once.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from backchannel.core.delivery import Delivery, DeliveryState
+from backchannel.core.delivery import Delivery
 from backchannel.core.facts import DeliveryChanged, Fact, RunChanged
 from backchannel.core.runs import Run, RunState
 
 log = structlog.get_logger(__name__)
 
-DOWN_AFTER = 3
-"""A channel is down when this many attempts to send in a row have failed."""
 _LONGEST_ERROR = 300
 
 
@@ -82,46 +80,13 @@ class Hub:
             listener(event)
 
 
-class Journal:
-    """Writes failures into the log, and knows the channels that are down."""
-
-    def __init__(self) -> None:
-        self._failures: dict[str, tuple[int, str]] = {}
-
-    @property
-    def channels_down(self) -> dict[str, str]:
-        """The channels over which nothing gets through, each with the last error."""
-        return {name: error for name, (count, error) in self._failures.items() if count >= DOWN_AFTER}
-
-    def on_event(self, event: Event) -> None:
-        if isinstance(event, RunChanged):
-            if event.run.state in (RunState.ERROR, RunState.TIMEOUT):
-                _log_run(event.run)
-        elif isinstance(event, DeliveryChanged):
-            self._on_delivery(event.delivery)
-
-    def _on_delivery(self, delivery: Delivery) -> None:
-        match delivery.state:
-            case DeliveryState.SENT:
-                self._got_through(delivery.channel or "")
-            case DeliveryState.PENDING if delivery.due_at is not None and delivery.error is not None:
-                self._failed(delivery.channel or "", delivery.error)
-            case DeliveryState.UNCERTAIN:
-                self._failed(delivery.channel or "", delivery.error or "")
-                _log_delivery(delivery)
-            case DeliveryState.FAILED:
-                _log_delivery(delivery)
-
-    def _failed(self, channel: str, error: str) -> None:
-        count = self._failures.get(channel, (0, ""))[0] + 1
-        self._failures[channel] = (count, error[:_LONGEST_ERROR])
-        if count == DOWN_AFTER:
-            log.warning("a channel is down", channel=channel, attempts=count, error=error[:_LONGEST_ERROR])
-
-    def _got_through(self, channel: str) -> None:
-        count, _ = self._failures.pop(channel, (0, ""))
-        if count >= DOWN_AFTER:
-            log.info("a channel is up again", channel=channel)
+def log_failures(event: Event) -> None:
+    """Write a run or a delivery that failed into the log; a listener."""
+    if isinstance(event, RunChanged):
+        if event.run.state in (RunState.ERROR, RunState.TIMEOUT):
+            _log_run(event.run)
+    elif isinstance(event, DeliveryChanged) and event.delivery.state.needs_person:
+        _log_delivery(event.delivery)
 
 
 def _log_run(run: Run) -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import structlog
 
-from backchannel.core.channels import ChannelError, Channels, ChannelSilent, OutboundPart, Sent
+from backchannel.core.channels import ChannelError, ChannelRefused, Channels, ChannelSilent, OutboundPart, Sent
 from backchannel.core.contracts import Clock
 from backchannel.core.decisions import Decision
 from backchannel.core.delivery import DeliveryLane, DeliveryState
@@ -32,6 +32,11 @@ T = TypeVar("T")
 FIRST_PAUSE_S = 1.0
 CLOSE_LIMIT_S = 5.0
 """How long a part that is being sent is waited for when the gateway stops."""
+
+
+DOWN_AFTER = 3
+"""A channel is down when this many attempts to send in a row got no answer."""
+_LONGEST_ERROR = 300
 
 
 class ChannelOutlets:
@@ -52,6 +57,30 @@ class ChannelOutlets:
         return self._guard.decide_delivery(key, override, channel)
 
 
+class Reach:
+    """Which channels can be reached, by their last attempts. A refusal is an answer: such a channel is up."""
+
+    def __init__(self) -> None:
+        self._failures: dict[str, tuple[int, str]] = {}
+
+    @property
+    def down(self) -> dict[str, str]:
+        """The channels over which nothing gets through, each with the last error."""
+        return {name: error for name, (count, error) in self._failures.items() if count >= DOWN_AFTER}
+
+    def note(self, channel: str, answer: Sent | ChannelError) -> None:
+        """Count an attempt."""
+        count, _ = self._failures.pop(channel, (0, ""))
+        if isinstance(answer, Sent | ChannelRefused):
+            if count >= DOWN_AFTER:
+                log.info("a channel is up again", channel=channel)
+            return
+        error = answer.reason[:_LONGEST_ERROR]
+        self._failures[channel] = (count + 1, error)
+        if count + 1 == DOWN_AFTER:
+            log.warning("a channel is down", channel=channel, attempts=DOWN_AFTER, error=error)
+
+
 class Outbox:
     """Sends deliveries through their channels."""
 
@@ -59,6 +88,7 @@ class Outbox:
         self._store = store
         self._channels = channels
         self._clock = clock
+        self.reach = Reach()
         self._workers: dict[DeliveryLane, asyncio.Task[None]] = {}
         self._again: set[DeliveryLane] = set()
         """Lanes that were woken while their worker may already have looked for the last time."""
@@ -123,6 +153,7 @@ class Outbox:
             if claimed is None:
                 return
             answer = await self._send(claimed)
+            self.reach.note(lane.channel, answer)
             settle = partial(self._store.settle_part, claimed.part, answer, takes_key=self._takes_key(lane.channel))
             await self._commit(lane.channel, settle)
 

@@ -25,7 +25,7 @@ from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role,
 from backchannel.core.runs import Accepted, Run, RunKind, RunRequest, RunState
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
-from backchannel.runtime.events import Event, Hub, Journal, WaitStarted
+from backchannel.runtime.events import Event, Hub, WaitStarted, log_failures
 from backchannel.runtime.exchanges import Exchanges
 from backchannel.runtime.lanes import Lanes, Slots
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
@@ -65,8 +65,7 @@ class Runtime:
         defaults = config.agents.defaults
         self.hub = Hub()
         self.watchdog = Watchdog(store)
-        self.journal = Journal()
-        self.hub.listen(self.journal.on_event)
+        self.hub.listen(log_failures)
         self.guard = SendGuard(config.session.send_policy, store.scheme)
         self._store = store
         self._agents = agents
@@ -75,7 +74,7 @@ class Runtime:
         slots = Slots(defaults.max_concurrent, defaults.subagents.max_concurrent)
         self._lanes = Lanes(store, self._runner.work, slots, lambda key: not agents.is_awaited(key.agent))
         self._waits = Waits(store)
-        self._outbox = Outbox(store, channels, clock)
+        self.outbox = Outbox(store, channels, clock)
         self._timers = Timers(store, clock)
         store.deliver_to(ChannelOutlets(channels, self.guard), tells_failures=config.messages.failure_notice)
         limits = config.session.agent_to_agent
@@ -89,7 +88,7 @@ class Runtime:
         for fact in facts:
             self._waits.on_fact(fact)  # before the lanes: a run that returns from a wait comes before queued ones
             self._lanes.on_fact(fact)
-            self._outbox.on_fact(fact)
+            self.outbox.on_fact(fact)
             self._timers.on_fact(fact)
             self._resume_suspect(fact)
             self.hub.publish(fact)
@@ -99,7 +98,7 @@ class Runtime:
         self._is_open = True
         await self._remember_functions()
         await self._store.mind_the_clock()
-        await self._outbox.start()
+        await self.outbox.start()
         await self._recover({id for id in self._agents.ids() if not self._agents.is_awaited(id)})
         self._timers.loop.start()
         self.watchdog.start()
@@ -208,7 +207,7 @@ class Runtime:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._timers.loop.close()
         await self._lanes.close()
-        await self._outbox.close()
+        await self.outbox.close()
         self._waits.close()
 
     @property

@@ -263,16 +263,23 @@ def _clock(seen: Seen) -> Iterator[Problem]:
 
 
 def _channels(seen: Seen) -> Iterator[Problem]:
-    unsent = seen.parts.runtime.journal.channels_down
+    unsent = seen.parts.runtime.outbox.reach.down
     for channel, error in unsent.items():
         message = f"Nothing gets through to the channel {channel}: {error}."
-        hint = "What is to be sent there waits and is tried again; look after the channel's other end."
+        hint = f"{_waiting_for(channel, seen)} Look after the channel's other end."
         yield Problem(code="channel_down", message=message, hint=hint)
     for channel, error in seen.parts.keeper.down().items():
         if channel not in unsent:
             message = f"Nothing comes in from the channel {channel}: {error}."
             hint = "It is started again by itself; look after the channel's other end, and at the log."
             yield Problem(code="channel_down", message=message, hint=hint)
+
+
+def _waiting_for(channel: str, seen: Seen) -> str:
+    if waiting := seen.troubles.waiting.get(channel, 0):
+        told = _count(waiting, "delivery waits and is", "deliveries wait and are")
+        return f"{told} tried again."
+    return "Nothing waits to be sent there; the next delivery tries it again."
 
 
 def _deliveries(seen: Seen) -> Iterator[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from backchannel.storage.transactions.sending import IN_LINE
 from backchannel.storage.tx import LIVE, Tx, required
 
 PROBE_BYTES = 65_536
@@ -17,6 +18,8 @@ class Troubles(msgspec.Struct, frozen=True, kw_only=True):
 
     deliveries: dict[str, int]
     """How many are pending, sending, failed and uncertain."""
+    waiting: dict[str, int]
+    """How many wait to be sent over each channel, or are on their way."""
     runs_failed: int
     """How many ended as error or timeout since the time asked for."""
     runs_set_aside: int
@@ -35,6 +38,7 @@ def look(tx: Tx, since: int) -> Troubles:
     runs_set_aside, next_resume_at = required(aside)
     return Troubles(
         deliveries=dict(tx.all(f"SELECT state, count(*) FROM deliveries WHERE {_UNSETTLED} GROUP BY state")),
+        waiting=dict(tx.all(f"SELECT channel, count(*) FROM deliveries WHERE {IN_LINE} GROUP BY channel")),
         runs_failed=runs_failed,
         runs_set_aside=runs_set_aside,
         next_resume_at=next_resume_at,
