@@ -311,8 +311,7 @@ async def test_a_message_accepted_while_the_gateway_stops_is_begun_by_the_next_s
         caller = asyncio.create_task(gateway.submit("main", "late", run_id="late"))
         await asyncio.sleep(0)
         stopping = asyncio.create_task(life.aclose())
-        for _ in range(20):  # as far as it gets with a disk that does not answer
-            await asyncio.sleep(0)
+        await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == "timers"])  # then lanes stop
         disk.let_go()
         await stopping
     assert (await caller).id == "late"

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
@@ -24,6 +23,7 @@ from backchannel.agents.providers import Connection, Endpoint, ProviderModel
 from backchannel.config.schema import ProviderSettings
 from backchannel.core.contracts import Model, Price
 from backchannel.core.hosts import OLLAMA_PORT, ollama_base
+from backchannel.core.text import nearest
 from backchannel.errors import ModelUnusable, UnknownModel
 
 if TYPE_CHECKING:
@@ -326,5 +326,5 @@ def _unknown(ref: str, hint: str) -> UnknownModel:
 
 
 def _one_of(names: Sequence[str], wanted: str) -> str:
-    near = get_close_matches(wanted, names, n=1)
-    return f"{f'did you mean {near[0]}? ' if near else ''}known are {', '.join(names) or 'none'}"
+    near = nearest(wanted, names)
+    return f"{f'did you mean {near}? ' if near else ''}known are {', '.join(names) or 'none'}"

@@ -7,7 +7,6 @@ process that does not have it knows the agent as *awaited*, and lets its runs wa
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
@@ -17,6 +16,7 @@ from backchannel.config.agents import AgentSettings, agent
 from backchannel.config.schema import Config
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.messages import Message
+from backchannel.core.text import nearest
 from backchannel.errors import UnknownAgent
 
 
@@ -85,8 +85,8 @@ class Agents:
         """
         found = self._settings.get(agent_id)
         if found is None:
-            near = difflib.get_close_matches(agent_id, self._settings, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            near = nearest(agent_id, self._settings)
+            hint = f"did you mean {near!r}? " if near else ""
             raise UnknownAgent(
                 f"no agent {agent_id!r} is configured: {hint}the agents are {', '.join(sorted(self._settings))}",
                 agentId=agent_id,

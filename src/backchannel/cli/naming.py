@@ -105,8 +105,10 @@ def _by_agent(client: Client, name: str) -> str:
 
 def _by_short_key(client: Client, name: str) -> str:
     """Find a session by its key as tables show it; `tree` leaves the agent out where it is plain."""
+    from backchannel.core.keys import is_full_key
+
     default: str = client.hello["snapshot"]["sessionDefaults"]["defaultAgentId"]
-    is_bare = ":" in name and not name.startswith("agent:")
+    is_bare = ":" in name and not is_full_key(name)
     return str(client.call("ids.resolve", kind=IdKind.SESSION, id=f"agent:{default}:{name}" if is_bare else name)["id"])
 
 

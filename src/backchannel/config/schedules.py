@@ -86,11 +86,11 @@ def read_schedule(text: str, tz: str | None, *, anchor: int = 0) -> Schedule:
     try:
         zone = _read_zone(tz)
     except ValueError as problem:
-        raise InvalidSchedule(f"not a time zone: {_quote(tz or '')} ({problem})", param="tz") from None
+        raise InvalidSchedule(f"not a time zone: {quoted(tz or '')} ({problem})", param="tz") from None
     try:
         return _read(text, zone, anchor)
     except ValueError as problem:
-        raise InvalidSchedule(f"not a schedule: {_quote(text)} ({problem})", param="schedule") from None
+        raise InvalidSchedule(f"not a schedule: {quoted(text)} ({problem})", param="schedule") from None
 
 
 def job_id_problem(job_id: str) -> str | None:
@@ -202,7 +202,3 @@ def _moment(ms: int, zone: tzinfo) -> datetime:
 
 def _ms(moment: datetime) -> int:
     return (moment - _EPOCH) // _MS
-
-
-def _quote(text: str) -> str:
-    return quoted(text)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyjson5
 
 from backchannel.config.findings import MAX_TOLD, Finding, SettingPath, Step, config_error, show_path
+from backchannel.core.text import cut
 
 _LINE_END = re.compile("\n")
 _SPACE = re.compile(r"(?:[\s\ufeff]+|//[^\n\r\u2028\u2029]*|/\*.*?\*/)*", re.DOTALL)
@@ -252,7 +253,7 @@ class Source:
         if isinstance(written, str) and "${" in written:
             return f"what `{written[:_MAX_SHOWN]}` stands for"
         shown = _literal(value)
-        return shown if len(shown) <= _MAX_SHOWN else shown[:_MAX_SHOWN] + "…"
+        return cut(shown, _MAX_SHOWN)
 
     def _written(self, path: SettingPath) -> Any:
         value: Any = self.raw

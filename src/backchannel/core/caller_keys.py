@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from backchannel.core.keys import WHAT_WORKS, KeyScheme, Kind, SessionKey, decode, not_a_key, split
+from backchannel.core.keys import WHAT_WORKS, KeyScheme, Kind, SessionKey, decode, is_full_key, not_a_key, split
 from backchannel.core.text import quoted
 from backchannel.errors import AmbiguousLabel, InvalidSessionKey, SessionIdReplaced, SessionNotFound
 
@@ -85,7 +85,7 @@ class CallerKeys:
             return Written(text, self.scheme.main(self.agent), None, is_explicit=True)
         if word == "current":
             return Written(text, self._current(), None, is_explicit=True)
-        is_full = word.startswith("agent:")
+        is_full = is_full_key(word)
         key = SessionKey.parse(text) if is_full else SessionKey.of(self.agent, *map(decode, split(text)))
         if key.is_reserved:
             raise not_a_key(text, "global and unknown are reserved; " + WHAT_WORKS)

@@ -331,6 +331,11 @@ def check_channel(channel: str) -> None:
         raise InvalidSessionKey(f"a channel cannot be called {quoted(channel)}: such keys mean something else")
 
 
+def is_full_key(text: str) -> bool:
+    """Whether a text is written as a full key, which names its agent; a bare key does not."""
+    return text.lower().startswith("agent:")
+
+
 def split(text: str) -> list[str]:
     """Take a key as it was written apart; its ids are still encoded.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from backchannel.core.keys import ChatType, KeyScheme, SessionKey
+from backchannel.core.keys import ChatType, KeyScheme, SessionKey, is_full_key
 from backchannel.errors import InvalidSessionKey
 
 DIRECT_CHANNELS = frozenset(
@@ -57,7 +57,7 @@ class KeyReader:
             InvalidSessionKey: no session here can have it; the message says why.
         """
         text = text.strip()
-        if text.lower().startswith("agent:"):
+        if is_full_key(text):
             return self._placed(SessionKey.parse(text))
         return self._read_bare(text, channel, chat_type)
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from backchannel.cli.output import say, show_facts, show_table
+from backchannel.core.keys import SessionKey
 
 MOST_PROBLEMS = 50
 """How many lines of one file are named; of the others only the number is told."""
@@ -122,7 +123,7 @@ class Report:
     def agents(self) -> list[str]:
         """The agents whose sessions are taken."""
         taken = (result for result in self.results if result.action is not Action.SKIPPED)
-        return sorted({result.key.split(":")[1] for result in taken if result.key is not None})
+        return sorted({SessionKey.stored(result.key).agent for result in taken if result.key is not None})
 
     def told(self) -> dict[str, Any]:
         """Show it as JSON does."""
