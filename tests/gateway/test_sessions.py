@@ -103,6 +103,16 @@ async def test_filters(client: Client, given: dict[str, Any], expected: set[str]
     assert {row["key"] for row in answer["sessions"]} == expected
 
 
+async def test_a_session_whose_key_ends_like_a_reserved_one_is_listed_as_the_tool_lists_it(client: Client) -> None:
+    await make(client, "cron:global", "cron:unknown")
+    by_tool = await client.ask("tools.invoke", tool="sessions_list")
+    listed = await client.ask("sessions.list")
+
+    keys = {row["key"] for row in listed["sessions"]}
+    assert keys == {"agent:main:cron:global", "agent:main:cron:unknown"}
+    assert keys == {row["key"] for row in by_tool["result"]["sessions"]}
+
+
 async def test_a_group_shows_its_channel(client: Client) -> None:
     await make(client, "discord:group:g1", "cron:a", "agent:echo:main")
     rows = {row["key"]: row["channel"] for row in (await client.ask("sessions.list"))["sessions"]}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backchannel.core.caller_keys import CallerKeys, LookedUp, Resolved, Written
+from backchannel.core.caller_keys import CallerKeys, LookedUp, Resolved
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
+from backchannel.core.visibility import OPERATOR
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.parts import GatewayParts
+from backchannel.tools.targets import look_up
 
 
 def operator_keys(parts: GatewayParts, agent_id: str | None = None) -> CallerKeys:
@@ -49,7 +51,8 @@ async def resolve(parts: GatewayParts, text: str, agent_id: str | None = None) -
     """
     keys = operator_keys(parts, agent_id)
     written = keys.read(text)
-    found = await _look_up(parts, written)
+    found = await look_up(parts, OPERATOR, written)
+    assert isinstance(found, LookedUp), "an operator sees every session"
     resolved = keys.choose(written, found)
     if agent_id is not None and resolved.key.agent != keys.agent:
         raise InvalidRequest(
@@ -58,16 +61,6 @@ async def resolve(parts: GatewayParts, text: str, agent_id: str | None = None) -
             param="agentId",
         )
     return resolved
-
-
-async def _look_up(parts: GatewayParts, written: Written) -> LookedUp:
-    session = await parts.store.session(str(written.key))
-    if session is not None or written.session_id is None:
-        return LookedUp(key_exists=session is not None)
-    entry = await parts.store.session_by_id(written.session_id)
-    if entry is None or entry.end_reason == "deleted":
-        return LookedUp()
-    return LookedUp(id_key=SessionKey.parse(entry.key), id_is_current=entry.is_current)
 
 
 async def address_for_message(parts: GatewayParts, text: str, agent_id: str | None) -> SessionKey:

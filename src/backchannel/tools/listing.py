@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -13,7 +13,7 @@ from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey
 from backchannel.core.sessions import Page, Session, SessionFilter
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.visibility import is_restricted, scope
-from backchannel.tools.base import Caller, SessionTool, off_loop, read_cursor, write_cursor
+from backchannel.tools.base import Caller, Parts, SessionTool, off_loop, read_cursor, write_cursor
 from backchannel.tools.rows import Row, Rows
 
 MOST_ROWS = 200
@@ -55,6 +55,37 @@ class SessionsListed(Answer, frozen=True, kw_only=True, omit_defaults=False):
     next_cursor: str | msgspec.UnsetType = msgspec.UNSET
 
 
+class SessionPage(NamedTuple):
+    """Some of a list of sessions, and the cursor that goes on after them; None when there are no more."""
+
+    sessions: list[Session]
+    next_cursor: str | None
+
+
+async def read_page(
+    parts: Parts, wanted: SessionFilter, query: object, cursor: str | None, limit: int, offset: int = 0
+) -> SessionPage:
+    """Read a page of sessions, newest first, for every door; `query` is what its cursors are bound to.
+
+    Sessions that the configured scope does not list are left out, so a page can be short and have a cursor.
+
+    Raises:
+        InvalidRequest: the cursor is none, or one of another query.
+    """
+    after = None if cursor is None else read_cursor(cursor, query, Page)
+    found = await parts.store.sessions(wanted, after=after, limit=limit + 1, offset=offset)
+    page = found[:limit]
+    return SessionPage(
+        [session for session in page if parts.scheme.is_listed(SessionKey.stored(session.key))],
+        write_cursor(query, Page(page[-1].updated_at, page[-1].key)) if len(found) > limit else None,
+    )
+
+
+def active_since(now_ms: int, minutes: int | None) -> int | None:
+    """Tell since when a session must have changed that changed within so many minutes."""
+    return None if minutes is None else max(0, now_ms - minutes * 60_000)
+
+
 class SessionsList(SessionTool):
     """Lists sessions."""
 
@@ -84,30 +115,22 @@ class SessionsList(SessionTool):
         limit = min(params.limit, MOST_ROWS)
         kinds = tuple(sorted(set(params.kinds or ())))
         query = [str(caller.key), kinds, params.active_minutes, params.label, params.search]
-        after = None if params.cursor is None else read_cursor(params.cursor, query, Page)
         wanted = SessionFilter(
             kinds=kinds,
             label=params.label,
             search=params.search,
-            updated_since=self._since(params.active_minutes),
+            updated_since=active_since(self._parts.clock.now_ms(), params.active_minutes),
             visible=None if caller.key is None else scope(viewer, agents),
         )
-        found = await self._parts.store.sessions(wanted, after=after, limit=limit + 1)
-        page = found[:limit]
-        listed = [session for session in page if self._parts.scheme.is_listed(SessionKey.stored(session.key))]
-        rows, redacted = await self._rows(caller, listed, min(params.message_limit, MOST_MESSAGES))
+        page = await read_page(self._parts, wanted, query, params.cursor, limit)
+        rows, redacted = await self._rows(caller, page.sessions, min(params.message_limit, MOST_MESSAGES))
         return SessionsListed(
             count=len(rows),
             sessions=rows,
             visibility=ListView(mode=viewer.mode.value, restricted=is_restricted(viewer, agents)),
             redacted=redacted or msgspec.UNSET,
-            next_cursor=write_cursor(query, Page(page[-1].updated_at, page[-1].key))
-            if page != found
-            else msgspec.UNSET,
+            next_cursor=page.next_cursor or msgspec.UNSET,
         )
-
-    def _since(self, active_minutes: int | None) -> int | None:
-        return None if active_minutes is None else max(0, self._parts.clock.now_ms() - active_minutes * 60_000)
 
     async def _agents(self) -> set[str]:
         return {*self._parts.agents.ids(), *await self._parts.store.agents_with_sessions()}

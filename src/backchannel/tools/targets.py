@@ -75,10 +75,11 @@ async def _find(parts: Parts, caller: Caller, text: str) -> tuple[SessionKey, Se
     keys, viewer = CallerKeys(parts.scheme, caller.key), parts.viewer(caller)
     try:
         written = keys.read(text)
-        found = await _look_up(parts, viewer, written)
+        found = await look_up(parts, viewer, written)
         if isinstance(found, RefusedAnswer):
             return found
-        key = keys.choose(written, found).key
+        # Whether a key exists is told below, to those who may see it.
+        key = written.key if written.session_id is None else keys.choose(written, found).key
     except (InvalidRequest, SessionNotFound) as error:
         return _not_found(viewer, error.message)
     session = await parts.store.session(str(key))
@@ -92,9 +93,12 @@ def _missing(parts: Parts, caller: Caller, shown: str) -> RefusedAnswer:
     return _not_found(parts.viewer(caller), f"there is no session {shown!r} (sessions_list shows those you can see)")
 
 
-async def _look_up(parts: Parts, viewer: Viewer, written: Written) -> LookedUp | RefusedAnswer:
-    if await parts.store.session(str(written.key)) is not None or written.session_id is None:
+async def look_up(parts: Parts, viewer: Viewer, written: Written) -> LookedUp | RefusedAnswer:
+    """Find what the store knows of a key or session id; an id is refused whose session the viewer may not see."""
+    if await parts.store.session(str(written.key)) is not None:
         return LookedUp(key_exists=True)
+    if written.session_id is None:
+        return LookedUp()
     entry = await parts.store.session_by_id(written.session_id)
     if entry is None or entry.end_reason == "deleted":
         return LookedUp()

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from backchannel.core.keys import MAX_KEY_LENGTH, Kind, SessionKey, normalise_agent_id
-from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch
+from backchannel.core.sessions import Session, SessionFilter, SessionPatch
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.text import one_line, quoted, shown_name
 from backchannel.errors import InvalidRequest, MainSessionKept, SessionNotFound
@@ -21,13 +21,11 @@ from backchannel.gateway.addressing import (
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import Label, read_model, read_thinking
 from backchannel.gateway.protocol import NoParams, Scope
-from backchannel.tools.base import read_cursor, write_cursor
+from backchannel.tools.listing import active_since, read_page
 from backchannel.tools.rows import ModelShown, Row, preview
 
 _LISTED, _MOST_LISTED, _MOST_PREVIEWED = 100, 1000, 64
-_MINUTE_MS = 60_000
 _KINDS = tuple(kind.value for kind in Kind)
-_RESERVED = (":global", ":unknown")
 
 
 class SessionsListParams(Params, frozen=True, kw_only=True):
@@ -134,19 +132,15 @@ async def sessions_list(call: Call, params: SessionsListParams) -> SessionsListe
     wanted = _read_filter(call, params, now)
     query: list[Any] = ["sessions.list", wanted.kinds, wanted.agent_id, wanted.label, wanted.search, wanted.spawned_by]
     query += [params.active_minutes, wanted.archived]
-    after = None if params.cursor is None else read_cursor(params.cursor, query, Page)
-    limit = min(params.limit, _MOST_LISTED)
-    found = await parts.store.sessions(wanted, after=after, limit=limit + 1, offset=params.offset)
-    page, has_more = found[:limit], len(found) > limit
-    listed = [session for session in page if parts.scheme.global_scope or not session.key.endswith(_RESERVED)]
+    page = await read_page(parts, wanted, query, params.cursor, min(params.limit, _MOST_LISTED), params.offset)
     return SessionsListed(
         ts=now,
         path=str(parts.store.folder.database),
-        count=len(listed),
-        has_more=has_more,
-        next_cursor=write_cursor(query, Page(page[-1].updated_at, page[-1].key)) if has_more else None,
+        count=len(page.sessions),
+        has_more=page.next_cursor is not None,
+        next_cursor=page.next_cursor,
         defaults=rows.model(parts.agents.get(parts.agents.default_id).model) or {},
-        sessions=await _with_previews(call, params, listed),
+        sessions=await _with_previews(call, params, page.sessions),
     )
 
 
@@ -157,14 +151,13 @@ def _read_filter(call: Call, params: SessionsListParams, now: int) -> SessionFil
                 f"kinds: {quoted(word, 64)} is not a kind (expected any of {', '.join(_KINDS)})", param="kinds"
             )
     spawned_by = params.spawned_by and str(operator_keys(call.parts).read(params.spawned_by).key)
-    since = None if params.active_minutes is None else now - params.active_minutes * _MINUTE_MS
     return SessionFilter(
         kinds=tuple(sorted(set(params.kinds))),
         agent_id=None if params.agent_id is None else normalise_agent_id(params.agent_id),
         label=params.label,
         search=params.search or None,
         spawned_by=spawned_by or None,
-        updated_since=since,
+        updated_since=active_since(now, params.active_minutes),
         archived=params.archived,
     )
 
