@@ -14,7 +14,19 @@ if TYPE_CHECKING:
     from backchannel.agents.registry import FunctionContext as FunctionContext
     from backchannel.agents.registry import ToolFailed as ToolFailed
     from backchannel.agents.scripted import ScriptedModel as ScriptedModel
+    from backchannel.core.channels import Channel as Channel
+    from backchannel.core.channels import ChannelBusy as ChannelBusy
+    from backchannel.core.channels import ChannelHealth as ChannelHealth
+    from backchannel.core.channels import ChannelRefused as ChannelRefused
+    from backchannel.core.channels import ChannelSettings as ChannelSettings
+    from backchannel.core.channels import ChannelSilent as ChannelSilent
+    from backchannel.core.channels import InboundAnswer as InboundAnswer
+    from backchannel.core.channels import InboundEvent as InboundEvent
+    from backchannel.core.channels import InboundTaker as InboundTaker
+    from backchannel.core.channels import OutboundPart as OutboundPart
+    from backchannel.core.channels import Sent as Sent
     from backchannel.core.contracts import ToolContext as ToolContext
+    from backchannel.core.keys import ChatType as ChatType
     from backchannel.errors import ConfigError as ConfigError
     from backchannel.errors import GatewayError as GatewayError
     from backchannel.errors import IdempotencyConflict as IdempotencyConflict
@@ -23,13 +35,25 @@ if TYPE_CHECKING:
     from backchannel.gateway.app import RunFailed as RunFailed
 
 _HOMES = {
+    "Channel": "backchannel.core.channels",
+    "ChannelBusy": "backchannel.core.channels",
+    "ChannelHealth": "backchannel.core.channels",
+    "ChannelRefused": "backchannel.core.channels",
+    "ChannelSettings": "backchannel.core.channels",
+    "ChannelSilent": "backchannel.core.channels",
+    "ChatType": "backchannel.core.keys",
     "ConfigError": "backchannel.errors",
     "FunctionContext": "backchannel.agents.registry",
     "Gateway": "backchannel.gateway.app",
     "GatewayError": "backchannel.errors",
     "IdempotencyConflict": "backchannel.errors",
+    "InboundAnswer": "backchannel.core.channels",
+    "InboundEvent": "backchannel.core.channels",
+    "InboundTaker": "backchannel.core.channels",
+    "OutboundPart": "backchannel.core.channels",
     "RunFailed": "backchannel.gateway.app",
     "ScriptedModel": "backchannel.agents.scripted",
+    "Sent": "backchannel.core.channels",
     "StartupError": "backchannel.errors",
     "ToolContext": "backchannel.core.contracts",
     "ToolFailed": "backchannel.agents.registry",

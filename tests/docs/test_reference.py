@@ -107,7 +107,7 @@ def _annotations(signature: inspect.Signature) -> Iterator[str]:
 
 
 def _documented_methods() -> Iterator[str]:
-    for kind in (backchannel.Gateway, backchannel.FunctionContext, backchannel.ScriptedModel):
+    for kind in (backchannel.Gateway, backchannel.FunctionContext, backchannel.ScriptedModel, backchannel.Channel):
         for name, member in vars(kind).items():
             function = member.__func__ if isinstance(member, classmethod) else member
             if not name.startswith("_") and inspect.isfunction(function):

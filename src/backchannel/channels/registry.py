@@ -40,6 +40,16 @@ def configured_channels(settings: Mapping[str, ChannelSettings], clock: Clock) -
     return channels
 
 
+async def close_channels(channels: Channels) -> None:
+    """Close the connections of all channels; one that fails is logged and keeps no other from it."""
+    for channel in channels.values():
+        try:
+            if (closing := channel.close()) is not None:
+                await closing
+        except Exception:  # the edge of a channel: the gateway stops all the same
+            log.exception("a channel could not be closed", channel=channel.name)
+
+
 class ChannelKeeper:
     """Runs what the channels do by themselves, and knows how they are."""
 
@@ -49,14 +59,18 @@ class ChannelKeeper:
         self._clock = clock
         self._loops: dict[str, asyncio.Task[None]] = {}
         self._health: dict[str, ChannelHealth] = {}
+        self._is_open = False
 
     def start(self) -> None:
         """Start every channel that has something to do by itself."""
+        self._is_open = True
         for channel in self._channels.values():
             self.add(channel)
 
     def add(self, channel: Channel) -> None:
-        """Start one channel; another of its name is stopped."""
+        """Start one channel, if the others are started; another of its name is stopped."""
+        if not self._is_open:
+            return
         self._set_health(channel.name, None)
         if (before := self._loops.pop(channel.name, None)) is not None:
             before.cancel()
@@ -65,6 +79,7 @@ class ChannelKeeper:
 
     async def stop(self) -> None:
         """Let nothing more in; what was handed in is committed or was not taken."""
+        self._is_open = False
         loops = list(self._loops.values())
         for loop in loops:
             loop.cancel()

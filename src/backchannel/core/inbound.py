@@ -67,8 +67,12 @@ def check(event: InboundEvent, *, channel: str, now_ms: int) -> InboundEvent:
             f"ts: the event is {age_s} s old (expected at most {MAX_AGE_MS // 1000} s; without ts age is not asked)"
         )
         raise InvalidRequest(message, param="ts")
+    try:
+        chat_type = ChatType(event.chat_type)
+    except ValueError as error:
+        raise InvalidRequest(f"chat_type: {error} (expected {', '.join(ChatType)})", param="chat_type") from error
     names = {"chat_name": stored_name(event.chat_name), "sender_name": stored_name(event.sender_name)}
-    return replace(event, channel=channel, **names)
+    return replace(event, channel=channel, chat_type=chat_type, **names)
 
 
 class BindingMatchSettings(Settings, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ from backchannel.agents.models import Models
 from backchannel.agents.registry import AgentFunction, Agents
 from backchannel.agents.toolset import ToolEffects, ToolFunction, Tools, tool_from
 from backchannel.channels.inbound import Inbound
-from backchannel.channels.registry import ChannelKeeper, configured_channels
+from backchannel.channels.registry import ChannelKeeper, close_channels, configured_channels
 from backchannel.config.defaults import default_model, needs_default_model, with_default_model
 from backchannel.config.load import config_from
 from backchannel.config.schema import DEMO_MODEL, Config
@@ -125,7 +125,7 @@ class Gateway:
             )
             exits.push_async_callback(self._close_store, store)
             exits.push_async_callback(self.models.close)
-            exits.push_async_callback(self._close_channels)
+            exits.push_async_callback(close_channels, self.channels)
             parts = self._parts = await self._put_together(store)
             exits.push_async_callback(parts.runtime.close)
             self._add_session_tools(parts)
@@ -215,11 +215,6 @@ class Gateway:
             await store.abandon()
         else:
             await store.close()
-
-    async def _close_channels(self) -> None:
-        for channel in self.channels.values():
-            if (closing := channel.close()) is not None:
-                await closing
 
     def agent(self, name: str) -> Callable[[F], F]:
         """Make an `async def` an agent: it gets the run's context and returns its reply.

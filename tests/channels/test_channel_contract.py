@@ -1,0 +1,372 @@
+"""What every channel promises, and what the gateway promises to every channel.
+
+A new channel is one more `World`: a platform that can refuse, be busy and fall silent, and people who write on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import runpy
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backchannel.agents.scripted import ScriptedModel
+from backchannel.config.schema_doors import CronDeliver, CronJob
+from backchannel.core.channels import (
+    Channel,
+    ChannelBusy,
+    ChannelError,
+    ChannelHealth,
+    ChannelRefused,
+    ChannelSettings,
+    ChannelSilent,
+    InboundEvent,
+    InboundTaker,
+    OutboundPart,
+    Sent,
+)
+from backchannel.core.delivery import DeliveryState
+from backchannel.core.facts import DeliveryChanged
+from backchannel.core.keys import ChatType
+from backchannel.core.sessions import Address
+from backchannel.errors import InvalidRequest, NotFound, UnknownChannel
+from backchannel.gateway.app import Gateway
+from backchannel.storage.transactions.deliveries import Post
+from tests.channels.desk import Desk, desk
+from tests.gateway.client import connected
+from tests.support.far_end import FarEnd, Fault, event, signed
+from tests.support.gateways import CONFIG, MAIN, QuickClock, echo, running
+
+pytestmark = pytest.mark.anyio
+S = DeliveryState
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "custom_channel.py"
+PigeonChannel: Any = runpy.run_path(str(EXAMPLE), run_name="example")["PigeonChannel"]
+
+
+class World(ABC):
+    """A platform, and the channel that leads to it."""
+
+    name: str
+    chat: str
+    takes_key: bool
+    settings: dict[str, Any]
+    """The channels of the configuration."""
+    own: tuple[Channel, ...] = ()
+
+    @property
+    @abstractmethod
+    def texts(self) -> list[str]:
+        """What people read, in order."""
+
+    @abstractmethod
+    def refuse(self) -> None:
+        """Let the platform refuse the next part for good."""
+
+    @abstractmethod
+    def be_busy(self, retry_after_s: float) -> None:
+        """Let the platform ask to be tried again later."""
+
+    @abstractmethod
+    def fall_silent(self) -> None:
+        """Let the platform take the next part and not answer."""
+
+    @abstractmethod
+    async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
+        """Write something on the platform."""
+
+    def receive(self) -> Post:
+        return Post(session_key=MAIN, address=Address(channel=self.name, to=self.chat), text="hello")
+
+
+class BridgeWorld(World):
+    name, chat, takes_key = "desk", "Chat-1", True
+
+    def __init__(self, far_end: FarEnd) -> None:
+        self._far_end = far_end
+        self.settings = {"desk": far_end.settings()}
+
+    @property
+    def texts(self) -> list[str]:
+        return self._far_end.texts
+
+    def refuse(self) -> None:
+        self._far_end.then(Fault(404, body="no such chat"))
+
+    def be_busy(self, retry_after_s: float) -> None:
+        self._far_end.then(Fault(429, headers={"Retry-After": str(retry_after_s)}))
+
+    def fall_silent(self) -> None:
+        self._far_end.then(Fault(500, takes=True))
+
+    async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
+        body, headers = signed(event(text=text, messageId=message_id))
+        await gateway.inbound.post("desk", body, headers)
+
+
+class MoodyPigeons(PigeonChannel):  # type: ignore[misc]  # an example, loaded by its path
+    """The example's channel over a platform that fails when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: deque[ChannelError] = deque()
+        self.taken: list[str] = []
+
+    async def send(self, part: OutboundPart) -> Sent:
+        error = self.errors.popleft() if self.errors else None
+        if error is None or isinstance(error, ChannelSilent):
+            self.taken.append(part.text)
+        if error is not None:
+            raise error
+        sent: Sent = await super().send(part)
+        return sent
+
+
+class PigeonWorld(World):
+    name, chat, takes_key = "pigeon", "chat-7", False
+
+    def __init__(self) -> None:
+        self._channel = MoodyPigeons()
+        self.settings, self.own = {}, (self._channel,)
+
+    @property
+    def texts(self) -> list[str]:
+        return self._channel.taken
+
+    def refuse(self) -> None:
+        self._channel.errors.append(ChannelRefused("no such chat"))
+
+    def be_busy(self, retry_after_s: float) -> None:
+        self._channel.errors.append(ChannelBusy("later", retry_after_s))
+
+    def fall_silent(self) -> None:
+        self._channel.errors.append(ChannelSilent("no answer"))
+
+    async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
+        self._channel.written.put_nowait({"sender_id": "ann", "message_id": message_id, "text": text})
+
+
+@pytest.fixture(params=["bridge", "example"])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    if request.param == "bridge":
+        async with FarEnd() as far_end:
+            yield BridgeWorld(far_end)
+    else:
+        yield PigeonWorld()
+
+
+# What goes out
+
+
+async def test_a_text_is_sent_once(world: World, tmp_path: Path) -> None:
+    async with desk(tmp_path, world.settings, *world.own) as at:
+        receipt = await at.becomes(S.SENT, await at.send(world.receive()))
+    assert world.texts == ["hello"]
+    assert receipt.delivery.attempts == 1 and receipt.delivery.error is None
+
+
+async def test_what_is_refused_fails_at_once_with_the_reason(world: World, tmp_path: Path) -> None:
+    world.refuse()
+    async with desk(tmp_path, world.settings, *world.own) as at:
+        receipt = await at.becomes(S.FAILED, await at.send(world.receive()))
+    assert "no such chat" in (receipt.delivery.error or "") and receipt.delivery.attempts == 1
+    assert world.texts == []
+
+
+async def test_a_busy_platform_is_tried_again_when_it_asks_for_that(world: World, tmp_path: Path) -> None:
+    world.be_busy(30)
+    clock = QuickClock()
+    async with desk(tmp_path, world.settings, *world.own, clock=clock) as at:
+        receipt = await at.becomes(S.SENT, await at.send(world.receive()))
+    assert world.texts == ["hello"] and receipt.delivery.attempts == 2
+    assert 30 in [round(slept) for slept in clock.slept]
+
+
+async def test_silence_is_asked_again_by_key_or_stays_a_doubt(world: World, tmp_path: Path) -> None:
+    world.fall_silent()
+    async with desk(tmp_path, world.settings, *world.own, clock=QuickClock()) as at:
+        expected = S.SENT if world.takes_key else S.UNCERTAIN
+        await at.becomes(expected, await at.send(world.receive()))
+    assert world.texts == ["hello"]  # whichever it is, nobody reads it twice
+
+
+# What comes in
+
+
+async def _replies(at: Desk, count: int) -> list[str]:
+    """Wait until so many replies were sent, and tell to which chats."""
+
+    def sent() -> list[str]:
+        return list(dict.fromkeys(d for d in _changed(at) if S.SENT in at.states(d)))
+
+    await at.heard.until(lambda: len(sent()) >= count)
+    return [receipt.delivery.target or "" for receipt in await at.receipts()]
+
+
+def _changed(at: Desk) -> list[str]:
+    return [fact.delivery.id for fact in at.heard.of(DeliveryChanged)]
+
+
+async def test_a_message_is_answered_once_where_it_came_from(world: World, tmp_path: Path) -> None:
+    async with desk(tmp_path, world.settings, *world.own) as at:
+        for message_id, text in (("1", "one"), ("1", "one"), ("2", "two")):
+            await world.say(at.gateway, text, message_id)
+        assert await _replies(at, 2) == [world.chat] * 2
+    assert len(world.texts) == 2
+    assert all(text in reply for text, reply in zip(("one", "two"), sorted(world.texts), strict=True))
+
+
+async def test_after_a_stop_it_goes_on_with_what_was_written_meanwhile(world: World, tmp_path: Path) -> None:
+    async with desk(tmp_path, world.settings, *world.own) as at:
+        await world.say(at.gateway, "one", "1")
+        await _replies(at, 1)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == f"channel {world.name}"]
+    async with desk(tmp_path, world.settings, *world.own) as at:
+        await world.say(at.gateway, "one", "1")
+        await world.say(at.gateway, "two", "2")
+        await _replies(at, 1)
+    assert len(world.texts) == 2
+
+
+async def test_a_stop_in_the_middle_of_a_send_loses_nothing(world: World, tmp_path: Path) -> None:
+    world.be_busy(3600)
+    async with desk(tmp_path, world.settings, *world.own) as at:
+        delivery_id = await at.send(world.receive())
+        await at.heard.until(lambda: at.states(delivery_id).count(S.PENDING) > 1)
+    async with desk(tmp_path, world.settings, *world.own, clock=QuickClock()) as at:
+        await at.becomes(S.SENT, delivery_id)
+    assert world.texts == ["hello"]
+
+
+# Where it is known
+
+
+async def test_it_can_be_named_wherever_a_channel_can(world: World, tmp_path: Path) -> None:
+    async with desk(tmp_path, world.settings, *world.own) as at, connected(at.url) as client:
+        await client.ask("sessions.subscribe")
+        sent = await client.ask("send", channel=world.name, to=world.chat, message="by send")
+        await client.event("delivery", id=sent["id"], state="sent")
+        where = {"deliver": True, "channel": world.name, "to": world.chat}
+        await client.ask("agent", message="by agent", idempotencyKey="k", **where)
+        await _replies(at, 2)
+        deliver = {"channel": world.name, "to": world.chat}
+        await client.ask("cron.add", id="daily", schedule="0 9 * * *", message="x", deliver=deliver)
+        await client.ask("cron.run", id="daily")
+        await _replies(at, 3)
+        refused = await client.refused("agent", {"message": "x", "idempotencyKey": "l", **where, "channel": "fax"})
+        assert refused["details"]["code"] == "unknown_channel" and world.name in refused["message"]
+        with pytest.raises(UnknownChannel, match=world.name):
+            await at.gateway.cron.add(_job("fax"))
+    assert len(world.texts) == 3
+
+
+def _job(channel: str) -> CronJob:
+    return CronJob(id="other", schedule="0 9 * * *", message="x", deliver=CronDeliver(channel=channel, to="C"))
+
+
+async def test_it_is_down_when_nothing_gets_through_and_up_again_after(world: World, tmp_path: Path) -> None:
+    for _ in range(3):
+        world.be_busy(1)
+    async with desk(tmp_path, world.settings, *world.own, clock=QuickClock()) as at:
+        assert at.gateway.parts.keeper.health(world.name).is_up
+        delivery_id = await at.send(world.receive())
+        down: list[str] = []
+        at.gateway.runtime.hub.listen(lambda _: down.extend(at.gateway.runtime.outbox.reach.down))
+        await at.becomes(S.SENT, delivery_id)
+        assert world.name in down and at.gateway.runtime.outbox.reach.down == {}
+
+
+# What a channel may leave out, and what keeps it going
+
+
+class Bare(Channel):
+    """The least that a channel is."""
+
+    name = "bare"
+
+    async def send(self, part: OutboundPart) -> Sent:
+        return Sent()
+
+
+async def test_the_least_channel_answers_nobody_and_takes_no_posts(tmp_path: Path) -> None:
+    said = InboundEvent(chat_type=ChatType.DIRECT, chat_id="C", sender_id="ann", message_id="1", text="hello")
+    async with running(tmp_path, ScriptedModel(replies=echo), equip=lambda gateway: gateway.add_channel(Bare())) as it:
+        answer = await it.inbound.receive("bare", said)
+        assert answer.verdict == "ignore" and "channels.bare.allowFrom" in (answer.reason or "")
+        with pytest.raises(NotFound, match="nothing can be posted"):
+            await it.inbound.post("bare", b"{}", {})
+        with pytest.raises(NotFound):
+            await it.inbound.post("fax", b"{}", {})
+        with pytest.raises(InvalidRequest, match="message_id"):
+            await it.inbound.receive("bare", InboundEvent(**(_fields(said) | {"message_id": ""})))
+        with pytest.raises(InvalidRequest, match="chat_type"):
+            await it.inbound.receive("bare", InboundEvent(**(_fields(said) | {"chat_type": "party"})))
+
+
+def _fields(event: InboundEvent) -> dict[str, Any]:
+    return {name: getattr(event, name) for name in event.__struct_fields__}
+
+
+class Stumbling(Bare):
+    """A channel whose connection breaks so often, and then holds."""
+
+    settings = ChannelSettings(allow_from=("*",))
+
+    def __init__(self, breaks: int) -> None:
+        self.breaks = breaks
+        self.tries = 0
+        self.tried_thrice = asyncio.Event()
+        self.held = asyncio.Event()
+        self.closed = 0
+
+    async def run(self, inbound: InboundTaker) -> None:
+        self.tries += 1
+        if self.tries == 3:
+            self.tried_thrice.set()
+        if self.tries <= self.breaks:
+            raise OSError("the connection broke")
+        said = InboundEvent(chat_type=ChatType.DIRECT, chat_id="C", sender_id="ann", message_id="1", text="hello")
+        await inbound(said)
+        self.held.set()
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+async def test_a_channel_that_fails_is_started_again_with_growing_pauses(tmp_path: Path) -> None:
+    channel, clock = Stumbling(3), QuickClock()
+    model = ScriptedModel(replies=echo)
+    async with running(tmp_path, model, config=CONFIG, equip=lambda g: g.add_channel(channel), clock=clock) as gateway:
+        await asyncio.wait_for(channel.held.wait(), 5)
+        assert gateway.parts.keeper.health("bare").is_up and gateway.parts.keeper.down() == {}
+    pauses = [slept for slept in clock.slept if slept in (1.0, 2.0, 4.0)]
+    assert pauses[:3] == [1.0, 2.0, 4.0] and channel.closed == 1
+
+
+async def test_a_channel_that_keeps_failing_is_down_since_the_first_time(tmp_path: Path) -> None:
+    channel = Stumbling(10_000)
+    async with running(tmp_path, ScriptedModel(replies=echo), clock=QuickClock()) as gateway:
+        before = gateway.clock.now_ms()
+        gateway.add_channel(channel)  # also while the gateway runs
+        await asyncio.wait_for(channel.tried_thrice.wait(), 5)
+        assert gateway.parts.keeper.down() == {"bare": "OSError: the connection broke"}
+        assert before <= gateway.parts.keeper.health("bare").since_ms < gateway.clock.now_ms() - 2000
+    gateway.add_channel(Stumbling(0))  # known at the next start, and not run before
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "channel bare"]
+
+
+async def test_a_channel_may_say_itself_how_it_is(tmp_path: Path) -> None:
+    class Frank(Bare):
+        def health(self) -> ChannelHealth:
+            return ChannelHealth(is_up=False, since_ms=5, error="logged out")
+
+    async with running(tmp_path, ScriptedModel(replies=echo), equip=lambda g: g.add_channel(Frank())) as gateway:
+        assert (
+            gateway.parts.keeper.down() == {"bare": "logged out"} and gateway.parts.keeper.health("bare").since_ms == 5
+        )
