@@ -86,8 +86,8 @@ def test_the_core_has_no_clock_no_files_and_no_async(path: Path) -> None:
 
 def test_each_transaction_module_can_be_the_first_that_is_imported() -> None:
     """They call each other, so whether an import works must not hang on what was imported before."""
-    folder = SOURCE / "storage" / "transactions"
-    names = sorted(f"backchannel.storage.transactions.{path.stem}" for path in folder.glob("[a-z]*.py"))
+    folder = SOURCE / "storage"
+    names = sorted(f"backchannel.storage.{path.stem}" for path in folder.glob("[a-z]*.py"))
     program = (
         "import importlib, sys\n"
         f"for name in {names!r}:\n"

@@ -17,7 +17,7 @@ from backchannel.core.delivery import DeliveryState
 from backchannel.core.facts import DeliveryChanged
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
-from backchannel.storage.transactions.deliveries import Post, Receipt
+from backchannel.storage.deliveries import Post, Receipt
 from tests.gateway.client import OPERATOR
 from tests.support.far_end import event, signed
 from tests.support.gateways import CONFIG, Heard, echo, running

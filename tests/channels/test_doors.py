@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from backchannel.cli.main import app
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.sessions import Address
-from backchannel.storage.transactions.deliveries import Post
+from backchannel.storage.deliveries import Post
 from tests.channels.desk import desk
 from tests.gateway.client import OPERATOR, connected
 from tests.support.far_end import FarEnd, Fault

@@ -25,7 +25,7 @@ from backchannel.gateway.auth import (
 )
 from backchannel.gateway.protocol import Scope
 from backchannel.gateway.throttling import ADDRESS_FAILURES, CREDENTIAL_FAILURES, MAX_REMEMBERED, Failures, Proxies
-from backchannel.storage.transactions.tokens import TokenRow
+from backchannel.storage.tokens import TokenRow
 
 ALL = frozenset(Scope)
 

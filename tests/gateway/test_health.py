@@ -32,7 +32,7 @@ from backchannel.gateway.app import Gateway, RunFailed
 from backchannel.gateway.methods import health
 from backchannel.gateway.methods.health import Problem, examine
 from backchannel.runtime import watchdog
-from backchannel.storage.transactions.deliveries import Post
+from backchannel.storage.deliveries import Post
 from tests.channels.desk import Desk, desk
 from tests.gateway.conftest import MakeWorld
 from tests.support.clocks import HandClock

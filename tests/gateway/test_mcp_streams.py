@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.mcp.http import RETRY_MS
-from backchannel.storage.transactions.mcp_calls import McpCall
+from backchannel.storage.idempotency import McpCall
 
 from .client import OPERATOR
 from .conftest import MakeWorld, World

@@ -9,7 +9,7 @@ import pytest
 from backchannel.core.channels import Channel, ChannelRefused, ChannelSilent, OutboundPart, Sent
 from backchannel.core.sessions import Address
 from backchannel.gateway.methods import deliveries
-from backchannel.storage.transactions.deliveries import Post
+from backchannel.storage.deliveries import Post
 from tests.channels.desk import Desk, desk
 from tests.gateway.client import OPERATOR, connected
 from tests.support.gateways import MAIN

@@ -26,9 +26,9 @@ from backchannel.gateway.server import listening
 from backchannel.openclaw.exporting import Exporting, Wanted
 from backchannel.openclaw.importing import BATCH_MESSAGES, Importing, Rehearsal, Taking
 from backchannel.openclaw.report import MOST_PROBLEMS, Action, Report, Result
+from backchannel.storage.imports import Batch, Offered
 from backchannel.storage.reading import open_reader
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.imports import Batch, Offered
 from tests.openclaw.values import SCHEME, conversations
 from tests.storage.support import Host, converse, transcript
 from tests.support.kill import KillAt, When

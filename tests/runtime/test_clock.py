@@ -15,8 +15,8 @@ from backchannel.core.delivery import DeliveryState
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.timers import ClockWatch, SystemClock
-from backchannel.storage.transactions.deliveries import Post
-from backchannel.storage.transactions.setting_back import BELIEVED_FROM_MS
+from backchannel.storage.clock import BELIEVED_FROM_MS
+from backchannel.storage.deliveries import Post
 from tests.support.clocks import HandClock, moment
 from tests.support.far_channel import FarChannel
 from tests.support.gateways import MAIN, ended, running, session_of, stored

@@ -19,7 +19,7 @@ from backchannel.core.runs import RunState
 from backchannel.core.sessions import Address
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
-from backchannel.storage.transactions.deliveries import Post
+from backchannel.storage.deliveries import Post
 from tests.support import far_end as chats
 from tests.support.gateways import (
     CONFIG,

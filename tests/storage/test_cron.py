@@ -13,9 +13,9 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import ProvenanceKind
 from backchannel.core.runs import Fence, Run, RunKind, RunState
 from backchannel.errors import InvalidSchedule, JobConfigured, JobExists, JobNotFound, JobRunning
+from backchannel.storage.cron import JobStatus, ListedJob, Source
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.cron import JobStatus, ListedJob, Source
-from backchannel.storage.transactions.timers import Timer
+from backchannel.storage.timers import Timer
 from tests.storage.support import ABORTED, START_MS, Host, answer, begin, transcript
 
 pytestmark = pytest.mark.anyio

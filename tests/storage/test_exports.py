@@ -7,8 +7,8 @@ import pytest
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.sessions import SessionPatch
+from backchannel.storage.exports import MOST_LINES, Passage, Place
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.exports import MOST_LINES, Passage, Place
 from tests.storage.support import CRON, MAIN, Host, converse, note, transcript
 
 pytestmark = pytest.mark.anyio

@@ -11,9 +11,9 @@ from backchannel.core.facts import MessageAppended, SessionChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.sessions import Session, SessionPatch
+from backchannel.storage.imports import Batch, Offered, Standing, Taken, rehearse
 from backchannel.storage.reading import open_reader
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.imports import Batch, Offered, Standing, Taken, rehearse
 from tests.storage.support import MAIN, SCHEME, Host, converse, texts, transcript
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ import pytest
 
 from backchannel.core.runs import RunState
 from backchannel.errors import Unavailable
+from backchannel.storage.interruption import PART, TIMER
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.interruption import PART, TIMER
 from tests.storage.support import CRON, Host, accept, begin
 
 pytestmark = pytest.mark.anyio

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from backchannel.storage.idempotency import KEPT_MS, McpCall
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.mcp_calls import KEPT_MS, McpCall
 
 pytestmark = pytest.mark.anyio
 

@@ -22,32 +22,31 @@ from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
 from backchannel.core.short_ids import IdKind, parse_written_id
 from backchannel.core.spawn_values import SpawnRules
 from backchannel.core.visibility import Scope
-from backchannel.storage.migrations import prepare_sqlite
-from backchannel.storage.transactions import (
-    calls,
+from backchannel.storage import (
+    archiving,
     cron,
     deliveries,
     exchanges,
-    expiry,
     exports,
+    idempotency,
     ids,
     inbox,
     interruption,
-    mcp_calls,
     messages,
     recovery,
-    requesters,
     runs,
     sending,
     sessions,
     spawns,
+    steps,
     timers,
     tokens,
 )
-from backchannel.storage.transactions.deliveries import Post
-from backchannel.storage.transactions.interruption import Rest
-from backchannel.storage.transactions.mcp_calls import McpCall
-from backchannel.storage.transactions.spawns import SpawnAsk
+from backchannel.storage.deliveries import Post
+from backchannel.storage.idempotency import McpCall
+from backchannel.storage.interruption import Rest
+from backchannel.storage.migrations import prepare_sqlite
+from backchannel.storage.spawns import SpawnAsk
 from backchannel.storage.tx import NoOutlets, Outlets, Row, TranscriptPath, no_transcripts
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
@@ -151,21 +150,21 @@ HOT: dict[str, Read] = {
     "run": partial(runs.find, run_id="r"),
     "runs": partial(runs.page, session_key=None, states=(), limit=9, before=None),
     "runs of a session": partial(runs.page, session_key=str(MAIN), states=(RunState.OK,), limit=9, before=5),
-    "open calls": partial(calls.open_calls, run_id="r"),
-    "call": partial(calls.find, call_id="c"),
+    "open calls": partial(steps.open_calls, run_id="r"),
+    "call": partial(steps.find_call, call_id="c"),
     "what a call has sent": partial(exchanges.repeat, call_id="c"),
     "what a call has started": partial(spawns.tell_of_call, call_id="c"),
     "spawn": partial(spawns.open_, ask=SPAWN, limits=SPAWN.rules),
-    "whose run": partial(requesters.is_own, run_id="r", key=str(MAIN)),
+    "whose run": partial(runs.is_own, run_id="r", key=str(MAIN)),
     "timers": partial(timers.due, limit=9),
     "next timer": timers.next_due,
     "firing": partial(cron.fire, job_id="j"),
     "token": partial(tokens.by_digest, digest="d"),
-    "a call by MCP is kept": partial(mcp_calls.keep, call=MCP_CALL),
-    "a call by MCP is found": partial(mcp_calls.find, call_id="c"),
+    "a call by MCP is kept": partial(idempotency.keep_mcp_call, call=MCP_CALL),
+    "a call by MCP is found": partial(idempotency.find_mcp_call, call_id="c"),
     "accept": partial(runs.accept, request=request(id="k", digest="d"), start=True),
     "accept and join": partial(runs.accept, request=request(join=Join(digest="d", ended_since=1)), start=True),
-    "a session whose time is over": partial(expiry.due, key=str(CRON)),
+    "a session whose time is over": partial(archiving.look_at_expired, key=str(CRON)),
     "accept and start": partial(runs.accept, request=request(key=SessionKey.of("main", "new")), start=True),
     "note": partial(inbox.add_note, key=SessionKey.of("main", "new"), note=note("x")),
     "patch": partial(sessions.patch, key=MAIN, change=SessionPatch(label="x"), expected_session_id=None),

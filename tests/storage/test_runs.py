@@ -22,7 +22,7 @@ from backchannel.errors import (
     StopRequested,
 )
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.timers import Timer
+from backchannel.storage.timers import Timer
 from tests.storage.support import (
     ABORTED,
     CRON,

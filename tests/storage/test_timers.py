@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from backchannel.core.facts import Fact, TimerSet
+from backchannel.storage import timers
 from backchannel.storage.migrations import prepare_sqlite
 from backchannel.storage.sqlite import SqliteDriver
 from backchannel.storage.store import Store
-from backchannel.storage.transactions import timers
-from backchannel.storage.transactions.timers import Timer
+from backchannel.storage.timers import Timer
 from tests.storage.support import ManualClock
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.tokens import TokenRow
+from backchannel.storage.tokens import TokenRow
 from tests.storage.support import Host
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,7 @@ from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.errors import NotFound
 from backchannel.runtime.runtime import Runtime
-from backchannel.storage.transactions.inbound import Arrival, Taken
+from backchannel.storage.inbound import Arrival, Taken
 from backchannel.tools.base import Parts
 from backchannel.tools.commands import ChatCommands
 

@@ -122,16 +122,16 @@ def _why_absent(config: Config, start: str) -> str:
 
 def _function_agents(config: Config) -> list[str]:
     """Name the agents that an application has brought, as far as the database can be read."""
+    from backchannel.storage import recovery
     from backchannel.storage.folder import database_file
     from backchannel.storage.reading import open_reader
-    from backchannel.storage.transactions import functions
 
     try:
         file = database_file(config.database_url)
         if not file.is_file():
             return []
         with open_reader(file) as reader, reader.snapshot() as tx:
-            return functions.known(tx)
+            return recovery.function_agents(tx)
     except GatewayError:  # `up` reports what is wrong with it
         return []
 

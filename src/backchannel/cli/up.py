@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway
     from backchannel.gateway.auth import OperatorToken
     from backchannel.gateway.server import Listening
-    from backchannel.storage.transactions.troubles import Unfinished
+    from backchannel.storage.troubles import Unfinished
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 

@@ -55,7 +55,7 @@ from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import let_in
 from backchannel.gateway.protocol import Scope
 from backchannel.gateway.throttling import Failures, address_of
-from backchannel.storage.transactions.tokens import TokenRow
+from backchannel.storage.tokens import TokenRow
 from backchannel.tools.base import Caller
 from backchannel.tools.registry import find_tool, invoke
 

@@ -1,6 +1,6 @@
 """An import: the sessions of another program's folder are read, offered to the store one after the other, and reported.
 
-What the store makes of them is its own business (`storage/transactions/imports.py`); a `Rehearsal` takes its place when
+What the store makes of them is its own business (`storage/imports.py`); a `Rehearsal` takes its place when
 nothing shall be written. Only one batch of messages is held at a time, however long a transcript is.
 """
 
@@ -30,9 +30,9 @@ from backchannel.openclaw.files import (
 )
 from backchannel.openclaw.lines import HEADER, Fault, Heard, Silent, read_line
 from backchannel.openclaw.report import Action, Problem, Report, Result
+from backchannel.storage.imports import Batch, Offered, Standing, Taken, rehearse
 from backchannel.storage.reading import Reader
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.imports import Batch, Offered, Standing, Taken, rehearse
 
 BATCH_BYTES = 1024 * 1024
 BATCH_MESSAGES = 500

@@ -45,8 +45,8 @@ from backchannel.errors import FenceLost, GatewayError, StopRequested
 from backchannel.runtime.events import Hub, ToolEnded, ToolStarted
 from backchannel.runtime.lanes import StopReason
 from backchannel.storage.ids import new_id
+from backchannel.storage.steps import FUNCTION_STEP
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.steps import FUNCTION_STEP
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

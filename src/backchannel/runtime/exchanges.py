@@ -11,9 +11,8 @@ from backchannel.runtime.events import Hub, WaitStarted
 from backchannel.runtime.lanes import Lanes
 from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.waits import Waits
+from backchannel.storage.exchanges import Ask, Opened
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.exchanges import Opened
-from backchannel.storage.transactions.sends import Ask
 
 
 class Exchanges:

@@ -21,8 +21,8 @@ from backchannel.core.facts import Fact, RunChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Accepted, RunRequest, RunState, Started
 from backchannel.errors import Unavailable
+from backchannel.storage.inbound import Arrival, Taken
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.inbound import Arrival, Taken
 from backchannel.storage.tx import Check
 
 log = structlog.get_logger(__name__)

@@ -22,8 +22,8 @@ from backchannel.core.facts import DeliveryChanged, Fact
 from backchannel.errors import Unavailable
 from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.timers import LONGEST_SLEEP_S, DueLoop
+from backchannel.storage.sending import Claimed
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.sending import Claimed
 
 log = structlog.get_logger(__name__)
 

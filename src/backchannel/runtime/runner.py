@@ -40,8 +40,8 @@ from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailab
 from backchannel.runtime.active import ActiveRun, RunContext, RunSetup, ToolCalls, is_cancelled
 from backchannel.runtime.events import Hub, ReplyGrew, ThinkingGrew
 from backchannel.runtime.lanes import Stop, StopReason
+from backchannel.storage.messages import HistoryPage
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.messages import HistoryPage
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

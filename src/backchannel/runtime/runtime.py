@@ -35,10 +35,10 @@ from backchannel.runtime.timers import Timers, sleep_or_event
 from backchannel.runtime.waits import Waits
 from backchannel.runtime.watchdog import Watchdog
 from backchannel.storage.ids import new_id
+from backchannel.storage.inbound import Arrival, Taken
+from backchannel.storage.recovery import Interrupted
+from backchannel.storage.runs import NOBODY
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.inbound import Arrival, Taken
-from backchannel.storage.transactions.recovery import Interrupted
-from backchannel.storage.transactions.runs import NOBODY
 from backchannel.storage.tx import Check
 
 log = structlog.get_logger(__name__)

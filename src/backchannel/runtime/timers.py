@@ -2,9 +2,9 @@
 
 Inside a process, time is measured by the monotonic reading: sleeps, waits and limits keep to their length whatever
 happens to the time of day. Rows carry times of day, because they outlive the process; what a clock that was set back
-leaves too far ahead is pulled in (`storage/transactions/setting_back.py`), at each start and whenever it is noticed.
+leaves too far ahead is pulled in (`storage/clock.py`), at each start and whenever it is noticed.
 
-Each timer is one unit that does the work and clears or moves the row (`storage/transactions/due.py`), so a crash at any
+Each timer is one unit that does the work and clears or moves the row (`storage/clock.py`), so a crash at any
 point leaves it to be done, once. In memory there is only the sleep until the next one.
 """
 
@@ -20,7 +20,7 @@ from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact, TimerSet
 from backchannel.errors import Unavailable
 from backchannel.storage.store import Store
-from backchannel.storage.transactions.timers import Timer
+from backchannel.storage.timers import Timer
 
 log = structlog.get_logger(__name__)
 

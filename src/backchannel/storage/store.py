@@ -22,43 +22,38 @@ from backchannel.core.messages import Message, decode_messages
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionNotFound, Unavailable
-from backchannel.storage.folder import StateFolder, archived_path
-from backchannel.storage.ids import new_id
-from backchannel.storage.migrations import prepare_sqlite, refuse_emptied
-from backchannel.storage.sqlite import Faults, SqliteDriver
-from backchannel.storage.transactions import (
-    calls,
+from backchannel.storage import (
+    clock,
     commands,
     cron,
     deliveries,
-    due,
     exchanges,
     exports,
     families,
-    functions,
+    idempotency,
     ids,
     imports,
     inbound,
     inbox,
-    mcp_calls,
-    mending,
     messages,
     recovery,
-    requesters,
+    runs,
     sending,
-    sends,
-    setting_back,
     spawns,
     steps,
     timers,
 )
-from backchannel.storage.transactions import runs as run_units
-from backchannel.storage.transactions import sessions as session_units
-from backchannel.storage.transactions import tokens as token_units
-from backchannel.storage.transactions import troubles as trouble_units
-from backchannel.storage.transactions.exchanges import Opened
-from backchannel.storage.transactions.troubles import Unfinished
+from backchannel.storage import runs as run_units
+from backchannel.storage import sessions as session_units
+from backchannel.storage import tokens as token_units
+from backchannel.storage import troubles as trouble_units
+from backchannel.storage.exchanges import Opened
+from backchannel.storage.folder import StateFolder, archived_path
+from backchannel.storage.ids import new_id
+from backchannel.storage.migrations import prepare_sqlite, refuse_emptied
+from backchannel.storage.sqlite import Faults, SqliteDriver
 from backchannel.storage.transcripts import Transcripts
+from backchannel.storage.troubles import Unfinished
 from backchannel.storage.tx import Driver, Outlets, UnitContext, look, read, write
 
 
@@ -92,13 +87,13 @@ class Store:
     commit_reply = write(steps.commit_reply)
     start_call = write(steps.start_call)
     commit_result = write(steps.commit_result)
-    open_calls = look(calls.open_calls)
+    open_calls = look(steps.open_calls)
     open_function_call = write(steps.open_function_call)
     commit_function_result = write(steps.commit_function_result)
-    finish_run = write(run_units.finish)
+    finish_run = write(steps.finish)
     request_abort = write(run_units.request_abort)
     run = look(run_units.find)
-    is_own_run = look(requesters.is_own)
+    is_own_run = look(runs.is_own)
     runs = read(run_units.page)
     sessions_with_queue = read(run_units.sessions_with_queue)
     next_resume = look(run_units.next_resume)
@@ -109,13 +104,13 @@ class Store:
     sign_of_life = write(recovery.sign_of_life)
 
     # Function agents
-    remember_function = write(functions.remember)
-    forget_function = write(functions.forget)
-    function_agents = read(functions.known)
-    runs_waiting_for_functions = read(functions.waiting_runs)
+    remember_function = write(recovery.remember_function)
+    forget_function = write(recovery.forget_function)
+    function_agents = read(recovery.function_agents)
+    runs_waiting_for_functions = read(recovery.runs_waiting_for_functions)
 
     # What `sessions_send` and `sessions_spawn` started
-    open_exchange = write(sends.open_)
+    open_exchange = write(exchanges.open_)
     exchange = look(exchanges.look)
     exchange_story = look(exchanges.story)
     expire_wait = write(exchanges.expire_wait)
@@ -139,8 +134,8 @@ class Store:
     receipts = read(deliveries.page)
     oldest_deliveries = read(deliveries.oldest)
     retry_delivery = write(exchanges.retry_delivery)
-    reroute_delivery = write(mending.reroute)
-    drop_delivery = write(mending.drop)
+    reroute_delivery = write(deliveries.reroute)
+    drop_delivery = write(deliveries.drop)
 
     # Cron jobs; what fires them is their timer
     cron_jobs = read(cron.listed)
@@ -151,7 +146,7 @@ class Store:
 
     # Timers
     due_timers = read(timers.due)
-    carry_out_timer = write(due.carry_out)
+    carry_out_timer = write(clock.carry_out)
     postpone_timer = write(timers.postpone)
     next_due = read(timers.next_due)
 
@@ -167,8 +162,8 @@ class Store:
     tokens = read(token_units.all_tokens)
     token_by_digest = look(token_units.by_digest)
     revoke_token = write(token_units.revoke)
-    keep_mcp_call = write(mcp_calls.keep)
-    mcp_call = read(mcp_calls.find)
+    keep_mcp_call = write(idempotency.keep_mcp_call)
+    mcp_call = read(idempotency.find_mcp_call)
     matching_ids = read(ids.matching)
     troubles = read(trouble_units.look)
     remember_default_model = write(trouble_units.remember_default_model)
@@ -292,8 +287,8 @@ class Store:
 
     async def mind_the_clock(self) -> None:
         """Bring within reach what was to happen by a clock that has been set back since."""
-        if await self.driver.look(setting_back.is_needed):
-            await self.driver.write(setting_back.pull_in)
+        if await self.driver.look(clock.is_needed):
+            await self.driver.write(clock.pull_in)
 
     async def check_writable(self) -> None:
         """Make a commit of the size that accepting a message takes.

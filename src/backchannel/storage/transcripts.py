@@ -27,10 +27,10 @@ import structlog
 from backchannel.core.facts import Fact, MessageAppended, TranscriptClosed
 from backchannel.core.keys import SessionKey
 from backchannel.errors import Unavailable
+from backchannel.storage import exports, messages
 from backchannel.storage.folder import archived_path
+from backchannel.storage.sessions import SessionIdEntry
 from backchannel.storage.sqlite import SqliteTx, connect
-from backchannel.storage.transactions import exports, messages
-from backchannel.storage.transactions.sessions import SessionIdEntry
 from backchannel.storage.tx import Tx, required
 
 log = structlog.get_logger(__name__)

@@ -17,7 +17,7 @@ from backchannel.core.sessions import WEBCHAT, Address, Session
 from backchannel.core.shapes import Answer, doc
 from backchannel.core.text import one_line, shown_name
 from backchannel.errors import UnknownAgent, UnknownModel
-from backchannel.storage.transactions.deliveries import Receipt
+from backchannel.storage.deliveries import Receipt
 from backchannel.tools.base import Parts
 
 PREVIEW_CHARS = 240

@@ -14,8 +14,7 @@ from backchannel.core.runs import Run, RunState
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.visibility import sees
 from backchannel.errors import AmbiguousLabel, InvalidRequest, PolicyDenied, SessionNotFound, UnknownAgent
-from backchannel.storage.transactions.exchanges import Opened
-from backchannel.storage.transactions.sends import Ask
+from backchannel.storage.exchanges import Ask, Opened
 from backchannel.tools.base import Caller, SessionTool, name_flow
 from backchannel.tools.targets import RefusedAnswer, find_address
 

@@ -20,7 +20,7 @@ from backchannel.core.spawn_values import Refused as NotSpawned
 from backchannel.core.spawn_values import Spawn, SpawnRules
 from backchannel.core.visibility import is_sandboxed, sees
 from backchannel.errors import InvalidRequest, LabelInUse, SessionNotFound, UnknownAgent, UnknownModel
-from backchannel.storage.transactions.spawns import SpawnAsk
+from backchannel.storage.spawns import SpawnAsk
 from backchannel.tools.base import Caller, Parts, SessionTool, name_flow
 from backchannel.tools.targets import RefusedAnswer
 

@@ -15,7 +15,7 @@ from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.text import cut
 from backchannel.core.visibility import sees
-from backchannel.storage.transactions.families import Kin, SpawnStory
+from backchannel.storage.families import Kin, SpawnStory
 from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.rows import Row, Rows, RunRow
 from backchannel.tools.targets import REFUSALS, RefusedAnswer, Target, find_target

@@ -43,7 +43,7 @@ from starlette.types import Receive, Send
 from backchannel.core.contracts import Clock
 from backchannel.errors import NotFound, ShuttingDown
 from backchannel.gateway.mcp.server import IDEMPOTENCY_KEY, read_call_id
-from backchannel.storage.transactions.mcp_calls import McpCall
+from backchannel.storage.idempotency import McpCall
 
 RETRY_MS = 5000
 """When a client comes back after its stream broke. The official ones try twice, so a restart may take twice as long."""

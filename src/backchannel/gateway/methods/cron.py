@@ -14,7 +14,7 @@ from backchannel.core.shapes import Answer, Params
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.protocol import NoParams, Scope
-from backchannel.storage.transactions.cron import JobStatus, ListedJob, Source
+from backchannel.storage.cron import JobStatus, ListedJob, Source
 
 
 class JobDeliver(Params, frozen=True, kw_only=True):

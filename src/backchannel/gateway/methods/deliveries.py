@@ -18,7 +18,7 @@ from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import IdempotencyKey, read_content
 from backchannel.gateway.protocol import NoParams, Scope
-from backchannel.storage.transactions.deliveries import Post, Receipt
+from backchannel.storage.deliveries import Post, Receipt
 from backchannel.tools.base import hash_request, read_cursor, write_cursor
 from backchannel.tools.rows import ReceiptRow, show_receipt
 

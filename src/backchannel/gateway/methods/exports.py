@@ -22,7 +22,7 @@ from backchannel.gateway.methods.sessions import KeyParams
 from backchannel.gateway.protocol import Scope
 from backchannel.openclaw.files import iso_time
 from backchannel.openclaw.writing import entry_of, header_of
-from backchannel.storage.transactions.exports import PAGE_SIZE, Listed, Passage, Place
+from backchannel.storage.exports import PAGE_SIZE, Listed, Passage, Place
 
 _LISTED, _MOST_LISTED, _MOST_KEYS = 100, 500, 100
 _FAR = 2**53

@@ -21,7 +21,7 @@ from backchannel.errors import Unavailable, UnknownModel
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import NoParams, Scope
-from backchannel.storage.transactions.troubles import Troubles
+from backchannel.storage.troubles import Troubles
 from backchannel.version import __version__
 
 

@@ -26,7 +26,7 @@ from backchannel.gateway.fields import (
     read_thinking,
 )
 from backchannel.gateway.protocol import Scope
-from backchannel.storage.transactions.exchanges import Story
+from backchannel.storage.exchanges import Story
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import ReceiptRow, Rows, RunRow, duration_ms, show_receipt
 

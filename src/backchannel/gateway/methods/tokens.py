@@ -14,7 +14,7 @@ from backchannel.gateway.auth import hash_token, new_token, read_scopes, show_sc
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import Label
 from backchannel.gateway.protocol import NoParams, Scope
-from backchannel.storage.transactions.tokens import TokenRow
+from backchannel.storage.tokens import TokenRow
 from backchannel.triggers.nodes import is_node
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from backchannel.core.sessions import Session
-from backchannel.storage.transactions import messages, sessions
+from backchannel.storage import messages, sessions
 from backchannel.storage.tx import Tx, columns
 
 PAGE_SIZE = 1024 * 1024

@@ -1,4 +1,6 @@
-"""Setting the clock back: what was to happen by a clock that ran ahead is brought within reach.
+"""What happens by the clock: what each kind of timer means, and what is done when the clock was set back.
+
+Each kind is one unit, which does what is due and clears or moves its row. A new kind is one entry of `HANDLERS`.
 
 A row with a time to come also says when that was written. If that lies in the future, the clock has been set back
 since, and the row is given the wait that it had then, counted from now. Nothing waits longer than it was meant to,
@@ -8,8 +10,34 @@ come already does not come again (`cron.fire`). Doing it twice is doing it once.
 
 from __future__ import annotations
 
-from backchannel.storage.transactions import cron, timers
+from collections.abc import Callable, Mapping
+
+from backchannel.storage import archiving, barriers, cron, inbox, interruption, recovery, timers
+from backchannel.storage.timers import Timer
 from backchannel.storage.tx import Tx
+
+Handler = Callable[[Tx, str], None]
+"""Gets what the timer is about. The row is gone: what shall happen again sets it again."""
+
+HANDLERS: Mapping[str, Handler] = {
+    archiving.TIMER: archiving.look_at_child,
+    barriers.TIMER: barriers.deadline,
+    cron.TIMER: cron.fire,
+    archiving.EXPIRY_TIMER: archiving.look_at_expired,
+    recovery.TIMER: recovery.due,
+    interruption.TIMER: interruption.due,
+    inbox.TIMER: inbox.due,
+}
+
+
+def carry_out(tx: Tx, timer: Timer) -> None:
+    """Do what a timer is for; one that was moved or cleared since it was seen changes nothing."""
+    if not timers.take(tx, timer):
+        return
+    HANDLERS[timer.kind](tx, timer.ref)
+
+
+# The clock was set back
 
 BELIEVED_FROM_MS = 1_767_225_600_000
 """The start of 2026. A machine without a battery begins in 1970: by such a clock nothing is moved."""

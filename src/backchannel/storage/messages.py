@@ -9,8 +9,8 @@ import msgspec
 from backchannel.core.facts import MessageAppended
 from backchannel.core.messages import Message, Role, decode_message, encode_message
 from backchannel.errors import NotFound
-from backchannel.storage.transactions import sessions
-from backchannel.storage.transactions.sessions import SessionIdEntry
+from backchannel.storage import sessions
+from backchannel.storage.sessions import SessionIdEntry
 from backchannel.storage.tx import Row, Tx, required
 
 LOOKED_BACK = 50

@@ -2,7 +2,7 @@
 
 What follows what is decided in `core/delivery.py`; here it is written down. A row takes its place in line when its
 text is written and again with each retry, so that within a lane the row that is being sent is always the first. How
-its parts are sent is in `sending.py`, and what a person does with one that did not arrive in `mending.py`.
+its parts are sent is in `sending.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from backchannel.core.control_words import is_silent
 from backchannel.core.delivery import (
     VERBOSE,
     Delivery,
+    DeliveryAction,
     DeliveryState,
     Part,
+    act,
     make_parts,
     notice_address,
     notice_text,
@@ -27,9 +29,9 @@ from backchannel.core.facts import DeliveryChanged
 from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.core.text import quoted
-from backchannel.errors import DeliveryNotFound
+from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
+from backchannel.storage import idempotency, sessions, spawns
 from backchannel.storage.ids import new_id
-from backchannel.storage.transactions import idempotency, sessions, spawns
 from backchannel.storage.tx import Outlets, Row, Tx, columns, required
 
 FIELDS = columns(Delivery.__struct_fields__)
@@ -73,7 +75,7 @@ def need(tx: Tx, delivery_id: str) -> Delivery:
     delivery = find(tx, delivery_id)
     if delivery is None:
         raise DeliveryNotFound(
-            f"no delivery {quoted(delivery_id)} (deliveries.list shows those there are)", deliveryId=delivery_id[:80]
+            f"no delivery {quoted(delivery_id)} (list shows those there are)", deliveryId=delivery_id[:80]
         )
     return delivery
 
@@ -132,10 +134,18 @@ def post_once(tx: Tx, text: Post, *, idempotency_key: str | None = None, digest:
 
 
 def hand_over(
-    tx: Tx, delivery_id: str, text: str, address: Address | None, *, at_once: bool = False, always: bool = False
+    tx: Tx,
+    delivery_id: str,
+    text: str,
+    address: Address | None,
+    *,
+    run_id: str | None = None,
+    at_once: bool = False,
+    always: bool = False,
 ) -> Delivery:
     """Write a receipt's text and address, and put it in line; what says nothing, or has no address, is settled.
 
+    `run_id` is the run that wrote the text, where that was not known before.
     With `at_once` it is judged and split now, else when its turn comes. On webchat a session is its own chat.
     """
     if address is not None and address.channel == WEBCHAT.channel:
@@ -148,6 +158,8 @@ def hand_over(
     elif address.to is None:
         state, error = DeliveryState.NO_CHANNEL, f"the address on {address.channel[:64]} names no chat"
     channel, account_id, target, thread_id = _columns(address)
+    if run_id is not None:
+        tx.run("UPDATE deliveries SET run_id = ? WHERE id = ?", run_id, delivery_id)
     to_the_end(tx, delivery_id)
     delivery = update(
         tx,
@@ -284,3 +296,83 @@ def page(
     where = " AND ".join(conditions)
     rows = tx.all(f"SELECT {FIELDS} FROM deliveries WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
     return [Receipt(delivery, parts_of(tx, delivery.id)) for delivery in map(of_row, rows)]
+
+
+# The receipt of an announce: it exists from the moment a send or a spawn is accepted, and is settled once.
+
+
+def open_receipt(
+    tx: Tx, delivery_id: str, session_key: str, exchange_id: str | None, *, run_id: str | None = None
+) -> None:
+    """Make a receipt for a text that is not written yet; it stands in no line."""
+    tx.run(
+        "INSERT INTO deliveries (id, session_key, exchange_id, run_id, state, created_at, updated_at) "
+        "VALUES (?, ?, ?, ?, 'pending', ?, ?)",
+        delivery_id,
+        session_key,
+        exchange_id,
+        run_id,
+        tx.now,
+        tx.now,
+    )
+    tx.tell(DeliveryChanged(need(tx, delivery_id)))
+
+
+def reopen(tx: Tx, delivery_id: str) -> None:
+    """Make a failed receipt pending again: another announce run was asked for."""
+    update(tx, delivery_id, state=DeliveryState.PENDING.value, error=None, updated_at=tx.now)
+
+
+# Mending: what a person does with a delivery that did not arrive.
+
+
+def retry(tx: Tx, delivery_id: str) -> Receipt:
+    """Put a delivery back in line, as if its parts that did not arrive had never been tried."""
+    delivery = need(tx, delivery_id)
+    act(DeliveryAction.RETRY, delivery)
+    if delivery.text is None or delivery.channel is None:
+        works = "retry the run that was to write it: runs.retry"
+        raise InvalidRequest(f"cannot retry delivery {delivery_id}: it has no text ({works})", deliveryId=delivery_id)
+    if tx.outlets.limit(delivery.channel) is None:
+        message = f"{no_channel(delivery.channel, tx.outlets)}; re-route it, or configure the channel"
+        raise UnknownChannel(message, deliveryId=delivery_id)
+    tx.run(
+        "UPDATE delivery_parts SET state = 'pending', attempts = 0, error = NULL, waited_ms = 0 "
+        "WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')",
+        delivery_id,
+    )
+    return _back_in_line(tx, delivery_id)
+
+
+def reroute(tx: Tx, delivery_id: str, address: Address) -> Receipt:
+    """Send a delivery's whole text elsewhere; what did not arrive at the old place is dropped there.
+
+    Raises:
+        UnknownChannel, PolicyDenied: it cannot go there.
+        InvalidRequest: it cannot be re-routed any more, or not yet.
+    """
+    delivery = need(tx, delivery_id)
+    act(DeliveryAction.REROUTE, delivery)
+    if tx.outlets.limit(address.channel) is None or address.to is None:
+        raise UnknownChannel(no_channel(address.channel, tx.outlets), channel=address.channel[:64])
+    session = sessions.find(tx, delivery.session_key)
+    decision = tx.outlets.decide(delivery.session_key, session.send_policy if session else None, address.channel)
+    if not decision.allowed:
+        raise PolicyDenied(f"not sent: {decision.reason}", rule=decision.rule, deliveryId=delivery_id)
+    tx.run("UPDATE delivery_parts SET state = 'dropped' WHERE delivery_id = ? AND state <> 'sent'", delivery_id)
+    moved = hand_over(tx, delivery_id, delivery.text or "", address, at_once=True)
+    return Receipt(moved, parts_of(tx, delivery_id))
+
+
+def drop(tx: Tx, delivery_id: str) -> Receipt:
+    """Settle a delivery as given up; its parts tell how far it came."""
+    act(DeliveryAction.DROP, need(tx, delivery_id))
+    dropped = update(tx, delivery_id, state=DeliveryState.DROPPED.value, due_at=None, updated_at=tx.now)
+    return Receipt(dropped, parts_of(tx, delivery_id))
+
+
+def _back_in_line(tx: Tx, delivery_id: str) -> Receipt:
+    to_the_end(tx, delivery_id)
+    pending = DeliveryState.PENDING.value
+    changed = update(tx, delivery_id, state=pending, due_at=None, error=None, updated_at=tx.now)
+    return Receipt(changed, parts_of(tx, delivery_id))

@@ -13,10 +13,10 @@ from backchannel.core.keys import ChatType
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender, text_content
 from backchannel.core.runs import Accepted, RunRequest
 from backchannel.core.sessions import Session, write_address
+from backchannel.storage import commands, deliveries, inbox, runs, sessions
+from backchannel.storage.commands import Asker, Judge
+from backchannel.storage.deliveries import Post
 from backchannel.storage.ids import new_id
-from backchannel.storage.transactions import commands, deliveries, inbox, runs, sessions
-from backchannel.storage.transactions.commands import Asker, Judge
-from backchannel.storage.transactions.deliveries import Post
 from backchannel.storage.tx import Tx
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backchannel.storage.transactions.sending import IN_LINE
+from backchannel.storage.sending import IN_LINE
 from backchannel.storage.tx import LIVE, Tx, required
 
 PROBE_BYTES = 65_536

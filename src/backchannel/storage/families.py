@@ -9,7 +9,7 @@ from backchannel.core.messages import Usage
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Session
 from backchannel.core.spawn_values import Spawn, read_spawn
-from backchannel.storage.transactions import runs, sessions
+from backchannel.storage import runs, sessions
 from backchannel.storage.tx import Tx, required
 
 

@@ -7,6 +7,7 @@ but goes on alone when its turn comes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -23,9 +24,9 @@ from backchannel.core.runs import (
     set_aside_ms,
 )
 from backchannel.errors import InvalidRequest
-from backchannel.storage.transactions import calls, exchanges, inbox, runs, sessions, timers
-from backchannel.storage.transactions.runs import Sets
-from backchannel.storage.tx import RUNNING, Tx, required
+from backchannel.storage import exchanges, inbox, runs, sessions, steps, timers
+from backchannel.storage.runs import Sets
+from backchannel.storage.tx import LIVE, RUNNING, Tx, required
 
 # A run that did nothing but wait for other sessions when its process died. A function agent is run from its beginning:
 # that it waited before an earlier crash proves nothing, for it may have died on the way back to its call.
@@ -118,7 +119,7 @@ def resume(tx: Tx, run_id: str) -> Started | None:
     outcome = _final(run)
     if outcome is None:
         return Started(held, fence, sessions.required_session(tx, run.session_key))
-    runs.finish(tx, fence, outcome, reply=None, at_step=run.step, ran_ms=run.ran_ms)
+    steps.finish(tx, fence, outcome, reply=None, at_step=run.step, ran_ms=run.ran_ms)
     return None
 
 
@@ -139,7 +140,7 @@ def _given_up(run: Run) -> Outcome:
 
 def _set_aside(tx: Tx, run: Run, until: int) -> None:
     """Take a run out of its lane for a while: what comes after it goes on, and nobody is told of an end."""
-    calls.close_open(tx, run, None)
+    steps.close_open(tx, run, None)
     aside = runs.update(tx, run.id, state=RunState.QUEUED.value)
     session, has_notes, _ = runs.free_lane(tx, aside, Sets("set_aside = set_aside + 1, ", ()))
     if has_notes:
@@ -195,3 +196,30 @@ def retry(tx: Tx, run_id: str) -> Run:
     )
     exchanges.run_retried(tx, queued)
     return queued
+
+
+# Function agents: which there ever were, and how many runs wait for each.
+
+
+def remember_function(tx: Tx, agent_id: str) -> None:
+    """Write down that a program has brought this agent as a function."""
+    tx.run("INSERT INTO function_agents (id, since) VALUES (?, ?) ON CONFLICT (id) DO NOTHING", agent_id, tx.now)
+
+
+def forget_function(tx: Tx, agent_id: str) -> bool:
+    """Say that no program will bring it again; tells whether any had."""
+    return tx.run("DELETE FROM function_agents WHERE id = ?", agent_id) > 0
+
+
+def function_agents(tx: Tx) -> list[str]:
+    """Name the agents that a program has brought as functions."""
+    return [agent_id for (agent_id,) in tx.all("SELECT id FROM function_agents ORDER BY id")]
+
+
+def runs_waiting_for_functions(tx: Tx, here: Collection[str]) -> dict[str, int]:
+    """Count the runs that wait for a function, by its agent; those that are `here` are not waited for."""
+    rows = tx.all(
+        "SELECT s.agent_id, count(*) FROM runs r JOIN sessions s ON s.key = r.session_key "
+        f"WHERE r.{LIVE} AND s.agent_id IN (SELECT id FROM function_agents) GROUP BY 1 ORDER BY 1"
+    )
+    return {agent_id: count for agent_id, count in rows if agent_id not in here}

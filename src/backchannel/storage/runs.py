@@ -14,21 +14,18 @@ from backchannel.core.messages import Message, Role, decode_message, encode_mess
 from backchannel.core.runs import Accepted, Fence, Join, Outcome, Run, RunKind, RunRequest, RunState, Started
 from backchannel.core.sessions import WEBCHAT, Session, write_address
 from backchannel.errors import FenceLost, RunNotFound, StopRequested
-from backchannel.storage.ids import new_id
-
-# Ending a run takes its flow on, and taking a flow on may end a run: the modules call each other.
-from backchannel.storage.transactions import (
+from backchannel.storage import (
+    archiving,
     barriers,
-    calls,
     deliveries,
     exchanges,
-    expiry,
     idempotency,
     inbox,
     messages,
     sessions,
     spawns,
 )
+from backchannel.storage.ids import new_id
 from backchannel.storage.tx import LIVE, QUEUED, READY, Check, Row, Tx, columns, required
 
 FIELDS = columns(Run.__struct_fields__)
@@ -58,7 +55,7 @@ def find(tx: Tx, run_id: str) -> Run | None:
 def need(tx: Tx, run_id: str) -> Run:
     run = find(tx, run_id)
     if run is None:
-        raise RunNotFound(f"no run {run_id!r} (runs.list shows those there are)", runId=run_id)
+        raise RunNotFound(f"no run {run_id!r} (list shows those there are)", runId=run_id)
     return run
 
 
@@ -102,7 +99,7 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
     if check is not None:
         check(session)
     if request.session_lives_ms is not None:
-        session = expiry.keep_for(tx, session, request.session_lives_ms)
+        session = archiving.keep_for(tx, session, request.session_lives_ms)
     if request.id is not None:
         idempotency.remember_run(tx, request.id, request.digest)
     message = _message(request, tx.now)
@@ -278,27 +275,6 @@ def unstopped(tx: Tx, fence: Fence) -> Run:
     return run
 
 
-def finish(tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_step: int, ran_ms: int) -> Run:
-    """End a run that its holder works on; with `tells_failure`, whoever was owed an answer is told in the same commit.
-
-    `reply` is what step `at_step` had written when it was stopped; if that step was committed after all, the whole
-    of it is in the transcript already.
-    """
-    run = owned(tx, fence)
-    if run.abort_requested:
-        outcome = ABORTED  # it was answered: whatever the run came to at the same moment, it stands
-    calls.close_open(tx, run, outcome)
-    text = run.reply
-    if reply is not None and run.step == at_step:
-        reply = msgspec.structs.replace(reply, stop_reason=outcome.state.value)
-        messages.append(tx, run.session_key, _transcript(run), reply)
-        text = reply.text
-    ended = close(tx, run, outcome, text, ran_ms=ran_ms)
-    if tx.tells_failures:
-        deliveries.post_notice(tx, ended)
-    return ended
-
-
 def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, used: Sets | None = None, **changed: Any) -> Run:
     """Write how a running run ended, free the lane, and let the notes in: the session is at a boundary.
 
@@ -347,12 +323,6 @@ def free_lane(tx: Tx, run: Run, used: Sets) -> tuple[Session, bool, bool]:
         )
     )
     return sessions.of_row(row[:-2]), bool(row[-2]), bool(row[-1])
-
-
-def _transcript(run: Run) -> str:
-    if run.session_id is None:
-        raise LookupError(f"run {run.id!r} has not started")
-    return run.session_id
 
 
 def request_abort(tx: Tx, key: str, run_id: str | None) -> list[Run]:
@@ -436,3 +406,24 @@ def counts(tx: Tx) -> dict[str, int]:
     """Count the live runs by state."""
     rows = tx.all(f"SELECT state, count(*) FROM runs WHERE {LIVE} GROUP BY 1")
     return dict(rows)
+
+
+# Who asked for a run: the session that it is on, or the one whose send or spawn started it.
+
+
+def is_own(tx: Tx, run_id: str, key: str) -> bool:
+    """Whether a run is a session's own; one that is not there is nobody's.
+
+    Of a flow that the session started only the first run is: turns and announces on the other side are not its affair.
+    """
+    row = tx.one(
+        "SELECT 1 FROM runs r WHERE r.id = ? AND (r.session_key = ? "
+        "OR (r.kind = 'primary' AND EXISTS (SELECT 1 FROM exchanges e WHERE e.id = r.exchange_id "
+        "AND e.requester_key = ?)) "
+        "OR (r.kind = 'child' AND EXISTS (SELECT 1 FROM spawns s WHERE s.id = r.spawn_id AND s.requester_key = ?)))",
+        run_id,
+        key,
+        key,
+        key,
+    )
+    return row is not None

@@ -1,16 +1,18 @@
 """Exchanges: what `sessions_send` started, each step in the commit of what caused it.
 
 `core/exchange.py` decides; this executes. Whatever ends a run, a wait or a session calls in here from its own unit, so
-"the primary run ended" and "turn 1 waits in the requester's inbox" are one commit. How one is opened is in `sends.py`.
+"the primary run ended" and "turn 1 waits in the requester's inbox" are one commit.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import replace
 
 from backchannel.core.delivery import Delivery, DeliveryState
-from backchannel.core.exchange import step, why_not_retried
+from backchannel.core.exchange import SendLimits, open_exchange, step, why_not_retried
 from backchannel.core.exchange_values import (
     AbortRun,
     Action,
@@ -20,10 +22,13 @@ from backchannel.core.exchange_values import (
     Event,
     Exchange,
     Finish,
+    Party,
     QueueRun,
+    Refused,
     Reopen,
     Retried,
     RunEnded,
+    SendRequest,
     SessionInterrupted,
     Settle,
     Stepped,
@@ -32,14 +37,16 @@ from backchannel.core.exchange_values import (
     read_exchange,
     write_exchange,
 )
-from backchannel.core.keys import SessionKey
+from backchannel.core.keys import Kind, SessionKey, row_channel
+from backchannel.core.limits import Wait
 from backchannel.core.messages import Message, Role, TextBlock
-from backchannel.core.runs import Run, RunRequest
+from backchannel.core.runs import FlowCall, Run, RunRequest
+from backchannel.core.sessions import Session, read_address
 from backchannel.core.text import quoted
-from backchannel.errors import ExchangeNotFound, InvalidRequest
+from backchannel.errors import ExchangeNotFound, FenceLost, InvalidRequest, SessionNotFound, StopRequested
+from backchannel.storage import chains, deliveries, idempotency, inbox, runs, sessions
 from backchannel.storage.ids import new_id
-from backchannel.storage.transactions import deliveries, inbox, mending, receipts, runs, sessions
-from backchannel.storage.tx import Tx, required
+from backchannel.storage.tx import LIVE, Check, Tx, required
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -182,7 +189,7 @@ def retry_delivery(tx: Tx, delivery_id: str) -> deliveries.Receipt:
     """Put a delivery back in line; one whose announce run failed has that run again."""
     if announce_again(tx, deliveries.need(tx, delivery_id)):
         return deliveries.receipt(tx, delivery_id)
-    return mending.retry(tx, delivery_id)
+    return deliveries.retry(tx, delivery_id)
 
 
 def expire_wait(tx: Tx, exchange_id: str) -> Opened:
@@ -272,11 +279,11 @@ def perform(tx: Tx, exchange: Exchange, actions: tuple[Action, ...]) -> None:
                 _add_note(tx, action)
             case Deliver():
                 delivery_id = _receipt(tx, exchange)
-                receipts.hand_over(tx, delivery_id, action.text, action.address, run_id=action.run_id)
+                deliveries.hand_over(tx, delivery_id, action.text, action.address, run_id=action.run_id)
             case Settle():
-                receipts.settle(tx, _receipt(tx, exchange), action.outcome.value, action.reason)
+                deliveries.settle(tx, _receipt(tx, exchange), action.outcome.value, action.reason)
             case Reopen():
-                receipts.reopen(tx, _receipt(tx, exchange))
+                deliveries.reopen(tx, _receipt(tx, exchange))
             case Finish():
                 pass  # its state says so, and was written above
 
@@ -315,3 +322,143 @@ def _add_note(tx: Tx, action: AddNote) -> None:
         provenance=action.provenance,
     )
     inbox.add_if_kept(tx, action.key, note)
+
+
+# A send is accepted: who asks whom, whether they may, and all that it starts, in one unit.
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A send, as a tool asks for it; what it stands on is read in the unit that accepts it."""
+
+    call: FlowCall
+    requester: SessionKey | None
+    target: SessionKey
+    message: str
+    wait_ms: int
+
+
+def open_(tx: Tx, ask: Ask, limits: SendLimits, check: Check) -> Opened | Refused:
+    """Accept a send with its primary run, its receipt and its wait; the same call again finds the first."""
+    call = ask.call
+    if call.digest is not None:
+        idempotency.find_run(tx, call.run_id, call.digest)  # refuses a key that stands for something else
+    if find(tx, call.flow_id) is not None:
+        return look(tx, call.flow_id)
+    calling_run = None if call.calling_run is None else runs.need(tx, call.calling_run)
+    if calling_run is not None:
+        _check_at_work(calling_run)
+    target = _target(tx, ask.target)
+    show = chains.shown(tx.scheme)
+    request = SendRequest(
+        exchange_id=call.flow_id,
+        # A key of a client is the id of its run, and was looked at above.
+        run_id=call.run_id if call.digest is not None else runs.free_id(tx, call.run_id),
+        requester=None if ask.requester is None else _requester(tx, ask.requester, show),
+        target=_as_party(ask.target, target, show),
+        message=ask.message,
+        call_id=call.call_id,
+        is_waiting=ask.wait_ms > 0,
+        address=target.address if target else None,
+        origin=chains.lineage(tx, call.calling_run, show),
+        reply_to=None if calling_run is None or calling_run.reply_to is None else read_address(calling_run.reply_to),
+    )
+    opened = open_exchange(request, _waits(tx), limits, show)
+    if isinstance(opened, Refused):
+        return opened
+    # Made only now: a send that is refused leaves nothing behind.
+    check(sessions.ensure(tx, ask.target))
+    exchange, actions = opened
+    _insert(tx, exchange, ask)
+    if call.digest is not None:
+        idempotency.remember_run(tx, call.run_id, call.digest)
+    perform(tx, exchange, actions)
+    return look(tx, exchange.id)
+
+
+def _check_at_work(run: Run) -> None:
+    """Refuse a send that comes after its run has ended, or was asked to stop: its call is closed, or about to be.
+
+    Raises:
+        FenceLost, StopRequested
+    """
+    if run.is_finished:
+        raise FenceLost(run.id)
+    if run.abort_requested:
+        raise StopRequested(run.id)
+
+
+def _insert(tx: Tx, exchange: Exchange, ask: Ask) -> None:
+    delivery_id = new_id()
+    requester = None if ask.requester is None else str(ask.requester)
+    tx.run(
+        "INSERT INTO exchanges "
+        "(id, requester_key, target_key, state, turn, body, call_id, delivery_id, created_at, updated_at) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        exchange.id,
+        requester,
+        str(ask.target),
+        exchange.state.value,
+        exchange.turn,
+        write_exchange(exchange),
+        exchange.call_id,
+        delivery_id,
+        tx.now,
+        tx.now,
+    )
+    deliveries.open_receipt(tx, delivery_id, str(ask.target), exchange.id)
+    if ask.wait_ms > 0 and exchange.call_id is not None:
+        tx.run(
+            "INSERT INTO waits (call_id, waiter_key, target_key, run_id, until_at) VALUES (?, ?, ?, ?, ?)",
+            exchange.call_id,
+            requester,
+            str(ask.target),
+            exchange.primary_run,
+            tx.now + ask.wait_ms,
+        )
+        hold_wait(tx, exchange.call_id)
+
+
+def _target(tx: Tx, key: SessionKey) -> Session | None:
+    """Load the session to send to; None is the main session of an agent before its first message.
+
+    Raises:
+        SessionNotFound: it is not there any more.
+    """
+    session = sessions.find(tx, str(key))
+    is_there = session is not None and session.archived_at is None and not session.deleting
+    if not is_there and not tx.scheme.is_main(key):
+        raise SessionNotFound(f"there is no session {str(key)!r} any more: it was deleted", sessionKey=str(key))
+    return session
+
+
+def _requester(tx: Tx, key: SessionKey, show: Callable[[str], str]) -> Party:
+    """Tell who asks. The main session of an agent may ask before its first message, and the call does not make it.
+
+    Raises:
+        SessionNotFound: nobody can ask in its name: it is not there, or not any more.
+    """
+    session = sessions.find(tx, str(key))
+    if not tx.scheme.is_main(key) and (session is None or session.archived_at is not None):
+        raise SessionNotFound(f"there is no session {show(str(key))!r} to send as", sessionKey=str(key))
+    return _as_party(key, session, show)
+
+
+def _as_party(key: SessionKey, session: Session | None, show: Callable[[str], str]) -> Party:
+    name = show(str(key))
+    channel = "unknown" if session is None else _channel(session, key)
+    return Party(key=key, channel=channel, shown=None if name == str(key) else name)
+
+
+def _channel(session: Session, key: SessionKey) -> str:
+    address = session.address
+    return row_channel(key, Kind(session.kind), session.channel, address.channel if address else None)
+
+
+def _waits(tx: Tx) -> list[Wait]:
+    """List who waits for whom; whoever has its answer by now, and only needs a slot to go on, waits for nobody."""
+    rows = tx.all(
+        "SELECT w.waiter_key, w.target_key FROM waits w JOIN runs r ON r.id = w.run_id "
+        f"WHERE w.until_at > ? AND r.{LIVE}",
+        tx.now,
+    )
+    return [Wait(*row) for row in rows]

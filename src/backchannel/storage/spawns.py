@@ -40,19 +40,19 @@ from backchannel.core.spawn_values import (
     read_spawn,
     write_spawn,
 )
-from backchannel.storage.folder import archived_path
-from backchannel.storage.ids import new_id
-from backchannel.storage.transactions import (
+from backchannel.storage import (
+    archiving,
     barriers,
     chains,
-    cleanup,
+    deliveries,
     idempotency,
     inbox,
     messages,
-    receipts,
     runs,
     sessions,
 )
+from backchannel.storage.folder import archived_path
+from backchannel.storage.ids import new_id
 from backchannel.storage.tx import LIVE, Tx, required
 
 TranscriptPath = Callable[[str, str], str | None]
@@ -194,7 +194,7 @@ def _insert(tx: Tx, spawn: Spawn, call: FlowCall) -> None:
         tx.now,
         tx.now,
     )
-    receipts.open_(tx, delivery_id, str(spawn.requester), None, run_id=spawn.child_run)
+    deliveries.open_receipt(tx, delivery_id, str(spawn.requester), None, run_id=spawn.child_run)
     if call.digest is not None:
         idempotency.remember_run(tx, call.run_id, call.digest)
     if spawn.rules.wakes:
@@ -274,7 +274,7 @@ def receipt_changed(tx: Tx, delivery: Delivery) -> None:
     if delivery.state.is_settled:
         row = tx.one("SELECT body FROM spawns WHERE delivery_id = ?", delivery.id)
         if row is not None:
-            cleanup.tidy(tx, read_spawn(row[0]))
+            archiving.tidy(tx, read_spawn(row[0]))
 
 
 def _advance(tx: Tx, spawn_id: str, event: Event) -> None:
@@ -314,7 +314,7 @@ def _perform(tx: Tx, spawn: Spawn, delivery_id: str, action: Action) -> None:
         case Post():
             _post(tx, spawn, delivery_id, action.text)
         case Settle():
-            receipts.settle(tx, delivery_id, action.outcome.value, action.reason)
+            deliveries.settle(tx, delivery_id, action.outcome.value, action.reason)
             barriers.child_settled(tx, spawn, None)
 
 
@@ -338,7 +338,7 @@ def _post(tx: Tx, spawn: Spawn, delivery_id: str, text: str) -> None:
         barriers.child_settled(tx, spawn, text)
     else:
         _note(tx, spawn.requester, text, from_child(spawn.child))
-    receipts.hand_over(tx, delivery_id, text, spawn.address)
+    deliveries.hand_over(tx, delivery_id, text, spawn.address)
 
 
 _SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=flow.SOURCE_TOOL)
@@ -390,7 +390,7 @@ def _findings(tx: Tx, ended: Run) -> Findings:
 
 
 def _archived_transcript(spawn: Spawn, now: int) -> str | None:
-    """Name the file that the transcript will be, of a child that is archived as of its end: see `cleanup.py`."""
+    """Name the file that the transcript will be, of a child that is archived as of its end: see `archiving.py`."""
     if spawn.transcript is None or not spawn.rules.deletes:
         return None
     return str(archived_path(Path(spawn.transcript), spawn.ended_at or now))

@@ -12,8 +12,8 @@ from backchannel.core.messages import Message, Role, TextBlock
 from backchannel.core.runs import RunRequest
 from backchannel.core.sessions import Session
 from backchannel.core.spawn_values import QueueRun, Spawn
+from backchannel.storage import chains, inbox, messages, runs, sessions, spawns, timers
 from backchannel.storage.ids import new_id
-from backchannel.storage.transactions import chains, inbox, messages, runs, sessions, spawns, timers
 from backchannel.storage.tx import Tx
 
 TIMER = "barrier"

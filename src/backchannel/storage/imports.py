@@ -22,7 +22,7 @@ from backchannel.core.keys import Kind
 from backchannel.core.messages import Message, encode_message
 from backchannel.core.sessions import Session
 from backchannel.openclaw.keys import imported_key
-from backchannel.storage.transactions import sessions
+from backchannel.storage import sessions
 from backchannel.storage.tx import Tx, required
 
 IMPORTING = "importing"

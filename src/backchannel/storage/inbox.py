@@ -10,7 +10,7 @@ from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, decode_message, encode_message
 from backchannel.core.sessions import Session
-from backchannel.storage.transactions import idempotency, messages, runs, sessions, timers
+from backchannel.storage import idempotency, messages, runs, sessions, timers
 from backchannel.storage.tx import QUEUED, Tx, required
 
 TIMER = "notes"

@@ -20,7 +20,7 @@ from backchannel.core.runs import Run, RunKind, RunRequest, RunState
 from backchannel.core.sessions import Address
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidSchedule, JobConfigured, JobExists, JobNotFound, JobRunning
-from backchannel.storage.transactions import runs, sessions, timers
+from backchannel.storage import runs, sessions, timers
 from backchannel.storage.tx import Row, Tx, columns, required
 
 TIMER = "cron"

@@ -12,7 +12,7 @@ import msgspec
 from backchannel.core.exchange_values import Change
 from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import Session
-from backchannel.storage.transactions import exchanges, runs, sessions, timers
+from backchannel.storage import exchanges, runs, sessions, timers
 from backchannel.storage.tx import LIVE, Tx, required
 
 TIMER = "interrupt"

@@ -8,7 +8,7 @@ from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.limits import Lineage, path_at
 from backchannel.core.runs import Chain, Run, RunKind
-from backchannel.storage.transactions import barriers, exchanges, runs, spawns
+from backchannel.storage import barriers, exchanges, runs, spawns
 from backchannel.storage.tx import Tx, required
 
 

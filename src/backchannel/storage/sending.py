@@ -19,7 +19,7 @@ from backchannel.core.delivery import (
     state_of,
 )
 from backchannel.core.sessions import WEBCHAT
-from backchannel.storage.transactions import deliveries
+from backchannel.storage import deliveries
 from backchannel.storage.tx import Tx, required
 
 # Rows that stand in line, in the words of their index.

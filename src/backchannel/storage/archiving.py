@@ -1,8 +1,9 @@
-"""Cleaning up after sub-agents: when a child that has ended is archived.
+"""Archiving what is no longer needed: sub-agents that have ended, and sessions that were made for one request.
 
-`tidy` is called by whatever may have made it time: the end of the flow, the settling of its receipt, a timer. It
-archives the child, sets a timer for when to look again, or leaves it to the receipt that is still open. A child that
-somebody uses is left alone: it is never archived while it has a run, an inbox, an open exchange or an open receipt.
+`tidy` is about a sub-agent, and is called by whatever may have made it time: the end of the flow, the settling of its
+receipt, a timer. It archives the child, sets a timer for when to look again, or leaves it to the receipt that is still
+open. A child that is in use is left alone: it is never archived while it has a run, an inbox, an open exchange or an
+open receipt.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from __future__ import annotations
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.sessions import Session
 from backchannel.core.spawn_values import Spawn, State, read_spawn
-from backchannel.storage.transactions import sessions, timers
+from backchannel.storage import sessions, timers
 from backchannel.storage.tx import LIVE, Tx, required
 
 TIMER = "archive"
+EXPIRY_TIMER = "expiry"
 LOOK_AGAIN_MS = 60_000
 _UNSETTLED = ", ".join(f"'{state.value}'" for state in DeliveryState if not state.is_settled)
 
 
-def due(tx: Tx, child_key: str) -> None:
+def look_at_child(tx: Tx, child_key: str) -> None:
     """Look at a child whose time to be archived may have come."""
     row = tx.one("SELECT body FROM spawns WHERE child_key = ?", child_key)
     if row is not None:
@@ -70,5 +72,39 @@ def is_used(tx: Tx, child: Session) -> bool:
         "UNION ALL SELECT 1 FROM exchanges WHERE target_key = ? AND state <> 'done' "
         f"UNION ALL SELECT 1 FROM deliveries WHERE session_key = ? AND state IN ({_UNSETTLED}) LIMIT 1",
         *[child.key] * 5,
+    )
+    return row is not None
+
+
+# Sessions that were made for one request, and live for some time after their last use
+
+
+def keep_for(tx: Tx, session: Session, lives_ms: int) -> Session:
+    """Write down how long a new session lives after its last use.
+
+    The row says how long, so that any use prolongs its life; the timer is only when to look.
+    """
+    timers.set_timer(tx, EXPIRY_TIMER, session.key, tx.now + lives_ms)
+    return sessions.update(tx, session.key, "lives_ms = ?", lives_ms)
+
+
+def look_at_expired(tx: Tx, key: str) -> None:
+    """Archive a session whose time is over, or look again when it may be."""
+    session = sessions.find(tx, key)
+    if session is None or session.archived_at is not None or session.deleting or session.lives_ms is None:
+        return
+    over_at = session.updated_at + session.lives_ms
+    if over_at <= tx.now and not is_used(tx, session) and not _has_children_at_work(tx, key):
+        sessions.archive(tx, session)
+    else:
+        timers.set_timer(tx, EXPIRY_TIMER, key, max(over_at, tx.now + LOOK_AGAIN_MS))
+
+
+def _has_children_at_work(tx: Tx, key: str) -> bool:
+    row = tx.one(
+        "SELECT 1 FROM spawns WHERE requester_key = ? AND state <> 'done' "
+        "UNION ALL SELECT 1 FROM barriers WHERE session_key = ? AND state = 'open' LIMIT 1",
+        key,
+        key,
     )
     return row is not None

@@ -1,1 +1,0 @@
-"""Domain transactions, each written once as plain functions over a `Tx`; both drivers run them."""
