@@ -126,7 +126,7 @@ async def test_long_and_hostile_names_are_cleaned_when_they_come_in_and_cut_wher
     assert session is not None and session.display_name is not None
     assert session.display_name.startswith("Team xxx") and len(session.display_name) == 256
     assert row["displayName"].startswith("Team xxx") and len(row["displayName"]) == 64
-    assert len(message["sender"]["name"]) == 256
+    assert len(message["sender"]["name"]) == 64
     assert max(map(len, listener.told[0].split("\n"))) < 400
 
 

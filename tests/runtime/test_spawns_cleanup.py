@@ -247,16 +247,29 @@ async def test_the_transcript_that_its_post_names_can_still_be_opened_when_it_is
         child = (await home.spawned("dig"))["childSessionKey"]
         await home.over()
         (post,) = home.chat.texts
-        named = Path(post.rpartition("transcript ")[2])
-        assert "dig" in _text_of(named)
         await home.moved_on(60.1)
         await home.archived(child)
+    named = Path(post.rpartition("transcript ")[2])
     for _ in range(2):  # the first of them ends what the process had no time for, and the second changes nothing
         async with house(state):
             pass
         assert "dig" in _text_of(named) and _is_link(named)
         (archived,) = _archived_of(named)
         assert "dig" in _text_of(archived) and not _is_link(archived)
+
+
+async def test_an_archived_child_can_still_be_read_by_its_requester_and_the_operator(state: Path) -> None:
+    Shelf(state).session("agent:main:cron:other", "hello")
+    async with house(state) as home:
+        child = (await home.spawned("dig", cleanup="delete"))["childSessionKey"]
+        await home.archived(child)
+        session = await session_of(home.gateway, child)
+        for caller in (None, MAIN):
+            for name in (child, session.session_id):
+                read = await home.gateway.tools(caller).sessions_history(name)
+                assert read["archived"] is True and "dig" in str(read["messages"])
+        other = await home.gateway.tools("agent:main:cron:other").sessions_history(child)
+        assert other["status"] == "forbidden" and "messages" not in other
 
 
 async def test_how_long_it_is_kept_is_a_setting_and_zero_is_for_ever(state: Path) -> None:

@@ -28,6 +28,7 @@ from backchannel.core.messages import (
     encode_message,
 )
 from backchannel.core.redaction import MAX_DEPTH, redact, redact_block, redact_message, redact_opening, redact_value
+from backchannel.core.text import shown_name
 
 TEXT_LIMIT = 4000
 LABEL_LIMIT = 256
@@ -75,6 +76,10 @@ _present_short = lru_cache(maxsize=4096)(_present_line)
 def _cut_names(message: Message) -> Message:
     """Cut the names beside the content: a model may have called a tool that never was by any name."""
     label, tool = message.label or "", message.tool_name or ""
+    if message.sender is not None and message.sender.name is not None:
+        message = replace(message, sender=replace(message.sender, name=shown_name(message.sender.name)))
+    if message.chat is not None and message.chat.name is not None:
+        message = replace(message, chat=replace(message.chat, name=shown_name(message.chat.name)))
     if len(label) <= LABEL_LIMIT and len(tool) <= LABEL_LIMIT:
         return message
     return replace(message, label=label[:LABEL_LIMIT] or None, tool_name=tool[:LABEL_LIMIT] or None)

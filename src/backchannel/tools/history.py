@@ -45,6 +45,7 @@ class History(Answer, frozen=True, kw_only=True, omit_defaults=False):
     has_more: bool
     truncated: bool | msgspec.UnsetType = msgspec.UNSET
     redacted: bool | msgspec.UnsetType = msgspec.UNSET
+    archived: bool | msgspec.UnsetType = msgspec.UNSET
     next_offset: int | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -62,8 +63,9 @@ class SessionsHistory(SessionTool):
     outcomes = (
         (
             "found",
-            "`{sessionKey, sessionId, messages: [message], hasMore, truncated?, redacted?}`, oldest first; `truncated` "
-            "is `true` when older messages were dropped to keep the answer under 80 KiB",
+            "`{sessionKey, sessionId, messages: [message], hasMore, truncated?, redacted?, archived?}`, oldest first; "
+            "`truncated` is `true` when older messages were dropped to keep the answer under 80 KiB, `archived` for a "
+            "sub-agent of yours that has been archived",
         ),
         ("with `messageId`", "the same, with a piece of that one message as text; `nextOffset` is where to read on"),
         *REFUSALS,
@@ -78,7 +80,7 @@ class SessionsHistory(SessionTool):
     async def run(self, caller: Caller, params: HistoryParams) -> History | RefusedAnswer:
         if params.offset is not None and params.message_id is None:
             raise InvalidRequest(f"{self.name}: offset: it goes with messageId", param="offset")
-        target = await find_target(self._parts, caller, params.session_key)
+        target = await find_target(self._parts, caller, params.session_key, archived_children=True)
         if isinstance(target, RefusedAnswer):
             return target
         try:
@@ -119,6 +121,7 @@ class SessionsHistory(SessionTool):
             messages=[shown],
             has_more=piece.next_offset is not None,
             redacted=hidden or msgspec.UNSET,
+            archived=target.is_archived or msgspec.UNSET,
             next_offset=msgspec.UNSET if piece.next_offset is None else piece.next_offset,
         )
 
@@ -143,4 +146,5 @@ def _answer(target: Target, taken: list[Message], *, has_more: bool, truncated: 
         has_more=has_more,
         truncated=truncated or msgspec.UNSET,
         redacted=redacted or msgspec.UNSET,
+        archived=target.is_archived or msgspec.UNSET,
     )

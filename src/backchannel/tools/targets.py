@@ -49,10 +49,16 @@ class Target:
     shown: str
     """The key as the caller would write it."""
 
+    @property
+    def is_archived(self) -> bool:
+        return self.session.archived_at is not None
 
-async def find_target(parts: Parts, caller: Caller, text: str) -> Target | RefusedAnswer:
-    """Find the session that a text means, if the caller may see it."""
-    found = await _find(parts, caller, text)
+
+async def find_target(
+    parts: Parts, caller: Caller, text: str, *, archived_children: bool = False
+) -> Target | RefusedAnswer:
+    """Find the session that a text means, if the caller may see it; with `archived_children` also a former child."""
+    found = await _find(parts, caller, text, archived_children=archived_children)
     if isinstance(found, RefusedAnswer):
         return found
     key, session = found
@@ -71,11 +77,13 @@ async def find_address(parts: Parts, caller: Caller, text: str) -> SessionKey | 
     return key
 
 
-async def _find(parts: Parts, caller: Caller, text: str) -> tuple[SessionKey, Session | None] | RefusedAnswer:
+async def _find(
+    parts: Parts, caller: Caller, text: str, *, archived_children: bool = False
+) -> tuple[SessionKey, Session | None] | RefusedAnswer:
     keys, viewer = CallerKeys(parts.scheme, caller.key), parts.viewer(caller)
     try:
         written = keys.read(text)
-        found = await look_up(parts, viewer, written)
+        found = await look_up(parts, viewer, written, archived_children=archived_children)
         if isinstance(found, RefusedAnswer):
             return found
         # Whether a key exists is told below, to those who may see it.
@@ -86,24 +94,37 @@ async def _find(parts: Parts, caller: Caller, text: str) -> tuple[SessionKey, Se
     decision = sees(viewer, key, session.spawned_by if session else None)
     if not decision.allowed:
         return forbidden(decision)
-    return key, None if session is None or session.archived_at is not None else session
+    is_there = session is not None and (
+        session.archived_at is None or (archived_children and _is_child(viewer, session))
+    )
+    return key, session if is_there else None
+
+
+def _is_child(viewer: Viewer, session: Session) -> bool:
+    """Whether a session is a sub-agent that the viewer started, or any for the operator."""
+    return session.spawned_by is not None and (viewer.caller is None or session.spawned_by == str(viewer.caller))
 
 
 def _missing(parts: Parts, caller: Caller, shown: str) -> RefusedAnswer:
     return _not_found(parts.viewer(caller), f"there is no session {shown!r} (sessions_list shows those you can see)")
 
 
-async def look_up(parts: Parts, viewer: Viewer, written: Written) -> LookedUp | RefusedAnswer:
+async def look_up(
+    parts: Parts, viewer: Viewer, written: Written, *, archived_children: bool = False
+) -> LookedUp | RefusedAnswer:
     """Find what the store knows of a key or session id; an id is refused whose session the viewer may not see."""
     if await parts.store.session(str(written.key)) is not None:
         return LookedUp(key_exists=True)
     if written.session_id is None:
         return LookedUp()
     entry = await parts.store.session_by_id(written.session_id)
-    if entry is None or entry.end_reason == "deleted":
+    session = None if entry is None else await parts.store.session(entry.key)
+    if entry is None:
         return LookedUp()
+    if entry.end_reason == "deleted":
+        is_child = archived_children and session is not None and _is_child(viewer, session)
+        return LookedUp(id_key=SessionKey.stored(entry.key), id_is_current=True) if is_child else LookedUp()
     # Which key an id belongs to, or belonged to before a reset, is told only to those who may see that session.
-    session = await parts.store.session(entry.key)
     decision = sees(viewer, SessionKey.stored(entry.key), session.spawned_by if session else None)
     if not decision.allowed:
         return forbidden(decision)
