@@ -405,6 +405,24 @@ async def test_while_another_program_holds_the_file_writes_are_refused_together_
 # A commit of which nobody knows
 
 
+@pytest.mark.parametrize("ending", ["", "-wal"])
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["deleted", "replaced"])
+async def test_a_commit_into_a_file_that_is_gone_answers_nobody(bench: Bench, ending: str, is_replaced: bool) -> None:
+    assert await bench.driver.write(put("kept")) == "kept"
+    file = bench.path.with_name(bench.path.name + ending)
+    move_away(file, leave_another=is_replaced)
+    lost = bench.driver.write(put("lost"))
+    async with asyncio.timeout(5):
+        await bench.died.wait()
+    assert lost.cancelled() and isinstance(bench.fatal[0], OSError)
+
+
+def move_away(file: Path, *, leave_another: bool) -> None:
+    file.rename(file.with_name("elsewhere"))
+    if leave_another:
+        file.touch()
+
+
 async def test_a_commit_that_fails_otherwise_answers_nobody_and_stops_the_driver(bench: Bench) -> None:
     async with bench.one_group():
         futures = [bench.driver.write(put(ref)) for ref in ("a", "b")]

@@ -16,6 +16,7 @@ that is what the commit thread does. Nobody is answered, and no fact handed on, 
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 from collections import deque
@@ -141,6 +142,7 @@ class SqliteDriver:
         self._alone: deque[_Entry] = deque()
         """Units of a lost group: they run again, one by one, before all others."""
         self.is_closed = False
+        self._files = _Files(path)
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._writer = connect(path, wait_s=0)
@@ -282,6 +284,7 @@ class SqliteDriver:
         if self._faults:
             self._faults.before_commit(number)
         self._writer.execute("COMMIT")
+        self._files.check()
         self.commits = number
         if self._faults:
             self._faults.after_commit(number)
@@ -324,6 +327,26 @@ class SqliteDriver:
         except Exception:  # the edge of whoever listens
             # The change is durable: whoever made it, and the rest of the group, must hear so.
             log.exception("facts of a commit were not taken")
+
+
+class _Files:
+    """The database's two files: a commit into one that was deleted or moved meanwhile is lost at the next start."""
+
+    def __init__(self, path: Path) -> None:
+        self._paths = (str(path), f"{path}-wal")
+        self._known: list[tuple[int, int]] | None = None
+
+    def check(self) -> None:
+        """Make sure that both are still where the next start looks for them; asked in the commit thread.
+
+        Raises:
+            OSError: one is gone, or is another file.
+        """
+        found = [(at.st_dev, at.st_ino) for at in map(os.stat, self._paths)]
+        if self._known is None:
+            self._known = found  # the first commit has made the log, and from then on it stays
+        elif found != self._known:
+            raise OSError(f"{self._paths[0]} was replaced while the gateway used it")
 
 
 class _Readers:
