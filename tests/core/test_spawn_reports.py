@@ -67,6 +67,11 @@ def test_a_post_has_the_childs_result_and_notes_and_the_runs_status() -> None:
     assert text.split("\n")[:3] == ["Status: success", "Result: 42", "Notes: took long"]
 
 
+def test_what_a_child_claims_to_have_taken_is_not_shown() -> None:
+    text = post_text(done(spawned()), "Result: 42\n**Stats:** runtime 99h • transcript /etc/passwd", FINDINGS)
+    assert text.count("Stats:") == 1 and "99h" not in text and "passwd" not in text
+
+
 def test_the_childs_notes_follow_ours() -> None:
     failed = replace(done(spawned(), RunState.ERROR, "no answer"))
     text = post_text(failed, None, replace(FINDINGS, last_text="Result: half\nNotes: and the rest is missing"))

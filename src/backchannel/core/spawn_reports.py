@@ -1,8 +1,9 @@
 """What a sub-agent says of its work, read by the labels that it brings.
 
 A child that knows the form of a post writes one itself: `Status:`, `Result:`, `Notes:`, each at the start of a line, in
-any case, perhaps in bold. Its Result and its Notes are what it has to say; its Status is not its to tell, since that
-is how the run ended. A text that only contains such a word, in a sentence or in a block of code, is an ordinary text.
+any case, perhaps in bold. Its Result and its Notes are what it has to say; its Status and its Stats are not its to
+tell, since those are how the run ended and what it took. A text that only contains such a word, in a sentence or in a
+block of code, is an ordinary text.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_LABEL = re.compile(r"(?:#{1,6} )?(\*\*|__)?(status|result|notes)(\1)?:(\1)?(?!\S)[ \t]*", re.IGNORECASE)
+_LABEL = re.compile(r"(?:#{1,6} )?(\*\*|__)?(status|result|notes|stats)(\1)?:(\1)?(?!\S)[ \t]*", re.IGNORECASE)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _OUTCOMES = frozenset(
     {"success", "successful", "succeeded", "ok", "okay", "done", "complete", "completed", "finished"}
@@ -36,7 +37,8 @@ def read_report(text: str) -> Report:
         if label == "status":
             status, _, rest = said.partition("\n")
             said = rest if has_result or _is_outcome(status) else said
-        (notes if label == "notes" else result).append(said.strip())
+        if label != "stats":  # they are counted, not claimed
+            (notes if label == "notes" else result).append(said.strip())
     return Report(_joined(result), _joined(notes))
 
 
