@@ -17,7 +17,7 @@ from backchannel.storage.store import Store
 log = structlog.get_logger(__name__)
 
 LOOK_S = 0.05
-BOUND_S = 0.1
+BOUND_S = 0.05
 """How late the timer may come before the loop counts as held."""
 LONG_S = 5.0
 """A stall of this length is told by `status` too."""
@@ -67,7 +67,7 @@ class Watchdog:
 
     def _log(self, late_s: float, used_s: float, slowest: tuple[float, str]) -> None:
         is_bad = used_s > WARN_USED_S or late_s > WARN_LATE_S
-        tell = log.warning if is_bad else log.debug
+        tell = log.warning if is_bad else log.info
         tell("the event loop was held", **_facts(late_s, used_s, slowest), stalls=self.stalls)
 
 
