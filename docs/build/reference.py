@@ -26,12 +26,11 @@ from backchannel.core.cutting import TEXT_LIMIT
 from backchannel.core.settings import all_fields
 from backchannel.core.shapes import describe
 from backchannel.gateway.connections import Method
-from backchannel.gateway.events import AgentEvent, ChatEvent, SessionMessage, SessionsChanged
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.protocol import EVENTS, PROTOCOL_VERSION, WITHOUT_EFFECT, Connect
 from backchannel.tools.base import SessionTool
 from backchannel.tools.registry import SESSION_TOOLS
-from backchannel.tools.rows import DeliveryRow, Row
+from backchannel.tools.rows import Row
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 
@@ -191,15 +190,8 @@ def _for_whom(method: Method[Any]) -> str:
 def render_protocol() -> str:
     """Render the table for programs, with JSON Schemas."""
     params = [method.params for method in METHODS.values()]
-    payloads = {
-        "agent": AgentEvent,
-        "chat": ChatEvent,
-        "session.message": SessionMessage,
-        "sessions.changed": SessionsChanged,
-        "delivery": DeliveryRow,
-    }
     (connect, *schemas), definitions = msgspec.json.schema_components(
-        [Connect, *params, *payloads.values()], ref_template="#/definitions/{name}"
+        [Connect, *params, *EVENTS.values()], ref_template="#/definitions/{name}"
     )
     methods = {
         method.name: {
@@ -218,8 +210,8 @@ def render_protocol() -> str:
         "connect": connect,
         "methods": methods,
         "events": {
-            "names": EVENTS,
-            **dict(zip(payloads, schemas[len(METHODS) :], strict=True)),
+            "names": tuple(EVENTS),
+            **dict(zip(EVENTS, schemas[len(METHODS) :], strict=True)),
         },
         "definitions": definitions,
     }

@@ -10,7 +10,7 @@ import structlog
 import websockets
 
 from backchannel.gateway.methods import METHODS
-from backchannel.gateway.protocol import Scope
+from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.throttling import CREDENTIAL_FAILURES
 
 from .client import OPERATOR, Client, Refused, opened
@@ -48,7 +48,7 @@ WRITE = {
 
 def test_every_method_has_the_scope_it_should() -> None:
     for name, method in METHODS.items():
-        expected = Scope.ADMIN if name in ADMIN else Scope.WRITE if name in WRITE else Scope.READ
+        expected = TokenScope.ADMIN if name in ADMIN else TokenScope.WRITE if name in WRITE else TokenScope.READ
         assert method.scope is expected, name
 
 
@@ -58,7 +58,7 @@ async def test_each_method_needs_its_scope(world: World, asked: str) -> None:
     async with world.client(scopes=[asked]) as client:
         for name, method in METHODS.items():
             error = await client.refused(name, ["not an object"])
-            is_open = list(Scope).index(method.scope) <= granted
+            is_open = list(TokenScope).index(method.scope) <= granted
             refusal = "forbidden" if method.for_nodes else "scope_missing"
             assert error["details"]["code"] == ("bad_params" if is_open and not method.for_nodes else refusal), name
 

@@ -23,11 +23,11 @@ from backchannel.gateway.auth import (
     read_bearer,
     read_scopes,
 )
-from backchannel.gateway.protocol import Scope
+from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.throttling import ADDRESS_FAILURES, CREDENTIAL_FAILURES, MAX_REMEMBERED, Failures, Proxies
 from backchannel.storage.tokens import TokenRow
 
-ALL = frozenset(Scope)
+ALL = frozenset(TokenScope)
 
 
 class FakeClock:
@@ -64,16 +64,16 @@ class TestScopes:
         ("words", "expected"),
         [
             ([], set()),
-            (["read"], {Scope.READ}),
-            (["operator.read"], {Scope.READ}),
-            (["write"], {Scope.READ, Scope.WRITE}),
-            (["Operator.Admin"], set(Scope)),
+            (["read"], {TokenScope.READ}),
+            (["operator.read"], {TokenScope.READ}),
+            (["write"], {TokenScope.READ, TokenScope.WRITE}),
+            (["Operator.Admin"], set(TokenScope)),
             (["operator.approvals"], set()),
-            (["operator.approvals", "read"], {Scope.READ}),
+            (["operator.approvals", "read"], {TokenScope.READ}),
         ],
     )
     def test_each_includes_those_before_it_and_foreign_ones_give_nothing(
-        self, words: list[str], expected: set[Scope]
+        self, words: list[str], expected: set[TokenScope]
     ) -> None:
         assert expand_scopes(words) == expected
 
@@ -82,9 +82,9 @@ class TestScopes:
             read_scopes(["read", "root"])
 
     def test_granted_is_what_was_asked_and_the_token_has(self) -> None:
-        writer = TokenHolder("t", frozenset([Scope.READ, Scope.WRITE]))
-        assert writer.with_scopes(["admin"]).scopes == {Scope.READ, Scope.WRITE}
-        assert writer.with_scopes(["read"]).scopes == {Scope.READ}
+        writer = TokenHolder("t", frozenset([TokenScope.READ, TokenScope.WRITE]))
+        assert writer.with_scopes(["admin"]).scopes == {TokenScope.READ, TokenScope.WRITE}
+        assert writer.with_scopes(["read"]).scopes == {TokenScope.READ}
         assert writer.with_scopes(["operator.pairing"]).scopes == frozenset()
 
     def test_nothing_asked_is_all_the_token_has(self) -> None:
@@ -133,7 +133,7 @@ class TestLogin:
     async def test_a_stored_token_has_its_scopes(self) -> None:
         access = Access(Stored(stored("abc", scopes=("operator.write",))), "secret", FakeClock())
         caller = await access.login("abc", "1.2.3.4")
-        assert caller.scopes == {Scope.READ, Scope.WRITE}
+        assert caller.scopes == {TokenScope.READ, TokenScope.WRITE}
         assert caller.token_id == "t1"
 
     async def test_an_agents_token_has_a_session_and_no_scopes(self) -> None:

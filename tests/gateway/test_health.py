@@ -30,7 +30,7 @@ from backchannel.core.runs import CRASHES_UNTIL_SET_ASIDE
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway, RunFailed
 from backchannel.gateway.methods import health
-from backchannel.gateway.methods.health import Problem, examine
+from backchannel.gateway.methods.health import HealthProblem, examine
 from backchannel.runtime import watchdog
 from backchannel.storage.deliveries import Post
 from tests.channels.desk import Desk, desk
@@ -49,7 +49,7 @@ async def codes(gateway: Gateway) -> list[str]:
     return [problem.code for problem in (await examine(gateway.parts)).problems]
 
 
-async def problem(gateway: Gateway, code: str) -> Problem:
+async def problem(gateway: Gateway, code: str) -> HealthProblem:
     (found,) = [problem for problem in (await examine(gateway.parts)).problems if problem.code == code]
     return found
 

@@ -53,7 +53,7 @@ from backchannel.gateway.addressing import check_agent, resolve
 from backchannel.gateway.fields import IdempotencyKey
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import let_in
-from backchannel.gateway.protocol import Scope
+from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.throttling import Failures, address_of
 from backchannel.storage.tokens import TokenRow
 from backchannel.tools.base import Caller
@@ -63,7 +63,7 @@ OPERATOR_TOKEN_ID = "operator"
 TOKEN_PREFIX = "bc_"
 MAX_WRONG_REMEMBERED = 10_000
 
-_ORDER = (Scope.READ, Scope.WRITE, Scope.ADMIN)
+_ORDER = (TokenScope.READ, TokenScope.WRITE, TokenScope.ADMIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class TokenHolder:
     """On whose behalf a request is made: the operator, the one session of an agent's token, or a node."""
 
     token_id: str
-    scopes: frozenset[Scope]
+    scopes: frozenset[TokenScope]
     session_key: str | None = None
     node: SessionKey | None = None
     """The session of a client that connected as a node; it has no scopes, whatever its token has."""
@@ -101,12 +101,12 @@ class TokenHolder:
         return show_scopes(self.scopes)
 
 
-def show_scopes(scopes: Iterable[Scope]) -> list[str]:
+def show_scopes(scopes: Iterable[TokenScope]) -> list[str]:
     """Name scopes in order, the smallest first."""
     return [scope.value for scope in sorted(scopes, key=_ORDER.index)]
 
 
-def expand_scopes(words: Iterable[str]) -> frozenset[Scope]:
+def expand_scopes(words: Iterable[str]) -> frozenset[TokenScope]:
     """Read scopes as people write them, with those that each includes; words of others are left out."""
     known = {scope.value: index for index, scope in enumerate(_ORDER)}
     known |= {scope.value.removeprefix("operator."): index for index, scope in enumerate(_ORDER)}
@@ -114,7 +114,7 @@ def expand_scopes(words: Iterable[str]) -> frozenset[Scope]:
     return frozenset(_ORDER[: highest + 1])
 
 
-def read_scopes(words: Iterable[str]) -> frozenset[Scope]:
+def read_scopes(words: Iterable[str]) -> frozenset[TokenScope]:
     """Read scopes that must all be known.
 
     Raises:
@@ -230,7 +230,7 @@ class Access:
         if row is None or row.revoked_at is not None:
             self._remember_wrong(digest)
             return None
-        scopes = frozenset[Scope]() if row.session_key else expand_scopes(row.scopes)
+        scopes = frozenset[TokenScope]() if row.session_key else expand_scopes(row.scopes)
         return TokenHolder(row.id, scopes, row.session_key)
 
     def _remember_wrong(self, digest: str) -> None:
@@ -319,7 +319,7 @@ def _host_name(host: str) -> str | None:
         return None
 
 
-_SCOPES = {"read": Scope.READ, "write": Scope.WRITE}
+_SCOPES = {"read": TokenScope.READ, "write": TokenScope.WRITE}
 
 
 class InvokeParams(Params, frozen=True, kw_only=True):

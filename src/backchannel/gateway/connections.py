@@ -21,7 +21,7 @@ from backchannel.gateway.auth import Access, TokenHolder
 from backchannel.gateway.events import Subscriber, Subscriptions
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import Peer
-from backchannel.gateway.protocol import WITHOUT_EFFECT, Policy, Scope, show_event_head
+from backchannel.gateway.protocol import WITHOUT_EFFECT, Policy, Shutdown, Tick, TokenScope, show_event_head
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Params)
@@ -145,12 +145,12 @@ class Connections:
         clock = self.parts.clock
         while True:
             await clock.sleep(self.limits.tick_s)
-            self.broadcast("tick", {"ts": clock.now_ms()})
+            self.broadcast("tick", Tick(ts=clock.now_ms()))
 
     async def close(self, reason: str) -> None:
         """Announce to all clients that the gateway stops, and close their connections."""
         self._is_closing = True
-        self.broadcast("shutdown", {"reason": reason})
+        self.broadcast("shutdown", Shutdown(reason=reason))
         for connection in list(self._open):
             connection.close(RESTARTING, reason)
         if self._open:
@@ -238,7 +238,7 @@ class Method(Generic[P]):
         self,
         name: str,
         params: type[P],
-        scope: Scope,
+        scope: TokenScope,
         handler: Callable[[Call, P], Awaitable[Any]],
         answer: str,
         *,

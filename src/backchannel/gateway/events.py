@@ -26,11 +26,17 @@ from backchannel.core.contracts import Clock
 from backchannel.core.control_words import is_control_word
 from backchannel.core.delivery import Delivery, DeliveryState
 from backchannel.core.facts import DeliveryChanged, MessageAppended, RunChanged, SessionChanged
-from backchannel.core.messages import Block, Role, text_content
+from backchannel.core.messages import Role, text_content
 from backchannel.core.runs import Run, RunState
 from backchannel.core.sessions import WEBCHAT
-from backchannel.core.shapes import Answer
-from backchannel.gateway.protocol import show_event_head
+from backchannel.gateway.protocol import (
+    AgentEvent,
+    ChatEvent,
+    SessionMessage,
+    SessionsChanged,
+    ShownMessage,
+    show_event_head,
+)
 from backchannel.runtime.events import Event, Hub, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
 from backchannel.tools.rows import show_delivery
 
@@ -44,57 +50,6 @@ class Subscriber(Protocol):
     def send_event(self, head: str, *, droppable: bool) -> None:
         """Queue an event, written up to its number; a droppable one may be left out when the client is slow."""
         ...
-
-
-class ShownMessage(Answer, frozen=True, kw_only=True):
-    """A message as `chat` events carry it."""
-
-    role: Role
-    content: tuple[Block, ...]
-    timestamp: int
-
-
-class ChatEvent(Answer, frozen=True, kw_only=True):
-    """How a person's message is being answered; a delta carries the whole text so far."""
-
-    run_id: str
-    session_key: str
-    seq: int
-    state: str
-    delta_text: str | None = None
-    message: ShownMessage | None = None
-    error_message: str | None = None
-    stop_reason: str | None = None
-
-
-class AgentEvent(Answer, frozen=True, kw_only=True):
-    """What an agent does: its life cycle, its text, its thoughts, its tools."""
-
-    run_id: str
-    session_key: str
-    seq: int
-    stream: str
-    ts: int
-    data: dict[str, Any]
-    internal: bool = False
-
-
-class SessionsChanged(Answer, frozen=True, kw_only=True):
-    """A session's row changed."""
-
-    session_key: str
-    reason: str
-    ts: int
-
-
-class SessionMessage(Answer, frozen=True, kw_only=True):
-    """A message entered a transcript."""
-
-    session_key: str
-    session_id: str
-    message_id: str
-    message_seq: int
-    message: Raw
 
 
 class _Stream:

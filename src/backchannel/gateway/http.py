@@ -33,7 +33,7 @@ from backchannel.errors import (
     ScopeMissing,
     Unavailable,
 )
-from backchannel.gateway import peers, protocol
+from backchannel.gateway import peers
 from backchannel.gateway.auth import Access, Doorkeeper, InvokeParams, hash_token, invoke_as
 from backchannel.gateway.connections import Connections, Limits, OpenWaits
 from backchannel.gateway.errors import show_error
@@ -47,6 +47,7 @@ from backchannel.gateway.openai.door import OpenAiDoor
 from backchannel.gateway.openapi import build_document
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import Peers, let_in, peer_of
+from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.throttling import LOCAL, Failures, Proxies, address_of
 from backchannel.gateway.websocket import serve_connection
 
@@ -231,8 +232,8 @@ class Web:
             Unauthorized, SlowDown, ScopeMissing
         """
         caller = await self.access.admit(request)
-        if protocol.Scope.READ not in caller.scopes:
-            raise ScopeMissing(f"this needs the scope {protocol.Scope.READ.value}", scope=protocol.Scope.READ.value)
+        if TokenScope.READ not in caller.scopes:
+            raise ScopeMissing(f"this needs the scope {TokenScope.READ.value}", scope=TokenScope.READ.value)
 
     async def _is_reader(self, request: Request) -> bool:
         if "authorization" not in request.headers:

@@ -17,12 +17,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from backchannel.core.messages import Block, Role
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest
+from backchannel.tools.rows import DeliveryRow
 
 PROTOCOL_VERSION = 4
-EVENTS = ("connect.challenge", "agent", "chat", "sessions.changed", "session.message", "delivery", "tick", "shutdown")
-NODE_EVENTS = ("connect.challenge", "chat", "tick", "shutdown")
 MAX_REQUEST_ID_LENGTH = 256
 
 WITHOUT_EFFECT: Mapping[str, frozenset[str]] = {
@@ -75,7 +75,7 @@ WITHOUT_EFFECT: Mapping[str, frozenset[str]] = {
 """Per method, the fields that are accepted and change nothing: not provenance, not the parent, not the prompt."""
 
 
-class Scope(StrEnum):
+class TokenScope(StrEnum):
     """What a token permits; each includes those before it."""
 
     READ = "operator.read"
@@ -183,7 +183,7 @@ def number_event(head: str, seq: int) -> str:
 # The handshake
 
 
-class Client(Struct, frozen=True, rename="camel"):
+class ClientInfo(Struct, frozen=True, rename="camel"):
     """The program that connects."""
 
     id: str = ""
@@ -206,7 +206,7 @@ class Connect(Struct, frozen=True, kw_only=True, rename="camel"):
 
     min_protocol: Annotated[int, Meta(ge=0, le=1_000_000)]
     max_protocol: Annotated[int, Meta(ge=0, le=1_000_000)]
-    client: Client = Client()
+    client: ClientInfo = ClientInfo()
     role: str = "operator"
     node_id: str | None = None
     """Of the role `node`: the name that it connects under."""
@@ -223,3 +223,90 @@ class Policy(Answer, frozen=True, kw_only=True):
     max_payload: int
     max_buffered_bytes: int
     tick_interval_ms: int
+
+
+# Events
+
+
+class Challenge(Answer, frozen=True, kw_only=True):
+    """The first thing that a client gets; nothing in its answer depends on it."""
+
+    nonce: str
+    ts: int
+
+
+class ShownMessage(Answer, frozen=True, kw_only=True):
+    """A message as `chat` events carry it."""
+
+    role: Role
+    content: tuple[Block, ...]
+    timestamp: int
+
+
+class ChatEvent(Answer, frozen=True, kw_only=True):
+    """How a person's message is being answered; a delta carries the whole text so far."""
+
+    run_id: str
+    session_key: str
+    seq: int
+    state: str
+    delta_text: str | None = None
+    message: ShownMessage | None = None
+    error_message: str | None = None
+    stop_reason: str | None = None
+
+
+class AgentEvent(Answer, frozen=True, kw_only=True):
+    """What an agent does: its life cycle, its text, its thoughts, its tools."""
+
+    run_id: str
+    session_key: str
+    seq: int
+    stream: str
+    ts: int
+    data: dict[str, Any]
+    internal: bool = False
+
+
+class SessionsChanged(Answer, frozen=True, kw_only=True):
+    """A session's row changed."""
+
+    session_key: str
+    reason: str
+    ts: int
+
+
+class SessionMessage(Answer, frozen=True, kw_only=True):
+    """A message entered a transcript."""
+
+    session_key: str
+    session_id: str
+    message_id: str
+    message_seq: int
+    message: Raw
+
+
+class Tick(Answer, frozen=True, kw_only=True):
+    """A sign of life."""
+
+    ts: int
+
+
+class Shutdown(Answer, frozen=True, kw_only=True):
+    """The gateway stops; the connection is closed next."""
+
+    reason: str
+
+
+EVENTS: Mapping[str, type[Answer]] = {
+    "connect.challenge": Challenge,
+    "agent": AgentEvent,
+    "chat": ChatEvent,
+    "sessions.changed": SessionsChanged,
+    "session.message": SessionMessage,
+    "delivery": DeliveryRow,
+    "tick": Tick,
+    "shutdown": Shutdown,
+}
+"""Every event, and what it carries."""
+NODE_EVENTS = ("connect.challenge", "chat", "tick", "shutdown")

@@ -47,9 +47,10 @@ from backchannel.gateway.protocol import (
     PROTOCOL_VERSION,
     BadFrame,
     Cancel,
+    Challenge,
     Connect,
     Request,
-    Scope,
+    TokenScope,
     number_event,
     read_connect,
     read_frame,
@@ -124,8 +125,8 @@ class WebSocketConnection:
     # Reading
 
     async def _read(self) -> None:
-        nonce = {"nonce": secrets.token_urlsafe(24), "ts": self._connections.parts.clock.now_ms()}
-        self.send_event(show_event_head("connect.challenge", nonce), droppable=False)
+        challenge = Challenge(nonce=secrets.token_urlsafe(24), ts=self._connections.parts.clock.now_ms())
+        self.send_event(show_event_head("connect.challenge", challenge), droppable=False)
         try:
             async with asyncio.timeout(self._connections.limits.handshake_s):
                 message = await self._receive()
@@ -222,9 +223,9 @@ class WebSocketConnection:
         """Let a node in: by a token that is bound to its session, or by an operator's that may write."""
         scheme = self._connections.parts.scheme
         bound = None if holder.session_key is None else SessionKey.parse(holder.session_key)
-        if bound is None and Scope.WRITE not in holder.scopes:
+        if bound is None and TokenScope.WRITE not in holder.scopes:
             raise ScopeMissing(
-                f"a node needs the scope {Scope.WRITE.value}, or a token of its own", scope=Scope.WRITE.value
+                f"a node needs the scope {TokenScope.WRITE.value}, or a token of its own", scope=TokenScope.WRITE.value
             )
         node = choose_node(node_id, bound, scheme)
         check_agent(self._connections.parts, node.agent)
@@ -239,7 +240,7 @@ class WebSocketConnection:
             "server": {"version": __version__, "connId": self.id},
             "features": {
                 "methods": sorted(name for name, method in METHODS.items() if method.for_nodes is is_node),
-                "events": NODE_EVENTS if is_node else EVENTS,
+                "events": NODE_EVENTS if is_node else tuple(EVENTS),
             },
             "snapshot": {
                 "presence": [],

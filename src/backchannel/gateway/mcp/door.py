@@ -25,7 +25,7 @@ from backchannel.gateway.errors import MCP_AT, show_error
 from backchannel.gateway.fields import read_idempotency_key
 from backchannel.gateway.openai.door import SESSION_HEADER
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import Scope as TokenScope
+from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.registry import SESSION_TOOLS, find_tool
 

@@ -91,13 +91,13 @@ class McpHttp:
             work.cancel()
 
     async def post(self, server: Server[dict[str, Any]], client: Client, request: Request, send: Send) -> None:
-        """Answer a message that was posted."""
+        """HttpReply a message that was posted."""
         try:
             posted = read_posted(await request.body(), request)
-        except Refusal as refused:
+        except McpRefusal as refused:
             await _send_json(refused.error, refused.status, request, send)
             return
-        if isinstance(posted, Asked):
+        if isinstance(posted, McpRequest):
             await self._answer(server, client, await self._kept(posted, client), request, send)
             return
         if posted is not None and posted.method == "notifications/cancelled":
@@ -114,9 +114,9 @@ class McpHttp:
         if call is None or (call.token_id, call.session_key) != client:
             raise NotFound("there is no such stream (its call was made more than a day ago, or with another token)")
         message = types.JSONRPCRequest.model_validate_json(call.message)
-        await self._answer(server, client, Asked(message, call.version, stream=call.id), request, send)
+        await self._answer(server, client, McpRequest(message, call.version, stream=call.id), request, send)
 
-    async def _kept(self, asked: Asked, client: Client) -> Asked:
+    async def _kept(self, asked: McpRequest, client: Client) -> McpRequest:
         """Keep a call that its client can come back for, before anything of it is done."""
         if not (asked.calls(self._resumable) and is_version_at_least(asked.version, RESUMABLE_SINCE)):
             return asked
@@ -133,12 +133,12 @@ class McpHttp:
         return kept
 
     async def _answer(
-        self, server: Server[dict[str, Any]], client: Client, asked: Asked, request: Request, send: Send
+        self, server: Server[dict[str, Any]], client: Client, asked: McpRequest, request: Request, send: Send
     ) -> None:
         """Carry a request out and send what comes of it, unless its client goes away or cancels it first."""
         if not self._is_open:
             raise ShuttingDown("the gateway is stopping: ask again when it is back")
-        answer = Answer(request, send, asked)
+        answer = HttpReply(request, send, asked)
         if asked.stream is not None:
             await answer.open()
         work = asyncio.create_task(_carry_out(server, asked, answer))
@@ -150,7 +150,7 @@ class McpHttp:
         finally:
             work.cancel()
 
-    def _outcome(self, work: asyncio.Task[Reply | None], asked: Asked) -> Reply | None:
+    def _outcome(self, work: asyncio.Task[Reply | None], asked: McpRequest) -> Reply | None:
         """Tell what to answer. What was cancelled is answered too: a stream without an answer can be taken up again."""
         if not work.cancelled():
             return work.result()
@@ -180,10 +180,10 @@ class McpHttp:
             working[0].cancel()
 
 
-class Answer:
+class HttpReply:
     """The answer to one request: JSON if nothing has to be told before the end, else events as they come."""
 
-    def __init__(self, request: Request, send: Send, asked: Asked) -> None:
+    def __init__(self, request: Request, send: Send, asked: McpRequest) -> None:
         self._request = request
         self._send = send
         self._asked = asked
@@ -238,7 +238,7 @@ class _Dispatch:
     transport: TransportContext
     request_id: types.RequestId
     progress_token: types.ProgressToken | None
-    answer: Answer
+    answer: HttpReply
     message_metadata: MessageMetadata = None
     cancel_requested: anyio.Event = field(default_factory=anyio.Event)
     can_send_request: bool = False
@@ -259,7 +259,7 @@ class _Dispatch:
         await self.notify("notifications/progress", {name: value for name, value in told.items() if value is not None})
 
 
-async def _carry_out(server: Server[dict[str, Any]], asked: Asked, answer: Answer) -> Reply | None:
+async def _carry_out(server: Server[dict[str, Any]], asked: McpRequest, answer: HttpReply) -> Reply | None:
     """Let the server do what is asked; None if the gateway stops first and the client can come back for it."""
     message = asked.message
     dispatch = _Dispatch(
@@ -280,14 +280,14 @@ async def _carry_out(server: Server[dict[str, Any]], asked: Asked, answer: Answe
     return types.JSONRPCResponse(jsonrpc="2.0", id=message.id, result=result)
 
 
-def _interrupted(asked: Asked, stopping: ShuttingDown) -> Reply | None:
-    """Answer a request that the gateway's stop came before; None if its client can come back for it."""
+def _interrupted(asked: McpRequest, stopping: ShuttingDown) -> Reply | None:
+    """HttpReply a request that the gateway's stop came before; None if its client can come back for it."""
     if asked.stream is not None:
         return None
     return _failure(asked, types.ErrorData(code=types.INTERNAL_ERROR, message=stopping.message, data=stopping.wire()))
 
 
-def _failure(asked: Asked, error: types.ErrorData) -> types.JSONRPCError:
+def _failure(asked: McpRequest, error: types.ErrorData) -> types.JSONRPCError:
     return types.JSONRPCError(jsonrpc="2.0", id=asked.message.id, error=error)
 
 
@@ -308,7 +308,7 @@ async def _beside(work: Any) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _status(reply: Reply, asked: Asked) -> int:
+def _status(reply: Reply, asked: McpRequest) -> int:
     """Say how it went by the status too, where the version of the protocol asks for that."""
     if isinstance(reply, types.JSONRPCResponse) or not asked.is_modern:
         return 200
@@ -335,7 +335,7 @@ async def _send_json(
 _VERSION = "mcp-protocol-version"
 
 
-class Refusal(Exception):
+class McpRefusal(Exception):
     """A request that is answered with a JSON-RPC error before any of it is carried out."""
 
     def __init__(self, status: int, code: int, message: str, data: Any = None, request: types.RequestId | None = None):
@@ -347,7 +347,7 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class McpRequest:
     """One request, and the name of its stream if its client can come back to that."""
 
     message: types.JSONRPCRequest
@@ -368,7 +368,7 @@ class Asked:
                 return name in tools and isinstance(rest.get("_meta") or {}, dict)
         return False
 
-    def named(self, stream: str) -> Asked:
+    def named(self, stream: str) -> McpRequest:
         """Name the stream, and make it the same call whenever it is carried out, unless its client has done so."""
         params = self.message.params or {}
         if read_call_id(params) is not None:
@@ -378,11 +378,11 @@ class Asked:
         return replace(self, message=message, stream=stream)
 
 
-def read_posted(body: bytes, request: Request) -> Asked | types.JSONRPCNotification | None:
+def read_posted(body: bytes, request: Request) -> McpRequest | types.JSONRPCNotification | None:
     """Read what was posted: a request, a notification, or, as None, an answer to what was never asked.
 
     Raises:
-        Refusal
+        McpRefusal
     """
     message = _read_object(body)
     version = request.headers.get(_VERSION, types.DEFAULT_NEGOTIATED_VERSION)
@@ -397,8 +397,8 @@ def read_posted(body: bytes, request: Request) -> Asked | types.JSONRPCNotificat
         raise _bad_message() from None
     if not all(check_accept_headers(request)):
         said = "the answer may be JSON or a stream (expected Accept: application/json, text/event-stream)"
-        raise Refusal(406, types.INVALID_REQUEST, said, request=asked.id)
-    return _read_modern(asked, message, request) if is_modern else Asked(asked, version)
+        raise McpRefusal(406, types.INVALID_REQUEST, said, request=asked.id)
+    return _read_modern(asked, message, request) if is_modern else McpRequest(asked, version)
 
 
 def _read_notification(message: dict[str, Any], modern: str | None) -> types.JSONRPCNotification:
@@ -412,31 +412,33 @@ def _read_object(body: bytes) -> dict[str, Any]:
     try:
         message = msgspec.json.decode(body)
     except (ValueError, RecursionError) as error:
-        raise Refusal(400, types.PARSE_ERROR, f"the body is not JSON: {error}") from None
+        raise McpRefusal(400, types.PARSE_ERROR, f"the body is not JSON: {error}") from None
     if isinstance(message, list):
-        raise Refusal(400, types.INVALID_REQUEST, "batches are not served: post each message in a request of its own")
+        raise McpRefusal(
+            400, types.INVALID_REQUEST, "batches are not served: post each message in a request of its own"
+        )
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         raise _bad_message()
     return message
 
 
-def _bad_message() -> Refusal:
-    return Refusal(
+def _bad_message() -> McpRefusal:
+    return McpRefusal(
         400,
         types.INVALID_REQUEST,
         'the body is not a JSON-RPC message (expected {"jsonrpc": "2.0", "method": …, "params"?: {…}, "id"?: …})',
     )
 
 
-def _read_modern(asked: types.JSONRPCRequest, message: dict[str, Any], request: Request) -> Asked:
+def _read_modern(asked: types.JSONRPCRequest, message: dict[str, Any], request: Request) -> McpRequest:
     if (doubled := find_duplicated_routing_header(request.headers.items())) is not None:
-        raise Refusal(400, types.HEADER_MISMATCH, f"{doubled} header appears more than once", request=asked.id)
+        raise McpRefusal(400, types.HEADER_MISMATCH, f"{doubled} header appears more than once", request=asked.id)
     route = classify_inbound_request(message, headers=dict(request.headers))
     if isinstance(route, InboundLadderRejection):
         raise _rejected(route, asked.id)
-    return Asked(asked, route.protocol_version, route.client_info, route.client_capabilities)
+    return McpRequest(asked, route.protocol_version, route.client_info, route.client_capabilities)
 
 
-def _rejected(rejection: InboundLadderRejection, request: types.RequestId | None = None) -> Refusal:
+def _rejected(rejection: InboundLadderRejection, request: types.RequestId | None = None) -> McpRefusal:
     status = ERROR_CODE_HTTP_STATUS.get(rejection.code, 400)
-    return Refusal(status, rejection.code, rejection.message, rejection.data, request)
+    return McpRefusal(status, rejection.code, rejection.message, rejection.data, request)

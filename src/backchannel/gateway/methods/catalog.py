@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from backchannel.core.commands import COMMANDS
 from backchannel.core.contracts import Price
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.protocol import NoParams, Scope
+from backchannel.gateway.protocol import NoParams, TokenScope
 
 
 class AgentModel(Answer, frozen=True, kw_only=True):
@@ -123,21 +124,51 @@ async def ids_resolve(call: Call, params: IdsResolveParams) -> IdFound:
     return IdFound(kind=params.kind.value, id=choose_id(params.kind, written, found))
 
 
+class CommandShown(Answer, frozen=True, kw_only=True):
+    name: str
+    usage: str
+    description: str
+    needs: str
+
+
+class CommandsListed(Answer, frozen=True, kw_only=True):
+    commands: list[CommandShown]
+
+
+async def commands_list(call: Call, params: NoParams) -> CommandsListed:
+    """Lists the chat commands, and who may use each."""
+    return CommandsListed(
+        commands=[
+            CommandShown(
+                name=spec.name.value, usage=spec.usage, description=spec.summary, needs=spec.needs.name.lower()
+            )
+            for spec in COMMANDS
+        ]
+    )
+
+
 METHODS: tuple[Method[Any], ...] = (
     Method(
         "agents.list",
         NoParams,
-        Scope.READ,
+        TokenScope.READ,
         agents_list,
         "`{defaultId, mainKey, scope, agents: [{id, name?, model? {primary}, thinkingDefault?}]}`",
     ),
-    Method("agents.forget", AgentForgetParams, Scope.ADMIN, agents_forget, "`{ok, agentId}`"),
+    Method("agents.forget", AgentForgetParams, TokenScope.ADMIN, agents_forget, "`{ok, agentId}`"),
     Method(
         "models.list",
         NoParams,
-        Scope.READ,
+        TokenScope.READ,
         models_list,
         "`{models: [{id, name, provider, ref, usable, contextWindow?, cost? {input, output}}]}`",
     ),
-    Method("ids.resolve", IdsResolveParams, Scope.READ, ids_resolve, "`{kind, id}`"),
+    Method("ids.resolve", IdsResolveParams, TokenScope.READ, ids_resolve, "`{kind, id}`"),
+    Method(
+        "commands.list",
+        NoParams,
+        TokenScope.READ,
+        commands_list,
+        "`{commands: [{name, usage, description, needs: authorised | owner}]}`",
+    ),
 )

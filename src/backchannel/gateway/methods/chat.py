@@ -19,7 +19,7 @@ from backchannel.gateway.addressing import address_for_message, check_agent, fin
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import IdempotencyKey, Label, digest_of, read_content, read_thinking
 from backchannel.gateway.methods.runs import MAX_RUN_S
-from backchannel.gateway.protocol import Scope
+from backchannel.gateway.protocol import TokenScope
 from backchannel.storage.ids import new_id
 
 _LISTED, _MOST_LISTED = 200, 1000
@@ -117,7 +117,7 @@ async def _carry_out(
     text = await call.parts.commands.carry_out(
         command,
         key,
-        Standing.of_operator(is_admin=Scope.ADMIN in call.holder.scopes),
+        Standing.of_operator(is_admin=TokenScope.ADMIN in call.holder.scopes),
         expected_session_id=params.session_id,
         idempotency_key=params.idempotency_key,
         digest=digest_of(call.holder.token_id, "chat.send", key, params),
@@ -229,7 +229,7 @@ METHODS: tuple[Method[Any], ...] = (
     Method(
         "chat.send",
         ChatSendParams,
-        Scope.WRITE,
+        TokenScope.WRITE,
         chat_send,
         "`{runId, status: started | queued}`; a repeated request hears the state of the first; a "
         "[chat command](../how-to/use-chat-commands.md) is `{runId, status: ok, reply}` at once, and its reply is also "
@@ -238,10 +238,10 @@ METHODS: tuple[Method[Any], ...] = (
     Method(
         "chat.history",
         ChatHistoryParams,
-        Scope.READ,
+        TokenScope.READ,
         chat_history,
         "`{sessionKey, sessionId?, messages, pending, pendingLeftOut?, hasMore, thinkingLevel?}`",
     ),
-    Method("chat.abort", ChatAbortParams, Scope.WRITE, chat_abort, "`{ok, aborted, runIds}`"),
-    Method("chat.inject", ChatInjectParams, Scope.WRITE, chat_inject, "`{ok, messageId}`"),
+    Method("chat.abort", ChatAbortParams, TokenScope.WRITE, chat_abort, "`{ok, aborted, runIds}`"),
+    Method("chat.inject", ChatInjectParams, TokenScope.WRITE, chat_inject, "`{ok, messageId}`"),
 )

@@ -13,7 +13,7 @@ from backchannel.core.runs import Run
 from backchannel.core.shapes import Answer, Params
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.runs import MAX_RUN_S
-from backchannel.gateway.protocol import NoParams, Scope
+from backchannel.gateway.protocol import NoParams, TokenScope
 from backchannel.storage.cron import JobStatus, ListedJob, Source
 
 
@@ -149,8 +149,10 @@ _JOB = (
 )
 
 METHODS: tuple[Method[Any], ...] = (
-    Method("cron.list", NoParams, Scope.READ, cron_list, f"`{{jobs: [{_JOB}]}}`"),
-    Method("cron.add", CronAddParams, Scope.ADMIN, cron_add, "`{job}`, as `cron.list` shows it"),
-    Method("cron.run", JobParams, Scope.WRITE, cron_run, "`{id, runId, sessionKey}`; `agent.wait` waits for the run"),
-    Method("cron.remove", JobParams, Scope.ADMIN, cron_remove, "`{ok, id}`"),
+    Method("cron.list", NoParams, TokenScope.READ, cron_list, f"`{{jobs: [{_JOB}]}}`"),
+    Method("cron.add", CronAddParams, TokenScope.ADMIN, cron_add, "`{job}`, as `cron.list` shows it"),
+    Method(
+        "cron.run", JobParams, TokenScope.WRITE, cron_run, "`{id, runId, sessionKey}`; `agent.wait` waits for the run"
+    ),
+    Method("cron.remove", JobParams, TokenScope.ADMIN, cron_remove, "`{ok, id}`"),
 )

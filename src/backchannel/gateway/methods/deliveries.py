@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
-from backchannel.core.commands import COMMANDS
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, Params
@@ -17,7 +16,7 @@ from backchannel.errors import GatewayError, InvalidRequest
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import IdempotencyKey, read_content
-from backchannel.gateway.protocol import NoParams, Scope
+from backchannel.gateway.protocol import TokenScope
 from backchannel.storage.deliveries import Post, Receipt
 from backchannel.tools.base import hash_request, read_cursor, write_cursor
 from backchannel.tools.rows import ReceiptRow, show_receipt
@@ -83,17 +82,6 @@ class Mended(Answer, frozen=True, kw_only=True):
     count: int
     refused: list[NotMended]
     next_cursor: str | None = None
-
-
-class CommandShown(Answer, frozen=True, kw_only=True):
-    name: str
-    usage: str
-    description: str
-    needs: str
-
-
-class CommandsListed(Answer, frozen=True, kw_only=True):
-    commands: list[CommandShown]
 
 
 async def send(call: Call, params: SendParams) -> ReceiptRow:
@@ -189,18 +177,6 @@ async def deliveries_drop(call: Call, params: MendParams) -> ReceiptRow | Mended
     return await _mend(call, params, "deliveries.drop", call.parts.store.drop_delivery)
 
 
-async def commands_list(call: Call, params: NoParams) -> CommandsListed:
-    """Lists the chat commands, and who may use each."""
-    return CommandsListed(
-        commands=[
-            CommandShown(
-                name=spec.name.value, usage=spec.usage, description=spec.summary, needs=spec.needs.name.lower()
-            )
-            for spec in COMMANDS
-        ]
-    )
-
-
 _RECEIPT = (
     "{id, state, sessionKey, exchangeId?, runId?, channel?, accountId?, to?, threadId?, text?, "
     "parts: [{n, state, messageId?, attempts?, error?}], attempts, error?, dueAt?, createdAt, updatedAt}"
@@ -208,23 +184,16 @@ _RECEIPT = (
 _MENDED = f"`{_RECEIPT}`; with `ids` or `state` `{{count, refused: [{{id, error}}], nextCursor?}}`"
 
 METHODS: tuple[Method[Any], ...] = (
-    Method("send", SendParams, Scope.WRITE, send, f"`{_RECEIPT}`, the receipt"),
+    Method("send", SendParams, TokenScope.WRITE, send, f"`{_RECEIPT}`, the receipt"),
     Method(
         "deliveries.list",
         DeliveriesListParams,
-        Scope.READ,
+        TokenScope.READ,
         deliveries_list,
         "`{count, hasMore, nextCursor?, deliveries}`, receipts as `deliveries.get` shows them",
     ),
-    Method("deliveries.get", DeliveryParams, Scope.READ, deliveries_get, f"`{_RECEIPT}`"),
-    Method("deliveries.retry", MendParams, Scope.WRITE, deliveries_retry, _MENDED),
-    Method("deliveries.reroute", RerouteParams, Scope.WRITE, deliveries_reroute, f"`{_RECEIPT}`"),
-    Method("deliveries.drop", MendParams, Scope.WRITE, deliveries_drop, _MENDED),
-    Method(
-        "commands.list",
-        NoParams,
-        Scope.READ,
-        commands_list,
-        "`{commands: [{name, usage, description, needs: authorised | owner}]}`",
-    ),
+    Method("deliveries.get", DeliveryParams, TokenScope.READ, deliveries_get, f"`{_RECEIPT}`"),
+    Method("deliveries.retry", MendParams, TokenScope.WRITE, deliveries_retry, _MENDED),
+    Method("deliveries.reroute", RerouteParams, TokenScope.WRITE, deliveries_reroute, f"`{_RECEIPT}`"),
+    Method("deliveries.drop", MendParams, TokenScope.WRITE, deliveries_drop, _MENDED),
 )

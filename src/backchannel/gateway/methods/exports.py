@@ -19,7 +19,7 @@ from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFoun
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.sessions import KeyParams
-from backchannel.gateway.protocol import Scope
+from backchannel.gateway.protocol import TokenScope
 from backchannel.openclaw.files import iso_time
 from backchannel.openclaw.writing import entry_of, header_of
 from backchannel.storage.exports import PAGE_SIZE, Listed, Passage, Place
@@ -200,7 +200,7 @@ METHODS: tuple[Method[Any], ...] = (
     Method(
         "sessions.export",
         SessionsExportParams,
-        Scope.READ,
+        TokenScope.READ,
         sessions_export,
         "`{sessions: [{key, sessionId, agentId, length, entry, header}], next?}`: `entry` is for `sessions.json`, "
         "`header` for the first line of the transcript; `next` is the `after` of the next page, and can come with an "
@@ -209,7 +209,7 @@ METHODS: tuple[Method[Any], ...] = (
     Method(
         "transcripts.read",
         TranscriptsReadParams,
-        Scope.READ,
+        TokenScope.READ,
         transcripts_read,
         "`{lines, part?, next?, offset?}`; `next` and `offset` are the `from` and `offset` of the next page. A message "
         "too long for a page comes alone, as JSON text in several `part`s: the last one has no `offset` beside it",
@@ -217,9 +217,9 @@ METHODS: tuple[Method[Any], ...] = (
     Method(
         "transcripts.list",
         TranscriptsListParams,
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         transcripts_list,
         "`{transcripts: [{sessionId, key, endedAt?, endReason?}], nextCursor?}`",
     ),
-    Method("transcripts.rebuild", KeyParams, Scope.ADMIN, transcripts_rebuild, "`{ok, key, sessionId, lines}`"),
+    Method("transcripts.rebuild", KeyParams, TokenScope.ADMIN, transcripts_rebuild, "`{ok, key, sessionId, lines}`"),
 )

@@ -20,7 +20,7 @@ from backchannel.core.shapes import Answer
 from backchannel.errors import Unavailable, UnknownModel
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import NoParams, Scope
+from backchannel.gateway.protocol import NoParams, TokenScope
 from backchannel.storage.troubles import Troubles
 from backchannel.version import __version__
 
@@ -32,7 +32,7 @@ class Health(Answer, frozen=True, kw_only=True):
     uptime_ms: int
     default_agent_id: str
     store: str
-    problems: list[Problem]
+    problems: list[HealthProblem]
 
 
 class Status(Answer, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Status(Answer, frozen=True, kw_only=True):
     agents: list[str]
     default_agent_id: str
     model: str
-    problems: list[Problem]
+    problems: list[HealthProblem]
 
 
 async def health(call: Call, params: NoParams) -> Health:
@@ -101,14 +101,14 @@ METHODS: tuple[Method[Any], ...] = (
     Method(
         "health",
         NoParams,
-        Scope.READ,
+        TokenScope.READ,
         health,
         f"`{{ok, status: ok | degraded | unavailable, ts, uptimeMs, defaultAgentId, store, {_PROBLEMS}}}`",
     ),
     Method(
         "status",
         NoParams,
-        Scope.READ,
+        TokenScope.READ,
         status,
         "`{version, status: ok | degraded | unavailable, ts, uptimeMs, connections, "
         "runs {queued, running, failed, setAside}, deliveries {waiting, failed, uncertain}, commits, agents, "
@@ -126,7 +126,7 @@ LOW_DISK_BYTES = 256 * 1024 * 1024
 OK, DEGRADED, UNAVAILABLE = "ok", "degraded", "unavailable"
 
 
-class Problem(Answer, frozen=True, kw_only=True):
+class HealthProblem(Answer, frozen=True, kw_only=True):
     """One thing that is wrong, and what to do about it."""
 
     code: str
@@ -152,7 +152,7 @@ class Condition:
     """How the gateway is."""
 
     troubles: Troubles
-    problems: list[Problem]
+    problems: list[HealthProblem]
     refusal: str | None
     free_bytes: int
 
@@ -184,23 +184,23 @@ def _free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def _storage(seen: Seen) -> Iterator[Problem]:
+def _storage(seen: Seen) -> Iterator[HealthProblem]:
     if seen.refusal is not None:
         hint = "Free some space: what is refused meanwhile is not lost by the gateway, its sender was told."
-        yield Problem(code="storage", message=f"Nothing can be accepted: {seen.refusal}.", hint=hint)
+        yield HealthProblem(code="storage", message=f"Nothing can be accepted: {seen.refusal}.", hint=hint)
 
 
-def _disk(seen: Seen) -> Iterator[Problem]:
+def _disk(seen: Seen) -> Iterator[HealthProblem]:
     if seen.free_bytes < LOW_DISK_BYTES:
         message = f"{seen.free_bytes // 1_048_576} MiB are left on the disk of {seen.parts.config.state_dir}."
-        yield Problem(code="disk_low", message=message, hint="Free some space before it is full.")
+        yield HealthProblem(code="disk_low", message=message, hint="Free some space before it is full.")
 
 
-def _models(seen: Seen) -> Iterator[Problem]:
+def _models(seen: Seen) -> Iterator[HealthProblem]:
     yield from model_problems(seen.parts)
 
 
-def model_problems(parts: GatewayParts) -> Iterator[Problem]:
+def model_problems(parts: GatewayParts) -> Iterator[HealthProblem]:
     """Find the models that cannot be asked, and the demo model where it is hardly meant."""
     users: dict[str, list[str]] = {}
     for user, ref in _named_models(parts):
@@ -211,10 +211,10 @@ def model_problems(parts: GatewayParts) -> Iterator[Problem]:
         except UnknownModel as unusable:
             message = f"{unusable.message}; it is the model of {', '.join(dict.fromkeys(names))}."
             hint = "Runs fail until the model can be asked; restart the gateway with the key, or name another model."
-            yield Problem(code="model_unusable", message=message, hint=hint)
+            yield HealthProblem(code="model_unusable", message=message, hint=hint)
     if (reason := _why_demo_is_wrong(parts)) is not None:
         hint = f"Set the key, or name the model; agents.defaults.model: {DEMO_MODEL.ref!r} says that the demo is meant."
-        yield Problem(code="demo_model", message=reason, hint=hint)
+        yield HealthProblem(code="demo_model", message=reason, hint=hint)
 
 
 def _named_models(parts: GatewayParts) -> Iterator[tuple[str, str]]:
@@ -245,34 +245,34 @@ def _why_demo_is_wrong(parts: GatewayParts) -> str | None:
     return f"The demo model answers for {', '.join(unnamed)}, and {told}: {config.default_model.why}."
 
 
-def _loop(seen: Seen) -> Iterator[Problem]:
+def _loop(seen: Seen) -> Iterator[HealthProblem]:
     stall = seen.parts.runtime.watchdog.long_stall
     if stall is not None and (ago_s := asyncio.get_running_loop().time() - stall[0]) < RECENT_STALL_S:
         message = f"Nobody was answered for {stall[1]:.1f} s, {ago_s / 60:.0f} minutes ago."
         hint = (
             "The log says what held the loop, if it was the gateway itself; a machine that is too busy looks the same."
         )
-        yield Problem(code="loop_stalled", message=message, hint=hint)
+        yield HealthProblem(code="loop_stalled", message=message, hint=hint)
 
 
-def _clock(seen: Seen) -> Iterator[Problem]:
+def _clock(seen: Seen) -> Iterator[HealthProblem]:
     set_back_at = seen.parts.runtime.clock_set_back_at
     if set_back_at is not None and seen.parts.clock.monotonic() - set_back_at < RECENT_CLOCK_S:
         hint = "Timers and retries keep their pace; see to it that one program alone sets this machine's clock."
-        yield Problem(code="clock_set_back", message="The clock was set back in the last hour.", hint=hint)
+        yield HealthProblem(code="clock_set_back", message="The clock was set back in the last hour.", hint=hint)
 
 
-def _channels(seen: Seen) -> Iterator[Problem]:
+def _channels(seen: Seen) -> Iterator[HealthProblem]:
     unsent = seen.parts.runtime.outbox.reach.down
     for channel, error in unsent.items():
         message = f"Nothing gets through to the channel {channel}: {error}."
         hint = f"{_waiting_for(channel, seen)} Look after the channel's other end."
-        yield Problem(code="channel_down", message=message, hint=hint)
+        yield HealthProblem(code="channel_down", message=message, hint=hint)
     for channel, error in seen.parts.keeper.down().items():
         if channel not in unsent:
             message = f"Nothing comes in from the channel {channel}: {error}."
             hint = "It is started again by itself; look after the channel's other end, and at the log."
-            yield Problem(code="channel_down", message=message, hint=hint)
+            yield HealthProblem(code="channel_down", message=message, hint=hint)
 
 
 def _waiting_for(channel: str, seen: Seen) -> str:
@@ -282,44 +282,44 @@ def _waiting_for(channel: str, seen: Seen) -> str:
     return "Nothing waits to be sent there; the next delivery tries it again."
 
 
-def _deliveries(seen: Seen) -> Iterator[Problem]:
+def _deliveries(seen: Seen) -> Iterator[HealthProblem]:
     counts = seen.troubles.deliveries
     if failed := counts.get("failed", 0):
         message = f"{_count(failed, 'delivery', 'deliveries')} did not arrive."
         hint = "`backchannel deliveries --status failed` lists them; `… retry --failed` sends all again."
-        yield Problem(code="deliveries_failed", message=message, hint=hint)
+        yield HealthProblem(code="deliveries_failed", message=message, hint=hint)
     if uncertain := counts.get("uncertain", 0):
         message = f"Of {_count(uncertain, 'delivery', 'deliveries')} nobody knows whether they arrived."
         hint = "`backchannel deliveries --status uncertain` lists them; a retry may post one twice."
-        yield Problem(code="deliveries_uncertain", message=message, hint=hint)
+        yield HealthProblem(code="deliveries_uncertain", message=message, hint=hint)
 
 
-def _runs(seen: Seen) -> Iterator[Problem]:
+def _runs(seen: Seen) -> Iterator[HealthProblem]:
     if failed := seen.troubles.runs_failed:
         message = f"{_count(failed, 'run', 'runs')} failed in the last 24 hours."
         hint = "`backchannel runs --status error --status timeout` lists them, and `runs show <id>` tells why."
-        yield Problem(code="runs_failed", message=message, hint=hint)
+        yield HealthProblem(code="runs_failed", message=message, hint=hint)
     if aside := seen.troubles.runs_set_aside:
         message = f"{_count(aside, 'run', 'runs')} in which the process died again and again wait for another try."
         until = _clock_time(seen.troubles.next_resume_at)
         hint = f"The next is tried at {until}; `backchannel runs retry <id>` starts one at once."
-        yield Problem(code="runs_set_aside", message=message, hint=hint)
+        yield HealthProblem(code="runs_set_aside", message=message, hint=hint)
 
 
-def _functions(seen: Seen) -> Iterator[Problem]:
+def _functions(seen: Seen) -> Iterator[HealthProblem]:
     for agent_id, count in seen.awaited.items():
         message = f"{_count(count, 'run waits', 'runs wait')} for the program whose function is the agent {agent_id}."
         hint = "Start that program; `backchannel agents forget` lets the configured agent answer instead."
-        yield Problem(code="function_missing", message=message, hint=hint)
+        yield HealthProblem(code="function_missing", message=message, hint=hint)
 
 
-def _cron(seen: Seen) -> Iterator[Problem]:
+def _cron(seen: Seen) -> Iterator[HealthProblem]:
     if jobs := seen.troubles.jobs_stopped:
         hint = "`backchannel cron` tells why; add the job again with a schedule that has a next time."
-        yield Problem(code="cron_stopped", message=f"Jobs without a next time: {', '.join(jobs)}.", hint=hint)
+        yield HealthProblem(code="cron_stopped", message=f"Jobs without a next time: {', '.join(jobs)}.", hint=hint)
 
 
-CHECKS: tuple[Callable[[Seen], Iterator[Problem]], ...] = (
+CHECKS: tuple[Callable[[Seen], Iterator[HealthProblem]], ...] = (
     _storage,
     _disk,
     _models,

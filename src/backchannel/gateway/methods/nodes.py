@@ -13,7 +13,7 @@ from backchannel.errors import Forbidden
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import TriggersKey, digest_of, read_content
 from backchannel.gateway.methods.chat import ChatHistory, ChatStarted, read_history, shown_state
-from backchannel.gateway.protocol import Scope
+from backchannel.gateway.protocol import TokenScope
 from backchannel.triggers import nodes
 
 
@@ -70,7 +70,7 @@ METHODS: tuple[Method[Any], ...] = (
     Method(
         "node.message",
         NodeMessageParams,
-        Scope.WRITE,
+        TokenScope.WRITE,
         node_message,
         "`{runId, status: started | queued}`; a repeated request hears the state of the first. With an "
         "`idempotencyKey` the run's id is `<the node's session key>/<key>`",
@@ -79,7 +79,7 @@ METHODS: tuple[Method[Any], ...] = (
     Method(
         "node.history",
         NodeHistoryParams,
-        Scope.READ,
+        TokenScope.READ,
         node_history,
         "`{sessionKey, sessionId?, messages, pending, pendingLeftOut?, hasMore, thinkingLevel?}`",
         for_nodes=True,

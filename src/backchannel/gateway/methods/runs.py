@@ -25,7 +25,7 @@ from backchannel.gateway.fields import (
     read_reply_to,
     read_thinking,
 )
-from backchannel.gateway.protocol import Scope
+from backchannel.gateway.protocol import TokenScope
 from backchannel.storage.exchanges import Story
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import ReceiptRow, Rows, RunRow, duration_ms, show_receipt
@@ -67,7 +67,7 @@ class ResultMeta(Answer, frozen=True, kw_only=True):
     model: str | None = None
 
 
-class Result(Answer, frozen=True, kw_only=True):
+class RunResult(Answer, frozen=True, kw_only=True):
     payloads: list[Payload]
     meta: ResultMeta
 
@@ -76,7 +76,7 @@ class AgentEnded(Answer, frozen=True, kw_only=True):
     run_id: str
     status: str
     summary: str
-    result: Result
+    result: RunResult
     error: str | None = None
 
 
@@ -156,7 +156,7 @@ def ended(run: Run) -> AgentEnded:
         status=run.state.value,
         summary=error or "completed",
         error=error,
-        result=Result(
+        result=RunResult(
             payloads=[] if run.reply is None or is_silent(run.reply) else [Payload(text=run.reply)],
             meta=ResultMeta(usage=run.usage, duration_ms=duration_ms(run), model=run.answered_by),
         ),
@@ -316,7 +316,7 @@ METHODS: tuple[Method[Any], ...] = (
     Method(
         "agent",
         AgentParams,
-        Scope.WRITE,
+        TokenScope.WRITE,
         agent,
         '`{runId, status: "accepted", acceptedAt}`, then `{runId, status, summary, error?, '
         "result {payloads: [{text, mediaUrl}], meta {durationMs, usage, model}}}`",
@@ -324,20 +324,20 @@ METHODS: tuple[Method[Any], ...] = (
     Method(
         "agent.wait",
         WaitParams,
-        Scope.READ,
+        TokenScope.READ,
         agent_wait,
         "`{runId, status: ok | error | timeout | aborted, startedAt?, endedAt?, error?, reply?}`; a wait that ended "
         "before the run has the status `timeout`, `running` or `queued`: `true`, no `endedAt`, and `resumeAt` "
         "if the run is set aside after crashes",
         for_agents=True,
     ),
-    Method("runs.get", RunParams, Scope.READ, runs_get, "`{run}`"),
-    Method("runs.list", RunsListParams, Scope.READ, runs_list, "`{count, hasMore, nextCursor?, runs}`"),
-    Method("runs.retry", RunParams, Scope.WRITE, runs_retry, "`{run}`"),
+    Method("runs.get", RunParams, TokenScope.READ, runs_get, "`{run}`"),
+    Method("runs.list", RunsListParams, TokenScope.READ, runs_list, "`{count, hasMore, nextCursor?, runs}`"),
+    Method("runs.retry", RunParams, TokenScope.WRITE, runs_retry, "`{run}`"),
     Method(
         "exchanges.get",
         ExchangeParams,
-        Scope.READ,
+        TokenScope.READ,
         exchanges_get,
         "`{exchange {id, state: primary | handover | turn | announce | done, turn, maxTurns, waiting, "
         "requester? {sessionKey, channel}, target {sessionKey, channel}, message, path, reply?, latestReply?, "

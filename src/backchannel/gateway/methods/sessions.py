@@ -20,7 +20,7 @@ from backchannel.gateway.addressing import (
 )
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import Label, read_model, read_thinking
-from backchannel.gateway.protocol import NoParams, Scope
+from backchannel.gateway.protocol import NoParams, TokenScope
 from backchannel.tools.listing import active_since, read_page
 from backchannel.tools.rows import ModelShown, Row, preview
 
@@ -43,7 +43,7 @@ class SessionsListParams(Params, frozen=True, kw_only=True):
     include_derived_titles: bool = False
 
 
-class SessionsListed(Answer, frozen=True, kw_only=True):
+class SessionRows(Answer, frozen=True, kw_only=True):
     ts: int
     path: str
     count: int
@@ -123,7 +123,7 @@ class Previews(Answer, frozen=True, kw_only=True):
     previews: list[Preview]
 
 
-async def sessions_list(call: Call, params: SessionsListParams) -> SessionsListed:
+async def sessions_list(call: Call, params: SessionsListParams) -> SessionRows:
     """Lists sessions, those with the newest activity first; a cursor goes on where a list ended."""
     parts, rows = call.parts, call.parts.rows
     if params.cursor is not None and params.offset:
@@ -133,7 +133,7 @@ async def sessions_list(call: Call, params: SessionsListParams) -> SessionsListe
     query: list[Any] = ["sessions.list", wanted.kinds, wanted.agent_id, wanted.label, wanted.search, wanted.spawned_by]
     query += [params.active_minutes, wanted.archived]
     page = await read_page(parts, wanted, query, params.cursor, min(params.limit, _MOST_LISTED), params.offset)
-    return SessionsListed(
+    return SessionRows(
         ts=now,
         path=str(parts.store.folder.database),
         count=len(page.sessions),
@@ -313,24 +313,26 @@ METHODS: tuple[Method[Any], ...] = (
     Method(
         "sessions.list",
         SessionsListParams,
-        Scope.READ,
+        TokenScope.READ,
         sessions_list,
         "`{ts, path, count, hasMore, nextCursor?, defaults {modelProvider, model, contextTokens}, sessions}`",
     ),
-    Method("sessions.resolve", SessionsResolveParams, Scope.READ, sessions_resolve, "`{ok, key}`"),
-    Method("sessions.patch", SessionsPatchParams, Scope.ADMIN, sessions_patch, "`{ok, key, entry}`"),
-    Method("sessions.reset", KeyParams, Scope.ADMIN, sessions_reset, "`{ok, key, entry}`"),
-    Method("sessions.delete", KeyParams, Scope.ADMIN, sessions_delete, "`{ok, key, deleted, sessionId}`"),
-    Method("sessions.describe", KeyParams, Scope.READ, sessions_describe, "`{session}`"),
+    Method("sessions.resolve", SessionsResolveParams, TokenScope.READ, sessions_resolve, "`{ok, key}`"),
+    Method("sessions.patch", SessionsPatchParams, TokenScope.ADMIN, sessions_patch, "`{ok, key, entry}`"),
+    Method("sessions.reset", KeyParams, TokenScope.ADMIN, sessions_reset, "`{ok, key, entry}`"),
+    Method("sessions.delete", KeyParams, TokenScope.ADMIN, sessions_delete, "`{ok, key, deleted, sessionId}`"),
+    Method("sessions.describe", KeyParams, TokenScope.READ, sessions_describe, "`{session}`"),
     Method(
         "sessions.preview",
         SessionsPreviewParams,
-        Scope.READ,
+        TokenScope.READ,
         sessions_preview,
         "`{ts, previews: [{key, status: ok | empty | missing, items: [{role, text, timestamp}]}]}`",
     ),
-    Method("sessions.subscribe", NoParams, Scope.READ, sessions_subscribe, "`{subscribed: true}`"),
-    Method("sessions.unsubscribe", NoParams, Scope.READ, sessions_unsubscribe, "`{subscribed: false}`"),
-    Method("sessions.messages.subscribe", KeyParams, Scope.READ, messages_subscribe, "`{subscribed: true, key}`"),
-    Method("sessions.messages.unsubscribe", KeyParams, Scope.READ, messages_unsubscribe, "`{subscribed: false, key}`"),
+    Method("sessions.subscribe", NoParams, TokenScope.READ, sessions_subscribe, "`{subscribed: true}`"),
+    Method("sessions.unsubscribe", NoParams, TokenScope.READ, sessions_unsubscribe, "`{subscribed: false}`"),
+    Method("sessions.messages.subscribe", KeyParams, TokenScope.READ, messages_subscribe, "`{subscribed: true, key}`"),
+    Method(
+        "sessions.messages.unsubscribe", KeyParams, TokenScope.READ, messages_unsubscribe, "`{subscribed: false, key}`"
+    ),
 )

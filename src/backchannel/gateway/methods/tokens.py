@@ -13,7 +13,7 @@ from backchannel.gateway.addressing import check_agent, resolve
 from backchannel.gateway.auth import hash_token, new_token, read_scopes, show_scopes
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import Label
-from backchannel.gateway.protocol import NoParams, Scope
+from backchannel.gateway.protocol import NoParams, TokenScope
 from backchannel.storage.tokens import TokenRow
 from backchannel.triggers.nodes import is_node
 
@@ -124,16 +124,16 @@ METHODS: tuple[Method[Any], ...] = (
     Method(
         "tokens.create",
         TokensCreateParams,
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         tokens_create,
         "`{id, token, scopes, sessionKey?, label?}`; the token is shown this once",
     ),
     Method(
         "tokens.list",
         NoParams,
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         tokens_list,
         "`{tokens: [{id, scopes, sessionKey?, label?, createdAt, revokedAt?}]}`",
     ),
-    Method("tokens.revoke", TokenParams, Scope.ADMIN, tokens_revoke, "`{ok, id}`"),
+    Method("tokens.revoke", TokenParams, TokenScope.ADMIN, tokens_revoke, "`{ok, id}`"),
 )

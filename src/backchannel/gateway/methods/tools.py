@@ -7,7 +7,7 @@ from typing import Any
 from backchannel.core.shapes import Answer, Params
 from backchannel.gateway.auth import InvokeParams, caller_of, invoke_as
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.protocol import Scope
+from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.targets import Explanation, explain
 
 
@@ -35,6 +35,6 @@ async def policy_explain(call: Call, params: ExplainParams) -> Explanation:
 
 
 METHODS: tuple[Method[Any], ...] = (
-    Method("tools.invoke", InvokeParams, Scope.READ, tools_invoke, "`{ok, result}`", for_agents=True),
-    Method("policy.explain", ExplainParams, Scope.READ, policy_explain, "`{caller, target, tools, send}`"),
+    Method("tools.invoke", InvokeParams, TokenScope.READ, tools_invoke, "`{ok, result}`", for_agents=True),
+    Method("policy.explain", ExplainParams, TokenScope.READ, policy_explain, "`{caller, target, tools, send}`"),
 )

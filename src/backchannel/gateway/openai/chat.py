@@ -8,7 +8,7 @@ import msgspec
 
 from backchannel.core.runs import Run
 from backchannel.gateway.openai.following import shown_reply
-from backchannel.gateway.openai.reading import Line, Speaker, describe_call, describe_result, read_image
+from backchannel.gateway.openai.reading import Speaker, Utterance, describe_call, describe_result, read_image
 
 DONE = b"data: [DONE]\n\n"
 
@@ -80,14 +80,14 @@ class ChatRequest(msgspec.Struct):
 _SPEAKERS = {"system": Speaker.INSTRUCTOR, "developer": Speaker.INSTRUCTOR, "user": Speaker.USER}
 
 
-def read_lines(messages: list[ChatMessage]) -> list[Line]:
+def read_lines(messages: list[ChatMessage]) -> list[Utterance]:
     """Read a history.
 
     Raises:
         InvalidRequest: one of its images cannot be taken.
     """
     calls: dict[str, str] = {}
-    lines: list[Line] = []
+    lines: list[Utterance] = []
     for message in messages:
         if message.role == "assistant":
             shown = {
@@ -96,12 +96,12 @@ def read_lines(messages: list[ChatMessage]) -> list[Line]:
                 if call.function is not None
             }
             calls |= shown
-            lines.append(Line(Speaker.ASSISTANT, "\n".join(filter(None, [message.text, *shown.values()]))))
+            lines.append(Utterance(Speaker.ASSISTANT, "\n".join(filter(None, [message.text, *shown.values()]))))
         elif message.role in ("tool", "function"):
             call = calls.get(message.tool_call_id or "", message.name)
-            lines.append(Line(Speaker.TOOL, describe_result(call, message.text), _images(message)))
+            lines.append(Utterance(Speaker.TOOL, describe_result(call, message.text), _images(message)))
         else:
-            lines.append(Line(_SPEAKERS[message.role], message.text, _images(message)))
+            lines.append(Utterance(_SPEAKERS[message.role], message.text, _images(message)))
     return lines
 
 

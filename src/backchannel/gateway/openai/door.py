@@ -31,9 +31,9 @@ from backchannel.gateway.connections import OpenWaits
 from backchannel.gateway.fields import read_idempotency_key
 from backchannel.gateway.openai import chat, reading, responses
 from backchannel.gateway.openai.following import Pause, describe_failure, follow, show_failure, wait_ended
-from backchannel.gateway.openai.reading import Line, build_question
+from backchannel.gateway.openai.reading import Utterance, build_question
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import Scope
+from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import hash_request
 
 SESSION_HEADER = "x-backchannel-session"
@@ -68,14 +68,14 @@ class Form(Protocol):
     def fail(self, run: Run, error: dict[str, Any]) -> bytes: ...
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class AgentQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """A request of either API, as it concerns the session and the run."""
 
     agent_id: str
     key: SessionKey
     is_fresh: bool
     """Whether the session is made for this request."""
-    lines: Sequence[Line]
+    lines: Sequence[Utterance]
     effort: str | None
     lives_ms: int
     """How long a fresh session is kept."""
@@ -101,7 +101,7 @@ class OpenAiDoor:
             Route("/v1/models/{id:path}", self._model, methods=["GET"]),
         ]
 
-    async def _login(self, request: Request, needed: Scope) -> TokenHolder:
+    async def _login(self, request: Request, needed: TokenScope) -> TokenHolder:
         caller = await self._access.admit(request)
         if caller.is_agent:
             raise Forbidden("an agent's token is for the session tools; use an operator token here")
@@ -112,11 +112,11 @@ class OpenAiDoor:
     # --- Models ---
 
     async def _models(self, request: Request) -> Response:
-        await self._login(request, Scope.READ)
+        await self._login(request, TokenScope.READ)
         return _json(ModelList(data=[ShownModel(id=id_) for id_ in self._parts.agents.ids()]), {})
 
     async def _model(self, request: Request) -> Response:
-        await self._login(request, Scope.READ)
+        await self._login(request, TokenScope.READ)
         return _json(ShownModel(id=self._agent(request.path_params["id"])), {})
 
     def _agent(self, model: str) -> str:
@@ -129,11 +129,11 @@ class OpenAiDoor:
     # --- Chat completions and responses ---
 
     async def _complete(self, request: Request) -> Response:
-        caller = await self._login(request, Scope.WRITE)
+        caller = await self._login(request, TokenScope.WRITE)
         given, ignored = reading.read_request(await request.body(), chat.ChatRequest, reading.CHAT)
         agent_id = self._agent(given.model)
         key, is_fresh = await self._key(agent_id, request.headers.get(SESSION_HEADER) or given.user)
-        asked = Asked(
+        asked = AgentQuestion(
             agent_id=agent_id,
             key=key,
             is_fresh=is_fresh,
@@ -152,7 +152,7 @@ class OpenAiDoor:
         return _json(chat.show_completion(ended, agent_id), headers)
 
     async def _respond(self, request: Request) -> Response:
-        caller = await self._login(request, Scope.WRITE)
+        caller = await self._login(request, TokenScope.WRITE)
         given, ignored = reading.read_request(await request.body(), responses.ResponsesRequest, reading.RESPONSES)
         agent_id = self._agent(given.model)
         previous, session_id = given.previous_response_id, None
@@ -160,7 +160,7 @@ class OpenAiDoor:
             key, is_fresh = await self._key(agent_id, request.headers.get(SESSION_HEADER) or given.user)
         else:
             (key, session_id), is_fresh = await self._continued(agent_id, previous), False
-        asked = Asked(
+        asked = AgentQuestion(
             agent_id=agent_id,
             key=key,
             is_fresh=is_fresh,
@@ -179,7 +179,7 @@ class OpenAiDoor:
         return _json(responses.show_response(ended, agent_id, previous), headers)
 
     async def _response(self, request: Request) -> Response:
-        await self._login(request, Scope.READ)
+        await self._login(request, TokenScope.READ)
         run = await self._run_of(request.path_params["id"])
         return _json(responses.show_response(run, SessionKey.stored(run.session_key).agent), {})
 
@@ -216,7 +216,7 @@ class OpenAiDoor:
             return await address_for_message(self._parts, name, agent_id), False
         return SessionKey.openai(agent_id, name), False
 
-    async def _submit(self, request: Request, caller: TokenHolder, asked: Asked) -> Run:
+    async def _submit(self, request: Request, caller: TokenHolder, asked: AgentQuestion) -> Run:
         question = build_question(asked.lines, remembers=not asked.is_fresh)
         run_id = read_idempotency_key(request.headers.get("idempotency-key"), "Idempotency-Key")
         # A fresh session's key is new each time; what is asked is the same.

@@ -31,7 +31,7 @@ class Speaker(Enum):
     TOOL = auto()
 
 
-class Line(msgspec.Struct, frozen=True):
+class Utterance(msgspec.Struct, frozen=True):
     """Something that was said, in whichever form the client wrote it."""
 
     speaker: Speaker
@@ -46,7 +46,7 @@ class Question(msgspec.Struct, frozen=True):
     instructions: str | None
 
 
-def build_question(lines: Sequence[Line], *, remembers: bool) -> Question:
+def build_question(lines: Sequence[Utterance], *, remembers: bool) -> Question:
     """Make the message of a run; `remembers` says that the session knows what was said before the last reply.
 
     Raises:
@@ -67,7 +67,7 @@ def build_question(lines: Sequence[Line], *, remembers: bool) -> Question:
     return Question((*text_content(_with_earlier(earlier, text)), *images), "\n\n".join(told) or None)
 
 
-def _with_earlier(earlier: Sequence[Line], text: str) -> str:
+def _with_earlier(earlier: Sequence[Utterance], text: str) -> str:
     shown, count = [], 0
     for line in earlier:
         marks = [f"[image {count + n}]" for n in range(1, len(line.images) + 1)]

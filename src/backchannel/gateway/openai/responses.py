@@ -15,7 +15,7 @@ from backchannel.core.messages import ImageBlock
 from backchannel.core.runs import Run, RunState
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.openai.following import describe_failure, shown_reply
-from backchannel.gateway.openai.reading import Line, Speaker, describe_call, describe_result, read_image
+from backchannel.gateway.openai.reading import Speaker, Utterance, describe_call, describe_result, read_image
 
 ID_PREFIX = "resp_"
 
@@ -37,7 +37,7 @@ class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
     text: str
 
 
-class Refusal(msgspec.Struct, tag_field="type", tag="refusal"):
+class RefusalContent(msgspec.Struct, tag_field="type", tag="refusal"):
     refusal: str
 
 
@@ -46,7 +46,7 @@ class InputImage(msgspec.Struct, tag_field="type", tag="input_image"):
     file_id: str | None = None
 
 
-Content = str | list[InputText | OutputText | Refusal | InputImage]
+Content = str | list[InputText | OutputText | RefusalContent | InputImage]
 
 
 class InputItem(msgspec.Struct):
@@ -86,29 +86,29 @@ _SPEAKERS = {
 }
 
 
-def read_lines(request: ResponsesRequest) -> list[Line]:
+def read_lines(request: ResponsesRequest) -> list[Utterance]:
     """Read the input.
 
     Raises:
         InvalidRequest: an item cannot be taken.
     """
-    lines = [] if request.instructions is None else [Line(Speaker.INSTRUCTOR, request.instructions)]
+    lines = [] if request.instructions is None else [Utterance(Speaker.INSTRUCTOR, request.instructions)]
     if isinstance(request.input, str):
-        return [*lines, Line(Speaker.USER, request.input)]
+        return [*lines, Utterance(Speaker.USER, request.input)]
     calls: dict[str, str] = {}
     for item in request.input:
         match item.type:
             case "message":
                 if item.role is None:
                     raise InvalidRequest("input: a message needs a role", param="input")
-                lines.append(Line(_SPEAKERS[item.role], _text(item.content), _images(item.content)))
+                lines.append(Utterance(_SPEAKERS[item.role], _text(item.content), _images(item.content)))
             case "function_call":
                 call = describe_call(item.name or "a tool", item.arguments or "")
                 calls[item.call_id or ""] = call
-                lines.append(Line(Speaker.ASSISTANT, call))
+                lines.append(Utterance(Speaker.ASSISTANT, call))
             case "function_call_output":
                 result = describe_result(calls.get(item.call_id or ""), _text(item.output))
-                lines.append(Line(Speaker.TOOL, result, _images(item.output)))
+                lines.append(Utterance(Speaker.TOOL, result, _images(item.output)))
             case "reasoning":
                 pass  # another model's own notes: OpenAI's are encrypted, and of no use to another
     return lines
@@ -118,7 +118,9 @@ def _text(content: Content | None) -> str:
     if not isinstance(content, list):
         return content or ""
     texts = [
-        part.refusal if isinstance(part, Refusal) else part.text for part in content if not isinstance(part, InputImage)
+        part.refusal if isinstance(part, RefusalContent) else part.text
+        for part in content
+        if not isinstance(part, InputImage)
     ]
     return "\n".join(texts)
 
