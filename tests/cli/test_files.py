@@ -71,13 +71,46 @@ def test_config_check_warns_of_models_whose_provider_has_no_key(program: Program
     assert found["ok"]
     assert [(finding["level"], finding["path"], finding["line"]) for finding in found["findings"]] == [
         ("warning", "agents.defaults.model", 3),
+        ("warning", "agents.list[2].model", 4),
         ("warning", "agents.list[3].subagents.model", 5),
     ]
-    assert "got 'openai/gpt-5-mini', which cannot be asked as things are: set OPENAI_API_KEY" in str(found)
+    assert "the key for openai is missing: set OPENAI_API_KEY" in str(found)
     assert "set ANTHROPIC_API_KEY, or configure models.providers.anthropic" in str(found)
 
     keys = {"OPENAI_API_KEY": "sk-1", "ANTHROPIC_API_KEY": "sk-2"}
-    assert "Nothing is wrong." in program.answer("config", "check", **keys)
+    assert "no errors, 1 warning." in program.answer("config", "check", **keys)
+
+
+def told_by_check(program: Program, config: str) -> list[tuple[str, str]]:
+    program.write_config(config)
+    found = json.loads(program.run("config", "check", "--json").stdout)
+    return [(finding["level"], f"{finding['path']}: {finding['message']}") for finding in found["findings"]]
+
+
+def test_config_check_finds_what_up_would_refuse(program: Program) -> None:
+    (store,) = told_by_check(program, '{ database: { url: "postgresql://x" } }')
+    assert store[0] == "error" and "database.url" in store[1] and "sqlite:///" in store[1]
+    (door,) = told_by_check(program, '{ gateway: { host: "0.0.0.0" } }')
+    assert door[0] == "error" and "gateway.host" in door[1] and "gateway.auth.token" in door[1]
+    (name,) = told_by_check(program, '{ gateway: { host: "gateway.example" } }')
+    assert name[0] == "warning" and "gateway.auth.token" in name[1]
+
+    token = 'auth: { token: "0123456789abcdef" }'
+    assert told_by_check(program, '{ gateway: { host: "0.0.0.0", ' + token + " } }") == []
+    assert told_by_check(program, '{ gateway: { host: "::1" } }') == []
+
+
+def test_config_check_says_which_provider_and_which_tool_was_meant(program: Program) -> None:
+    (model,) = told_by_check(program, '{ agents: { defaults: { model: "antropic/claude" } } }')
+    assert model[0] == "warning" and "did you mean `anthropic`?" in model[1]
+    found = told_by_check(
+        program,
+        '{ tools: { deny: ["sesions_send", "my_own_tool", "sesions_*"] },'
+        ' agents: { list: [{ id: "main", tools: { allow: ["group:session", "sessions_list"] } }] } }',
+    )
+    assert [level for level, _ in found] == ["warning", "warning"]
+    assert "tools.deny[0]" in found[0][1] and "did you mean `sessions_send`?" in found[0][1]
+    assert "agents.list[0].tools.allow[0]" in found[1][1] and "did you mean `group:sessions`?" in found[1][1]
 
 
 def test_config_check_of_a_file_that_is_not_there(program: Program) -> None:

@@ -58,6 +58,19 @@ def test_only_one_agent_can_be_the_default() -> None:
     ]
 
 
+def test_agents_that_may_talk_and_do_not_exist_are_warned_of() -> None:
+    talk = {"enabled": True, "allow": ["main", "Res*", "writr", "ghost-*"]}
+    [misspelt, unknown] = warnings(
+        {
+            "agents": {"list": [{"id": "main"}, {"id": "research"}, {"id": "writer"}]},
+            "tools": {"agentToAgent": talk, "sessions": {"visibility": "all"}},
+        }
+    )
+
+    assert "tools.agentToAgent.allow[2]: got 'writr'" in misspelt and "did you mean 'writer'?" in misspelt
+    assert "tools.agentToAgent.allow[3]: got 'ghost-*'" in unknown and "main, research, writer" in unknown
+
+
 def test_agents_that_are_named_must_exist() -> None:
     found = errors(
         {

@@ -9,7 +9,7 @@ genai-prices, which is read only when one is asked for.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from backchannel.agents.providers import Connection, Endpoint, ProviderModel
-from backchannel.config.schema import ProviderSettings
+from backchannel.config.schema import DEMO_MODEL, ProviderSettings
 from backchannel.core.contracts import Model, Price
 from backchannel.core.hosts import OLLAMA_PORT, ollama_base
 from backchannel.core.text import nearest
@@ -91,6 +91,15 @@ def hint_for(provider: str, env: Mapping[str, str]) -> str | None:
         case "package":
             return f"{provider} needs a package: pip install 'pydantic-ai-slim[{provider}]'"
     return None
+
+
+def why_not_asked(provider: str, own: Iterable[str], env: Mapping[str, str]) -> str | None:
+    """Say why models of a provider cannot be asked, if so; `own` names the endpoints of the configuration."""
+    if provider in SERVICES or provider == DEMO_MODEL.ref.partition("/")[0]:
+        return hint_for(provider, env)
+    close = nearest(provider, [*SERVICES, *own])
+    meant = f"; did you mean `{close}`?" if close else ""
+    return f"no provider is called {provider!r}{meant} (endpoints of your own go under models.providers)"
 
 
 def _is_installed(module: str) -> bool:

@@ -32,13 +32,16 @@ app = typer.Typer(help="Check, show and migrate the configuration.", no_args_is_
 @app.command()
 def check(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Show what is wrong or doubtful in it. Exits with 1 if something is wrong."""
-    from backchannel.agents.models import hint_for
-    from backchannel.config import check_config
+    from backchannel.agents.models import why_not_asked
+    from backchannel.agents.toolset import SESSION_TOOLS as SESSION_GROUP
+    from backchannel.config import Surroundings, check_config
+    from backchannel.tools.registry import SESSION_TOOLS
 
     options = options_of(ctx)
     where = options.where
-    ask = partial(hint_for, env=os.environ)
-    findings = check_config(options.config, os.environ, state=options.state, hint_for=ask)
+    tools = (SESSION_GROUP, *(tool.name for tool in SESSION_TOOLS))
+    here = Surroundings(why_not_asked=partial(why_not_asked, env=os.environ), tools=tools)
+    findings = check_config(options.config, os.environ, state=options.state, here=here)
     errors = sum(finding.level == "error" for finding in findings)
     file = str(where.config_file) if where.has_file else None
     if as_json:

@@ -1,6 +1,7 @@
 """The configuration: what can be set, how it is read and checked, and what holds when nothing is said."""
 
 from backchannel.config.agents import AgentSettings, agent
+from backchannel.config.checks import Surroundings
 from backchannel.config.defaults import (
     default_model,
     needs_default_model,
@@ -19,6 +20,7 @@ __all__ = [
     "DefaultModel",
     "Finding",
     "Locations",
+    "Surroundings",
     "agent",
     "check_config",
     "config_from",

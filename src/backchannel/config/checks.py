@@ -9,20 +9,24 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from backchannel.config.agents import ANY, first
 from backchannel.config.findings import SettingPath, show_path
 from backchannel.config.schedules import job_id_problem, schedule_problem, time_zone_problem
 from backchannel.config.schema import ConfigFile
+from backchannel.config.schema_agents import AgentToolSettings, ToolNameSettings, ToolsSettings
 from backchannel.config.schema_doors import MIN_SECRET_LENGTH
+from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import DmScope, KeyScheme, SessionKey, normalise_agent_id
-from backchannel.core.text import nearest
+from backchannel.core.text import matches, nearest
 from backchannel.errors import InvalidSessionKey, UnknownAgent
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 _MODEL_REF = re.compile(r"[^/\s]+/\S+\Z")
+_MISSPELT = 0.85
+"""How alike two names of tools are when one of them is hardly a tool of its own."""
 _PLACEHOLDER = "change-me"
 _BUILT_IN_CHANNELS = ("webchat", "internal", "unknown")
 
@@ -47,12 +51,65 @@ def check_rules(file: ConfigFile, registered: Iterable[str] = ()) -> list[Issue]
     return issues
 
 
-def check_models(file: ConfigFile, hint_for: Callable[[str], str | None]) -> Iterator[Issue]:
-    """Find the models that cannot be asked; `hint_for` says of a well-known provider what would let it be asked."""
+class Surroundings(NamedTuple):
+    """What a gateway that is started here would have, beside its settings."""
+
+    why_not_asked: Callable[[str, Iterable[str]], str | None]
+    """Says why a provider of models cannot be asked, given the names of those configured; None: it can."""
+    tools: Collection[str]
+    """The names of the tools that every gateway has."""
+
+
+def check_start(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:
+    """Find what `up` refuses or warns of, though each setting may be so."""
+    if not (file.database.url or "sqlite:").startswith("sqlite:"):
+        message = "this version has no such store, and does not start; use `sqlite:///<path>`, or leave it out"
+        yield Issue("error", ("database", "url"), message)
+    yield from _open_door(file)
+    yield from _models_not_to_be_asked(file, here)
+    yield from _misspelt_tools(file, here.tools)
+
+
+def _open_door(file: ConfigFile) -> Iterator[Issue]:
+    host, path = file.gateway.host, ("gateway", "host")
+    if file.gateway.auth.token is not None or host in LOOPBACK_NAMES:
+        return
+    try:
+        if not ipaddress.ip_address(host.strip("[]")).is_loopback:
+            message = "listening there needs a token of your own: set `gateway.auth.token` or BACKCHANNEL_TOKEN"
+            yield Issue("error", path, message, host)
+    except ValueError:  # a name: where it leads is known when it is looked up
+        message = "unless this name leads to this machine alone, `gateway.auth.token` has to be set too"
+        yield Issue("warning", path, message, host)
+
+
+def _models_not_to_be_asked(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:
+    own = file.models.providers
     for path, ref in _model_references(file):
         provider = ref.partition("/")[0]
-        if provider not in file.models.providers and (hint := hint_for(provider)):
+        if provider not in own and (hint := here.why_not_asked(provider, own)):
             yield Issue("warning", path, f"which cannot be asked as things are: {hint}", ref)
+
+
+def _misspelt_tools(file: ConfigFile, known: Collection[str]) -> Iterator[Issue]:
+    """Warn of names that are nearly a tool's; others may be those of tools that a program brings."""
+    for path, names in _tool_lists(file):
+        for index, name in enumerate(names or ()):
+            close = None if name in known or ANY in name else nearest(name, known, cutoff=_MISSPELT)
+            if close is not None:
+                yield Issue("warning", (*path, index), f"no tool has this name; did you mean `{close}`?", name)
+
+
+def _tool_lists(file: ConfigFile) -> Iterator[tuple[SettingPath, Sequence[str] | None]]:
+    places: list[tuple[SettingPath, ToolsSettings | AgentToolSettings | ToolNameSettings]] = [
+        (("tools",), file.tools),
+        (("tools", "subagents", "tools"), file.tools.subagents.tools),
+        (("agents", "defaults", "tools"), file.agents.defaults.tools),
+    ]
+    places += [(("agents", "list", index, "tools"), agent.tools) for index, agent in enumerate(file.agents.list)]
+    for path, tools in places:
+        yield (*path, "allow"), tools.allow
+        yield (*path, "deny"), tools.deny
 
 
 def _agent_ids(file: ConfigFile) -> Iterator[Issue]:
@@ -81,6 +138,16 @@ def _named_agents(file: ConfigFile, registered: set[str]) -> Iterator[Issue]:
             close = nearest(name, known)
             hint = f"did you mean {close!r}?" if close else f"configured: {', '.join(sorted(known))}"
             yield Issue("error", path, f"no agent has this id; {hint}", name)
+    yield from _agents_that_may_talk(file, known)
+
+
+def _agents_that_may_talk(file: ConfigFile, known: set[str]) -> Iterator[Issue]:
+    for index, pattern in enumerate(file.tools.agent_to_agent.allow or ()):
+        if not any(matches(pattern, name) for name in known):
+            close = nearest(pattern, known)
+            hint = f"did you mean {close!r}?" if close else f"configured: {', '.join(sorted(known))}"
+            message = f"it is the id of no agent, nor a pattern for one, and allows nothing; {hint}"
+            yield Issue("warning", ("tools", "agentToAgent", "allow", index), message, pattern)
 
 
 def _agent_references(file: ConfigFile) -> Iterator[tuple[SettingPath, str]]:

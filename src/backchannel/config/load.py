@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backchannel.config.agents import complete
-from backchannel.config.checks import Issue, check_models, check_rules
+from backchannel.config.checks import Issue, Surroundings, check_rules, check_start
 from backchannel.config.findings import Finding, SettingPath, config_error, show_path
 from backchannel.config.locations import locate
 from backchannel.config.schema import Config, ConfigFile
@@ -82,14 +82,14 @@ def check_config(
     env: Mapping[str, str],
     *,
     state: Path | None = None,
-    hint_for: Callable[[str], str | None] | None = None,
+    here: Surroundings | None = None,
 ) -> list[Finding]:
     """Find every error and warning in the configuration that `load_config` would read.
 
-    `hint_for` says of a provider of models what would let it be asked, if anything is missing.
+    Given what a gateway would have `here`, that includes what keeps one from starting, or is warned of then.
     """
     try:
-        return list(_load(path, env, state, overrides(env, None, None), hint_for).warnings)
+        return list(_load(path, env, state, overrides(env, None, None), here).warnings)
     except ConfigError as error:
         return [Finding(**problem) for problem in error.details["problems"]]
 
@@ -99,11 +99,11 @@ def _load(
     env: Mapping[str, str],
     state: Path | None,
     overridden: Mapping[tuple[str, ...], Any],
-    hint_for: Callable[[str], str | None] | None = None,
+    here: Surroundings | None = None,
 ) -> Config:
     where = locate(state, path, env)
     source = load_source(where.config_file) if where.has_file else source_from({})
-    reading = _Reading(source, env, overridden, base_dir=where.config_file.parent, hint_for=hint_for)
+    reading = _Reading(source, env, overridden, base_dir=where.config_file.parent, here=here)
     return reading.config(where.state_dir)
 
 
@@ -116,7 +116,7 @@ class _Reading:
     overridden: Mapping[tuple[str, ...], Any]
     base_dir: Path
     registered: tuple[str, ...] = ()
-    hint_for: Callable[[str], str | None] | None = None
+    here: Surroundings | None = None
     findings: list[Finding] = field(default_factory=list)
 
     def config(self, state_dir: Path) -> Config:
@@ -131,8 +131,8 @@ class _Reading:
         self._add([self._finding(issue) for issue in modern.issues] + missing + misfits)
         file = msgspec.convert(raw, ConfigFile)
         self._add([self._finding(issue) for issue in check_rules(file, self.registered)])
-        if self.hint_for is not None:
-            self._add([self._finding(issue) for issue in check_models(file, self.hint_for)])
+        if self.here is not None:
+            self._add([self._finding(issue) for issue in check_start(file, self.here)])
         file = complete(self._with_instructions(file))
         return Config(
             **{name: getattr(file, name) for name in file.__struct_fields__},

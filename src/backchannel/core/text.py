@@ -57,12 +57,12 @@ def storable_text(text: str) -> str:
     return text
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Find the known word that was most likely meant."""
+def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Find the known word that was most likely meant; at a `cutoff` of 1 that is the same word only."""
     if len(word) > _LONGEST_WORD:
         return None
     folded = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=cutoff)
     return folded[close[0]] if close else None
 
 
