@@ -20,7 +20,7 @@ from typer.main import get_command
 from backchannel.cli.main import app
 from backchannel.cli.options import EXIT_CODES
 from backchannel.config.schema import ConfigFile
-from backchannel.config.validation import Kind, kind_of
+from backchannel.config.validation import SettingKind, kind_of
 from backchannel.config.validation import in_words as setting_in_words
 from backchannel.core.cutting import TEXT_LIMIT
 from backchannel.core.settings import all_fields
@@ -261,7 +261,7 @@ def _setting_rows(field: FieldInfo, prefix: str) -> Iterator[tuple[str, ...]]:
     yield from _inner_rows(path, kind)
 
 
-def _inner_rows(path: str, kind: Kind) -> Iterator[tuple[str, ...]]:
+def _inner_rows(path: str, kind: SettingKind) -> Iterator[tuple[str, ...]]:
     if kind.item is not None:
         path, kind = f"{path}[]", kind_of(kind.item)
     elif kind.member is not None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from backchannel.config.schema import ConfigFile
-from backchannel.config.source import Source
+from backchannel.config.source import ConfigSource
 from backchannel.config.validation import check_shape, kind_of, setting_paths
 from backchannel.core.settings import all_fields
 
@@ -40,7 +40,7 @@ def _told(path: tuple[Any, ...], name: str) -> str:
     raw: Any = {name: "x"}
     for step in reversed(path):
         raw = [raw] if step == 0 else {step: raw}
-    findings = check_shape(raw, ConfigFile, Source(raw))
+    findings = check_shape(raw, ConfigFile, ConfigSource(raw))
     return next(found.message for found in findings if "unknown setting" in found.message)
 
 

@@ -25,8 +25,8 @@ from backchannel.core.visibility import (
     OPERATOR,
     AgentToAgentSettings,
     Mode,
-    Scope,
     Viewer,
+    VisibleScope,
     explain,
     is_restricted,
     is_sandboxed,
@@ -92,7 +92,7 @@ def test_a_session_sees_what_its_mode_and_sandbox_let_it(
 @pytest.mark.parametrize("name", TARGETS)
 def test_an_operator_sees_everything(name: str) -> None:
     assert sees(OPERATOR, *TARGETS[name]).allowed
-    assert scope(OPERATOR, AGENTS) == Scope(everything=True)
+    assert scope(OPERATOR, AGENTS) == VisibleScope(everything=True)
     assert (OPERATOR.mode, is_restricted(OPERATOR, AGENTS), OPERATOR.hides_existence) == ("all", False, False)
 
 

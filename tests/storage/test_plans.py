@@ -21,7 +21,7 @@ from backchannel.core.runs import FlowCall, Join, RunState
 from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
 from backchannel.core.short_ids import IdKind, parse_written_id
 from backchannel.core.spawn_values import SpawnRules
-from backchannel.core.visibility import Scope
+from backchannel.core.visibility import VisibleScope
 from backchannel.storage import (
     archiving,
     cron,
@@ -253,9 +253,9 @@ def test_the_last_messages_of_many_sessions_are_found_by_index(tx: ExplainingTx)
     assert len(searches) == 2 and "(session_id=? AND seq>?)" in searches[0] and "(session_id=?)" in searches[1]
 
 
-TREE = Scope(key=str(MAIN), spawned_by=str(MAIN))
-AGENT = Scope(key=str(MAIN), spawned_by=str(MAIN), agent_ids=("main",))
-ALL = Scope(key=str(MAIN), spawned_by=str(MAIN), agent_ids=("main", "ops"))
+TREE = VisibleScope(key=str(MAIN), spawned_by=str(MAIN))
+AGENT = VisibleScope(key=str(MAIN), spawned_by=str(MAIN), agent_ids=("main",))
+ALL = VisibleScope(key=str(MAIN), spawned_by=str(MAIN), agent_ids=("main", "ops"))
 OWN, CHILDREN, OF_AGENT = "(key=?)", "sessions_children (spawned_by=?", "sessions_recent_of_agent (agent_id=?"
 
 
@@ -263,14 +263,14 @@ OWN, CHILDREN, OF_AGENT = "(key=?)", "sessions_children (spawned_by=?", "session
 @pytest.mark.parametrize(
     ("scope", "branches"),
     [
-        (Scope(key=str(MAIN)), [OWN]),
+        (VisibleScope(key=str(MAIN)), [OWN]),
         (TREE, [OWN, CHILDREN]),
         (AGENT, [OWN, CHILDREN, OF_AGENT]),
         (ALL, [OWN, CHILDREN, OF_AGENT, OF_AGENT]),
     ],
 )
 def test_a_list_of_what_a_session_sees_looks_at_nothing_else(
-    tx: ExplainingTx, scope: Scope, branches: list[str], after: Page | None
+    tx: ExplainingTx, scope: VisibleScope, branches: list[str], after: Page | None
 ) -> None:
     tx.plans.clear()
     listing(after, visible=scope)(tx)

@@ -17,7 +17,7 @@ import msgspec
 
 from backchannel.agents.demo_talk import (
     NAMED,
-    Part,
+    SpokenPart,
     answer_request,
     counts_to,
     do_task,
@@ -130,7 +130,7 @@ def _use(skill: Skill, match: re.Match[str], request: ModelRequest) -> tuple[Blo
     return text_content(f"For that I would call the tool {skill.tool}, which this session does not have.")
 
 
-def _say_back(part: Part, request: ModelRequest) -> str:
+def _say_back(part: SpokenPart, request: ModelRequest) -> str:
     count = len(said_by_user(request))
     nth = "the first thing you said here" if count == 1 else f"number {count} of what you said here"
     return f"You said: {part.text}\n\nI keep it in mind as {nth}. Say `help` to see what I understand."

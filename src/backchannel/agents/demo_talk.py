@@ -31,7 +31,7 @@ _QUIETLY = re.compile(r"\bquietly\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SpokenPart:
     """What one writer said in a message that a model is sent."""
 
     kind: str
@@ -53,7 +53,7 @@ def header_pattern(mark: str) -> re.Pattern[str]:
     return re.compile(rf"^\[{re.escape(mark)} ([a-z ]+?)((?: \| .*)?)\]$", re.MULTILINE)
 
 
-def parts_of(message: Message, request: ModelRequest) -> list[Part]:
+def parts_of(message: Message, request: ModelRequest) -> list[SpokenPart]:
     """Take a user message apart where headers say that somebody else speaks."""
     mark = _MARK.search(request.system)
     if mark is None:
@@ -63,11 +63,11 @@ def parts_of(message: Message, request: ModelRequest) -> list[Part]:
     return [_part(USER_MESSAGE, first), *parts] if first.strip() else parts
 
 
-def _part(kind: str, text: str, facts: str = "") -> Part:
+def _part(kind: str, text: str, facts: str = "") -> SpokenPart:
     said = text.strip()
     context = _CONTEXT.search(said)
     writer, tool = _FROM.search(facts), _TOOL.search(facts)
-    return Part(
+    return SpokenPart(
         kind=kind,
         text=said[: context.start()].rstrip() if context else said,
         writer=writer[1] if writer else None,
@@ -76,7 +76,7 @@ def _part(kind: str, text: str, facts: str = "") -> Part:
     )
 
 
-def newest_part(request: ModelRequest) -> Part:
+def newest_part(request: ModelRequest) -> SpokenPart:
     """What is to be answered."""
     return parts_of(request.messages[-1], request)[-1]
 
@@ -119,7 +119,7 @@ FOLLOW_UPS = {
 _TURN = re.compile(re.escape(TURN_LINE) + r"(\d+) of \d+\]")
 
 
-def play_part(part: Part) -> str | None:
+def play_part(part: SpokenPart) -> str | None:
     """Answer a turn or an announce step; None for anything else."""
     if part.is_request:
         return None
@@ -135,7 +135,7 @@ def _announce_reply(text: str) -> str:
     return ANNOUNCE_SKIP if is_quiet(request) else f"I was asked: “{short(request)}”, and have answered."
 
 
-def answer_request(part: Part) -> str:
+def answer_request(part: SpokenPart) -> str:
     """Answer what another session, or a person through `sessions_send`, asks."""
     who = f"Hello, {part.writer}." if part.writer else "Hello."
     return (
@@ -159,12 +159,12 @@ _TITLE = re.compile(r'^Sub-agent .*task "([^"]*)":(?P<is_known> its result is ab
 _STATUS = re.compile(r"Status: (\w+)\nResult: (.*?)(?=\n(?:Notes|Stats): |\Z)", re.DOTALL)
 
 
-def is_task(part: Part) -> bool:
+def is_task(part: SpokenPart) -> bool:
     """Whether this is what a sub-agent was started for."""
     return part.kind == SESSION_MESSAGE and part.tool == SOURCE_TOOL
 
 
-def do_task(part: Part) -> str:
+def do_task(part: SpokenPart) -> str:
     """Do what a sub-agent can do without a real model: count."""
     last = counts_to(part)
     if last is None:
@@ -174,7 +174,7 @@ def do_task(part: Part) -> str:
     return ", ".join(map(str, range(1, last + 1)))
 
 
-def counts_to(part: Part) -> int | None:
+def counts_to(part: SpokenPart) -> int | None:
     """Tell how far a sub-agent is to count; None when it is to do something else."""
     counted = _COUNT.fullmatch(part.text) if is_task(part) else None
     return _number(counted[1].lower().replace(",", "")) if counted else None
@@ -202,7 +202,7 @@ def refuse_number(match: re.Match[str]) -> str | None:
     return None
 
 
-def play_step(part: Part, request: ModelRequest) -> str | None:
+def play_step(part: SpokenPart, request: ModelRequest) -> str | None:
     """Answer an announce step, or the message that wakes a requester; None for anything else."""
     if part.kind != SYSTEM_MESSAGE:
         return None

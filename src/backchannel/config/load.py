@@ -25,7 +25,7 @@ from backchannel.config.findings import Finding, SettingPath, config_error, show
 from backchannel.config.locations import locate
 from backchannel.config.schema import Config, ConfigFile
 from backchannel.config.schema_agents import InstructionsFileSettings
-from backchannel.config.source import Source, load_source, source_from
+from backchannel.config.source import ConfigSource, load_source, source_from
 from backchannel.config.validation import check_shape
 from backchannel.errors import ConfigError
 from backchannel.openclaw.settings import modernise
@@ -111,7 +111,7 @@ def _load(
 class _Reading:
     """One configuration on its way from what was written to what holds."""
 
-    source: Source
+    source: ConfigSource
     env: Mapping[str, str]
     overridden: Mapping[tuple[str, ...], Any]
     base_dir: Path
@@ -209,7 +209,9 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-def substitute(raw: dict[str, Any], env: Mapping[str, str], source: Source) -> tuple[dict[str, Any], list[Finding]]:
+def substitute(
+    raw: dict[str, Any], env: Mapping[str, str], source: ConfigSource
+) -> tuple[dict[str, Any], list[Finding]]:
     """Replace `${NAME}` in every text by the variable's value; `$${` stands for a plain `${`."""
     findings: list[Finding] = []
 

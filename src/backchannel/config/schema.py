@@ -25,7 +25,7 @@ from backchannel.core.keys import DmScope, KeyScheme
 from backchannel.core.send_policy import SendPolicySettings
 from backchannel.core.settings import AtLeastOne, Settings, secret, setting
 
-Scope: TypeAlias = Literal["per-sender", "global"]
+ChatScope: TypeAlias = Literal["per-sender", "global"]
 ModelApi: TypeAlias = Literal["openai", "anthropic"]
 
 
@@ -48,7 +48,7 @@ class SessionSettings(Settings, frozen=True, kw_only=True):
             max_length=64,
         ),
     ] = "main"
-    scope: Annotated[Scope, setting("`global`: all direct chats of an agent are one session, shown as `main`.")] = (
+    scope: Annotated[ChatScope, setting("`global`: all direct chats of an agent are one session, shown as `main`.")] = (
         "per-sender"
     )
     dm_scope: Annotated[

@@ -228,7 +228,7 @@ _NEAR = re.compile(r"near (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ConfigSource:
     """Settings as they were written, and where.
 
     Asked about a setting by its path of today, it tells of the older one that stands in the file: see `origins`.
@@ -273,7 +273,7 @@ def trace(path: SettingPath, origins: Mapping[SettingPath, SettingPath]) -> Sett
     return path
 
 
-def load_source(file: Path) -> Source:
+def load_source(file: Path) -> ConfigSource:
     """Read a JSON5 file.
 
     Raises:
@@ -282,7 +282,7 @@ def load_source(file: Path) -> Source:
     return parse_source(load_text(file).removeprefix("\ufeff").replace("\r\n", "\n"), file)
 
 
-def parse_source(text: str, file: Path) -> Source:
+def parse_source(text: str, file: Path) -> ConfigSource:
     """Read the text of a file, as `load_source` does."""
     positions = scan(text)
     if not text.strip():
@@ -295,12 +295,12 @@ def parse_source(text: str, file: Path) -> Source:
         raise _unreadable(file, f"the file holds {_named(raw)}, expected an object: `{{ agents: … }}`")
     if positions.repeated:
         raise config_error([_repeated_finding(path, positions) for path in positions.repeated[: MAX_TOLD + 1]], file)
-    return Source(raw, file, positions)
+    return ConfigSource(raw, file, positions)
 
 
-def source_from(mapping: Mapping[str, Any]) -> Source:
+def source_from(mapping: Mapping[str, Any]) -> ConfigSource:
     """Take settings as an embedding program gives them: names as in the file, plain values."""
-    return Source(_plain(mapping))
+    return ConfigSource(_plain(mapping))
 
 
 def load_text(file: Path) -> str:

@@ -19,12 +19,12 @@ from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
 from backchannel.config.findings import MAX_TOLD, Finding, SettingPath
-from backchannel.config.source import Source
+from backchannel.config.source import ConfigSource
 from backchannel.core.settings import all_fields, is_secret, metas
 from backchannel.core.text import nearest
 
 
-class Kind(NamedTuple):
+class SettingKind(NamedTuple):
     """A setting's type, taken apart."""
 
     exact: Any
@@ -67,7 +67,7 @@ class Kind(NamedTuple):
         return next((words for words in map(_words, self.choices) if words), ())
 
 
-def kind_of(exact: Any) -> Kind:
+def kind_of(exact: Any) -> SettingKind:
     """Take a field's type apart."""
     bare = get_args(exact)[0] if get_origin(exact) is Annotated else exact
     choices = get_args(bare) if get_origin(bare) in (Union, types.UnionType) else (bare,)
@@ -75,15 +75,15 @@ def kind_of(exact: Any) -> Kind:
     plain = tuple(get_args(c)[0] if get_origin(c) is Annotated else c for c in set_choices)
     about = next(iter(metas(exact)), Meta())
     limits = next((meta for choice in set_choices for meta in metas(choice)), about)
-    return Kind(exact, plain, limits, about.description or "", is_secret(exact))
+    return SettingKind(exact, plain, limits, about.description or "", is_secret(exact))
 
 
-def in_words(kind: Kind) -> str:
+def in_words(kind: SettingKind) -> str:
     """Say what a setting may be: `a whole number from 0 to 5`, `one of "post", "wake"`."""
     return ", or ".join(_choice_in_words(choice, kind) for choice in kind.choices)
 
 
-def _choice_in_words(choice: Any, kind: Kind) -> str:
+def _choice_in_words(choice: Any, kind: SettingKind) -> str:
     if choice is str:
         return "text" + _length_in_words(kind.limits)
     if choice is bool:
@@ -120,13 +120,13 @@ def _range_in_words(meta: Meta) -> str:
     return f" above {meta.gt}" if meta.gt is not None else ""
 
 
-def check_shape(raw: dict[str, Any], schema: type[Struct], source: Source) -> list[Finding]:
+def check_shape(raw: dict[str, Any], schema: type[Struct], source: ConfigSource) -> list[Finding]:
     """Find every setting that is unknown, missing, or of the wrong type or range."""
     return list(itertools.islice(_Walk(source).group(raw, fields(schema), ()), MAX_TOLD + 1))
 
 
 class _Walk:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ConfigSource) -> None:
         self._source = source
 
     def group(self, value: dict[str, Any], own: Sequence[FieldInfo], path: SettingPath) -> Iterator[Finding]:
@@ -164,7 +164,7 @@ class _Walk:
             return f"unknown setting; did you mean `{close}`?"
         return f"unknown setting; known here: {', '.join(sorted(known))}"
 
-    def _misfit(self, value: Any, kind: Kind, path: SettingPath) -> str:
+    def _misfit(self, value: Any, kind: SettingKind, path: SettingPath) -> str:
         hint = ""
         if isinstance(value, str) and (close := nearest(value, kind.words)):
             hint = f"; did you mean `{close}`?"
@@ -176,7 +176,7 @@ class _Walk:
             hint = f" ({kind.description})"
         return f"{self._shown(value, kind, path)}, expected {in_words(kind)}{hint}"
 
-    def _shown(self, value: Any, kind: Kind, path: SettingPath) -> str:
+    def _shown(self, value: Any, kind: SettingKind, path: SettingPath) -> str:
         if kind.secret:  # its type may be told, its value never
             return f"got a text of {len(value)} characters" if isinstance(value, str) else type_in_words(value)
         if isinstance(value, (dict, list)) or value is None:
@@ -198,7 +198,7 @@ def setting_paths(schema: type[Struct], prefix: str = "") -> Iterator[str]:
             yield from dict.fromkeys(found for each in kind.structs for found in setting_paths(each, f"{path}."))
 
 
-def _fits(value: Any, kind: Kind) -> bool:
+def _fits(value: Any, kind: SettingKind) -> bool:
     if isinstance(value, float) and not math.isfinite(value):
         return False  # `NaN` and `Infinity` are JSON5, and no setting has a use for them
     try:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from backchannel.core.visibility import Scope
+from backchannel.core.visibility import VisibleScope
 
 MAX_INTEGER = 2**63 - 1
 """No database takes more."""
@@ -124,7 +124,7 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     spawned_by: str | None = None
     updated_since: int | None = None
     archived: bool = False
-    visible: Scope | None = None
+    visible: VisibleScope | None = None
     """What the caller may see; None is everything."""
 
 

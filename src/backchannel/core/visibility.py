@@ -121,7 +121,7 @@ OPERATOR = Viewer(None)
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class VisibleScope:
     """What a viewer sees, as a query: `key = ? OR spawned_by = ? OR agent_id IN (…)`, or no condition at all."""
 
     everything: bool = False
@@ -227,17 +227,17 @@ def _refusals(viewer: Viewer, caller: SessionKey, target: SessionKey, needed: Mo
             yield talk.rule or TALK_ENABLED, talk.reason
 
 
-def scope(viewer: Viewer, agent_ids: Iterable[str]) -> Scope:
+def scope(viewer: Viewer, agent_ids: Iterable[str]) -> VisibleScope:
     """Turn the rule into a query; `agent_ids` names every agent that is configured or has sessions."""
     caller = viewer.caller
     if caller is None:
-        return Scope(everything=True)
+        return VisibleScope(everything=True)
     key, mode = str(caller), viewer.mode
     agents = [caller.agent] if mode.includes(Mode.AGENT) else []
     if mode is Mode.ALL:
         others = sorted(set(agent_ids) - {caller.agent})
         agents += [other for other in others if may_talk(caller.agent, other, viewer.talk).allowed]
-    return Scope(
+    return VisibleScope(
         key=key,
         spawned_by=key if mode.includes(Mode.TREE) else None,
         agent_ids=tuple(agents),

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyjson5
 
 from backchannel.config.findings import Finding, config_error, show_path
-from backchannel.config.source import Source, load_text, may_be_secret, parse_source, scan, without_secrets
+from backchannel.config.source import ConfigSource, load_text, may_be_secret, parse_source, scan, without_secrets
 from backchannel.openclaw.layout import Group, parse_layout
 from backchannel.openclaw.rewriting import LostComment, rewrite
 from backchannel.openclaw.settings import Move, modernise
@@ -32,7 +32,7 @@ class Migration:
     """What a file says, and what it is to say. Without moves there is nothing to do."""
 
     file: Path
-    source: Source
+    source: ConfigSource
     before: str
     after: str
     moves: tuple[Move, ...] = ()

@@ -11,7 +11,7 @@ from backchannel.core.facts import SessionChanged, TranscriptClosed
 from backchannel.core.headers import new_mark
 from backchannel.core.keys import Kind, SessionKey
 from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch, SessionStatus
-from backchannel.core.visibility import Scope
+from backchannel.core.visibility import VisibleScope
 from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
 from backchannel.storage.ids import new_session_id
 from backchannel.storage.tx import Row, Tx, columns, required
@@ -267,7 +267,7 @@ def page(tx: Tx, wanted: SessionFilter, *, after: Page | None, limit: int, offse
     return [of_row(row) for row in rows]
 
 
-def _among_visible(scope: Scope, where: str, values: list[Any], limit: int) -> tuple[str, list[Any]]:
+def _among_visible(scope: VisibleScope, where: str, values: list[Any], limit: int) -> tuple[str, list[Any]]:
     """Narrow a list to what a caller sees: the newest of each branch, by its own index."""
     branches: list[tuple[str, Any]] = [("key = ?", scope.key)]
     if scope.spawned_by is not None:
