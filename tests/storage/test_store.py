@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from backchannel.core.facts import PolicyShadowed
+from backchannel.core.send_policy import SendDecision
+from backchannel.core.sessions import Session
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.sqlite import ProcessKilled
-from tests.storage.support import MAIN, Host, accept, begin, note, request, texts
+from tests.storage.support import CRON, MAIN, Host, accept, begin, note, request, texts
 
 pytestmark = pytest.mark.anyio
 
@@ -120,3 +123,37 @@ async def test_messages_accepted_while_the_store_closes_are_kept_or_refused(host
     kept = [message.text for message in (await store.pending(str(MAIN), 100)).messages]
     assert kept[:50] == [str(n) for n in range(50)]
     assert ("late" in kept) is not isinstance(answers[-1], Exception)
+
+
+class FullOnce:
+    """A disk on which one commit fails for want of room."""
+
+    def __init__(self) -> None:
+        self.fails = False
+
+    def before_commit(self, number: int) -> None:
+        if self.fails:
+            self.fails = False
+            raise full()
+
+    def after_commit(self, number: int) -> None:
+        pass
+
+
+async def test_a_unit_that_runs_twice_tells_once_what_it_noticed(host: Host) -> None:
+    disk = FullOnce()
+    await host.stop()
+    store = await host.start(faults=disk)
+    asked: list[str] = []
+
+    def only_shadowed(session: Session) -> SendDecision:
+        asked.append(session.key)
+        return SendDecision(True, "shadow is true", would_deny=True)
+
+    host.facts.clear()
+    disk.fails = True
+    keys = [MAIN, CRON]
+    await asyncio.gather(*[store.accept_run(request(key=key), start=True, check=only_shadowed) for key in keys])
+    assert asked == [str(key) for key in keys] * 2
+    noticed = [fact for fact in host.facts if isinstance(fact, PolicyShadowed)]
+    assert noticed == [PolicyShadowed(str(key), "shadow is true") for key in keys]

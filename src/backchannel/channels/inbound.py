@@ -68,8 +68,8 @@ class Inbound:
         def decide(session: Session | None) -> Admission:
             policy = judge(session)
             admission = admit(event, channel.settings, policy, channel.own_names)
-            if admission.verdict in (Verdict.ANSWER, Verdict.RECORD):  # the others the policy has no say in
-                guard.note(policy, str(routed.key))
+            if policy.would_deny and admission.verdict in (Verdict.ANSWER, Verdict.RECORD):
+                return replace(admission, shadowed=policy.reason)  # in the others the policy has no say
             if isinstance(admission.command, Command):
                 return replace(admission, command=self._commands.with_model(admission.command, routed.agent))
             return admission

@@ -59,4 +59,11 @@ class TimerSet(msgspec.Struct, frozen=True):
     due_at: int
 
 
-Fact = MessageAppended | RunChanged | SessionChanged | TranscriptClosed | DeliveryChanged | TimerSet
+class PolicyShadowed(msgspec.Struct, frozen=True):
+    """The send policy would deny what was accepted: only `shadow` let it through."""
+
+    key: str
+    reason: str
+
+
+Fact = MessageAppended | RunChanged | SessionChanged | TranscriptClosed | DeliveryChanged | TimerSet | PolicyShadowed

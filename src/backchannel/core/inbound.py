@@ -191,6 +191,8 @@ class Admission:
     rule: str | None = None
     """The setting that decided; None when no setting had a say."""
     command: Command | CommandReply | None = None
+    shadowed: str | None = None
+    """Why the send policy would have denied it, when only `shadow` let it through."""
 
 
 def standing_of(sender_id: str, settings: ChannelSettings) -> Standing:

@@ -16,9 +16,9 @@ import structlog
 
 from backchannel.core.channels import ChannelError, ChannelRefused, Channels, ChannelSilent, OutboundPart, Sent
 from backchannel.core.contracts import Clock
-from backchannel.core.decisions import Decision
 from backchannel.core.delivery import DeliveryLane, DeliveryState
 from backchannel.core.facts import DeliveryChanged, Fact
+from backchannel.core.send_policy import SendDecision
 from backchannel.errors import Unavailable
 from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.timers import LONGEST_SLEEP_S, DueLoop
@@ -53,7 +53,7 @@ class ChannelOutlets:
     def limit(self, channel: str) -> int | None:
         return self._channels.text_limit(channel)
 
-    def decide(self, key: str, override: str | None, channel: str) -> Decision:
+    def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
         return self._guard.decide_delivery(key, override, channel)
 
 

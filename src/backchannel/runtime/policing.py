@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import structlog
 
+from backchannel.core.facts import PolicyShadowed
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.send_policy import Destination, SendDecision, SendPolicySettings, may_send
 from backchannel.core.sessions import Session
@@ -34,12 +35,10 @@ class SendGuard:
 
     def decide_delivery(self, key: str, override: str | None, channel: str) -> SendDecision:
         """Ask the policy about a delivery of a session, by the channel that it really goes to."""
-        decision = self.decide_on(Destination.of(SessionKey.stored(key), self._scheme, channel), override)
-        self.note(decision, key)
-        return decision
+        return self.decide_on(Destination.of(SessionKey.stored(key), self._scheme, channel), override)
 
-    def check(self, session: Session) -> None:
-        """Refuse a message to a session.
+    def check(self, session: Session) -> SendDecision:
+        """Refuse a message to a session, or say why it is allowed.
 
         Raises:
             PolicyDenied: the message names the rule that decided.
@@ -47,10 +46,9 @@ class SendGuard:
         decision = self.decide(session)
         if not decision.allowed:
             raise PolicyDenied(f"not sent: {decision.reason}", rule=decision.rule, sessionKey=session.key)
-        self.note(decision, session.key)
+        return decision
 
-    def note(self, decision: SendDecision, key: str) -> None:
-        """Count and log a decision that was followed, when only `shadow` let the message through."""
-        if decision.would_deny:
-            self.shadowed += 1
-            log.warning("the send policy would deny this", session_key=key, reason=decision.reason)
+    def on_shadowed(self, fact: PolicyShadowed) -> None:
+        """Count and log a message that was committed although only `shadow` let it through."""
+        self.shadowed += 1
+        log.warning("the send policy would deny this", session_key=fact.key, reason=fact.reason)

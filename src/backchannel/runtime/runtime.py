@@ -19,10 +19,11 @@ from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.channels import Channels
 from backchannel.core.contracts import Clock, ToolSet
-from backchannel.core.facts import Fact, RunChanged, SessionChanged
+from backchannel.core.facts import Fact, PolicyShadowed, RunChanged, SessionChanged
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
 from backchannel.core.runs import Accepted, Run, RunKind, RunRequest, RunState
+from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
 from backchannel.runtime.events import Event, Hub, WaitStarted, log_failures
@@ -91,6 +92,8 @@ class Runtime:
             self.outbox.on_fact(fact)
             self._timers.on_fact(fact)
             self._resume_suspect(fact)
+            if isinstance(fact, PolicyShadowed):
+                self.guard.on_shadowed(fact)
             self.hub.publish(fact)
 
     async def start(self) -> None:
@@ -309,8 +312,9 @@ def _both(first: Check, second: Check | None) -> Check:
         return first
     then = second
 
-    def check(session: Session) -> None:
-        first(session)
+    def check(session: Session) -> SendDecision | None:
+        decision = first(session)
         then(session)
+        return decision
 
     return check

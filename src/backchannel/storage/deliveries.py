@@ -32,7 +32,7 @@ from backchannel.core.text import quoted
 from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
 from backchannel.storage import idempotency, sessions, spawns
 from backchannel.storage.ids import new_id
-from backchannel.storage.tx import Outlets, Row, Tx, columns, required
+from backchannel.storage.tx import Outlets, Row, Tx, columns, required, tell_shadowed
 
 FIELDS = columns(Delivery.__struct_fields__)
 PART_FIELDS = columns(Part.__struct_fields__)
@@ -206,6 +206,7 @@ def prepare(tx: Tx, delivery: Delivery, *, asks: bool = True) -> Delivery:
     if asks:
         session = sessions.find(tx, delivery.session_key)
         decision = tx.outlets.decide(delivery.session_key, session.send_policy if session else None, channel)
+        tell_shadowed(tx, delivery.session_key, decision)
         if not decision.allowed:
             return settle(tx, delivery.id, DeliveryState.SUPPRESSED, decision.reason)
     taken = max((part.n for part in parts_of(tx, delivery.id)), default=0)
@@ -357,6 +358,7 @@ def reroute(tx: Tx, delivery_id: str, address: Address) -> Receipt:
         raise UnknownChannel(no_channel(address.channel, tx.outlets), channel=address.channel[:64])
     session = sessions.find(tx, delivery.session_key)
     decision = tx.outlets.decide(delivery.session_key, session.send_policy if session else None, address.channel)
+    tell_shadowed(tx, delivery.session_key, decision)
     if not decision.allowed:
         raise PolicyDenied(f"not sent: {decision.reason}", rule=decision.rule, deliveryId=delivery_id)
     tx.run("UPDATE delivery_parts SET state = 'dropped' WHERE delivery_id = ? AND state <> 'sent'", delivery_id)

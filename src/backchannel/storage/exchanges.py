@@ -46,7 +46,7 @@ from backchannel.core.text import quoted
 from backchannel.errors import ExchangeNotFound, FenceLost, InvalidRequest, SessionNotFound, StopRequested
 from backchannel.storage import chains, deliveries, idempotency, inbox, runs, sessions
 from backchannel.storage.ids import new_id
-from backchannel.storage.tx import LIVE, Check, Tx, required
+from backchannel.storage.tx import LIVE, Check, Tx, required, tell_shadowed
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -366,7 +366,7 @@ def open_(tx: Tx, ask: Ask, limits: SendLimits, check: Check) -> Opened | Refuse
     if isinstance(opened, Refused):
         return opened
     # Made only now: a send that is refused leaves nothing behind.
-    check(sessions.ensure(tx, ask.target))
+    tell_shadowed(tx, str(ask.target), check(sessions.ensure(tx, ask.target)))
     exchange, actions = opened
     _insert(tx, exchange, ask)
     if call.digest is not None:

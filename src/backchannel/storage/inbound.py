@@ -8,6 +8,7 @@ import msgspec
 
 from backchannel.core.channels import InboundEvent, InboundId
 from backchannel.core.commands import CommandReply
+from backchannel.core.facts import PolicyShadowed
 from backchannel.core.inbound import Admission, Routed, Verdict
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender, text_content
@@ -60,6 +61,8 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
     if known is not None:
         return Taken(known, is_repeat=True)
     admission = arrival.admit(sessions.find(tx, str(arrival.routed.key)))
+    if admission.shadowed is not None:
+        tx.tell(PolicyShadowed(str(arrival.routed.key), admission.shadowed))
     accepted: Accepted | None = None
     match admission.verdict:
         case Verdict.RECORD:

@@ -26,7 +26,7 @@ from backchannel.storage import (
     spawns,
 )
 from backchannel.storage.ids import new_id
-from backchannel.storage.tx import LIVE, QUEUED, READY, Check, Row, Tx, columns, required
+from backchannel.storage.tx import LIVE, QUEUED, READY, Check, Row, Tx, columns, required, tell_shadowed
 
 FIELDS = columns(Run.__struct_fields__)
 
@@ -97,7 +97,7 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
     if request.label is not None and request.kind is RunKind.HOOK and session.kind == Kind.HOOK:
         session = sessions.update(tx, session.key, "display_name = coalesce(display_name, ?)", request.label)
     if check is not None:
-        check(session)
+        tell_shadowed(tx, session.key, check(session))
     if request.session_lives_ms is not None:
         session = archiving.keep_for(tx, session, request.session_lives_ms)
     if request.id is not None:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
-from backchannel.core.decisions import Decision
-from backchannel.core.facts import Fact
+from backchannel.core.facts import Fact, PolicyShadowed
 from backchannel.core.keys import KeyScheme
+from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 
 P = ParamSpec("P")
@@ -34,7 +34,7 @@ class Outlets(Protocol):
         """Tell how long a message of this channel may be; None when there is no such channel."""
         ...
 
-    def decide(self, key: str, override: str | None, channel: str) -> Decision:
+    def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
         """Ask whether a session's text may go there; `override` is the session's own policy."""
         ...
 
@@ -47,8 +47,8 @@ class NoOutlets:
     def limit(self, channel: str) -> int | None:
         return None
 
-    def decide(self, key: str, override: str | None, channel: str) -> Decision:
-        return Decision(True, "nothing is asked")
+    def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
+        return SendDecision(True, "nothing is asked")
 
 
 NO_OUTLETS = NoOutlets()
@@ -101,8 +101,14 @@ class Tx(Protocol):
 
 
 Unit = Callable[[Tx], T]
-Check = Callable[[Session], None]
-"""Raises when a message may not be accepted for this session, as it is in the accepting unit."""
+Check = Callable[[Session], SendDecision | None]
+"""Raises when a message may not be accepted for this session, as it is in the accepting unit; else says why it may."""
+
+
+def tell_shadowed(tx: Tx, key: str, decision: SendDecision | None) -> None:
+    """Record that a decision which is followed was only let through by `shadow`."""
+    if decision is not None and decision.would_deny:
+        tx.tell(PolicyShadowed(key, decision.reason))
 
 
 class Driver(Protocol):
