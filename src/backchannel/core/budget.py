@@ -68,7 +68,7 @@ def _block_tokens(block: Block) -> int:
 
 @dataclass(slots=True)
 class Said:
-    """What a model sees as a user message: somebody's words, or a note; the header goes on top of it."""
+    """What a model sees as a user message: what was said, or a note; its header is added on top."""
 
     message: Message
     header: str | None

@@ -89,7 +89,7 @@ class StatusView:
     """What `/status` tells of a session."""
 
     session: Session | None = None
-    """None: nobody has spoken to it yet."""
+    """None: it has had no message yet."""
     model: str | None = None
     """What its next run will use; None for an agent that is a function."""
     running_ms: int | None = None
@@ -146,7 +146,7 @@ def _several(count: int, what: str) -> str:
 
 
 class ChildView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told of a child."""
+    """What `/subagents` shows of a child."""
 
     number: int
     key: SessionKey
@@ -172,7 +172,7 @@ class ChildView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_child(children: Sequence[ChildView], written: str) -> ChildView | None:
-    """Find the child that somebody means; None when it is none of them, or could be several."""
+    """Find the child that a text names; None when it fits none, or several."""
     name = written.strip('"').lower()  # a list shows labels in quotes
     ways = (
         [child for child in children if written == str(child.number)],
@@ -241,7 +241,7 @@ def _opening(block: Block) -> Block:
 
 
 def unknown_text(written: str, children: Sequence[ChildView]) -> str:
-    """Answer somebody who named a child that there is not."""
+    """Write the answer for a name that fits no child."""
     if not children:
         return list_text(children, 0)
     return (

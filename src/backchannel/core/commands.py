@@ -4,7 +4,7 @@ A message is a command when it is nothing else: one line, a known name after `/`
 matter; `:` may follow the name, and `@botname` too. A known name with arguments that it does not have is answered with
 how to write it. Everything else is ordinary text, an unknown name and a command among other words included.
 
-Only messages of people are read this way. Whoever calls `parse` has made sure of that, and asks `may_use` before
+Only messages of people are read this way. The caller of `parse` makes sure of that, and asks `may_use` before
 anything is done. A command and its answer are no part of the conversation: neither is in the transcript, and no model
 ever reads them. A new command is an entry of `COMMANDS`; `/help` and `commands.list` are made from it.
 """
@@ -26,7 +26,7 @@ _ARGUMENT_LIMIT = 512
 
 
 class Standing(IntEnum):
-    """What somebody is to a channel; each includes the one before."""
+    """The rank of a sender on a channel; each includes the one before."""
 
     STRANGER = 0
     AUTHORISED = 1
@@ -132,7 +132,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class CommandReply:
-    """A command that is only answered: it was written wrongly, or by somebody who may not use it."""
+    """A command that is only answered: it was written wrongly, or by a sender who may not use it."""
 
     name: CommandName
     text: str
@@ -145,8 +145,8 @@ class CommandReply:
 def parse(text: str, bot_names: Collection[str] | None = None) -> Command | CommandReply | None:
     """Read a person's message as a command; None is ordinary text.
 
-    `bot_names` are the names that we go by: a command `@` somebody else is meant for another bot, and none of ours.
-    None says that whoever is named is us.
+    `bot_names` are the names that we go by: a command for another name is meant for another bot, and is not read.
+    With None every name counts as ours.
     """
     line = text.strip()
     is_one_line = line.startswith("/") and len(line.splitlines()) == 1
@@ -162,7 +162,7 @@ def parse(text: str, bot_names: Collection[str] | None = None) -> Command | Comm
 
 
 def may_use(spec: CommandSpec, standing: Standing) -> Decision:
-    """Decide whether somebody may use a command."""
+    """Decide whether a sender of this standing may use a command."""
     if standing >= spec.needs:
         return Decision(True, f"/{spec.name} is open to {_WHO[standing]}")
     if spec.needs is Standing.OWNER:

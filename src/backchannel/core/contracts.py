@@ -35,7 +35,7 @@ class Effects(StrEnum):
     NONE = "none"
     """Nothing: it may be run again."""
     OUTSIDE = "outside"
-    """Unknown: after a crash it is not run again, and the model is told."""
+    """Unknown: after a crash it is not run again, and the result tells the model so."""
     SESSION = "session"
     """Nothing: the call's id makes it idempotent."""
 
@@ -90,7 +90,7 @@ class Price(msgspec.Struct, frozen=True):
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """What a model is told of a tool."""
+    """A tool as it is described to a model."""
 
     name: str
     description: str

@@ -132,7 +132,7 @@ def _has_long(value: Any, limit: int, depth: int = 0) -> bool:
         case str():
             return len(value) > limit
         case list() | tuple() | dict() if depth >= MAX_DEPTH:
-            return True  # whoever cuts it leaves the rest out
+            return True  # cutting it leaves the rest out
         case list() | tuple():
             return any(_has_long(item, limit, depth + 1) for item in value)
         case dict():

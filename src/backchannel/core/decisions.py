@@ -20,7 +20,7 @@ class Decision:
     """The setting that decided, such as `tools.sessions.visibility`; None when no setting had a say."""
 
     def __bool__(self) -> bool:
-        # Every decision would be true as an object: `if sees(...)` must never let everybody in.
+        # Every decision would be true as an object: `if sees(...)` would always allow.
         raise TypeError("ask for `decision.allowed`")
 
 

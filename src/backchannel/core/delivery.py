@@ -3,8 +3,8 @@
 States and who moves them. A receipt is `pending` from the commit that caused it. The step that writes its text may
 settle it at once: `skipped` (nothing to say), `no_channel` (nowhere to say it), `cancelled` (its cause is gone),
 `suppressed` (the send policy forbids it), or `failed` (the run that was to write the text failed). The outbox makes it
-`sending` in a commit of its own before the channel hears anything, and then `sent`, `failed`, `uncertain` (nobody
-knows) or `pending` once more (to be sent again at `due_at`). From `failed` and `uncertain` only a person, or for
+`sending` in a commit of its own before it calls the channel, and then `sent`, `failed`, `uncertain` (not
+known) or `pending` once more (to be sent again at `due_at`). From `failed` and `uncertain` only a person, or for
 `uncertain` a proof, leads on. Every other state is settled for good.
 
 A delivery is sent in parts, one after the other, each with its own key and attempts. Parts are `pending`, `sending`,
@@ -202,8 +202,8 @@ def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool)
         return Attempted(state=DeliveryState.FAILED, error=reason)
     is_busy = isinstance(answer, ChannelBusy)
     if not is_busy and not takes_key:
-        told = "it is not known whether the message arrived, and sending it again could post it twice"
-        return Attempted(state=DeliveryState.UNCERTAIN, error=f"{reason}; {told}")
+        why = "it is not known whether the message arrived, and sending it again could post it twice"
+        return Attempted(state=DeliveryState.UNCERTAIN, error=f"{reason}; {why}")
     wait_ms = retry_wait(tries, answer.retry_after_s if isinstance(answer, ChannelBusy) else None)
     if wait_ms is not None:
         return Attempted(state=DeliveryState.PENDING, wait_ms=wait_ms, error=reason)
@@ -219,13 +219,13 @@ def after_crash(state: DeliveryState, attempts: int = 1, *, takes_key: bool) -> 
     """
     if state is not DeliveryState.SENDING:
         return None
-    told = "the gateway stopped while the message was being sent"
+    stopped = "the gateway stopped while the message was being sent"
     if not takes_key:
         doubt = "it is not known whether it arrived, and sending it again could post it twice"
-        return Attempted(state=DeliveryState.UNCERTAIN, error=f"{told}; {doubt}")
+        return Attempted(state=DeliveryState.UNCERTAIN, error=f"{stopped}; {doubt}")
     if attempts >= MAX_ATTEMPTS:
-        return Attempted(state=DeliveryState.FAILED, error=f"given up after {_count(attempts)}: {told}")
-    return Attempted(state=DeliveryState.PENDING, error=told)
+        return Attempted(state=DeliveryState.FAILED, error=f"given up after {_count(attempts)}: {stopped}")
+    return Attempted(state=DeliveryState.PENDING, error=stopped)
 
 
 class DeliveryAction(StrEnum):
@@ -336,10 +336,10 @@ def _flag_letters_before(text: str, start: int, at: int) -> int:
 
 
 def notice_address(run: Run) -> Address | None:
-    """Tell where the notice of a run that just ended goes; None when nobody is to be told.
+    """Decide where the notice of a run that just ended goes; None when there is none.
 
-    A person is told who was owed an answer: it was to go to a chat outside, and the run ended as error or timeout.
-    Whoever stopped a run knows it; webchat has an event of its own; flows of the gateway post what became of them. One
+    A notice goes to a chat outside that was owed an answer, when the run ended as error or timeout. An abort needs
+    none, since it was asked for; webchat has an event of its own; flows of the gateway post their own outcome. One
     notice is enough, however often the run is tried again.
     """
     if run.state not in (RunState.ERROR, RunState.TIMEOUT) or run.failure_told:
@@ -359,5 +359,5 @@ def tool_line(call: ToolCall) -> str:
     """Say in one line which tool was called, and with what; credentials are hidden before anything is cut."""
     name = cut(" ".join(call.name.split()), _NAME_LIMIT)
     arguments = redact_value_opening(call.block.arguments, _ARGUMENTS_LIMIT)
-    told = f": {cut(msgspec.json.encode(arguments).decode(), _ARGUMENTS_LIMIT)}" if arguments else ""
-    return f"🔧 {name}{told}"
+    shown = f": {cut(msgspec.json.encode(arguments).decode(), _ARGUMENTS_LIMIT)}" if arguments else ""
+    return f"🔧 {name}{shown}"

@@ -1,8 +1,8 @@
-"""What a commit changed, told to whoever waits once it is durable.
+"""Facts: what a commit changed, handed to listeners once it is durable.
 
 Every unit of work records facts as it writes; the driver hands them on, in order, after COMMIT and never before.
 Lanes, waiters, event streams and transcript files all live on them. A fact is a hint: rows are the truth, and
-whoever missed one reads again.
+a listener that missed one reads again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Headers: how a model knows who speaks, and why nobody else can write one.
+"""Headers: how a model knows who speaks, and why a text cannot forge one.
 
 Each session id has a random *mark*, named in its system prompt. Where a message comes from another session
 or from the gateway itself, the model sees one line with the mark above it. Everything that others wrote is
@@ -113,7 +113,7 @@ def _what(message: Message, *, is_shared: bool) -> str | None:
             return SYSTEM_MESSAGE
         case None:
             return SYSTEM_MESSAGE if message.role is Role.SYSTEM else None
-    # Somebody outside wrote it: recording it as a note must not lend it the gateway's voice.
+    # It was written outside: recording it as a note must not make it look like the gateway's own.
     if message.role is Role.SYSTEM or (message.sender is not None and message.run_id is None):
         return NOTE
     is_one_of_many = message.chat is not None and (is_shared or message.chat.type != ChatType.DIRECT)

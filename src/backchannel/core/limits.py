@@ -100,8 +100,8 @@ def may_wait(waits: Iterable[Wait], waiter: str, target: str, show: Callable[[st
     if circle is None:
         return Decision(True, f"{show(target)} does not wait for {show(waiter)}")
     path = " → ".join(map(show, circle))
-    told = "a session cannot wait for itself" if len(circle) == 2 else "each of them would wait for the next one"
-    return Decision(False, f"waiting would close a circle: {path} ({told}; timeoutSeconds 0 sends without waiting)")
+    why = "a session cannot wait for itself" if len(circle) == 2 else "each of them would wait for the next one"
+    return Decision(False, f"waiting would close a circle: {path} ({why}; timeoutSeconds 0 sends without waiting)")
 
 
 def find_circle(waits: Iterable[Wait], waiter: str, target: str) -> tuple[str, ...] | None:

@@ -1,6 +1,6 @@
 """Messages as the transcript keeps them and the wire shows them.
 
-A transcript line is one `Message`; its content is a list of blocks told apart by `type`. What a model is sent is
+A transcript line is one `Message`; its content is a list of blocks, tagged by `type`. What a model is sent is
 built from messages by `core/requests.py` and is never stored.
 """
 
@@ -111,7 +111,7 @@ class Message(_Wire, frozen=True):
     run_id: str | None = None
     provenance: Provenance | None = None
     label: str | None = None
-    """The name that whoever wrote a note gave it, or that a hook gave itself."""
+    """The name that the author of a note gave it, or that a hook gave itself."""
     sender: Sender | None = None
     chat: Chat | None = None
     model: str | None = None

@@ -49,7 +49,7 @@ def redact_opening(text: str, limit: int) -> tuple[str, bool]:
     opening = text[: limit + _OVERLAP]
     shown, is_hidden = redact(opening)
     if len(opening) < len(text):
-        # What stands last may be half of a secret, which nobody recognises: it began behind the last one that is known.
+        # What stands last may be half of a secret, which no pattern finds: it begins behind the last that was found.
         known, mark, rest = shown.rpartition(REDACTED)
         shown = known + mark + rest[:-_OVERLAP]
     return shown[:limit], is_hidden

@@ -7,7 +7,7 @@ sequence*:
 - it starts with a user message, and two user messages, or two assistant messages, never stand side by side;
 - an assistant message with tool calls is followed at once by one result per call, in the order of the calls;
 - it ends with a user message or with tool results; no message is empty;
-- it fits the budget: the oldest is left out, and the model is told so;
+- it fits the budget: the oldest is left out, and a line says so;
 - a message that was not answered is followed by a line that says so, lest it be taken for part of the next one.
 
 It is built in three passes, each linear: *read* the transcript into pieces (something said, or one step: a reply
@@ -105,7 +105,7 @@ def _read(transcript: Sequence[Message], mark: str, *, is_shared: bool) -> list[
 
 
 def _read_said(message: Message, mark: str, folded_mark: str, *, is_shared: bool) -> Said | None:
-    """Read what somebody said; None when there is nothing to show."""
+    """Read a message of a user; None when there is nothing to show."""
     if not _is_plain(message, folded_mark):
         content = _read_content(message.content, mark)
         if not content:

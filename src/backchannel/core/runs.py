@@ -85,7 +85,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     content: tuple[Block, ...]
     provenance: Provenance
     label: str | None = None
-    """What whoever sends it is called, if it says so; a hook's session is called so too."""
+    """The name of the sender, if it gives one; a hook's session is called so too."""
     sender: Sender | None = None
     """The person who wrote it on an outside channel, and where."""
     chat: Chat | None = None
@@ -97,7 +97,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     join: Join | None = None
     """How the same request is known again without an idempotency key."""
     instructions: str | None = None
-    """What the model is told for this run only, besides its agent's instructions."""
+    """Instructions for this run only, besides its agent's."""
     session_lives_ms: int | None = None
     """How long after its last use the session is archived, where it is made for this request."""
     deliver: bool = False
@@ -168,13 +168,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     exchange_id: str | None
     spawn_id: str | None
     failure_told: bool = False
-    """Whether the person who was owed an answer has been told that there is none."""
+    """Whether the chat that was owed an answer has had the failure notice."""
     resume_at: int | None = None
     """Until when it is set aside."""
     excused_ms: int = 0
     """How much of `ran_ms` does not count for its limit: what crashes took away, and what was before a retry."""
     instructions: str | None = None
-    """What the model is told for this run only."""
+    """Instructions for this run only."""
 
     @property
     def is_finished(self) -> bool:
@@ -265,7 +265,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     context_tokens: int | None = None
     leaves_calls: bool = False
-    """Whether calls may be open that nobody waits for any more: a function agent may return without their results."""
+    """Whether calls may be open that are not awaited any more: a function agent may return without their results."""
 
 
 def tool_call_id(run_id: str, step: int, index: int) -> str:

@@ -61,7 +61,7 @@ def doc(description: str) -> msgspec.Meta:
 
 
 class FieldDescription(NamedTuple):
-    """A field, as people are told of it."""
+    """A field, described for people."""
 
     name: str
     kind: str
@@ -70,7 +70,7 @@ class FieldDescription(NamedTuple):
 
 
 def describe(struct: type[msgspec.Struct]) -> Iterator[FieldDescription]:
-    """Tell of every field of parameters or of an answer."""
+    """Describe every field of parameters or of an answer."""
     for field in fields_of(struct):
         kind, meaning = field.type, ""
         if isinstance(kind, inspect.Metadata):
@@ -92,7 +92,7 @@ def _can_be_cleared(field: inspect.Field) -> bool:
 
 
 def _default_in_words(field: inspect.Field) -> str:
-    """Tell what a parameter is when it is left out."""
+    """Describe what a parameter is when it is left out."""
     if field.required:
         return "required"
     default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
@@ -100,7 +100,7 @@ def _default_in_words(field: inspect.Field) -> str:
 
 
 def in_words(kind: inspect.Type) -> str:
-    """Tell a type and its limits to people."""
+    """Describe a type and its limits in words."""
     match kind:
         case inspect.Metadata():
             return in_words(kind.type)

@@ -52,7 +52,7 @@ _NOUNS = {IdKind.JOB: "cron job"}
 
 @dataclass(frozen=True, slots=True)
 class WrittenId:
-    """An id as somebody wrote it: whole, its beginning, or its beginning and its end."""
+    """An id as a person wrote it: whole, its beginning, or its beginning and its end."""
 
     text: str
     head: str
@@ -67,7 +67,7 @@ class WrittenId:
 
 
 def parse_written_id(text: str) -> WrittenId:
-    """Read an id as somebody wrote it."""
+    """Read an id as a person wrote it."""
     text = text.strip()
     head, _, tail = text.partition(GAP)
     return WrittenId(text, head, tail)

@@ -42,7 +42,7 @@ def one_line(text: str, limit: int) -> str:
 
 
 def quoted(text: str, limit: int = 80) -> str:
-    """Quote what somebody wrote, for an error message; a long text is cut."""
+    """Quote what came, for an error message; a long text is cut."""
     return repr(cut(text, limit))
 
 

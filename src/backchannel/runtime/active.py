@@ -229,7 +229,7 @@ def _context(run: Run, call: ToolCall) -> ToolContext:
 async def _invoke(tool: Tool, context: ToolContext, arguments: Any) -> ToolOutput:
     if not isinstance(arguments, dict):
         return _error(f"the arguments are not a JSON object: {str(arguments)[:200]}")
-    # A session tool waits for another session as long as it was told to, and does nothing else that takes time.
+    # A session tool waits for another session as long as its arguments say, and does nothing else that takes time.
     limit = asyncio.timeout(None if tool.effects is Effects.SESSION else TOOL_CALL_LIMIT_S)
     try:
         async with limit:

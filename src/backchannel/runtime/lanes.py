@@ -118,7 +118,7 @@ class Lanes:
         accept: Callable[[bool], asyncio.Future[T]],
         accepted_of: Callable[[T], Accepted | None],
     ) -> T:
-        """Accept something with a slot at hand, if there is one, so that its run can be started in the same commit."""
+        """Accept something with a slot already taken, if one is free, so that its run can start in the same commit."""
         key = str(session)
         may_start = self._is_open and key not in self._busy and self._may_start(session)
         takes_slot = may_start and self._slots.take(session.is_subagent)

@@ -254,7 +254,7 @@ class Runner:
         return ModelRequest(system=system, messages=messages, tools=tools, thinking=setup.thinking)
 
     async def _with_question(self, active: ActiveRun, page: HistoryPage) -> list[Message]:
-        """Keep what the run is to answer in sight, however much it has done since."""
+        """Keep the message that the run answers in the request, however much the run has done since."""
         if any(message.run_id == active.run.id and message.role is Role.USER for message in page.messages):
             return page.messages
         question = await self._store.message(active.run.message_id)

@@ -1,6 +1,6 @@
 """The watchdog: notices when something has held the event loop, and says what, if that is known.
 
-While the loop is held, nobody is answered. A timer that comes later than it should tells how long that was. What
+While the loop is held, no request is answered. A timer that fires late shows for how long. What
 held it is named where it was a unit of the store, the only thing that does much at a time; a machine that was busy or
 asleep looks the same, but took no processor time here.
 """
@@ -20,7 +20,7 @@ LOOK_S = 0.05
 BOUND_S = 0.05
 """How late the timer may come before the loop counts as held."""
 LONG_S = 5.0
-"""A stall of this length is told by `status` too."""
+"""A stall of this length is shown by `status` too."""
 WARN_USED_S, WARN_LATE_S = 0.25, 2.0
 """From when on it is a warning: so much work at a time, or nothing at all for so long. A busy machine is no reason."""
 QUIET_S = 5.0
@@ -73,5 +73,5 @@ class Watchdog:
 
 def _facts(late_s: float, used_s: float, slowest: tuple[float, str]) -> dict[str, float | str]:
     unit_s, unit = slowest
-    told: dict[str, float | str] = {"held_ms": round(late_s * 1000), "processor_ms": round(used_s * 1000)}
-    return told | {"unit": unit, "unit_ms": round(unit_s * 1000)} if unit_s > BOUND_S / 2 else told
+    facts: dict[str, float | str] = {"held_ms": round(late_s * 1000), "processor_ms": round(used_s * 1000)}
+    return facts | {"unit": unit, "unit_ms": round(unit_s * 1000)} if unit_s > BOUND_S / 2 else facts

@@ -141,7 +141,7 @@ def name_flow(caller: Caller, tool: str, first_run: str, *asked: object) -> Flow
 
 
 def hash_request(token_id: str | None, method: str, *parts: object) -> str:
-    """Hash a request, so that its repetition can be told from another one under the same key."""
+    """Hash a request, to distinguish its repetition from another request under the same key."""
     return hashlib.sha256(msgspec.json.encode([token_id, method, *parts])).hexdigest()
 
 

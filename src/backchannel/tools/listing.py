@@ -47,7 +47,7 @@ class ListView(Answer, frozen=True, kw_only=True, omit_defaults=False):
     restricted: bool
 
 
-class SessionsListed(Answer, frozen=True, kw_only=True, omit_defaults=False):
+class ListedSessions(Answer, frozen=True, kw_only=True, omit_defaults=False):
     count: int
     sessions: list[Row]
     visibility: ListView
@@ -109,7 +109,7 @@ class SessionsList(SessionTool):
         ("the session with a label", {"label": "release notes"}),
     )
 
-    async def run(self, caller: Caller, params: ListParams) -> SessionsListed:
+    async def run(self, caller: Caller, params: ListParams) -> ListedSessions:
         viewer = self._parts.viewer(caller)
         agents = () if caller.key is None else await self._agents()
         limit = min(params.limit, MOST_ROWS)
@@ -124,7 +124,7 @@ class SessionsList(SessionTool):
         )
         page = await read_page(self._parts, wanted, query, params.cursor, limit)
         rows, redacted = await self._rows(caller, page.sessions, min(params.message_limit, MOST_MESSAGES))
-        return SessionsListed(
+        return ListedSessions(
             count=len(rows),
             sessions=rows,
             visibility=ListView(mode=viewer.mode.value, restricted=is_restricted(viewer, agents)),

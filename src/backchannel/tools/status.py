@@ -32,7 +32,7 @@ class StatusParams(Params, frozen=True, kw_only=True):
 
 
 class Flow(Answer, frozen=True, kw_only=True):
-    """An exchange or a receipt, as far as it is told here."""
+    """The part of an exchange or a receipt that a status shows."""
 
     id: str
     state: str
@@ -41,7 +41,7 @@ class Flow(Answer, frozen=True, kw_only=True):
 
 
 class SpawnShown(Answer, frozen=True, kw_only=True):
-    """What started a sub-agent, and what became of it."""
+    """What started a sub-agent, and its outcome."""
 
     state: str
     """`run`, `announce` or `done`."""
@@ -85,7 +85,7 @@ class StatusAnswer(Row, frozen=True, kw_only=True):
     children_left_out: int | None = None
     """How many more there are than `children` has."""
     spawn: SpawnShown | None = None
-    """For a sub-agent: how it was started, and what became of it."""
+    """For a sub-agent: how it was started, and its outcome."""
 
 
 class SessionStatusTool(SessionTool):

@@ -124,7 +124,7 @@ async def look_up(
     if entry.end_reason == "deleted":
         is_child = archived_children and session is not None and _is_child(viewer, session)
         return LookedUp(id_key=SessionKey.stored(entry.key), id_is_current=True) if is_child else LookedUp()
-    # Which key an id belongs to, or belonged to before a reset, is told only to those who may see that session.
+    # Which key an id belongs to, or belonged to before a reset, is shown only to those who may see that session.
     decision = sees(viewer, SessionKey.stored(entry.key), session.spawned_by if session else None)
     if not decision.allowed:
         return forbidden(decision)
