@@ -22,7 +22,7 @@ from backchannel.cli.options import EXIT_CODES
 from backchannel.config.schema import ConfigFile
 from backchannel.config.validation import SettingKind, kind_of
 from backchannel.config.validation import in_words as setting_in_words
-from backchannel.core.cutting import TEXT_LIMIT
+from backchannel.core.excerpts import TEXT_LIMIT
 from backchannel.core.settings import all_fields
 from backchannel.core.shapes import describe
 from backchannel.gateway.connections import Method

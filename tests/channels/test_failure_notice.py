@@ -107,7 +107,7 @@ async def test_a_retry_that_fails_tells_nothing_again_and_one_that_succeeds_brin
         run_id = (await world.say(text="hello"))["runId"]
         await far_end.took(1)
         for state in (RunState.ERROR, RunState.OK):
-            await world.gateway.runtime.retry(run_id)
+            await world.gateway.store.retry_run(run_id)
             assert (await ended(world.gateway, run_id)).state is state
         await at_rest(world.gateway)
     assert far_end.texts == [notice_text(run_id), "at last"]
@@ -126,7 +126,7 @@ async def test_a_run_that_is_given_up_after_crashes_tells_too_and_one_that_is_se
         async with desk(tmp_path, channels) as world:
             await until(world.gateway, lambda: _is_set_aside(world.gateway, run.id))
             assert await world.receipts() == []
-            await world.gateway.runtime.retry(run.id)
+            await world.gateway.store.retry_run(run.id)
             await far_end.took(1)
         assert far_end.texts == ["re: hello"]
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backchannel.core.credentials import REDACTED, is_secret_name
-from backchannel.core.cutting import TEXT_LIMIT, condense, present, present_line, read_piece, reading_text
+from backchannel.core.excerpts import TEXT_LIMIT, condense, present, present_line, read_piece, reading_text
 from backchannel.core.messages import (
     Block,
     ImageBlock,

@@ -80,7 +80,7 @@ async def test_runs_that_failed_are_counted_until_a_retry_mends_them(tmp_path: P
         with pytest.raises(RunFailed):
             await gateway.ask("main", "hello", run_id="r")
         assert "1 run failed" in (await problem(gateway, "runs_failed")).message
-        await gateway.runtime.retry("r")
+        await gateway.store.retry_run("r")
         await gateway.runtime.wait("r", 5)
         assert await codes(gateway) == []
 

@@ -113,7 +113,7 @@ async def test_a_response_that_is_not_there_cannot_be_continued(door: Door) -> N
 
 async def test_one_whose_session_was_reset_cannot_be_continued(door: Door) -> None:
     first = await door.client.responses.create(model="main", input="hello", user="agent:main:main")
-    await door.gateway.runtime.reset(door.gateway.scheme.main("main"))
+    await door.gateway.store.reset_session(door.gateway.scheme.main("main"))
     with pytest.raises(openai.NotFoundError, match="send the whole conversation"):
         await door.client.responses.create(model="main", input="hello", previous_response_id=first.id)
 

@@ -382,7 +382,7 @@ async def test_a_run_that_waits_for_other_suspects_can_be_aborted_and_then_retri
         assert (await ended(gateway, "b")).state is RunState.ABORTED
         assert not begun["b"].is_set()
         release.set()
-        await gateway.runtime.retry("b")
+        await gateway.store.retry_run("b")
         assert (await ended(gateway, "b")).reply == "done"
         assert (await ended(gateway, "a")).reply == "done"
 

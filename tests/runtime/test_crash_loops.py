@@ -249,7 +249,7 @@ async def test_a_retry_starts_it_at_once(tmp_path: Path) -> None:
     await die_in(tmp_path, "r", times=3, clock=clock)
     async with running(tmp_path, ScriptedModel(replies=["at last"]), clock=clock) as gateway:
         await set_aside(gateway, "r")
-        queued = await gateway.runtime.retry("r")
+        queued = await gateway.store.retry_run("r")
         assert (queued.state, queued.crashes, queued.resume_at) == (RunState.QUEUED, 0, None)
         assert (await ended(gateway, "r")).reply == "at last"
         assert await texts_of(gateway) == ["go", "at last"]

@@ -77,7 +77,7 @@ async def test_a_failed_announce_is_a_failed_receipt_and_its_retry_sends_it(shel
         await talk.gateway.tools().sessions_send(sessionKey=B, message="hello")
         await settled(talk.gateway)
         assert talk.receipts() == [("failed", "the announce run ended as error: no ink")]
-        await talk.gateway.runtime.retry((await talk.run_of("announce")).id)
+        await talk.gateway.store.retry_run((await talk.run_of("announce")).id)
         assert talk.receipts() == [("pending", None)]
         await settled(talk.gateway)
         assert talk.rows("SELECT state, text, error FROM deliveries") == [("sent", "at last", None)]
@@ -95,7 +95,7 @@ async def test_a_run_that_its_exchange_would_not_hear_of_is_not_retried(shelf: S
         await settled(talk.gateway)
         for run in (first, await talk.run_of("turn")):
             with pytest.raises(InvalidRequest, match="its exchange is over"):
-                await talk.gateway.runtime.retry(run.id)
+                await talk.gateway.store.retry_run(run.id)
         assert [(kind, state) for _, kind, state in talk.runs()] == [
             ("message", "ok"),
             ("primary", "ok"),

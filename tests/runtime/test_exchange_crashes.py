@@ -313,7 +313,7 @@ async def test_a_run_that_only_waits_for_the_culprit_is_not_blamed(tmp_path: Pat
         if not culprit.is_set_aside:
             await heard.until(lambda: "queued" in heard.states(culprit.id))
         assert (await stored(gateway, "asking")).state == "running"
-        await gateway.runtime.retry(culprit.id)
+        await gateway.store.retry_run(culprit.id)
         run = await ended(gateway, "asking")
         assert (run.state, run.reply, run.crashes) == ("ok", "I see.", 0)
         assert '"status":"ok"' in (await result_of(gateway)).text

@@ -38,7 +38,7 @@ class Held:
         gateway = self.talk.gateway
         match what:
             case "reset":
-                await gateway.runtime.reset(gateway.key(key))
+                await gateway.store.reset_session(gateway.key(key))
             case "stop":
                 command = Command(CommandName.STOP)
                 await gateway.store.carry_out(command, gateway.key(key), Standing.OWNER, None)

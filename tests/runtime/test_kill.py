@@ -155,7 +155,7 @@ class Reset(Scene):
         await gateway.submit("main", "second", run_id="second")
         first = await gateway.runtime.wait("first", 0)
         if not first.is_finished and not first.abort_requested:
-            await gateway.runtime.reset(SessionKey.parse(MAIN))
+            await gateway.store.reset_session(SessionKey.parse(MAIN))
         await gateway.runtime.wait("second", 10)
 
     def check(self, database: sqlite3.Connection) -> None:

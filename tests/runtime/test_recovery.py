@@ -361,7 +361,7 @@ async def test_a_retry_after_others_have_spoken_repeats_its_message(tmp_path: Pa
         await gateway.submit("main", "first", run_id="r")
         await ended(gateway, "r")
         await gateway.ask("main", "second")
-        await gateway.runtime.retry("r")
+        await gateway.store.retry_run("r")
         assert (await ended(gateway, "r")).reply == "one"
         assert await texts_of(gateway) == ["first", "second", "two", "first", "one"]
     assert not model.refused
@@ -377,7 +377,7 @@ async def test_a_retried_run_numbers_its_calls_on(tmp_path: Path) -> None:
     async with running(tmp_path, model, equip=equip) as gateway:
         await gateway.submit("main", "go", run_id="r")
         assert (await ended(gateway, "r")).state is RunState.ERROR
-        await gateway.runtime.retry("r")
+        await gateway.store.retry_run("r")
         assert (await ended(gateway, "r")).reply == "done"
         assert [message.tool_call_id for message in results_of(await transcript_of(gateway))] == ["r/0/0", "r/1/0"]
     assert not model.refused
@@ -412,7 +412,7 @@ async def test_a_retried_function_agent_does_not_begin_a_call_twice(tmp_path: Pa
         await begun.wait()
         await gateway.runtime.abort(MAIN, "r")
         assert (await ended(gateway, "r")).state is RunState.ABORTED
-        await gateway.runtime.retry("r")
+        await gateway.store.retry_run("r")
         reply = (await ended(gateway, "r")).reply or ""
         assert reply.startswith("1 ") and "not known" in reply
     assert posts == {"r/f/2": 1}
@@ -426,7 +426,7 @@ async def test_a_run_aborted_in_the_queue_can_be_retried(tmp_path: Path) -> None
         await gateway.submit("main", "first", run_id="first")
         await gateway.submit("main", "second", run_id="second")
         await gateway.runtime.abort(MAIN, "second")
-        await gateway.runtime.retry("second")
+        await gateway.store.retry_run("second")
         gate.set()
         assert (await ended(gateway, "second")).reply == "two"
         assert await texts_of(gateway) == ["first", "one", "second", "two"]
@@ -441,8 +441,8 @@ async def test_what_ended_well_or_still_lives_is_not_retried(tmp_path: Path) -> 
         for run_id in ("ok", "active", "queued"):
             before = await stored(gateway, run_id)
             with pytest.raises(InvalidRequest, match=f"'{run_id}' is"):
-                await gateway.runtime.retry(run_id)
+                await gateway.store.retry_run(run_id)
             assert await stored(gateway, run_id) == before
         with pytest.raises(RunNotFound):
-            await gateway.runtime.retry("nope")
+            await gateway.store.retry_run("nope")
         assert (await session_of(gateway)).queued == 1

@@ -234,7 +234,7 @@ async def change(household: Family, how: str, key: str) -> None:
         case "stop":
             assert await household.stop(key) == "Stopped 1 run."
         case "reset":
-            await gateway.runtime.reset(gateway.key(key))
+            await gateway.store.reset_session(gateway.key(key))
         case "delete":
             await gateway.runtime.delete(gateway.key(key))
 
@@ -332,7 +332,7 @@ async def test_a_child_that_is_reset_while_its_announce_waits_is_not_asked_witho
         await household.gateway.submit(result["childSessionKey"], "how is it going?")
         gate.open()
         await busy.reached()
-        await household.gateway.runtime.reset(household.gateway.key(result["childSessionKey"]))
+        await household.gateway.store.reset_session(household.gateway.key(result["childSessionKey"]))
         post = await only_post(household)
         assert (post["Status"], post["Result"]) == ("success", "dug")
         assert household.cast.requests("announce") == []
@@ -363,7 +363,7 @@ async def test_a_run_that_is_retried_posts_nothing_more(tmp_path: Path, kind: st
         await household.spawned("dig")
         first = await only_post(household)
         run = await household.run_of(kind)
-        await household.gateway.runtime.retry(run.id)
+        await household.gateway.store.retry_run(run.id)
         assert (await household.ended(run.id)).state is RunState.OK
         assert await only_post(household) == first
         assert household.counts()["deliveries"] == 1

@@ -272,7 +272,7 @@ async def test_the_requesters_reset_does_not_change_where_the_post_goes(tmp_path
     async with chats(tmp_path, person=[[spawn("dig")]], task=gate.holds("dug")) as house:
         await house.said()
         await gate.reached()
-        await house.gateway.runtime.reset(house.gateway.key(MAIN))
+        await house.gateway.store.reset_session(house.gateway.key(MAIN))
         gate.open()
         assert len(await house.post_texts()) == 1
         assert len(await house.posts()) == 1

@@ -67,7 +67,7 @@ class Disorder:
             case "child" if children:
                 await self._change(household, self.chance.choice(children))
             case "retry" if failed:
-                await gateway.runtime.retry(self.chance.choice(failed))
+                await gateway.store.retry_run(self.chance.choice(failed))
 
     async def _change(self, household: Family, key: str) -> None:
         gateway = household.gateway
@@ -75,7 +75,7 @@ class Disorder:
             case "stop":
                 await household.stop(key)
             case "reset":
-                await gateway.runtime.reset(gateway.key(key))
+                await gateway.store.reset_session(gateway.key(key))
             case "abort":
                 await gateway.runtime.abort(key, None)
             case "delete" if key != MAIN:

@@ -225,7 +225,7 @@ async def test_resetting_the_requester_lets_its_children_go_on(tmp_path: Path, s
     async with family(root, config(maxConcurrent=1), **says(gate, state)) as household:
         await one_in(household, gate, state, SIDE)
         old = (await session_of(household.gateway, SIDE)).session_id
-        await household.gateway.runtime.reset(household.gateway.key(SIDE))
+        await household.gateway.store.reset_session(household.gateway.key(SIDE))
         gate.open()
         await household.over()
         (post,) = await household.posts(SIDE)
@@ -261,7 +261,7 @@ async def test_a_requester_that_is_reset_while_it_works_gets_the_result_in_its_n
         run = await household.gateway.submit(MAIN, "go")
         await mine.reached()
         await gate.reached()
-        await household.gateway.runtime.reset(household.gateway.key(MAIN))
+        await household.gateway.store.reset_session(household.gateway.key(MAIN))
         await household.ended(run.id)
         gate.open()
         await household.over()

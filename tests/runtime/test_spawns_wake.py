@@ -173,7 +173,7 @@ async def test_a_wake_that_fails_has_told_the_results_and_can_be_retried(tmp_pat
         assert household.kinds("wake") == [("wake", "error")]
         await told_once(household, "the hole is dug")
         wake = await household.run_of("wake")
-        await household.gateway.runtime.retry(wake.id)
+        await household.gateway.store.retry_run(wake.id)
         assert (await household.ended(wake.id)).reply == "thanks"
         await told_once(household, "the hole is dug")
 
@@ -334,7 +334,7 @@ async def test_a_wake_that_is_stopped_in_the_queue_leaves_its_results_as_a_note_
         assert household.cast.requests("wake") == []
         await told_once(household, "the hole is dug")
         wake = await household.run_of("wake")
-        await household.gateway.runtime.retry(wake.id)
+        await household.gateway.store.retry_run(wake.id)
         assert (await household.ended(wake.id)).reply == "thanks"
         await told_once(household, "the hole is dug")
 
@@ -349,7 +349,7 @@ async def test_a_wake_in_the_queue_outlives_a_reset(tmp_path: Path) -> None:
         await busy.reached()
         gate.open()
         await household.until("SELECT 1 FROM runs WHERE kind = 'wake'")
-        await household.gateway.runtime.reset(household.gateway.key(MAIN))
+        await household.gateway.store.reset_session(household.gateway.key(MAIN))
         await household.over()
         assert household.kinds("wake") == [("wake", "ok")]
         assert len(await wakes(household)) == 1
@@ -364,7 +364,7 @@ async def test_a_requester_that_was_reset_meanwhile_is_woken_with_everything(tmp
         await household.until("SELECT 1 FROM spawns WHERE state = 'done'")
         if told:
             await household.ask("how far are you?")
-        await household.gateway.runtime.reset(household.gateway.key(MAIN))
+        await household.gateway.store.reset_session(household.gateway.key(MAIN))
         late.open()
         await household.over()
         (text,) = await wakes(household)
@@ -403,7 +403,7 @@ async def test_a_run_that_is_retried_and_spawns_again_is_waited_for_again(tmp_pa
         run = await household.gateway.submit(MAIN, "go")
         assert (await household.ended(run.id)).state is RunState.ERROR
         await household.over()
-        await household.gateway.runtime.retry(run.id)
+        await household.gateway.store.retry_run(run.id)
         await household.over()
         assert household.kinds("wake") == [("wake", "ok"), ("wake", "ok")]
         await told_once(household, "first hole", "second hole")

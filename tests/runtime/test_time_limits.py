@@ -171,7 +171,7 @@ async def test_a_retried_run_has_its_whole_limit_again_and_its_time_goes_on(tmp_
     async with running(tmp_path, model, equip=equip, clock=clock) as gateway:
         await gateway.runtime.submit(request(MAIN, "go", id="r", timeout_s=60))
         assert (await ended(gateway, "r")).state is RunState.ERROR
-        await gateway.runtime.retry("r")
+        await gateway.store.retry_run("r")
         run = await ended(gateway, "r")
         assert run.state is RunState.OK
         assert 100_000 <= run.ran_ms < 110_000

@@ -125,7 +125,7 @@ async def test_whoever_waits_for_a_retried_run_hears_of_its_second_end(tmp_path:
     async with running(tmp_path, model) as gateway:
         with pytest.raises(RunFailed, match="no"):
             await gateway.ask("main", "go", run_id="r")
-        await gateway.runtime.retry("r")
+        await gateway.store.retry_run("r")
         wait = asyncio.create_task(gateway.runtime.wait("r", 60))
         await model.asked(2)
         assert not wait.done()

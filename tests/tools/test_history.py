@@ -379,7 +379,7 @@ class TestTargets:
     async def test_an_id_that_a_reset_replaced_is_an_error_that_names_the_key(self, shelf: Shelf) -> None:
         old = shelf.session("agent:main:cron:x", said := message("before"))
         async with shelf.opened(AGENT) as gateway:
-            await gateway.runtime.reset(SessionKey.parse("agent:main:cron:x"))
+            await gateway.store.reset_session(SessionKey.parse("agent:main:cron:x"))
             mine = await gateway.tools("main").sessions_history(old)
             assert mine == {"status": "error", "error": mine["error"]}
             assert "replaced by a reset" in mine["error"] and "cron:x" in mine["error"]
@@ -406,7 +406,7 @@ class TestTargets:
         current = shelf.session("agent:ops:cron:secret", "secret")
         old = shelf.session("agent:ops:cron:other", "secret")
         async with shelf.opened(AGENT) as gateway:
-            await gateway.runtime.reset(SessionKey.parse("agent:ops:cron:other"))
+            await gateway.store.reset_session(SessionKey.parse("agent:ops:cron:other"))
             for session_id in (current, old):
                 answer = await gateway.tools("main").sessions_history(session_id)
                 assert answer["status"] == "forbidden"

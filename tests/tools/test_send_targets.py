@@ -126,7 +126,7 @@ async def test_every_way_to_write_a_key_reaches_the_session(shelf: Shelf) -> Non
 async def test_an_id_that_a_reset_replaced_names_the_key(shelf: Shelf) -> None:
     old = shelf.session(B, "hello")
     async with talking(shelf.state, AB, a={}, b=QUIET) as talk:
-        await talk.gateway.runtime.reset(talk.gateway.key(B))
+        await talk.gateway.store.reset_session(talk.gateway.key(B))
         assert B in (await refused(talk, A, sessionKey=old))["error"]
 
 

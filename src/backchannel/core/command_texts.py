@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import msgspec
 
 from backchannel.core.commands import COMMANDS, Standing, may_use
-from backchannel.core.cutting import reading_text
 from backchannel.core.decisions import Decision
+from backchannel.core.excerpts import reading_text
 from backchannel.core.headers import quote_name
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Message, TextBlock, ThinkingBlock, ToolCallBlock

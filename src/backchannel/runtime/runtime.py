@@ -271,10 +271,6 @@ class Runtime:
         await self._store.add_note(key, note)
         return note.id
 
-    async def reset(self, key: SessionKey) -> Session:
-        """Start a new transcript; the active run is aborted and ends in the old one."""
-        return await self._store.reset_session(key)
-
     async def delete(self, key: SessionKey) -> Session:
         """Archive a session, and return when that is done.
 
@@ -296,14 +292,6 @@ class Runtime:
             return session
         finally:
             unlisten()
-
-    async def retry(self, run_id: str) -> Run:
-        """Start a run once more that failed, was stopped or was parked.
-
-        Raises:
-            RunNotFound, InvalidRequest
-        """
-        return await self._store.retry_run(run_id)
 
 
 def _both(first: Check, second: Check | None) -> Check:

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from backchannel.core.cutting import condense, present, read_piece
+from backchannel.core.excerpts import condense, present, read_piece
 from backchannel.core.messages import Message, encode_message, text_content
 from backchannel.core.redaction import redact_message
 from backchannel.core.shapes import Answer, Params

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from backchannel.core.cutting import present_line
+from backchannel.core.excerpts import present_line
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey
 from backchannel.core.sessions import Page, Session, SessionFilter
 from backchannel.core.shapes import Answer, Params

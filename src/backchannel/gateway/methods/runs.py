@@ -232,7 +232,7 @@ async def runs_list(call: Call, params: RunsListParams) -> RunsListed:
 
 async def runs_retry(call: Call, params: RunParams) -> RunShown:
     """Queues a run once more that failed, or at once one that is set aside."""
-    run = await call.parts.runtime.retry(params.run_id)
+    run = await call.parts.store.retry_run(params.run_id)
     return RunShown(run=call.parts.rows.run(run))
 
 

@@ -234,7 +234,7 @@ async def _check_archiving(call: Call, params: SessionsPatchParams, key: Session
 async def sessions_reset(call: Call, params: KeyParams) -> Changed:
     """Starts a new transcript under the same key; the active run is aborted, queued ones go on in the new one."""
     session = await find_session(call.parts, params.key, params.agent_id)
-    return _changed(call, await call.parts.runtime.reset(SessionKey.parse(session.key)))
+    return _changed(call, await call.parts.store.reset_session(SessionKey.parse(session.key)))
 
 
 async def sessions_delete(call: Call, params: KeyParams) -> Deleted:

@@ -1,4 +1,4 @@
-"""Cutting: no message that a tool returns is longer than a reader can use.
+"""Excerpts: no message that a tool returns is longer than a reader can use.
 
 Each string over the limit is cut, with a marker that says how much is left out and how to read on. An offset counts
 in the message's *reading text*: its blocks one after the other, a tool call as its name and its arguments in JSON.
