@@ -15,10 +15,10 @@ ORDER = ["core", "config", "storage", "agents", "runtime", "tools", "channels", 
 BESIDE = {frozenset({"channels", "triggers"})}
 """Layers of one height: neither imports the other."""
 SLICE = {
-    "core": ("__init__", "keys", "values", "entries", "lines", "writing"),
-    "config": ("settings", "layout", "rewriting", "migrating"),
+    "core": ("__init__", "values", "entries", "lines", "writing"),
+    "config": ("settings", "rewriting", "migrating"),
     "storage": ("files",),
-    "cli": ("report", "importing", "exporting"),
+    "cli": ("importing", "exporting"),
 }
 """`openclaw/` is one feature in one folder and cuts through the layers: at which height each of its files stands."""
 FILES = sorted(path for folder in (*ORDER, "openclaw") for path in (SOURCE / folder).rglob("*.py"))

@@ -24,8 +24,16 @@ from backchannel.gateway.app import Gateway
 from backchannel.gateway.connections import Limits
 from backchannel.gateway.server import listening
 from backchannel.openclaw.exporting import Exporting, Wanted
-from backchannel.openclaw.importing import BATCH_MESSAGES, Importing, Rehearsal, Taking
-from backchannel.openclaw.report import MOST_PROBLEMS, Action, Report, Result
+from backchannel.openclaw.importing import (
+    BATCH_MESSAGES,
+    MOST_PROBLEMS,
+    Action,
+    Importing,
+    Rehearsal,
+    Report,
+    Result,
+    Taking,
+)
 from backchannel.storage.imports import Batch, Offered
 from backchannel.storage.reading import open_reader
 from backchannel.storage.store import Store

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from backchannel.core.keys import DmScope, KeyScheme, SessionKey
 from backchannel.errors import InvalidSessionKey
-from backchannel.openclaw.keys import KeyReader, ReadKey
+from backchannel.openclaw.entries import KeyReader, ReadKey
 from tests.openclaw.values import keys
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from backchannel.config import starter_config
 from backchannel.config.source import scan
-from backchannel.openclaw.layout import Group, comments_in, comments_of, parse_layout
+from backchannel.openclaw.rewriting import Group, comments_in, comments_of, parse_layout
 from tests.config.json5_texts import Writer
 
 values = st.recursive(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from backchannel.config import Config, load_config
 from backchannel.config.source import scan
 from backchannel.errors import ConfigError
-from backchannel.openclaw.layout import comments_in, comments_of, parse_layout
 from backchannel.openclaw.migrating import plan_migration, store_migration
+from backchannel.openclaw.rewriting import comments_in, comments_of, parse_layout
 from tests.config.json5_texts import Writer
 
 from .generations import plain

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backchannel.cli.options import INTERRUPTED, AsJson, CommandFailed, Options, options_of
-from backchannel.cli.output import console, counted, is_terminal, say, show_json
+from backchannel.cli.output import console, counted, is_terminal, say, show_facts, show_json, show_table
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from backchannel.config import Config
-    from backchannel.openclaw.report import Report
+    from backchannel.openclaw.importing import Report, Result
     from backchannel.storage.folder import StateFolder
 
+MOST_SHOWN = 200
 EXPECTED = "expected agents/<id>/sessions/sessions.json, sessions/sessions.json or sessions.json in it"
 
 
@@ -164,15 +167,52 @@ class ImportCommand:
             await (store.abandon() if failures else store.close())
 
     def _show(self, report: Report, *, is_written: bool) -> None:
-        from backchannel.openclaw.report import show_report
-
         configured = [agent.id for agent in self._config.agents.list]
         unconfigured = [agent for agent in report.agents if agent not in configured]
         if not self._as_json:
-            show_report(report, unconfigured=unconfigured)
+            _show_report(report, unconfigured=unconfigured)
             return
         places = {"folder": str(self._folder), "state": str(self._config.state_dir), "dryRun": not is_written}
         show_json({**places, **report.told(), "agentsToConfigure": unconfigured})
+
+
+def _show_report(report: Report, *, unconfigured: list[str]) -> None:
+    """Print a report for people."""
+    from backchannel.openclaw.importing import Action
+
+    shown = report.results[:MOST_SHOWN]
+    rows = [[one.action, one.key or one.name, one.written, one.messages, _note(one)] for one in shown]
+    show_table(["what", "session", "new messages", "of", "note"], rows, empty="There are no sessions.")
+    if len(report.results) > MOST_SHOWN:
+        say(f"… and {len(report.results) - MOST_SHOWN} more: --json shows all of them.")
+    if report.problems:
+        say()
+        places = [[f"{one.file}:{one.line}", one.what] for one in report.problems]
+        show_table(["passed over", "why"], places, empty="")
+        for file, number in report.unnamed.items():
+            say(f"… and {number} more in {file}.")
+    say()
+    show_facts(
+        {
+            "sessions": ", ".join(f"{report.count(action)} {action}" for action in Action if report.count(action)),
+            "messages": f"{report.messages} new",
+            "other lines": _counts(report.silent),
+            "unknown lines": _counts(report.unknown),
+            "unknown blocks": report.blocks_left_out or None,
+            "left alone": f"{report.strays} transcripts that no session points to" if report.strays else None,
+            "agents to configure": ", ".join(unconfigured),
+        }
+    )
+
+
+def _note(result: Result) -> str:
+    renamed = [f"was {result.name}"] if result.key is not None and result.key != result.name else []
+    reason = [result.reason] if result.reason else []
+    return "; ".join([*reason, *renamed, *result.remarks])
+
+
+def _counts(types: Counter[str]) -> str:
+    return ", ".join(f"{number} {type}" for type, number in types.most_common())
 
 
 def _what_was_written(report: Report, state: Path) -> str:

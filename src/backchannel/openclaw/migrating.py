@@ -20,8 +20,7 @@ import pyjson5
 
 from backchannel.config.findings import Finding, config_error, show_path
 from backchannel.config.source import ConfigSource, load_text, may_be_secret, parse_source, scan, without_secrets
-from backchannel.openclaw.layout import Group, parse_layout
-from backchannel.openclaw.rewriting import LostComment, rewrite
+from backchannel.openclaw.rewriting import Group, LostComment, parse_layout, rewrite
 from backchannel.openclaw.settings import Move, modernise
 
 _COVERED = '"<hidden>"'

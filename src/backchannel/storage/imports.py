@@ -21,7 +21,7 @@ from backchannel.core.headers import new_mark
 from backchannel.core.keys import Kind
 from backchannel.core.messages import Message, encode_message
 from backchannel.core.sessions import Session
-from backchannel.openclaw.keys import imported_key
+from backchannel.openclaw.entries import imported_key
 from backchannel.storage import sessions
 from backchannel.storage.tx import Tx, required
 
