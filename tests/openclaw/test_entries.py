@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from backchannel.config.schema_agents import ThinkingLevel
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.sessions import Address, Session
-from backchannel.openclaw.entries import THINKING_LEVELS, Broken, Entry, EntryReader, Foreign, Unfit, read_entries
+from backchannel.openclaw.entries import (
+    THINKING_LEVELS,
+    Entry,
+    EntryReader,
+    ReadSession,
+    UnreadableRest,
+    UnusableEntry,
+    read_entries,
+)
 from backchannel.openclaw.writing import entry_of
 from tests.openclaw.values import json_values, keys, sessions
 
@@ -21,9 +29,9 @@ SEEN_AT = 1_700_000_000_000
 SESSION_ID = "11111111-2222-4333-8444-555555555555"
 
 
-def read(key: str, **fields: Any) -> Foreign:
+def read(key: str, **fields: Any) -> ReadSession:
     found = EntryReader(KeyScheme(), "main").read(Entry(1, key, {"sessionId": SESSION_ID, **fields}), seen_at=SEEN_AT)
-    assert isinstance(found, Foreign), found
+    assert isinstance(found, ReadSession), found
     return found
 
 
@@ -46,7 +54,7 @@ def test_a_file_that_was_cut_gives_what_stands_before_the_cut(cut: int) -> None:
     *entries, broken = read_entries(json.dumps({"a": {"x": 1}, "b": {"y": 2}}, indent=2)[:cut])
 
     assert entries[0] == Entry(2, "a", {"x": 1})
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, UnreadableRest)
     assert broken.line >= 2
     assert "not JSON" in broken.reason
 
@@ -54,7 +62,7 @@ def test_a_file_that_was_cut_gives_what_stands_before_the_cut(cut: int) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "nothing", '{"a" 1}', "{" + '"a":[' * 5000])
 def test_a_file_that_is_something_else_is_told(text: str) -> None:
     (broken,) = read_entries(text)
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, UnreadableRest)
 
 
 def test_half_a_character_does_not_make_a_file_unreadable() -> None:
@@ -164,13 +172,13 @@ def test_a_field_that_cannot_be_used_is_left_out_with_a_remark(fields: dict[str,
 def test_an_id_that_is_no_file_name_makes_an_entry_unfit(session_id: object) -> None:
     found = EntryReader(KeyScheme(), "main").read(Entry(1, "main", {"sessionId": session_id}), seen_at=0)
 
-    assert isinstance(found, Unfit)
+    assert isinstance(found, UnusableEntry)
     assert "sessionId" in found.reason
 
 
 @pytest.mark.parametrize("value", [None, [], "text", 5])
 def test_an_entry_that_is_no_object_is_unfit(value: object) -> None:
-    assert isinstance(EntryReader(KeyScheme(), "main").read(Entry(1, "main", value), seen_at=0), Unfit)
+    assert isinstance(EntryReader(KeyScheme(), "main").read(Entry(1, "main", value), seen_at=0), UnusableEntry)
 
 
 def test_the_levels_of_thinking_are_those_of_the_configuration() -> None:
@@ -186,7 +194,7 @@ def test_what_was_exported_is_read_again_as_it_was(data: st.DataObject, key: Ses
     assert isinstance(entry, Entry)
     found = EntryReader(KeyScheme(), "other").read(entry, seen_at=0)
 
-    assert isinstance(found, Foreign)
+    assert isinstance(found, ReadSession)
     assert found.session == before
     assert found.remarks == ()
     assert found.spare is None

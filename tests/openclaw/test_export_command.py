@@ -14,7 +14,7 @@ import pytest
 
 from backchannel.cli.client import Link, connected
 from backchannel.cli.options import NO_GATEWAY, CommandFailed, Options
-from backchannel.openclaw.exporting import READ_AHEAD, Exporting, Listed, Wanted
+from backchannel.openclaw.exporting import READ_AHEAD, ExportFilter, Exporting, ListedSession
 from tests.cli.program import Program, Up
 
 from .their_folders import AT, GROUP_ID, MAIN_ID, lines, openclaw, said, write
@@ -146,7 +146,7 @@ def test_an_export_goes_on_when_the_gateway_comes_back(filled: Program) -> None:
     folder = filled.home / "out"
     heard: list[str] = []
     with filled.up() as first, Link(Options(state=filled.state), heard.append) as link:
-        writing = Exporting(link, folder, Wanted()).run()
+        writing = Exporting(link, folder, ExportFilter()).run()
         written = [next(writing)]
         first.kill()
         assert not (folder / "agents" / "main" / "sessions" / "sessions.json").exists()
@@ -160,7 +160,7 @@ def test_an_export_goes_on_when_the_gateway_comes_back(filled: Program) -> None:
 
 def test_a_session_is_written_as_it_was_when_it_was_listed(filled: Program) -> None:
     with filled.up(), Link(Options(state=filled.state), print) as link:
-        writing = Exporting(link, filled.home / "out", Wanted()).run()
+        writing = Exporting(link, filled.home / "out", ExportFilter()).run()
         first = next(writing)
         with connected(Options(state=filled.state)) as client:
             client.call("sessions.reset", key="agent:research-bot:cron:nightly")
@@ -195,7 +195,7 @@ def test_many_sessions_are_exported(program: Program, tmp_path: Path) -> None:
 def test_no_gateway_makes_an_export_write_outside_its_folder(key: str, session_id: str) -> None:
     told = {"key": key, "sessionId": session_id, "length": 0, "entry": {}, "header": {}}
     with pytest.raises(CommandFailed, match="cannot be written"):
-        _ = msgspec.convert(told, Listed).agent
+        _ = msgspec.convert(told, ListedSession).agent
 
 
 # Memory

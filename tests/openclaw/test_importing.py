@@ -23,16 +23,16 @@ from backchannel.core.sessions import Address, Session, SessionPatch
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.connections import Limits
 from backchannel.gateway.server import listening
-from backchannel.openclaw.exporting import Exporting, Wanted
+from backchannel.openclaw.exporting import ExportFilter, Exporting
 from backchannel.openclaw.importing import (
     BATCH_MESSAGES,
     MOST_PROBLEMS,
-    Action,
+    DryRun,
+    ImportAction,
     Importing,
-    Rehearsal,
-    Report,
-    Result,
-    Taking,
+    ImportReport,
+    SessionResult,
+    StoreTarget,
 )
 from backchannel.storage.imports import Batch, Offered
 from backchannel.storage.reading import open_reader
@@ -67,20 +67,20 @@ def theirs(tmp_path: Path) -> Path:
     return tmp_path / "theirs"
 
 
-async def take(host: Host, folder: Path, scheme: KeyScheme = SCHEME) -> Report:
+async def take(host: Host, folder: Path, scheme: KeyScheme = SCHEME) -> ImportReport:
     """Import a folder as the command does, in a process of its own."""
     store = await host.start()
     try:
-        return await Importing(folder, scheme, Taking(store, writes_files=True)).run()
+        return await Importing(folder, scheme, StoreTarget(store, writes_files=True)).run()
     finally:
         await host.stop()
 
 
-async def rehearse(host: Host, folder: Path) -> Report:
+async def dry_run(host: Host, folder: Path) -> ImportReport:
     if not host.database.exists():
-        return await Importing(folder, SCHEME, Rehearsal(None)).run()
+        return await Importing(folder, SCHEME, DryRun(None)).run()
     with open_reader(host.database) as reader:
-        return await Importing(folder, SCHEME, Rehearsal(reader)).run()
+        return await Importing(folder, SCHEME, DryRun(reader)).run()
 
 
 async def export(host: Host, folder: Path, limits: Limits | None = None) -> None:
@@ -93,7 +93,7 @@ async def export(host: Host, folder: Path, limits: Limits | None = None) -> None
 
 def _export(options: Options, folder: Path) -> None:
     with Link(options, print) as link:
-        list(Exporting(link, folder, Wanted(archived=True)).run())
+        list(Exporting(link, folder, ExportFilter(archived=True)).run())
 
 
 async def read_all(host: Host) -> dict[str, tuple[Session, list[Message]]]:
@@ -115,7 +115,7 @@ async def read_all(host: Host) -> dict[str, tuple[Session, list[Message]]]:
         await host.stop()
 
 
-def result_of(report: Report, name: str) -> Result:
+def result_of(report: ImportReport, name: str) -> SessionResult:
     (found,) = [result for result in report.results if result.name == name]
     return found
 
@@ -132,9 +132,9 @@ async def test_a_folder_of_today_is_taken_with_everything(home: Host, theirs: Pa
     report = await take(home, openclaw(theirs))
     found = await read_all(home)
 
-    assert {result.action for result in report.results} == {Action.NEW}
+    assert {result.action for result in report.results} == {ImportAction.NEW}
     assert report.problems == []
-    assert (report.silent, report.unknown) == ({"model_change": 1, "custom": 1}, {"telepathy": 1})
+    assert (report.other_lines, report.unknown_lines) == ({"model_change": 1, "custom": 1}, {"telepathy": 1})
     session, messages = found[MAIN]
     assert session.address == Address(channel="telegram", to="telegram:7", account_id="default")
     assert (session.thinking_level, session.model, session.total_tokens) == ("high", None, 30)
@@ -192,18 +192,18 @@ async def test_what_was_taken_can_be_exported_and_taken_elsewhere(
     report = await take(elsewhere, tmp_path / "exported")
 
     assert await read_all(elsewhere) == await read_all(home)
-    assert {result.action for result in report.results} == {Action.NEW}
+    assert {result.action for result in report.results} == {ImportAction.NEW}
     assert (report.problems, report.strays) == ([], 0)
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
-async def test_a_rehearsal_tells_what_is_then_done(home: Host, theirs: Path, generation: str) -> None:
+async def test_a_dry_run_shows_what_is_then_done(home: Host, theirs: Path, generation: str) -> None:
     folder = GENERATIONS[generation](theirs)
-    told = await rehearse(home, folder)
+    told = await dry_run(home, folder)
     assert not home.path.exists()
 
     assert await take(home, folder) == told
-    assert await take(home, folder) == await rehearse(home, folder)
+    assert await take(home, folder) == await dry_run(home, folder)
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -214,7 +214,7 @@ async def test_the_same_folder_again_changes_nothing(home: Host, theirs: Path, g
     stamps = {path: path.stat().st_mtime_ns for path in home.path.rglob("*.jsonl")}
     report = await take(home, folder)
 
-    assert {result.action for result in report.results} <= {Action.UNCHANGED, Action.SKIPPED}
+    assert {result.action for result in report.results} <= {ImportAction.UNCHANGED, ImportAction.SKIPPED}
     assert report.messages == 0
     assert not report.has_work
     assert await read_all(home) == before
@@ -227,7 +227,7 @@ async def test_what_came_since_is_added(home: Host, theirs: Path) -> None:
         file.write(lines(said("a9", "user", "one more thing")))
     report = await take(home, theirs)
 
-    assert (result_of(report, MAIN).action, report.messages) == (Action.MORE, 1)
+    assert (result_of(report, MAIN).action, report.messages) == (ImportAction.MORE, 1)
     assert [message.id for message in (await read_all(home))[MAIN][1]][-2:] == ["a7", "a9"]
 
 
@@ -239,15 +239,15 @@ async def test_a_session_that_is_here_is_never_overwritten(home: Host, theirs: P
     await converse(store, "mine")
     await store.patch_session(SessionKey.of("main", "other"), SessionPatch(label="ops"))
     await home.stop()
-    told = await rehearse(home, openclaw(theirs))
+    told = await dry_run(home, openclaw(theirs))
     report = await take(home, theirs)
 
     assert report == told
     main = result_of(report, MAIN)
-    assert (main.action, main.key) == (Action.NEW, f"agent:main:imported:{MAIN_ID}")
+    assert (main.action, main.key) == (ImportAction.NEW, f"agent:main:imported:{MAIN_ID}")
     assert main.remarks == ["another session here has agent:main:main"]
     group = result_of(report, "agent:main:telegram:group:-100:topic:7")
-    assert group.action is Action.NEW
+    assert group.action is ImportAction.NEW
     assert group.remarks == ["label 'ops' left out: agent:main:other has it"]
     found = await read_all(home)
     assert [message.text for message in found[MAIN][1]] == ["mine", "re: mine"]
@@ -266,7 +266,7 @@ async def test_a_session_with_a_key_of_its_own_is_unchanged_the_next_time_and_is
     before = await read_all(home)
     again = await take(home, theirs)
 
-    assert {result.action for result in again.results} == {Action.UNCHANGED}
+    assert {result.action for result in again.results} == {ImportAction.UNCHANGED}
     assert await read_all(home) == before
     await export(home, tmp_path / "exported")
     elsewhere = Host(tmp_path / "elsewhere")
@@ -278,7 +278,7 @@ async def test_an_agent_of_which_nothing_was_taken_is_not_named(home: Host, thei
     write(theirs / "agents" / "coder" / "sessions", {"main": {"sessionId": "gone"}})
     report = await take(home, theirs)
 
-    assert result_of(report, "main").action is Action.SKIPPED
+    assert result_of(report, "main").action is ImportAction.SKIPPED
     assert report.agents == []
 
 
@@ -299,7 +299,7 @@ async def test_two_entries_of_one_session_are_one_and_the_newest_counts(home: Ho
     report = await take(home, theirs)
 
     assert result_of(report, "main").reason == "'agent:main:main' is the same session (agent:main:main), and newer"
-    assert result_of(report, "discord:group:x").action is Action.SKIPPED
+    assert result_of(report, "discord:group:x").action is ImportAction.SKIPPED
     assert [messages[0].text for _, messages in (await read_all(home)).values()] == ["new", "new"]
 
 
@@ -327,7 +327,7 @@ async def test_two_sessions_with_one_transcript_are_taken_once(home: Host, their
     )
     report = await take(home, theirs)
 
-    assert result_of(report, "a").action is Action.NEW
+    assert result_of(report, "a").action is ImportAction.NEW
     assert result_of(report, "b").reason == "its session id belongs to agent:main:a here"
 
 
@@ -352,7 +352,7 @@ async def test_bad_lines_are_told_by_file_and_number(home: Host, theirs: Path) -
 
     (theirs / "sessions" / f"{MAIN_ID}.jsonl").write_bytes(content + b'er","content":"three"}}\n')
     again = await take(home, theirs)
-    assert (result_of(again, "main").action, again.messages) == (Action.MORE, 1)
+    assert (result_of(again, "main").action, again.messages) == (ImportAction.MORE, 1)
 
 
 async def test_entries_that_cannot_be_sessions_are_told_and_the_others_taken(home: Host, theirs: Path) -> None:
@@ -421,7 +421,7 @@ async def test_a_folder_whose_name_is_no_text_can_be_told_of(home: Host, theirs:
     report = await take(home, theirs)
 
     assert [result.key for result in report.results] == [MAIN]
-    assert json.loads(msgspec.json.encode(report.told()))["problems"][0]["file"].startswith("agents/?/sessions/")
+    assert json.loads(msgspec.json.encode(report.as_json()))["problems"][0]["file"].startswith("agents/?/sessions/")
 
 
 async def test_many_sessions_are_taken(home: Host, theirs: Path) -> None:
@@ -431,7 +431,7 @@ async def test_many_sessions_are_taken(home: Host, theirs: Path) -> None:
         (folder / f"s{n}.jsonl").write_text(lines({"role": "user", "content": str(n)}))
     report = await take(home, theirs)
 
-    assert report.count(Action.NEW) == 250
+    assert report.count(ImportAction.NEW) == 250
     assert len(await read_all(home)) == 250
 
 
@@ -479,7 +479,7 @@ async def _killed(host: Host, folder: Path, faults: KillAt) -> bool:
     """Import until the process dies; tells whether it did."""
     with suppress(asyncio.CancelledError):
         store = await host.start(faults=faults)
-        await Importing(folder, SCHEME, Taking(store, writes_files=True)).run()
+        await Importing(folder, SCHEME, StoreTarget(store, writes_files=True)).run()
     is_dead = bool(host.fatal)
     await host.end()
     return is_dead
@@ -511,7 +511,7 @@ async def _travel(said: list[tuple[Session, list[Message]]], folder: Path) -> No
     await export(here, folder / "exported", SMALL)
     report = await take(there, folder / "exported")
 
-    assert all(result.action is Action.NEW and not result.remarks for result in report.results)
+    assert all(result.action is ImportAction.NEW and not result.remarks for result in report.results)
     assert await read_all(there) == {session.key: (session, messages) for session, messages in said}
 
 
@@ -523,7 +523,7 @@ def test_whatever_is_exported_comes_back_as_it_was(said: list[tuple[Session, lis
 
 
 async def test_a_report_can_be_told_as_json(home: Host, theirs: Path) -> None:
-    told = json.loads(msgspec.json.encode((await take(home, openclaw(theirs))).told()))
+    told = json.loads(msgspec.json.encode((await take(home, openclaw(theirs))).as_json()))
 
     assert told["counts"] == {"new": 3, "more": 0, "unchanged": 0, "skipped": 0, "messages": 8}
     assert told["sessions"][0] == {

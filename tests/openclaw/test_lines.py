@@ -24,7 +24,7 @@ from backchannel.core.messages import (
     encode_message,
     text_content,
 )
-from backchannel.openclaw.lines import Fault, Heard, Silent, read_line
+from backchannel.openclaw.lines import OtherLine, ReadMessage, UnreadableLine, read_line
 from backchannel.openclaw.writing import line_of
 from tests.openclaw.values import json_values, messages
 
@@ -32,13 +32,13 @@ BEFORE = 1_700_000_000_000
 AT = 1_759_312_801_123
 
 
-def read(line: Any) -> Heard | Silent | Fault:
+def read(line: Any) -> ReadMessage | OtherLine | UnreadableLine:
     return read_line(json.dumps(line).encode(), before=BEFORE)
 
 
 def heard(line: Any) -> Message:
     found = read(line)
-    assert isinstance(found, Heard), found
+    assert isinstance(found, ReadMessage), found
     return found.message
 
 
@@ -78,7 +78,7 @@ def test_a_reply_of_today_is_a_message_with_all_it_had() -> None:
         )
     )
 
-    assert isinstance(found, Heard)
+    assert isinstance(found, ReadMessage)
     assert found.id == "0a1b2c3d"
     assert found.left_out == 0
     assert found.message == Message(
@@ -142,7 +142,7 @@ def test_a_message_of_another_session_keeps_where_it_came_from() -> None:
 def test_lines_of_older_generations_say_the_same(line: Any) -> None:
     found = read(line)
 
-    assert isinstance(found, Heard)
+    assert isinstance(found, ReadMessage)
     assert found.id is None
     assert found.message == Message(id="", role=Role.USER, content=text_content("hi"), timestamp=AT)
 
@@ -191,25 +191,25 @@ def test_a_block_of_an_unknown_sort_is_left_out_and_counted() -> None:
     ]
     found = read({"role": "assistant", "content": blocks})
 
-    assert isinstance(found, Heard)
+    assert isinstance(found, ReadMessage)
     assert found.message.text == "kept"
     assert found.left_out == 6
 
 
 def test_half_a_character_does_not_lose_a_message() -> None:
     found = read_line(b'{"role":"user","content":"cut \\ud83d","id":"a"}', before=0)
-    assert isinstance(found, Heard)
+    assert isinstance(found, ReadMessage)
     assert found.message.text == "cut \ufffd"
 
     broken = read_line(b'{"role":"user","content":"bytes \xff\xfe"}', before=0)
-    assert isinstance(broken, Heard)
+    assert isinstance(broken, ReadMessage)
     assert broken.message.text == "bytes \ufffd\ufffd"
 
 
 @pytest.mark.parametrize("id", [5, "", None, "a\nb", "x" * 300, ["a"]])
 def test_an_id_that_cannot_be_one_is_none(id: object) -> None:
     found = read({"id": id, "role": "user", "content": "hi"})
-    assert isinstance(found, Heard)
+    assert isinstance(found, ReadMessage)
     assert found.id is None
 
 
@@ -266,7 +266,7 @@ def test_a_command_that_a_person_ran_is_what_the_person_said() -> None:
     ],
 )
 def test_a_line_that_is_no_message_tells_its_type(line: Any, type: str, is_known: bool) -> None:
-    assert read(line) == Silent(type, is_known)
+    assert read(line) == OtherLine(type, is_known)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_a_line_that_is_no_message_tells_its_type(line: Any, type: str, is_known
 )
 def test_a_line_that_cannot_be_read_says_why(data: bytes) -> None:
     found = read_line(data, before=0)
-    assert isinstance(found, Fault)
+    assert isinstance(found, UnreadableLine)
     assert 0 < len(found.reason) < 200
 
 
@@ -300,7 +300,7 @@ def test_a_line_that_cannot_be_read_says_why(data: bytes) -> None:
 def test_a_cost_that_is_no_number_is_not_known(number: str) -> None:
     for usage in (f'{{"cost":{number}}}', f'{{"cost":{{"total":{number}}}}}'):
         found = read_line(f'{{"role":"assistant","content":"x","usage":{usage}}}'.encode(), before=BEFORE)
-        assert isinstance(found, Fault) or (isinstance(found, Heard) and found.message.usage == Usage())
+        assert isinstance(found, UnreadableLine) or (isinstance(found, ReadMessage) and found.message.usage == Usage())
 
 
 def test_however_deep_a_line_is_nested_it_is_read_to_an_end() -> None:
@@ -315,7 +315,7 @@ def test_a_message_that_was_exported_is_read_again_as_it_was(message: Message) -
     line = line_of(message, "the one before", "2025-10-01T10:00:00.000Z")
     found = read_line(msgspec.json.encode(line), before=0)
 
-    assert isinstance(found, Heard)
+    assert isinstance(found, ReadMessage)
     assert (found.id, found.left_out) == (message.id, 0)
     assert msgspec.structs.replace(found.message, id=message.id) == message
 
@@ -325,7 +325,7 @@ def test_a_message_that_was_exported_is_read_again_as_it_was(message: Message) -
 def test_a_line_of_our_own_transcripts_is_read_as_it_is(message: Message) -> None:
     found = read_line(encode_message(message), before=0)
 
-    assert isinstance(found, Heard)
+    assert isinstance(found, ReadMessage)
     assert found.id == message.id
     assert found.message.content == message.content
     assert (found.message.role, found.message.timestamp) == (message.role, message.timestamp)

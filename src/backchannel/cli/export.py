@@ -39,7 +39,7 @@ def export(
     with patience("writing sessions"):
         written = _write(options_of(ctx), folder, session or [], agent, archived=archived)
     if as_json:
-        show_json({"folder": str(folder), "count": len(written), "sessions": [_told(one) for one in written]})
+        show_json({"folder": str(folder), "count": len(written), "sessions": [_as_json(one) for one in written]})
     elif written:
         messages = sum(one.messages for one in written)
         say(f"Wrote {counted(len(written), 'session')} with {counted(messages, 'message')} to {folder}")
@@ -57,17 +57,17 @@ def _check_folder(folder: Path, *, force: bool) -> None:
 def _write(options: Options, folder: Path, names: list[str], agent: str | None, *, archived: bool) -> list[Exported]:
     import msgspec
 
-    from backchannel.openclaw.exporting import Exporting, Wanted
+    from backchannel.openclaw.exporting import ExportFilter, Exporting
 
     keys = tuple(find_key(options, name) for name in names)
     with Link(options, lambda text: say_dim(text, err=True)) as link:
         try:
-            return list(Exporting(link, folder, Wanted(keys, agent, archived)).run())
+            return list(Exporting(link, folder, ExportFilter(keys, agent, archived)).run())
         except OSError as error:
             raise CommandFailed(f"cannot write to {folder}: {error.strerror}") from error
         except (msgspec.DecodeError, RecursionError) as error:
             raise CommandFailed(f"the gateway's answer cannot be read: {error} (is it of another version?)") from error
 
 
-def _told(one: Exported) -> dict[str, object]:
+def _as_json(one: Exported) -> dict[str, object]:
     return {"key": one.key, "sessionId": one.session_id, "messages": one.messages, "file": str(one.file)}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from backchannel.config import Config
-    from backchannel.openclaw.importing import Report, Result
+    from backchannel.openclaw.importing import ImportReport, SessionResult
     from backchannel.storage.folder import StateFolder
 
 MOST_SHOWN = 200
@@ -43,7 +43,7 @@ def import_(
     work = ImportCommand(options, options.load_config(), folder.expanduser(), as_json=as_json)
     work.check_folder()
     if dry_run or not (yes or work.can_ask):
-        work.rehearse()
+        work.show_dry_run()
     else:
         work.take(asks=not yes)
 
@@ -63,13 +63,13 @@ class ImportCommand:
 
     def check_folder(self) -> None:
         """Refuse a folder that has no sessions, or that is the one to write to."""
-        from backchannel.openclaw.files import find_shelves
+        from backchannel.openclaw.files import find_session_folders
 
         if not self._folder.is_dir():
             raise CommandFailed(f"{self._folder} is no folder: name the state folder of the other program")
         if self._is_own(self._config.state_dir):
             raise CommandFailed(f"{self._folder} is in the state folder that is written to: name another with --state")
-        if not find_shelves(self._folder):
+        if not find_session_folders(self._folder):
             raise CommandFailed(f"there are no sessions in {self._folder}: {_what_is_there(self._folder)}")
 
     def _is_own(self, state: Path) -> bool:
@@ -77,16 +77,16 @@ class ImportCommand:
         theirs = self._folder.resolve()
         return theirs.is_relative_to(state.resolve()) or (theirs / "agents") == (state / "agents").resolve()
 
-    def rehearse(self) -> None:
-        """Tell what would be taken."""
-        report = self._rehearsed()
+    def show_dry_run(self) -> None:
+        """Show what would be taken."""
+        report = self._dry_run()
         self._show(report, is_written=False)
         if not self._as_json and report.has_work:
             again = self._options.command("import", str(self._folder), "--yes")
             say(f"\nNothing was written. To take the sessions, stop the gateway and run: {again}")
 
     def take(self, *, asks: bool) -> None:
-        """Take the sessions, and tell what became of them."""
+        """Take the sessions, and show what became of them."""
         from backchannel.storage.folder import StateFolder
 
         held = StateFolder.hold(self._config.state_dir)
@@ -108,7 +108,7 @@ class ImportCommand:
             held.release()
 
     def _is_wanted(self) -> bool:
-        report = self._rehearsed()
+        report = self._dry_run()
         self._show(report, is_written=False)
         if not report.has_work:
             say("\nThere is nothing to take.")
@@ -118,11 +118,11 @@ class ImportCommand:
             return False
         return True
 
-    def _rehearsed(self) -> Report:
+    def _dry_run(self) -> ImportReport:
         import asyncio
         from contextlib import ExitStack
 
-        from backchannel.openclaw.importing import Importing, Rehearsal
+        from backchannel.openclaw.importing import DryRun, Importing
         from backchannel.storage.folder import database_file
         from backchannel.storage.reading import open_reader
 
@@ -130,18 +130,18 @@ class ImportCommand:
         with ExitStack() as exits:
             reader = exits.enter_context(open_reader(database)) if database.exists() else None
             on_bytes = exits.enter_context(_progress("reading", self._folder))
-            return asyncio.run(Importing(self._folder, self._config.key_scheme, Rehearsal(reader), on_bytes).run())
+            return asyncio.run(Importing(self._folder, self._config.key_scheme, DryRun(reader), on_bytes).run())
 
-    def _taken(self, held: StateFolder) -> Report:
+    def _taken(self, held: StateFolder) -> ImportReport:
         import asyncio
 
         with _progress("taking sessions", self._folder) as on_bytes:
             return asyncio.run(self._take_all(held, on_bytes))
 
-    async def _take_all(self, held: StateFolder, on_bytes: Callable[[int], None]) -> Report:
+    async def _take_all(self, held: StateFolder, on_bytes: Callable[[int], None]) -> ImportReport:
         from asyncio import CancelledError
 
-        from backchannel.openclaw.importing import Importing, Taking
+        from backchannel.openclaw.importing import Importing, StoreTarget
         from backchannel.runtime.timers import SystemClock
         from backchannel.storage.folder import database_file
         from backchannel.storage.store import Store
@@ -157,28 +157,28 @@ class ImportCommand:
             writes_files=config.writes_transcript_files,
         )
         try:
-            taking = Taking(store, writes_files=config.writes_transcript_files)
-            return await Importing(self._folder, config.key_scheme, taking, on_bytes).run()
+            target = StoreTarget(store, writes_files=config.writes_transcript_files)
+            return await Importing(self._folder, config.key_scheme, target, on_bytes).run()
         except CancelledError:
-            if failures:  # the store lets go of whoever waits, without an answer
+            if failures:  # the store cancelled what waited for it
                 raise CommandFailed(f"the database failed in a commit ({failures[0]}): run the command again") from None
             raise
         finally:
             await (store.abandon() if failures else store.close())
 
-    def _show(self, report: Report, *, is_written: bool) -> None:
+    def _show(self, report: ImportReport, *, is_written: bool) -> None:
         configured = [agent.id for agent in self._config.agents.list]
         unconfigured = [agent for agent in report.agents if agent not in configured]
         if not self._as_json:
             _show_report(report, unconfigured=unconfigured)
             return
         places = {"folder": str(self._folder), "state": str(self._config.state_dir), "dryRun": not is_written}
-        show_json({**places, **report.told(), "agentsToConfigure": unconfigured})
+        show_json({**places, **report.as_json(), "agentsToConfigure": unconfigured})
 
 
-def _show_report(report: Report, *, unconfigured: list[str]) -> None:
+def _show_report(report: ImportReport, *, unconfigured: list[str]) -> None:
     """Print a report for people."""
-    from backchannel.openclaw.importing import Action
+    from backchannel.openclaw.importing import ImportAction
 
     shown = report.results[:MOST_SHOWN]
     rows = [[one.action, one.key or one.name, one.written, one.messages, _note(one)] for one in shown]
@@ -194,10 +194,12 @@ def _show_report(report: Report, *, unconfigured: list[str]) -> None:
     say()
     show_facts(
         {
-            "sessions": ", ".join(f"{report.count(action)} {action}" for action in Action if report.count(action)),
+            "sessions": ", ".join(
+                f"{report.count(action)} {action}" for action in ImportAction if report.count(action)
+            ),
             "messages": f"{report.messages} new",
-            "other lines": _counts(report.silent),
-            "unknown lines": _counts(report.unknown),
+            "other lines": _counts(report.other_lines),
+            "unknown lines": _counts(report.unknown_lines),
             "unknown blocks": report.blocks_left_out or None,
             "left alone": f"{report.strays} transcripts that no session points to" if report.strays else None,
             "agents to configure": ", ".join(unconfigured),
@@ -205,7 +207,7 @@ def _show_report(report: Report, *, unconfigured: list[str]) -> None:
     )
 
 
-def _note(result: Result) -> str:
+def _note(result: SessionResult) -> str:
     renamed = [f"was {result.name}"] if result.key is not None and result.key != result.name else []
     reason = [result.reason] if result.reason else []
     return "; ".join([*reason, *renamed, *result.remarks])
@@ -215,7 +217,7 @@ def _counts(types: Counter[str]) -> str:
     return ", ".join(f"{number} {type}" for type, number in types.most_common())
 
 
-def _what_was_written(report: Report, state: Path) -> str:
+def _what_was_written(report: ImportReport, state: Path) -> str:
     if not report.has_work:
         return "Nothing was written: there was nothing new."
     return f"Wrote {counted(report.changed, 'session')} with {counted(report.messages, 'new message')} to {state}"
@@ -240,9 +242,9 @@ def _progress(text: str, folder: Path) -> Iterator[Callable[[int], None]]:
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from backchannel.openclaw.files import find_shelves
+    from backchannel.openclaw.files import find_session_folders
 
-    files = (path for shelf in find_shelves(folder) for path in shelf.folder.glob("*.jsonl") if path.is_file())
+    files = (path for found in find_session_folders(folder) for path in found.path.glob("*.jsonl") if path.is_file())
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(sys.stderr), transient=True) as progress:
         task = progress.add_task(text, total=sum(path.stat().st_size for path in files))

@@ -50,8 +50,8 @@ THINKING_LEVELS = ("off", "minimal", "low", "medium", "high", "xhigh")
 
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_HALF = re.compile(r"\\u[dD]")
-"""Perhaps half of a character; files without any need not be walked through."""
+_SURROGATE = re.compile(r"\\u[dD]")
+"""Perhaps a lone surrogate; files without any need not be walked through."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 _VERBOSE = {"on": "on", "full": "on", "off": "off"}
 
@@ -145,14 +145,14 @@ class Entry(NamedTuple):
     value: Any
 
 
-class Broken(NamedTuple):
+class UnreadableRest(NamedTuple):
     """Where the file stops being JSON; what stands before was read."""
 
     line: int
     reason: str
 
 
-class Foreign(msgspec.Struct, frozen=True, kw_only=True):
+class ReadSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session as it will be here, before its transcript is looked at."""
 
     name: str
@@ -166,18 +166,18 @@ class Foreign(msgspec.Struct, frozen=True, kw_only=True):
     """What was left out or changed."""
 
 
-class Unfit(msgspec.Struct, frozen=True):
+class UnusableEntry(msgspec.Struct, frozen=True):
     """An entry that cannot be a session here."""
 
     name: str
     reason: str
 
 
-def read_entries(text: str) -> Iterator[Entry | Broken]:
+def read_entries(text: str) -> Iterator[Entry | UnreadableRest]:
     """Give the entries of a file one by one, with their lines; one that was cut in the middle gives those before."""
     scan, place = json.JSONDecoder().raw_decode, _after_space(text, 0)
     line, counted = 1, 0
-    mended = whole if _HALF.search(text) else _as_it_is
+    repaired = whole if _SURROGATE.search(text) else _unchanged
     try:
         place = _expect(text, place, "{")
         while not text.startswith("}", place):
@@ -187,16 +187,16 @@ def read_entries(text: str) -> Iterator[Entry | Broken]:
             value, place = scan(text, place)
             if not isinstance(key, str):
                 raise ValueError("a key is no text")
-            yield Entry(line, mended(key), mended(value))
+            yield Entry(line, repaired(key), repaired(value))
             place = _after_space(text, place)
             if not text.startswith("}", place):
                 place = _expect(text, place, ",")
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        yield Broken(line, f"not JSON from about here on ({reason}): what stands before was read")
+        yield UnreadableRest(line, f"not JSON from about here on ({reason}): what stands before was read")
 
 
-def _as_it_is(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
@@ -218,21 +218,21 @@ class EntryReader:
         self._scheme = scheme
         self._keys = KeyReader(scheme, agent)
 
-    def read(self, entry: Entry, *, seen_at: int) -> Foreign | Unfit:
+    def read(self, entry: Entry, *, seen_at: int) -> ReadSession | UnusableEntry:
         """Read an entry; one without times counts as changed when it was `seen_at`."""
         if not isinstance(entry.value, dict):
-            return Unfit(entry.key, "the entry is no object")
+            return UnusableEntry(entry.key, "the entry is no object")
         session_id = entry.value.get("sessionId")
         if not isinstance(session_id, str) or not SESSION_ID.fullmatch(session_id):
-            return Unfit(entry.key, f"its sessionId {_shown(session_id)} cannot be the name of a file")
+            return UnusableEntry(entry.key, f"its sessionId {_shown(session_id)} cannot be the name of a file")
         channel = text_in(entry.value, "channel", "provider", "surface")
         chat_type = text_in(entry.value, "chatType")
         try:
             found = self._keys.read(entry.key, channel=channel, chat_type=chat_type)
         except InvalidSessionKey as error:
-            return Unfit(entry.key, error.message)
+            return UnusableEntry(entry.key, error.message)
         fields = _Fields(entry.value)
-        return Foreign(
+        return ReadSession(
             name=entry.key,
             session=self._session(fields, found.key, session_id, seen_at),
             spare=None if found.spare is None else str(found.spare),

@@ -41,7 +41,7 @@ class Exported:
     file: Path
 
 
-class Listed(msgspec.Struct, frozen=True, rename="camel"):
+class ListedSession(msgspec.Struct, frozen=True, rename="camel"):
     """A session as the gateway tells of it."""
 
     key: str
@@ -69,7 +69,7 @@ class Listed(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Listing(msgspec.Struct, frozen=True):
-    sessions: list[Listed]
+    sessions: list[ListedSession]
     next: str | None = None
 
 
@@ -83,7 +83,7 @@ class _Passage(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportFilter:
     """Which sessions are exported: those named, else all; of one agent, else of every one."""
 
     keys: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class Wanted:
 class Exporting:
     """One export."""
 
-    def __init__(self, link: Link, folder: Path, wanted: Wanted) -> None:
+    def __init__(self, link: Link, folder: Path, wanted: ExportFilter) -> None:
         self._link = link
         self._folder = folder
         self._wanted = wanted
@@ -104,7 +104,7 @@ class Exporting:
         for agent, listed in groupby(self._sessions(), lambda one: one.agent):
             yield from self._write_agent(self._folder / "agents" / agent / "sessions", listed)
 
-    def _sessions(self) -> Iterator[Listed]:
+    def _sessions(self) -> Iterator[ListedSession]:
         wanted = self._wanted
         after: str | None = None
         asked = {"keys": wanted.keys or None, "agentId": wanted.agent, "archived": wanted.archived}
@@ -116,7 +116,7 @@ class Exporting:
                 return
             after = listing.next
 
-    def _write_agent(self, folder: Path, sessions: Iterator[Listed]) -> Iterator[Exported]:
+    def _write_agent(self, folder: Path, sessions: Iterator[ListedSession]) -> Iterator[Exported]:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _written(folder / STORE_FILE) as store:
             before = b"{"
@@ -129,7 +129,7 @@ class Exporting:
                     yield written
             store.write(b"\n}\n")
 
-    def _write_transcript(self, folder: Path, one: Listed, page: Payload) -> Exported:
+    def _write_transcript(self, folder: Path, one: ListedSession, page: Payload) -> Exported:
         path = folder / f"{one.session_id}.jsonl"
         parent: str | None = None
         count = 0
@@ -140,7 +140,7 @@ class Exporting:
                 parent, count = message.id, count + 1
         return Exported(one.key, one.session_id, count, path)
 
-    def _messages(self, one: Listed, page: Payload) -> Iterator[Message]:
+    def _messages(self, one: ListedSession, page: Payload) -> Iterator[Message]:
         parts: list[str] = []
         while True:
             passage = msgspec.convert(page, _Passage)
@@ -163,7 +163,7 @@ class Exporting:
         return self._link.ask(ask)
 
 
-def _beginning(one: Listed) -> Payload:
+def _beginning(one: ListedSession) -> Payload:
     return {"sessionId": one.session_id, "until": one.length}
 
 

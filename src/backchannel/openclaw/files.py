@@ -1,7 +1,7 @@
 """The files of another program's state folder: found, opened with care, and read a line at a time.
 
 Nothing outside the folder is ever read: not through a path in an entry, not through a symbolic link. A line that is too
-long is passed over without being held, so a transcript costs the same memory however large it is.
+long is passed over without being kept, so a transcript costs the same memory however large it is.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ MAIN_AGENT = "main"
 _BOM = b"\xef\xbb\xbf"
 
 
-class Unreachable(Exception):
+class UnreadableFile(Exception):
     """A file that will not be read; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class SessionsFolder:
     """A folder with a `sessions.json` and the transcripts beside it, all of one agent."""
 
-    folder: Path
+    path: Path
     agent: str
 
     @property
     def store(self) -> Path:
-        return self.folder / STORE_FILE
+        return self.path / STORE_FILE
 
 
-class Transcript(NamedTuple):
+class OpenTranscript(NamedTuple):
     """A transcript that was opened."""
 
     path: Path
     file: BinaryIO
 
 
-class Line(NamedTuple):
+class RawLine(NamedTuple):
     """One line of a transcript; without `data` it was too long to be held."""
 
     number: int
@@ -60,11 +60,11 @@ class Line(NamedTuple):
     """Whether it ends with a line break; only the last one may not."""
 
 
-def find_shelves(root: Path) -> list[Shelf]:
+def find_session_folders(root: Path) -> list[SessionsFolder]:
     """Find the folders with sessions: one for each agent, the older one at the top, or the one that is pointed at."""
-    agents = [Shelf(path, _agent(path.parent.name)) for path in sorted((root / "agents").glob("*/sessions"))]
-    older, pointed_at = Shelf(root / "sessions", _agent_of(root)), Shelf(root, _agent_of(root.parent))
-    return [shelf for shelf in (*agents, older, pointed_at) if _exists(shelf.store)]
+    agents = [SessionsFolder(path, _agent(path.parent.name)) for path in sorted((root / "agents").glob("*/sessions"))]
+    older, pointed_at = SessionsFolder(root / "sessions", _agent_of(root)), SessionsFolder(root, _agent_of(root.parent))
+    return [folder for folder in (*agents, older, pointed_at) if _exists(folder.store)]
 
 
 def _agent_of(folder: Path) -> str:
@@ -80,43 +80,43 @@ def _agent(name: str) -> str:
         return MAIN_AGENT
 
 
-def load_store(root: Path, shelf: Shelf) -> str:
+def load_store(root: Path, folder: SessionsFolder) -> str:
     """Read a `sessions.json`.
 
     Raises:
-        Unreachable: it is outside the folder, too large, or cannot be read.
+        UnreadableFile: it is outside the folder, too large, or cannot be read.
     """
-    with _open(root, shelf.store) as file:
+    with _open(root, folder.store) as file:
         if os.fstat(file.fileno()).st_size > LARGEST_STORE:
-            raise Unreachable(f"it is larger than {LARGEST_STORE // 2**20} MiB")
+            raise UnreadableFile(f"it is larger than {LARGEST_STORE // 2**20} MiB")
         return file.read().decode("utf-8", "replace").removeprefix("\ufeff")
 
 
-def open_transcript(root: Path, shelf: Shelf, session_id: str, named: str | None) -> Transcript:
+def open_transcript(root: Path, folder: SessionsFolder, session_id: str, named: str | None) -> OpenTranscript:
     """Open a session's transcript: the file that its entry names, or the one named by its id.
 
     A folder that was moved has entries that name files where it was before: the same file beside `sessions.json` is
     taken then.
 
     Raises:
-        Unreachable: there is none, it is outside the folder, or cannot be read.
+        UnreadableFile: there is none, it is outside the folder, or cannot be read.
     """
-    path = _find_transcript(root, shelf, session_id, named)
-    return Transcript(path, _open(root, path))
+    path = _find_transcript(root, folder, session_id, named)
+    return OpenTranscript(path, _open(root, path))
 
 
-def _find_transcript(root: Path, shelf: Shelf, session_id: str, named: str | None) -> Path:
-    usual = shelf.folder / f"{session_id}.jsonl"
+def _find_transcript(root: Path, folder: SessionsFolder, session_id: str, named: str | None) -> Path:
+    usual = folder.path / f"{session_id}.jsonl"
     if named is not None:
-        path = shelf.folder / named
-        beside = shelf.folder / path.name
+        path = folder.path / named
+        beside = folder.path / path.name
         if path.suffix == ".jsonl" and _is_inside(root, path) and _exists(path):
             return path
         if path.suffix == ".jsonl" and _exists(beside):
             return beside
         if path.suffix != ".jsonl" or not _is_inside(root, path):
-            raise Unreachable(f"its sessionFile {quoted(named)} is not a transcript in this folder")
-    topics = sorted(shelf.folder.glob(f"{session_id}-topic-*.jsonl"))
+            raise UnreadableFile(f"its sessionFile {quoted(named)} is not a transcript in this folder")
+    topics = sorted(folder.path.glob(f"{session_id}-topic-*.jsonl"))
     return topics[0] if len(topics) == 1 and not _exists(usual) else usual
 
 
@@ -136,21 +136,21 @@ def _is_inside(root: Path, path: Path) -> bool:
 
 def _open(root: Path, path: Path) -> BinaryIO:
     if not _is_inside(root, path):
-        raise Unreachable(f"{path.name} leads out of the folder")
+        raise UnreadableFile(f"{path.name} leads out of the folder")
     try:
         # Resolved first, and then without following links; a pipe must not hold us up.
         number = os.open(path.resolve(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise Unreachable(f"there is no {path.name}") from None
+        raise UnreadableFile(f"there is no {path.name}") from None
     except OSError as error:
-        raise Unreachable(f"{path.name} cannot be read ({error.strerror})") from None
+        raise UnreadableFile(f"{path.name} cannot be read ({error.strerror})") from None
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        raise Unreachable(f"{path.name} is no file")
+        raise UnreadableFile(f"{path.name} is no file")
     return os.fdopen(number, "rb", buffering=1024 * 1024)
 
 
-def read_lines(file: BinaryIO) -> Iterator[Line]:
+def read_lines(file: BinaryIO) -> Iterator[RawLine]:
     """Give the lines of a transcript one by one, without what separates them."""
     number = 0
     while data := file.readline(LONGEST_LINE):
@@ -159,10 +159,10 @@ def read_lines(file: BinaryIO) -> Iterator[Line]:
         if size == LONGEST_LINE and not data.endswith(b"\n"):
             del data
             rest, is_whole = _pass_over(file)
-            yield Line(number, None, size + rest, is_whole)
+            yield RawLine(number, None, size + rest, is_whole)
             continue
         text = data.removeprefix(_BOM) if number == 1 else data
-        yield Line(number, text.strip(), size, data.endswith(b"\n"))
+        yield RawLine(number, text.strip(), size, data.endswith(b"\n"))
 
 
 def _pass_over(file: BinaryIO) -> tuple[int, bool]:

@@ -1,7 +1,7 @@
 """An import: the sessions of another program's folder are read, offered to the store one after the other, and reported.
 
-What the store makes of them is its own business (`storage/imports.py`); a `Rehearsal` takes its place when
-nothing shall be written. Only one batch of messages is held at a time, however long a transcript is.
+The store decides what becomes of them (`storage/imports.py`); a `DryRun` stands in for it when nothing is to be
+written. Only one batch of messages is in memory at a time, however long a transcript is.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import msgspec
 
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.sessions import Session
-from backchannel.openclaw.entries import Broken, EntryReader, Foreign, Unfit, read_entries
+from backchannel.openclaw.entries import EntryReader, ReadSession, UnreadableRest, UnusableEntry, read_entries
 from backchannel.openclaw.files import (
     LONGEST_LINE,
-    Line,
-    Shelf,
-    Transcript,
-    Unreachable,
-    find_shelves,
+    OpenTranscript,
+    RawLine,
+    SessionsFolder,
+    UnreadableFile,
+    find_session_folders,
     load_store,
     open_transcript,
     read_lines,
 )
-from backchannel.openclaw.lines import HEADER, Fault, Heard, Silent, read_line
+from backchannel.openclaw.lines import HEADER, OtherLine, ReadMessage, UnreadableLine, read_line
 from backchannel.storage.imports import Batch, Offered, Standing, Taken, rehearse
 from backchannel.storage.reading import Reader
 from backchannel.storage.store import Store
@@ -44,7 +44,7 @@ MOST_PROBLEMS = 50
 MOST_TYPES = 20
 
 
-class Action(StrEnum):
+class ImportAction(StrEnum):
     """What was done with a session, or would be."""
 
     NEW = "new"
@@ -54,7 +54,7 @@ class Action(StrEnum):
 
 
 @dataclass(slots=True)
-class Result:
+class SessionResult:
     """What became of one session."""
 
     name: str
@@ -62,15 +62,15 @@ class Result:
     line: int
     key: str | None = None
     session_id: str | None = None
-    action: Action = Action.SKIPPED
+    action: ImportAction = ImportAction.SKIPPED
     messages: int = 0
     written: int = 0
     reason: str | None = None
     remarks: list[str] = field(default_factory=list)
 
-    def told(self) -> dict[str, Any]:
-        """Show it as JSON does; what is not known is absent."""
-        told = {
+    def as_json(self) -> dict[str, Any]:
+        """Give it as JSON; what is not known is absent."""
+        shown = {
             "from": self.name,
             "where": f"{self.file}:{self.line}",
             "key": self.key,
@@ -81,11 +81,11 @@ class Result:
             "reason": self.reason,
             "remarks": self.remarks,
         }
-        return {name: value for name, value in told.items() if value is not None}
+        return {name: value for name, value in shown.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FileProblem:
     """Something in a file that was passed over."""
 
     file: str
@@ -94,49 +94,49 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Report:
-    """Everything there is to tell about an import."""
+class ImportReport:
+    """What became of an import: of each session, and of everything that was not as it should be."""
 
-    results: list[Result] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    results: list[SessionResult] = field(default_factory=list)
+    problems: list[FileProblem] = field(default_factory=list)
     unnamed: Counter[str] = field(default_factory=Counter)
     """Of each file, how many problems are not among the `problems`."""
-    silent: Counter[str] = field(default_factory=Counter)
+    other_lines: Counter[str] = field(default_factory=Counter)
     """Lines that are no messages, by their type."""
-    unknown: Counter[str] = field(default_factory=Counter)
-    """The same, of types that nobody here has heard of."""
+    unknown_lines: Counter[str] = field(default_factory=Counter)
+    """The same, of unknown types."""
     blocks_left_out: int = 0
     strays: int = 0
     """Transcripts that no session points to."""
 
-    def add_problem(self, problem: Problem) -> None:
+    def add_problem(self, problem: FileProblem) -> None:
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(problem)
         else:
             self.unnamed[problem.file] += 1
 
-    def add_silent(self, type: str, *, is_known: bool) -> None:
-        types = self.silent if is_known else self.unknown
+    def add_other_line(self, type: str, *, is_known: bool) -> None:
+        types = self.other_lines if is_known else self.unknown_lines
         types[type if type in types or len(types) < MOST_TYPES else "of other types"] += 1
 
-    def add_file(self, other: Report) -> None:
+    def add_file(self, other: ImportReport) -> None:
         """Add what was found in one file."""
         self.problems += other.problems
         for mine, others in (
             (self.unnamed, other.unnamed),
-            (self.silent, other.silent),
-            (self.unknown, other.unknown),
+            (self.other_lines, other.other_lines),
+            (self.unknown_lines, other.unknown_lines),
         ):
             mine.update(others)
         self.blocks_left_out += other.blocks_left_out
 
-    def count(self, action: Action) -> int:
+    def count(self, action: ImportAction) -> int:
         return sum(result.action is action for result in self.results)
 
     @property
     def changed(self) -> int:
         """How many sessions are new, or have something new."""
-        return self.count(Action.NEW) + self.count(Action.MORE)
+        return self.count(ImportAction.NEW) + self.count(ImportAction.MORE)
 
     @property
     def has_work(self) -> bool:
@@ -150,37 +150,37 @@ class Report:
     @property
     def agents(self) -> list[str]:
         """The agents whose sessions are taken."""
-        taken = (result for result in self.results if result.action is not Action.SKIPPED)
+        taken = (result for result in self.results if result.action is not ImportAction.SKIPPED)
         return sorted({SessionKey.stored(result.key).agent for result in taken if result.key is not None})
 
-    def told(self) -> dict[str, Any]:
-        """Show it as JSON does."""
+    def as_json(self) -> dict[str, Any]:
+        """Give it as JSON."""
         return {
-            "counts": {**{action.value: self.count(action) for action in Action}, "messages": self.messages},
-            "sessions": [result.told() for result in self.results],
+            "counts": {**{action.value: self.count(action) for action in ImportAction}, "messages": self.messages},
+            "sessions": [result.as_json() for result in self.results],
             "problems": [{"file": one.file, "line": one.line, "what": one.what} for one in self.problems],
             "moreProblems": dict(self.unnamed),
-            "otherLines": dict(self.silent),
-            "unknownLines": dict(self.unknown),
+            "otherLines": dict(self.other_lines),
+            "unknownLines": dict(self.unknown_lines),
             "blocksLeftOut": self.blocks_left_out,
             "transcriptsWithoutSession": self.strays,
         }
 
 
-class Target(Protocol):
-    """Where sessions are taken to."""
+class ImportTarget(Protocol):
+    """Where sessions are imported to: the store, or nowhere in a dry run."""
 
     async def take(self, session: Session, batch: Batch) -> Taken:
         """Take some messages of a session, and with the last of them the session."""
         ...
 
     async def settle(self, keys: Sequence[str]) -> None:
-        """Do what is left to do when sessions are there."""
+        """Finish sessions that are stored, some at a time."""
         ...
 
 
-class Taking:
-    """Takes sessions into the store; `writes_files` says whether it keeps transcripts as files too."""
+class StoreTarget:
+    """Imports sessions into the store; `writes_files` says whether it keeps transcripts as files too."""
 
     def __init__(self, store: Store, *, writes_files: bool) -> None:
         self._store = store
@@ -205,8 +205,8 @@ class Taking:
             await self._store.rebuild_transcript(here.session_id)
 
 
-class Rehearsal:
-    """Tells what would be taken; without a database, all of it."""
+class DryRun:
+    """Finds out what would be imported, and writes nothing; without a database, that is everything."""
 
     def __init__(self, reader: Reader | None) -> None:
         self._reader = reader
@@ -225,29 +225,29 @@ class Rehearsal:
 class _Candidate:
     """A session that may be taken."""
 
-    shelf: Shelf
-    foreign: Foreign
-    result: Result
+    folder: SessionsFolder
+    read: ReadSession
+    result: SessionResult
 
     @property
     def key(self) -> str:
-        return self.foreign.session.key
+        return self.read.session.key
 
     def rank(self) -> tuple[bool, int]:
-        """Tell who gets a key that several have: not one that can do without it, and then the newest."""
-        return (self.foreign.spare is None, self.foreign.session.updated_at)
+        """Order those that have the same key: first those without a spare key, then the newest."""
+        return (self.read.spare is None, self.read.session.updated_at)
 
     def is_spawned(self) -> bool:
-        return self.foreign.session.spawned_by is not None
+        return self.read.session.spawned_by is not None
 
 
 class Importing:
     """One import."""
 
     def __init__(
-        self, root: Path, scheme: KeyScheme, target: Target, on_bytes: Callable[[int], None] = lambda size: None
+        self, root: Path, scheme: KeyScheme, target: ImportTarget, on_bytes: Callable[[int], None] = lambda size: None
     ) -> None:
-        self.report = Report()
+        self.report = ImportReport()
         self._root = root
         self._scheme = scheme
         self._target = target
@@ -257,65 +257,65 @@ class Importing:
         self._renamed: dict[str, str] = {}
         """The keys of sessions that got another one here."""
 
-    async def run(self) -> Report:
+    async def run(self) -> ImportReport:
         """Take every session of the folder that can be taken."""
-        shelves = find_shelves(self._root)
-        candidates = [candidate for shelf in shelves for candidate in self._read_shelf(shelf)]
-        # A session comes before what it spawned, which is told the key that it got.
+        folders = find_session_folders(self._root)
+        candidates = [candidate for folder in folders for candidate in self._read_folder(folder)]
+        # A session comes before what it spawned, which refers to it by the key that it got.
         for candidate in sorted(self._with_own_keys(candidates), key=_Candidate.is_spawned):
             await self._take(candidate)
             if len(self._unsettled) >= SETTLED_AT_ONCE:
                 await self._settle()
         await self._settle()
-        transcripts = {path for shelf in shelves for path in shelf.folder.glob("*.jsonl") if not path.is_symlink()}
+        transcripts = {path for folder in folders for path in folder.path.glob("*.jsonl") if not path.is_symlink()}
         self.report.strays = sum(path.resolve() not in self._opened for path in transcripts)
         return self.report
 
-    def _read_shelf(self, shelf: Shelf) -> Iterator[_Candidate]:
-        name = self._name(shelf.store)
+    def _read_folder(self, folder: SessionsFolder) -> Iterator[_Candidate]:
+        name = self._name(folder.store)
         try:
-            text = load_store(self._root, shelf)
-            seen_at = int(shelf.store.stat().st_mtime * 1000)
-        except (Unreachable, OSError) as error:
-            self.report.add_problem(Problem(name, 1, str(error)))
+            text = load_store(self._root, folder)
+            seen_at = int(folder.store.stat().st_mtime * 1000)
+        except (UnreadableFile, OSError) as error:
+            self.report.add_problem(FileProblem(name, 1, str(error)))
             return
-        reader = EntryReader(self._scheme, shelf.agent)
+        reader = EntryReader(self._scheme, folder.agent)
         for entry in read_entries(text):
-            if isinstance(entry, Broken):
-                self.report.add_problem(Problem(name, entry.line, entry.reason))
+            if isinstance(entry, UnreadableRest):
+                self.report.add_problem(FileProblem(name, entry.line, entry.reason))
                 continue
             read = reader.read(entry, seen_at=seen_at)
-            result = Result(entry.key, name, entry.line)
+            result = SessionResult(entry.key, name, entry.line)
             self.report.results.append(result)
-            if isinstance(read, Unfit):
+            if isinstance(read, UnusableEntry):
                 result.reason = read.reason
             else:
-                yield _Candidate(shelf, read, result)
+                yield _Candidate(folder, read, result)
 
     def _with_own_keys(self, candidates: list[_Candidate]) -> Iterator[_Candidate]:
         """Leave one session to each key: of several, the newest; the others take their spare key or are skipped."""
         holders: dict[str, _Candidate] = {}
         for candidate in sorted(candidates, key=_Candidate.rank, reverse=True):
-            if candidate.key in holders and candidate.foreign.spare is not None:
-                _rename(candidate, candidate.foreign.spare, self._scheme)
+            if candidate.key in holders and candidate.read.spare is not None:
+                _rename(candidate, candidate.read.spare, self._scheme)
             holder = holders.setdefault(candidate.key, candidate)
             if holder is not candidate:
-                candidate.result.reason = f"{holder.foreign.name!r} is the same session ({holder.key}), and newer"
+                candidate.result.reason = f"{holder.read.name!r} is the same session ({holder.key}), and newer"
         yield from (candidate for candidate in candidates if holders[candidate.key] is candidate)
 
     async def _take(self, candidate: _Candidate) -> None:
-        session, result = self._with_spawner(candidate.foreign.session), candidate.result
+        session, result = self._with_spawner(candidate.read.session), candidate.result
         result.key, result.session_id = session.key, session.session_id
-        result.remarks = list(candidate.foreign.remarks)
+        result.remarks = list(candidate.read.remarks)
         try:
-            transcript = open_transcript(self._root, candidate.shelf, session.session_id, candidate.foreign.file)
-        except Unreachable as error:
+            transcript = open_transcript(self._root, candidate.folder, session.session_id, candidate.read.file)
+        except UnreadableFile as error:
             result.reason = str(error)
             return
         self._opened.add(transcript.path.resolve())
         with transcript.file:
             await self._offer(session, transcript, result)
-        if result.action is not Action.SKIPPED:
+        if result.action is not ImportAction.SKIPPED:
             self._unsettled.append(result.key)
             if result.key != session.key:
                 self._renamed[session.key] = result.key
@@ -329,7 +329,7 @@ class Importing:
         unsettled, self._unsettled = self._unsettled, []
         await self._target.settle(unsettled)
 
-    async def _offer(self, session: Session, transcript: Transcript, result: Result) -> None:
+    async def _offer(self, session: Session, transcript: OpenTranscript, result: SessionResult) -> None:
         """Offer all messages of a session, a batch at a time."""
         reading = _Reading(transcript, session, self._name(transcript.path), self._on_bytes)
         standing: Standing | None = None
@@ -356,25 +356,27 @@ class Importing:
         return str(shown).encode("utf-8", "replace").decode()  # names of files are any bytes
 
 
-def _action(standing: Standing | None, written: int) -> Action:
+def _action(standing: Standing | None, written: int) -> ImportAction:
     if standing is not Standing.HERE:
-        return Action.NEW
-    return Action.MORE if written else Action.UNCHANGED
+        return ImportAction.NEW
+    return ImportAction.MORE if written else ImportAction.UNCHANGED
 
 
 def _rename(candidate: _Candidate, key: str, scheme: KeyScheme) -> None:
     named = SessionKey.stored(key)
     session = msgspec.structs.replace(
-        candidate.foreign.session, key=key, kind=scheme.kind(named).value, channel=named.channel
+        candidate.read.session, key=key, kind=scheme.kind(named).value, channel=named.channel
     )
-    candidate.foreign = msgspec.structs.replace(candidate.foreign, session=session)
+    candidate.read = msgspec.structs.replace(candidate.read, session=session)
 
 
 class _Reading:
-    """One transcript on its way through: messages in batches, and what was found besides them."""
+    """Reads one transcript: messages in batches, and what was found besides them."""
 
-    def __init__(self, transcript: Transcript, session: Session, name: str, on_bytes: Callable[[int], None]) -> None:
-        self.found = Report()
+    def __init__(
+        self, transcript: OpenTranscript, session: Session, name: str, on_bytes: Callable[[int], None]
+    ) -> None:
+        self.found = ImportReport()
         self._file = transcript.file
         self._session_id = session.session_id
         self._name = name
@@ -390,14 +392,14 @@ class _Reading:
             if read >= BATCH_BYTES:
                 self._on_bytes(read)
                 read = 0
-            heard = self._read(line)
-            if heard is None:
+            message = self._read(line)
+            if message is None:
                 continue
             if size >= BATCH_BYTES or len(batch) >= BATCH_MESSAGES:
                 yield batch, False
                 batch, size = [], 0
-            batch.append(Offered(line.number, _ids(self._session_id, heard.id, line.number), heard.message))
-            size += heard.size
+            batch.append(Offered(line.number, _ids(self._session_id, message.id, line.number), message.message))
+            size += message.size
         self._on_bytes(read)
         yield batch, True
 
@@ -405,25 +407,25 @@ class _Reading:
         for line in lines:
             self._add_problem(line, "its id, and those that could be made of it, belong to other messages")
 
-    def _read(self, line: Line) -> Heard | None:
+    def _read(self, line: RawLine) -> ReadMessage | None:
         if line.data is None:
             self._add_problem(line.number, f"longer than {LONGEST_LINE // 2**20} MiB ({line.size} bytes)")
             return None
         if not line.data:
             return None
         match read_line(line.data, before=self._before):
-            case Heard() as heard:
-                self._before = heard.message.timestamp
-                self.found.blocks_left_out += heard.left_out
-                return heard
-            case Silent(type, is_known) if type != HEADER:
-                self.found.add_silent(type, is_known=is_known)
-            case Fault(reason):
+            case ReadMessage() as message:
+                self._before = message.message.timestamp
+                self.found.blocks_left_out += message.left_out
+                return message
+            case OtherLine(type, is_known) if type != HEADER:
+                self.found.add_other_line(type, is_known=is_known)
+            case UnreadableLine(reason):
                 self._add_problem(line.number, reason if line.is_whole else f"half-written last line ({reason})")
         return None
 
     def _add_problem(self, line: int, what: str) -> None:
-        self.found.add_problem(Problem(self._name, line, what))
+        self.found.add_problem(FileProblem(self._name, line, what))
 
 
 def _ids(session_id: str, id: str | None, line: int) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ OWN_NOTE = "backchannel.system"
 LONGEST_ID = 256
 LONGEST_TYPE = 40
 
-_SILENT = frozenset([HEADER, "model_change", "thinking_level_change", "custom", "label", "session_info"])
+_NOT_MESSAGES = frozenset([HEADER, "model_change", "thinking_level_change", "custom", "label", "session_info"])
 _SUMMARIES = {"compaction": "compaction summary", "branch_summary": "branch summary"}
 _ROLES = {
     "user": Role.USER,
@@ -62,7 +62,7 @@ _FROM_OUTSIDE = Provenance(kind=ProvenanceKind.EXTERNAL_USER)
 _PROVENANCE_KINDS = {kind.value: kind for kind in ProvenanceKind}
 
 
-class Heard(msgspec.Struct, frozen=True):
+class ReadMessage(msgspec.Struct, frozen=True):
     """A message. Its own `id` is empty until the store has found one that no other message has."""
 
     id: str | None
@@ -72,56 +72,56 @@ class Heard(msgspec.Struct, frozen=True):
     """How many blocks of an unknown sort it had."""
 
 
-class Silent(msgspec.Struct, frozen=True):
+class OtherLine(msgspec.Struct, frozen=True):
     """A line that is no message."""
 
     type: str
     is_known: bool
 
 
-class Fault(msgspec.Struct, frozen=True):
+class UnreadableLine(msgspec.Struct, frozen=True):
     """A line that cannot be read."""
 
     reason: str
 
 
-def read_line(data: bytes, *, before: int) -> Heard | Silent | Fault:
+def read_line(data: bytes, *, before: int) -> ReadMessage | OtherLine | UnreadableLine:
     """Read one line; a message without a time counts as said at the time of the one `before` it."""
     try:
         line = decode(data)
     except NotJson as error:
-        return Fault(f"not JSON: {error}")
+        return UnreadableLine(f"not JSON: {error}")
     if not isinstance(line, dict):
-        return Fault("no object")
+        return UnreadableLine("no object")
     try:
         return _read(line, before)
     except _Unreadable as error:
-        return Fault(str(error))
+        return UnreadableLine(str(error))
     except RecursionError:
-        return Fault("it is nested too deeply")
+        return UnreadableLine("it is nested too deeply")
 
 
 class _Unreadable(ValueError):
     """The line should be a message and is none; the message says why."""
 
 
-def _read(line: dict[str, Any], before: int) -> Heard | Silent:
+def _read(line: dict[str, Any], before: int) -> ReadMessage | OtherLine:
     kind = line.get("type", "")
     if not isinstance(kind, str):
-        return Silent("without a type", is_known=False)
+        return OtherLine("without a type", is_known=False)
     at = _time(before, line)
     if kind == "message" or (not kind and isinstance(line.get("message"), dict)):
         inner = line.get("message")
         if not isinstance(inner, dict):
             raise _Unreadable("a message line without a message")
-        return _heard(line.get("id", inner.get("id")), _message(inner, _time(at, inner), is_wrapped=True))
+        return _read_message(line.get("id", inner.get("id")), _message(inner, _time(at, inner), is_wrapped=True))
     if not kind and "role" in line:
-        return _heard(line.get("id"), _message(line, at, is_wrapped=False))
+        return _read_message(line.get("id"), _message(line, at, is_wrapped=False))
     if kind == "custom_message":
-        return _heard(line.get("id"), _custom_message(line, at))
+        return _read_message(line.get("id"), _custom_message(line, at))
     if kind in _SUMMARIES and text_in(line, "summary"):
-        return _heard(line.get("id"), _note(line, at, _SUMMARIES[kind]))
-    return Silent(kind[:LONGEST_TYPE] or "without a type", kind in _SILENT or kind in _SUMMARIES)
+        return _read_message(line.get("id"), _note(line, at, _SUMMARIES[kind]))
+    return OtherLine(kind[:LONGEST_TYPE] or "without a type", kind in _NOT_MESSAGES or kind in _SUMMARIES)
 
 
 def _time(otherwise: int, raw: dict[str, Any]) -> int:
@@ -134,12 +134,12 @@ class _Draft(msgspec.Struct):
     left_out: int = 0
 
 
-def _heard(id: object, draft: _Draft) -> Heard:
+def _read_message(id: object, draft: _Draft) -> ReadMessage:
     try:
         size = len(encode_message(draft.message))
     except (ValueError, OverflowError, RecursionError) as error:
         raise _Unreadable(f"it cannot be kept ({error})") from None
-    return Heard(_usable_id(id), draft.message, size, draft.left_out)
+    return ReadMessage(_usable_id(id), draft.message, size, draft.left_out)
 
 
 def _usable_id(id: object) -> str | None:
@@ -152,14 +152,14 @@ def _message(raw: dict[str, Any], at: int, *, is_wrapped: bool) -> _Draft:
     if word in _NOTE_ROLES:
         return _note(raw, at, _NOTE_ROLES[word])
     if word == "bashExecution":
-        return _said(at, f"$ {text_in(raw, 'command') or ''}\n{text_in(raw, 'output') or ''}".strip())
+        return _user_message(at, f"$ {text_in(raw, 'command') or ''}\n{text_in(raw, 'output') or ''}".strip())
     role = _ROLES.get(word)
     if role is None:
         raise _Unreadable(f"the role {word[:LONGEST_TYPE]!r} is unknown")
     content, left_out = _content(raw.get("content"))
     provenance = _provenance(raw.get("provenance"))
     if provenance is None and role is Role.SYSTEM and is_wrapped:
-        provenance = _FROM_OUTSIDE  # another program's words do not get the gateway's voice
+        provenance = _FROM_OUTSIDE  # it is not the gateway that said this
     message = Message(
         id="",
         role=role,
@@ -188,7 +188,7 @@ def _own(value: object, kind: type[_T]) -> _T | None:
         return None
 
 
-def _said(at: int, text: str) -> _Draft:
+def _user_message(at: int, text: str) -> _Draft:
     return _Draft(Message(id="", role=Role.USER, content=text_content(text), timestamp=at))
 
 
@@ -273,7 +273,7 @@ def _string(raw: dict[str, Any], *names: str) -> str | None:
     return next((value for name in names if isinstance(value := raw.get(name), str)), None)
 
 
-# --- What is told about a message ---
+# --- What stands beside the content ---
 
 
 def _model(raw: dict[str, Any]) -> str | None:

@@ -14,7 +14,7 @@ LATEST_MS = 8_640_000_000_000_000
 """The last moment that JavaScript has a date for."""
 MOST_COUNTED = 2**53
 DEEPEST = 64
-"""Whoever walks through a value must not run out of stack."""
+"""How deeply values may be nested, so that walking through one cannot exhaust the stack."""
 
 _ISO_TIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9})\d*)?\s*(?:Z|([+-])(\d\d):?(\d\d))?", re.ASCII
@@ -35,7 +35,7 @@ def decode(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # A text that was cut within a pair of surrogates is valid to JavaScript, and so are broken bytes.
+        # JavaScript also writes lone surrogates, and reads broken bytes.
         return _decode_leniently(data)
 
 
@@ -55,7 +55,7 @@ def _no_constant(word: str) -> Any:
 
 
 def whole(value: Any) -> Any:
-    """Replace halves of characters in all strings of a value: no database takes them."""
+    """Replace lone surrogates in all strings of a value: no database takes them."""
     match value:
         case str():
             return _SURROGATE.sub("\ufffd", value)
@@ -67,7 +67,7 @@ def whole(value: Any) -> Any:
 
 
 def is_deep(value: Any) -> bool:
-    """Whether a value is nested deeper than anybody means it."""
+    """Whether a value is nested too deeply to be kept."""
     level = [value]
     for _ in range(DEEPEST):
         level = [inner for outer in level for inner in _inside(outer)]
