@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.cli.client import Place, _websocket_url
+from backchannel.cli.client import GatewayAddress, _websocket_url
 from backchannel.cli.history import show_message, text_of
 from backchannel.cli.output import Long, WordWrap, age, build_table, clean, console, until
 
@@ -46,7 +46,7 @@ def test_addresses_are_read_as_people_write_them(written: str, url: str) -> None
 
 
 def test_a_token_is_in_no_repr() -> None:
-    assert "secret" not in repr(Place("ws://localhost", "secret"))
+    assert "secret" not in repr(GatewayAddress("ws://localhost", "secret"))
 
 
 def test_a_message_shows_its_calls_of_tools_only_when_asked() -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from backchannel.cli.client import Client, Place
+from backchannel.cli.client import GatewayAddress, GatewayClient
 
 from .program import Program, Terminal, Up
 
@@ -26,7 +26,7 @@ def _talking(program: Program) -> Iterator[Terminal]:
 
 def _spawn(program: Program, up: Up, task: str) -> None:
     """Start a sub-agent of the main session, and wait until its result was delivered."""
-    with Client.connect(Place(up.url.replace("http", "ws"), program.token)) as client:
+    with GatewayClient.connect(GatewayAddress(up.url.replace("http", "ws"), program.token)) as client:
         client.call("sessions.subscribe")
         client.call("tools.invoke", tool="sessions_spawn", args={"task": task}, sessionKey="main")
         while not any(

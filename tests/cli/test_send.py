@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from backchannel.cli.client import Client, Place
+from backchannel.cli.client import GatewayAddress, GatewayClient
 
 from .conftest import Provider
 from .program import Program, Up
@@ -158,7 +158,7 @@ def _two_agents(provider: Provider) -> str:
 @contextmanager
 def _sending(program: Program, up: Up, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Send, and wait for the first words of the reply."""
-    with Client.connect(Place(up.url.replace("http", "ws"), program.token)) as client:
+    with GatewayClient.connect(GatewayAddress(up.url.replace("http", "ws"), program.token)) as client:
         client.call("sessions.subscribe")
         sending = subprocess.Popen(
             program.command("send", *words), env=program.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from backchannel.cli.client import Client, Place
+from backchannel.cli.client import GatewayAddress, GatewayClient
 
 from .conftest import Provider
 from .program import Program, Up
@@ -170,7 +170,7 @@ def test_an_agents_token_sees_the_work_and_the_receipt(running: Program) -> None
 @contextmanager
 def _following(program: Program, up: Up, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Spawn, and wait for the first words."""
-    with Client.connect(Place(up.url.replace("http", "ws"), program.token)) as client:
+    with GatewayClient.connect(GatewayAddress(up.url.replace("http", "ws"), program.token)) as client:
         client.call("sessions.subscribe")
         following = subprocess.Popen(
             program.command("spawn", *words, "--follow"),

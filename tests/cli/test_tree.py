@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.cli.client import Client, Place
+from backchannel.cli.client import GatewayAddress, GatewayClient
 from backchannel.cli.tree import TreeView, build_trees
 from tests.tools.shelf import START_MS, Shelf
 
@@ -242,8 +242,8 @@ def test_a_piped_watch_has_a_line_for_each_state_of_a_sub_agent(program: Program
 def test_what_cannot_change_any_more_is_not_asked_again(spawning: Program) -> None:
     spawning.answer("spawn", "count to 2", "--follow")
     view = TreeView(None, None, 200)
-    place = Place((spawning.state / "address").read_text().replace("http", "ws"), spawning.token)
-    with Client.connect(place) as client:
+    place = GatewayAddress((spawning.state / "address").read_text().replace("http", "ws"), spawning.token)
+    with GatewayClient.connect(place) as client:
         first = view.load(client)
         asked = client.ask("status")
         client.wait(asked)

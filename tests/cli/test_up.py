@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from backchannel.cli.client import Client, Place
+from backchannel.cli.client import GatewayAddress, GatewayClient
 
 from .conftest import Provider
 from .program import PATIENCE_S, Program
@@ -136,7 +136,10 @@ def test_it_says_that_sandboxed_sessions_have_no_tools_with_outside_effects(prog
 
 
 def test_clients_are_told_when_it_stops(program: Program) -> None:
-    with program.up() as up, Client.connect(Place(up.url.replace("http", "ws"), program.token)) as client:
+    with (
+        program.up() as up,
+        GatewayClient.connect(GatewayAddress(up.url.replace("http", "ws"), program.token)) as client,
+    ):
         up.process.terminate()
         events = []
         while "shutdown" not in events:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from backchannel.cli.client import Client, Place
+from backchannel.cli.client import GatewayAddress, GatewayClient
 from backchannel.cli.sessions import line_of
 from backchannel.cli.watch import Lines
 from tests.tools.shelf import Shelf
@@ -67,14 +67,14 @@ def test_a_piped_watch_prints_a_line_for_each_session_that_changes(program: Prog
     shelf.session("agent:main:main")
     with program.up() as first, _piped(program, "sessions", "--watch") as watcher:
         assert _next(watcher).split()[2:] == ["agent:main:main", "idle"]
-        with Client.connect(Place(first.url.replace("http", "ws"), program.token)) as client:
+        with GatewayClient.connect(GatewayAddress(first.url.replace("http", "ws"), program.token)) as client:
             client.call("sessions.patch", key="cron:nightly", label="by night")
             assert _next(watcher).split(maxsplit=2)[2] == 'agent:main:cron:nightly  idle  "by night"'
             client.call("sessions.delete", key="cron:nightly")
             assert _next(watcher).split()[2:] == ["agent:main:cron:nightly", "deleted"]
         first.kill()
         with program.up() as second:
-            with Client.connect(Place(second.url.replace("http", "ws"), program.token)) as client:
+            with GatewayClient.connect(GatewayAddress(second.url.replace("http", "ws"), program.token)) as client:
                 client.call("sessions.patch", key="cron:daily", label="by day")
             assert "agent:main:cron:daily" in _next(watcher)
             watcher.send_signal(signal.SIGINT)

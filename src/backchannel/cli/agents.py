@@ -8,7 +8,7 @@ import typer
 
 from backchannel.cli.client import ask
 from backchannel.cli.options import AsJson, options_of
-from backchannel.cli.output import say, show_json, show_table
+from backchannel.cli.output import say_or_json, show_json, show_table
 
 app = typer.Typer(help="List the agents, and forget one whose program is gone.", rich_markup_mode=None)
 
@@ -46,7 +46,5 @@ def forget(
     """Let the configured model answer for an agent that was a function of a program."""
     options = options_of(ctx)
     forgotten = ask(options, "agents.forget", agentId=agent)
-    if as_json:
-        show_json(forgotten)
-    else:
-        say(f"The agent {forgotten['agentId']} is no function any more: its model answers what waited for it.")
+    text = f"The agent {forgotten['agentId']} is no function any more: its model answers what waited for it."
+    say_or_json(text, forgotten, as_json=as_json)

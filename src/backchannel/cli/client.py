@@ -63,7 +63,7 @@ class CallFailed(GatewayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GatewayAddress:
     """Where a gateway is, how to get in, and how to start it if it is not there."""
 
     url: str
@@ -74,8 +74,12 @@ class Place:
     def missing(self) -> NoGateway:
         return NoGateway(f"No gateway answers at {self.url}. Start one with: {self.start}")
 
+    @property
+    def malformed(self) -> NoGateway:
+        return NoGateway(f"{self.url!r} is not an address (expected ws://host:port or http://host:port)")
 
-def find_gateway(options: Options) -> Place:
+
+def find_gateway(options: Options) -> GatewayAddress:
     """Tell where the gateway is: as given, else where that of the state folder says it listens.
 
     A port that is only configured is not tried: another program may listen there by now, and would get the token.
@@ -95,7 +99,7 @@ def find_gateway(options: Options) -> Place:
         if url is None:
             raise NoGateway(_why_absent(config, start))
         token = token or config.gateway.auth.token or _load(config.state_dir / "token")
-    return Place(_websocket_url(url), token, start)
+    return GatewayAddress(_websocket_url(url), token, start)
 
 
 def _why_absent(config: Config, start: str) -> str:
@@ -115,7 +119,7 @@ def _why_absent(config: Config, start: str) -> str:
     if functions := _function_agents(config):
         return (
             f"No program runs on the state folder {folder}. An application brings these agents as functions: "
-            f"{', '.join(functions)}. Start it; nothing else answers in their place."
+            f"{', '.join(functions)}. Start it; nothing else answers in their address."
         )
     return f"No gateway runs on the state folder {folder}. Start one with: {start}"
 
@@ -154,7 +158,7 @@ def _websocket_url(text: str) -> str:
     return f"{scheme.replace('http', 'ws', 1)}://{rest}".rstrip("/")
 
 
-class Client:
+class GatewayClient:
     """One connection to a gateway."""
 
     def __init__(self, socket: ClientConnection) -> None:
@@ -166,7 +170,7 @@ class Client:
         self._answers: dict[str, Payload] = {}
 
     @classmethod
-    def connect(cls, place: Place) -> Self:
+    def connect(cls, address: GatewayAddress) -> Self:
         """Connect and log in.
 
         Raises:
@@ -176,14 +180,14 @@ class Client:
         import platform
 
         with ExitStack() as exits:
-            client = cls(exits.enter_context(_open(place)))
+            client = cls(exits.enter_context(_open(address)))
             client.hello = client.call(
                 "connect",
                 minProtocol=PROTOCOL_VERSION,
                 maxProtocol=PROTOCOL_VERSION,
                 client={"id": "cli", "version": __version__, "platform": platform.system().lower(), "mode": "cli"},
                 role="operator",
-                auth={"token": place.token} if place.token else None,
+                auth={"token": address.token} if address.token else None,
             )
             client._exits = exits.pop_all()
         return client
@@ -287,16 +291,16 @@ class Client:
 
 
 @contextmanager
-def _open(place: Place) -> Iterator[ClientConnection]:
+def _open(address: GatewayAddress) -> Iterator[ClientConnection]:
     from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
     from websockets.sync.client import connect
 
     from backchannel.core.hosts import is_local_url
 
     try:
-        is_local = is_local_url(place.url)
+        is_local = is_local_url(address.url)
         opened = connect(
-            place.url,
+            address.url,
             compression=None,
             max_size=MAX_FRAME_BYTES,
             max_queue=None,
@@ -306,11 +310,13 @@ def _open(place: Place) -> Iterator[ClientConnection]:
         )
     except InvalidStatus as refused:
         status = refused.response.status_code
-        raise NoGateway(f"What answers at {place.url} is no gateway, or refuses its clients (HTTP {status}).") from None
+        raise NoGateway(
+            f"What answers at {address.url} is no gateway, or refuses its clients (HTTP {status})."
+        ) from None
     except (OSError, InvalidHandshake, EOFError):
-        raise place.missing from None
+        raise address.missing from None
     except (InvalidURI, ValueError):
-        raise NoGateway(f"{place.url!r} is not an address (expected ws://host:port or http://host:port)") from None
+        raise address.malformed from None
     with opened as socket:
         yield socket
 
@@ -326,9 +332,9 @@ def _closed_as_no_gateway() -> Iterator[None]:
 
 
 @contextmanager
-def connected(options: Options) -> Iterator[Client]:
+def connected(options: Options) -> Iterator[GatewayClient]:
     """Connect to the gateway for the length of a command."""
-    with Client.connect(find_gateway(options)) as client:
+    with GatewayClient.connect(find_gateway(options)) as client:
         yield client
 
 
@@ -347,7 +353,7 @@ class Link:
     def __init__(self, options: Options, on_change: Callable[[str], None]) -> None:
         self._options = options
         self._on_change = on_change
-        self._client: Client | None = None
+        self._client: GatewayClient | None = None
         self._is_known = False
         self._next_try = 0.0
 
@@ -363,7 +369,7 @@ class Link:
     def is_lost(self) -> bool:
         return self._client is None
 
-    def client(self) -> Client:
+    def client(self) -> GatewayClient:
         """Give the connection, waiting for the gateway to come back if it went away.
 
         Raises:
@@ -371,11 +377,11 @@ class Link:
             CallFailed: it does not let this client in.
         """
         if self._client is None:
-            self._client = self._reconnect() if self._is_known else Client.connect(find_gateway(self._options))
+            self._client = self._reconnect() if self._is_known else GatewayClient.connect(find_gateway(self._options))
             self._is_known = True
         return self._client
 
-    def ask(self, question: Callable[[Client], T]) -> T:
+    def ask(self, question: Callable[[GatewayClient], T]) -> T:
         """Make a request, and repeat it each time that the gateway went away before it had answered.
 
         Raises:
@@ -392,12 +398,12 @@ class Link:
                     raise
                 self.lose()  # the gateway gets the time that reconnecting takes
 
-    def at_hand(self) -> Client | None:
+    def at_hand(self) -> GatewayClient | None:
         """Give the connection without waiting or printing; None while the gateway is away."""
         if self._client is None and time.monotonic() >= self._next_try:
             self._next_try = time.monotonic() + LONGEST_PAUSE_S
             with suppress(NoGateway, CallFailed):  # the next request reports it
-                self._client = Client.connect(find_gateway(self._options))
+                self._client = GatewayClient.connect(find_gateway(self._options))
         return self._client
 
     def lose(self) -> None:
@@ -406,14 +412,14 @@ class Link:
             lost, self._client = self._client, None
             lost.close()
 
-    def _reconnect(self) -> Client:
+    def _reconnect(self) -> GatewayClient:
         self._on_change("The gateway went away. Waiting for it to come back (Ctrl-C stops waiting) ...")
         pause_s = FIRST_PAUSE_S
         while True:
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
             try:
-                client = Client.connect(find_gateway(self._options))
+                client = GatewayClient.connect(find_gateway(self._options))
             except NoGateway:
                 continue
             except CallFailed as refused:

@@ -12,8 +12,8 @@ import time
 import uuid
 from collections.abc import Callable
 
-from backchannel.cli.client import CallFailed, Client, Link, NoGateway, Payload
-from backchannel.cli.output import Waiting, WordWrap, is_terminal, say, say_dim, say_styled
+from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, Payload
+from backchannel.cli.output import Spinner, WordWrap, is_terminal, say, say_dim, say_styled
 from backchannel.core.control_words import is_control_word
 from backchannel.errors import GatewayError
 
@@ -40,7 +40,7 @@ class ReplyView:
         self._shown = ""
         self._is_mid_line = False
         self._wrap = WordWrap()
-        self._waiting = Waiting("waiting for the reply")
+        self._spinner = Spinner("waiting for the reply")
 
     def hear(self, event: Payload) -> None:
         """Take an event of the connection; those of other runs are left alone."""
@@ -61,7 +61,7 @@ class ReplyView:
             self._grow(data["text"])
 
     def _grow(self, text: str) -> None:
-        self._waiting.end()
+        self._spinner.end()
         if self._shown.startswith(text):
             return
         if not text.startswith(self._shown):
@@ -74,7 +74,7 @@ class ReplyView:
 
     def remark(self, text: str) -> None:
         """Print something about the reply on a line of its own."""
-        self._waiting.end()
+        self._spinner.end()
         self._break_line()
         say_dim(text, err=not self._is_live)
 
@@ -86,7 +86,7 @@ class ReplyView:
 
     def close(self) -> None:
         """Leave the terminal ready for the next line."""
-        self._waiting.end()
+        self._spinner.end()
         self._break_line()
 
     def _break_line(self) -> None:
@@ -146,7 +146,7 @@ def how_it_ended(ended: Payload) -> str:
 
 
 def wait_for_run(
-    client: Client,
+    client: GatewayClient,
     run_id: str,
     timeout_s: float | None = None,
     *,
@@ -185,7 +185,7 @@ def ends_step(event: Payload) -> bool:
     return False
 
 
-def wait_for_news(client: Client) -> None:
+def wait_for_news(client: GatewayClient) -> None:
     """Return when a step has ended, or after a while."""
     deadline = time.monotonic() + LOOK_AGAIN_S
     while (left_s := deadline - time.monotonic()) > 0:
@@ -193,7 +193,7 @@ def wait_for_news(client: Client) -> None:
             return
 
 
-def invoke(client: Client, tool: str, args: Payload, caller: str | None, key: str | None = None) -> Payload:
+def invoke(client: GatewayClient, tool: str, args: Payload, caller: str | None, key: str | None = None) -> Payload:
     """Call a session tool as a session, or as the operator, and give its result."""
     request = client.ask("tools.invoke", tool=tool, args=args, sessionKey=caller, idempotencyKey=key)
     result: Payload = client.wait(request)["result"]  # no time limit: a tool may itself wait for an agent

@@ -10,7 +10,7 @@ import typer
 from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id
 from backchannel.cli.options import AsJson, options_of
-from backchannel.cli.output import age, clock_time, one_line, say, show_json, show_table, until
+from backchannel.cli.output import age, clock_time, one_line, say_or_json, show_json, show_table, until
 from backchannel.core.short_ids import IdKind
 
 app = typer.Typer(help="List, add, run and remove cron jobs.", rich_markup_mode=None)
@@ -89,11 +89,9 @@ def add(
         model=model,
         timeoutSeconds=timeout,
     )
-    if as_json:
-        show_json(added)
-        return
     fire = options.command("cron", "run", job_id)
-    say(f"Job {job_id} is added and comes {_next(added['job'])}. Run it now with: {fire}")
+    text = f"Job {job_id} is added and comes {_next(added['job'])}. Run it now with: {fire}"
+    say_or_json(text, added, as_json=as_json)
 
 
 @app.command()
@@ -102,10 +100,8 @@ def run(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
     options = options_of(ctx)
     job_id = find_id(options, IdKind.JOB, job_id)
     fired = ask(options, "cron.run", id=job_id)
-    if as_json:
-        show_json(fired)
-    else:
-        say(f"Job {job_id} runs. Wait for it with: {options.command('runs', 'wait', fired['runId'])}")
+    wait = options.command("runs", "wait", fired["runId"])
+    say_or_json(f"Job {job_id} runs. Wait for it with: {wait}", fired, as_json=as_json)
 
 
 @app.command()
@@ -114,7 +110,4 @@ def remove(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
     options = options_of(ctx)
     job_id = find_id(options, IdKind.JOB, job_id)
     removed = ask(options, "cron.remove", id=job_id)
-    if as_json:
-        show_json(removed)
-    else:
-        say(f"Job {job_id} is removed. Its session and its runs stay.")
+    say_or_json(f"Job {job_id} is removed. Its session and its runs stay.", removed, as_json=as_json)

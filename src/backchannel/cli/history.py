@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from backchannel.cli.client import CallFailed, Client, Link, NoGateway, Payload, connected
+from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, Payload, connected
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
 from backchannel.cli.output import WordWrap, clock_time, is_terminal, say, say_dim, say_styled, show_json
@@ -69,7 +69,7 @@ class _Following:
                 except NoGateway:
                     link.lose()
 
-    def _follow(self, client: Client, limit: int) -> None:
+    def _follow(self, client: GatewayClient, limit: int) -> None:
         # Subscribing comes first: what enters the transcript in between is then seen twice, never missed.
         client.call("sessions.messages.subscribe", key=self._key)
         seen = {message["id"] for message in self._catch_up(client, limit)}
@@ -78,7 +78,7 @@ class _Following:
                 if event["event"] == "session.message" and event["payload"]["messageId"] not in seen:
                     self._show(event["payload"]["message"])
 
-    def _catch_up(self, client: Client, limit: int) -> list[Payload]:
+    def _catch_up(self, client: GatewayClient, limit: int) -> list[Payload]:
 
         shown: list[Payload] = []
         has_more = self._last is not None
@@ -116,7 +116,7 @@ class _Following:
 
 
 def load_last(
-    client: Client, session: str, limit: int, *, with_tools: bool = False, as_stored: bool = False
+    client: GatewayClient, session: str, limit: int, *, with_tools: bool = False, as_stored: bool = False
 ) -> Payload:
     """Load the last messages of a session, as many as asked for after those that say nothing to people are left out."""
     history: Payload = client.call("chat.history", sessionKey=session, limit=limit)

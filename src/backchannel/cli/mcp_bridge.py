@@ -32,9 +32,9 @@ from backchannel.cli.client import (
     LONGEST_PAUSE_S,
     OPEN_S,
     CallFailed,
+    GatewayAddress,
     NoGateway,
     Payload,
-    Place,
     find_gateway,
 )
 from backchannel.cli.naming import find_key
@@ -83,7 +83,7 @@ def http_client() -> httpx2.AsyncClient:
     return httpx2.AsyncClient(timeout=httpx2.Timeout(OPEN_S, read=SILENCE_S), mounts=directly)
 
 
-class Refusal(CallFailed):
+class GatewayRefusal(CallFailed):
     """What the gateway answered instead of a result, passed on as it came."""
 
     def __init__(self, error: Payload) -> None:
@@ -94,7 +94,7 @@ class Refusal(CallFailed):
         return self._error
 
 
-class Lost(Exception):
+class GatewayLost(Exception):
     """The gateway cannot be reached, or went away before it had answered; `missing` says so to people."""
 
     def __init__(self, missing: NoGateway) -> None:
@@ -124,7 +124,7 @@ class GatewayTools:
         """
         try:
             await self._post("tools/list", {})
-        except Lost as lost:
+        except GatewayLost as lost:
             say(f"{lost.missing.message}\nWaiting for it ...", err=True)
             self._on_return = "It is there."
 
@@ -137,7 +137,7 @@ class GatewayTools:
         answer = await self._ask("tools/call", {"name": name, "arguments": arguments, "_meta": meta})
         result: dict[str, Any] = answer["structuredContent"]
         if answer.get("isError"):
-            raise Refusal(result["error"])
+            raise GatewayRefusal(result["error"])
         return result
 
     async def _ask(self, method: str, params: Payload) -> Payload:
@@ -151,7 +151,7 @@ class GatewayTools:
         while True:
             try:
                 answer = await self._post(method, params)
-            except Lost as lost:
+            except GatewayLost as lost:
                 if time.monotonic() > deadline:
                     raise lost.missing from None
                 self._went_away()
@@ -175,62 +175,62 @@ class GatewayTools:
         """Put a question to the gateway, wherever it is by now.
 
         Raises:
-            Lost: no answer came.
+            GatewayLost: no answer came.
             NoGateway: what answers is something else.
             CallFailed: it refused.
         """
-        place = await self._find()
+        address = await self._find()
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        sending = self._http.stream("POST", _door_of(place), json=body, headers=self._headers(place))
+        sending = self._http.stream("POST", _door_of(address), json=body, headers=self._headers(address))
         try:
             async with sending as response:
                 if response.status_code != 200:
-                    raise _refused(place, response.status_code, await response.aread())
+                    raise _refused(address, response.status_code, await response.aread())
                 if response.headers["content-type"] == "application/json":
                     return _result(msgspec.json.decode(await response.aread()))
                 async for event in httpx2.EventSource(response, max_event_size=None):
                     if event.data and "id" in (message := msgspec.json.decode(event.data)):
                         return _result(message)
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
-            raise NoGateway(f"{place.url!r} is not an address (expected ws://host:port or http://host:port)") from None
+            raise address.malformed from None
         except httpx2.TransportError as error:
-            raise Lost(place.missing) from error
-        raise Lost(place.missing)
+            raise GatewayLost(address.missing) from error
+        raise GatewayLost(address.missing)
 
-    async def _find(self) -> Place:
+    async def _find(self) -> GatewayAddress:
         """Find the gateway, and with the first one that answers, which session is meant."""
         try:
-            place = find_gateway(self._options)
+            address = find_gateway(self._options)
             if self._session is None and self._name is not None:
                 self._session = await asyncio.to_thread(find_key, self._options, self._name)
         except NoGateway as missing:
-            raise Lost(missing) from None
-        return place
+            raise GatewayLost(missing) from None
+        return address
 
-    def _headers(self, place: Place) -> dict[str, str]:
+    def _headers(self, address: GatewayAddress) -> dict[str, str]:
         headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": LATEST_HANDSHAKE_VERSION}
-        if place.token is not None:
-            headers["authorization"] = f"Bearer {place.token}"
+        if address.token is not None:
+            headers["authorization"] = f"Bearer {address.token}"
         if self._session is not None:
             headers["x-backchannel-session"] = quote(self._session, safe=punctuation + " ")  # keys may be escaped so
         return headers
 
 
-def _door_of(place: Place) -> str:
-    return place.url.replace("ws", "http", 1).removesuffix("/ws") + "/mcp"
+def _door_of(address: GatewayAddress) -> str:
+    return address.url.replace("ws", "http", 1).removesuffix("/ws") + "/mcp"
 
 
-def _refused(place: Place, status: int, body: bytes) -> GatewayError:
+def _refused(address: GatewayAddress, status: int, body: bytes) -> GatewayError:
     try:
-        return Refusal(msgspec.json.decode(body)["error"]["data"])
+        return GatewayRefusal(msgspec.json.decode(body)["error"]["data"])
     except (msgspec.DecodeError, KeyError, TypeError):
-        return NoGateway(f"What answers at {place.url} is no gateway, or is of another version (HTTP {status}).")
+        return NoGateway(f"What answers at {address.url} is no gateway, or is of another version (HTTP {status}).")
 
 
 def _result(message: Payload) -> Payload:
     if "error" in message:
         told = message["error"].get("data")
-        raise Refusal(told if isinstance(told, dict) and "message" in told else message["error"])
+        raise GatewayRefusal(told if isinstance(told, dict) and "message" in told else message["error"])
     result: Payload = message["result"]
     return result
 

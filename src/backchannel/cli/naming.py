@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from backchannel.cli.client import CallFailed, Client, ask, connected
+from backchannel.cli.client import CallFailed, GatewayClient, ask, connected
 from backchannel.cli.options import Options
 from backchannel.cli.output import Long
 from backchannel.core.short_ids import GAP, IdKind
@@ -86,15 +86,15 @@ def _cut_middle(text: str, head: int) -> str:
     return f"{text[:head]}{GAP}{text[-11:]}"
 
 
-def _by_key(client: Client, name: str, caller: str | None) -> str | None:
+def _by_key(client: GatewayClient, name: str, caller: str | None) -> str | None:
     return _resolved(client, key=name, agentId=_agent_of(caller))
 
 
-def _by_label(client: Client, name: str) -> str | None:
+def _by_label(client: GatewayClient, name: str) -> str | None:
     return _resolved(client, label=name)
 
 
-def _by_agent(client: Client, name: str) -> str:
+def _by_agent(client: GatewayClient, name: str) -> str:
     listed = client.call("agents.list")
     if name.lower() == listed["mainKey"]:
         return name  # the main session under the name that it was given, which need not be there yet
@@ -103,7 +103,7 @@ def _by_agent(client: Client, name: str) -> str:
     return _by_beginning(client, name)
 
 
-def _by_short_key(client: Client, name: str) -> str:
+def _by_short_key(client: GatewayClient, name: str) -> str:
     """Find a session by its key as tables show it; `tree` leaves the agent out where it is plain."""
     from backchannel.core.keys import is_full_key
 
@@ -112,7 +112,7 @@ def _by_short_key(client: Client, name: str) -> str:
     return str(client.call("ids.resolve", kind=IdKind.SESSION, id=f"agent:{default}:{name}" if is_bare else name)["id"])
 
 
-def _by_beginning(client: Client, name: str) -> str:
+def _by_beginning(client: GatewayClient, name: str) -> str:
     try:
         return str(client.call("ids.resolve", kind=IdKind.SESSION, id=name)["id"])
     except CallFailed as refused:
@@ -121,7 +121,7 @@ def _by_beginning(client: Client, name: str) -> str:
     raise SessionNotFound(f"no session has the key, the id or the label {quoted(name)}, and no agent has this id")
 
 
-def _resolved(client: Client, **asked: str | None) -> str | None:
+def _resolved(client: GatewayClient, **asked: str | None) -> str | None:
     try:
         return str(client.call("sessions.resolve", **asked)["key"])
     except CallFailed as refused:

@@ -85,6 +85,14 @@ def show_json(value: Any, *, lines: bool = False) -> None:
     sys.stdout.buffer.flush()
 
 
+def say_or_json(text: str, answer: Any, *, as_json: bool) -> None:
+    """Print a text, or with `--json` the answer of the gateway that it is about."""
+    if as_json:
+        show_json(answer)
+    else:
+        say(text)
+
+
 Rows: TypeAlias = Sequence[Sequence[object]]
 
 
@@ -267,14 +275,14 @@ def clock_time(at_ms: int) -> str:
 @contextmanager
 def patience(text: str) -> Iterator[None]:
     """Say on the terminal what is waited for, once that takes longer than a second."""
-    waiting = Waiting(text)
+    spinner = Spinner(text)
     try:
         yield
     finally:
-        waiting.end()
+        spinner.end()
 
 
-class Waiting:
+class Spinner:
     """A spinner that shows up only when something takes long."""
 
     def __init__(self, text: str) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
-from backchannel.cli.client import ANSWER_S, CallFailed, Client, Link, NoGateway, Payload
+from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link, NoGateway, Payload
 from backchannel.cli.conversation import (
     ReplyView,
     StoppedWaiting,
@@ -197,7 +197,7 @@ class Posts:
     def __init__(self, link: Link, session: str) -> None:
         self._link = link
         self._session = session
-        self._watched: Client | None = None
+        self._watched: GatewayClient | None = None
         self._seen: set[str] | None = None
 
     def load(self) -> list[Payload]:
@@ -225,7 +225,7 @@ class Posts:
             # Otherwise the token may write and not read: it gets replies, and nothing else.
         return []
 
-    def _is_notified(self, client: Client) -> bool:
+    def _is_notified(self, client: GatewayClient) -> bool:
         """Whether something has ended in the session; a new connection may have missed that."""
         if client is not self._watched:
             _request(client, "sessions.messages.subscribe", key=self._session)
@@ -236,13 +236,13 @@ class Posts:
             is_notified = is_notified or any(map(ends_step, events))
         return is_notified
 
-    def _fresh(self, client: Client) -> list[Payload]:
+    def _fresh(self, client: GatewayClient) -> list[Payload]:
         found = [*self._sent(client), *self._spoken(client)]
         fresh = [] if self._seen is None else [post for post in found if post["id"] not in self._seen]
         self._seen = (self._seen or set()) | {post["id"] for post in found}
         return sorted(fresh, key=lambda post: int(post["at"]))
 
-    def _sent(self, client: Client) -> list[Payload]:
+    def _sent(self, client: GatewayClient) -> list[Payload]:
         listed = _request(client, "deliveries.list", sessionKey=self._session, state="sent", limit=LISTED)
         return [
             {"id": receipt["id"], "at": receipt["updatedAt"], "text": receipt["text"]}
@@ -250,7 +250,7 @@ class Posts:
             if receipt.get("channel") == CHANNEL
         ]
 
-    def _spoken(self, client: Client) -> list[Payload]:
+    def _spoken(self, client: GatewayClient) -> list[Payload]:
         listed = _request(client, "runs.list", sessionKey=self._session, states=["ok"], limit=LISTED)
         return [
             {"id": run["runId"], "at": run["endedAt"], "text": run["reply"]}
@@ -259,7 +259,7 @@ class Posts:
         ]
 
 
-def _request(client: Client, method: str, **params: object) -> Payload:
+def _request(client: GatewayClient, method: str, **params: object) -> Payload:
     """Make a request without the spinner of `Client.call`, which would be drawn over the prompt."""
     return client.wait(client.ask(method, **params), ANSWER_S)
 

@@ -10,7 +10,18 @@ from backchannel.cli.client import ask, connected
 from backchannel.cli.conversation import wait_for_run
 from backchannel.cli.naming import find_id, find_key, short_ids, short_key
 from backchannel.cli.options import FAILED, AsJson, Limit, Options, options_of
-from backchannel.cli.output import age, clock_time, one_line, patience, say, say_more, show_facts, show_json, show_table
+from backchannel.cli.output import (
+    age,
+    clock_time,
+    one_line,
+    patience,
+    say,
+    say_more,
+    say_or_json,
+    show_facts,
+    show_json,
+    show_table,
+)
 from backchannel.core.short_ids import IdKind
 
 app = typer.Typer(help="List, show, wait for, stop and retry runs.", rich_markup_mode=None)
@@ -106,10 +117,8 @@ def retry(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
     options = options_of(ctx)
     run_id = find_id(options, IdKind.RUN, run_id)
     shown = ask(options, "runs.retry", runId=run_id)
-    if as_json:
-        show_json(shown)
-    else:
-        say(f"Run {run_id} is {shown['run']['status']}. Wait for it with: {options.command('runs', 'wait', run_id)}")
+    wait = options.command("runs", "wait", run_id)
+    say_or_json(f"Run {run_id} is {shown['run']['status']}. Wait for it with: {wait}", shown, as_json=as_json)
 
 
 @app.command()

@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from backchannel.cli.client import CallFailed, Client, Link, Payload
+from backchannel.cli.client import CallFailed, GatewayClient, Link, Payload
 from backchannel.cli.conversation import invoke, is_on_its_way, new_run_id, show_receipt, show_said, wait_for_news
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, options_of
-from backchannel.cli.output import Waiting, patience, say, say_dim, show_json
+from backchannel.cli.output import Spinner, patience, say, say_dim, show_json
 from backchannel.core.control_words import in_words, is_control_word, is_silent
 
 _WAITS_FOR = "waiting for what follows"
@@ -92,7 +92,7 @@ class Sending:
         """
         return self._link.ask(self._put)
 
-    def _put(self, client: Client) -> Payload:
+    def _put(self, client: GatewayClient) -> Payload:
         with patience(f"waiting for {self._args['sessionKey']}"):
             return invoke(client, "sessions_send", self._args, self._caller, self._key)
 
@@ -104,12 +104,12 @@ class Sending:
 class _ExchangeView:
     """The exchange as one connection sees it; `shown`, the runs that were shown, outlives the connection."""
 
-    def __init__(self, client: Client, result: Payload, caller: str | None, shown: set[str]) -> None:
+    def __init__(self, client: GatewayClient, result: Payload, caller: str | None, shown: set[str]) -> None:
         self._client = client
         self._result = result
         self._caller = caller
         self._shown = shown
-        self._waiting = Waiting(_WAITS_FOR)
+        self._spinner = Spinner(_WAITS_FOR)
 
     def run(self) -> Payload:
         """Show what there is and what comes, and give the receipt in the end."""
@@ -120,7 +120,7 @@ class _ExchangeView:
                 raise
             return self._follow_receipt()  # a token that may not see the exchange sees the receipt at most
         finally:
-            self._waiting.end()
+            self._spinner.end()
 
     def _follow(self) -> Payload:
         exchange = self._load()
@@ -146,13 +146,13 @@ class _ExchangeView:
             if run["kind"] == "primary" or "endedAt" not in run or run["runId"] in self._shown:
                 continue
             self._shown.add(run["runId"])
-            self._waiting.end()
+            self._spinner.end()
             said = run.get("reply") or f"({run.get('error') or 'no text'})"
             is_remark = "reply" not in run or is_control_word(said)
             said = in_words(said) if is_control_word(said) else said
             name = f"turn {turns}" if run["kind"] == "turn" else run["kind"]
             show_said(name, run["sessionKey"], said, is_remark=is_remark)
-            self._waiting = Waiting(_WAITS_FOR)
+            self._spinner = Spinner(_WAITS_FOR)
 
     def _follow_receipt(self) -> Payload:
         delivery = self._result["delivery"]

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from backchannel.cli.client import NULL, Client, Payload, connected
+from backchannel.cli.client import NULL, GatewayClient, Payload, connected
 from backchannel.cli.naming import WHICH, find_key, short_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
-from backchannel.cli.output import Rows, age, clock_time, say, show_json, show_table
+from backchannel.cli.output import Rows, age, clock_time, say, say_or_json, show_json, show_table
 from backchannel.cli.watch import watch as keep_watching
 
 SPARE = ("model", "kind")
@@ -85,30 +85,23 @@ def label(
     if (name is None) != clear:
         raise typer.BadParameter("name a label, or give --clear", param_hint="LABEL / --clear")
     changed = _change(options_of(ctx), session, "sessions.patch", label=NULL if name is None else name)
-    if as_json:
-        show_json(changed)
-    else:
-        say(f"Session {changed['key']} has {'no label any more' if clear else f'the label {name!r}'}.")
+    has = "no label any more" if clear else f"the label {name!r}"
+    say_or_json(f"Session {changed['key']} has {has}.", changed, as_json=as_json)
 
 
 @app.command()
 def reset(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
     """Start a session over. Its transcript ends, and its key, label, model and address stay."""
     changed = _change(options_of(ctx), session, "sessions.reset")
-    if as_json:
-        show_json(changed)
-    else:
-        say(f"Session {changed['key']} starts over, with the session id {changed['entry']['sessionId']}.")
+    text = f"Session {changed['key']} starts over, with the session id {changed['entry']['sessionId']}."
+    say_or_json(text, changed, as_json=as_json)
 
 
 @app.command()
 def delete(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
     """Archive a session. What it works on is stopped; its transcript stays, and can be read with --archived."""
     changed = _change(options_of(ctx), session, "sessions.delete")
-    if as_json:
-        show_json(changed)
-    else:
-        say(f"Session {changed['key']} is archived. Its transcript stays.")
+    say_or_json(f"Session {changed['key']} is archived. Its transcript stays.", changed, as_json=as_json)
 
 
 def _change(options: Options, session: str, method: str, **params: Any) -> Payload:
@@ -129,7 +122,7 @@ class SessionsView:
     spare: tuple[str, ...] = SPARE
     empty: str = EMPTY
 
-    def list(self, client: Client) -> Payload:
+    def list(self, client: GatewayClient) -> Payload:
         """Ask for them, page by page if there are many."""
         listed = client.call("sessions.list", limit=min(self.limit, PAGE), **self.wanted)
         found = {row["key"]: row for row in listed["sessions"]}  # one that moves up meanwhile is seen twice
@@ -138,13 +131,13 @@ class SessionsView:
             found |= {row["key"]: row for row in listed["sessions"]}
         return listed | {"count": len(found), "sessions": [*found.values()]}
 
-    def load(self, client: Client) -> SessionsPicture:
+    def load(self, client: GatewayClient) -> SessionsSnapshot:
         listed = self.list(client)
-        return SessionsPicture(listed["ts"], listed["sessions"])
+        return SessionsSnapshot(listed["ts"], listed["sessions"])
 
 
 @dataclass(frozen=True, slots=True)
-class SessionsPicture:
+class SessionsSnapshot:
     """The sessions at one moment."""
 
     ts: int
@@ -167,7 +160,7 @@ class SessionsPicture:
 
 def show_sessions(rows: list[Payload], now_ms: int) -> None:
     """Print sessions as a table."""
-    show_table(COLUMNS, SessionsPicture(now_ms, rows).rows(now_ms), empty=EMPTY, spare=SPARE)
+    show_table(COLUMNS, SessionsSnapshot(now_ms, rows).rows(now_ms), empty=EMPTY, spare=SPARE)
 
 
 def status_of(row: Payload) -> str:

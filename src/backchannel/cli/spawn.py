@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from backchannel.cli.client import CallFailed, Client, Link, NoGateway, Payload
+from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, Payload
 from backchannel.cli.conversation import (
     ReplyView,
     invoke,
@@ -125,7 +125,7 @@ class Spawning:
         """
         return self._link.ask(self._put)
 
-    def _put(self, client: Client) -> Payload:
+    def _put(self, client: GatewayClient) -> Payload:
         with patience("waiting for the gateway (sessions_spawn)"):
             return invoke(client, "sessions_spawn", self._args, self._caller, self._key)
 
@@ -147,7 +147,7 @@ class _Step:
             show_heading(name, session)
         self._view = ReplyView(run_id, is_live=self._is_live)
 
-    def follow(self, client: Client) -> Payload:
+    def follow(self, client: GatewayClient) -> Payload:
         """Wait for its end, for as long as it takes, and tell how it ended; it is shown once."""
         if self._ended is None:
             try:
@@ -176,7 +176,7 @@ class _Step:
 class _SpawnView:
     """The sub-agent as one connection sees it; `shown`, what was shown of its runs, outlives the connection."""
 
-    def __init__(self, client: Client, result: Payload, caller: str | None, shown: dict[str, _Step]) -> None:
+    def __init__(self, client: GatewayClient, result: Payload, caller: str | None, shown: dict[str, _Step]) -> None:
         self._client = client
         self._child: str = result["childSessionKey"]
         self._run_id: str = result["runId"]

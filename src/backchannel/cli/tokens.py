@@ -10,7 +10,7 @@ import typer
 from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id, find_key, short_key
 from backchannel.cli.options import AsJson, options_of
-from backchannel.cli.output import age, is_terminal, say, show_json, show_table
+from backchannel.cli.output import age, is_terminal, say, say_or_json, show_json, show_table
 from backchannel.core.short_ids import IdKind
 
 app = typer.Typer(help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
@@ -70,7 +70,4 @@ def revoke(
     """Make a token invalid for good. At once: whoever is connected with it is closed."""
     options = options_of(ctx)
     revoked = ask(options, "tokens.revoke", id=find_id(options, IdKind.TOKEN, token_id))
-    if as_json:
-        show_json(revoked)
-    else:
-        say(f"Token {revoked['id']} is no longer valid.")
+    say_or_json(f"Token {revoked['id']} is no longer valid.", revoked, as_json=as_json)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from backchannel.cli.client import Client, Payload, connected
+from backchannel.cli.client import GatewayClient, Payload, connected
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import console, is_terminal, say, show_json
@@ -51,7 +51,7 @@ def rebuild(
     say(f"Wrote {what} anew: {lines} lines.")
 
 
-def _all_ids(client: Client) -> list[str]:
+def _all_ids(client: GatewayClient) -> list[str]:
     ids: list[str] = []
     cursor = ""
     while True:

@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from backchannel.cli.client import CallFailed, Client, Payload, connected
+from backchannel.cli.client import CallFailed, GatewayClient, Payload, connected
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, options_of
 from backchannel.cli.output import Long, Rows, age, one_line, say, show_json, show_table
@@ -51,12 +51,12 @@ def tree(
         keep_watching(options, view, line_of, as_json=as_json)
         return
     with connected(options) as client:
-        picture = view.load(client)
+        snapshot = view.load(client)
     if as_json:
-        show_json(picture.as_json())
+        show_json(snapshot.as_json())
         return
-    show_table(COLUMNS, picture.rows(picture.ts), empty=EMPTY, spare=SPARE)
-    if picture.has_more:
+    show_table(COLUMNS, snapshot.rows(snapshot.ts), empty=EMPTY, spare=SPARE)
+    if snapshot.has_more:
         say(f"There are more: --limit {limit * 2} shows them, a KEY or --agent narrows it down.", err=True)
 
 
@@ -123,14 +123,14 @@ class TreeView:
     empty: str = EMPTY
     _statuses: dict[str, tuple[_Stamp, Payload]] = field(default_factory=dict)
 
-    def load(self, client: Client) -> TreePicture:
+    def load(self, client: GatewayClient) -> TreeSnapshot:
         found, ts, has_more = self._one_branch(client) if self.key is not None else self._all(client)
         trees = build_trees(found)
         self._ask_all(client, [node for tree in trees for node in tree.nodes()])
         default: str = client.hello["snapshot"]["sessionDefaults"]["defaultAgentId"]
-        return TreePicture(ts, trees, default, has_more)
+        return TreeSnapshot(ts, trees, default, has_more)
 
-    def _all(self, client: Client) -> tuple[list[Payload], int, bool]:
+    def _all(self, client: GatewayClient) -> tuple[list[Payload], int, bool]:
         listed = SessionsView(self.limit, {"agentId": self.agent}).list(client)
         found = {row["key"]: row for row in listed["sessions"]}
         if self.agent is None:
@@ -139,13 +139,13 @@ class TreeView:
         found |= {row["key"]: row for row in spawned}
         return list(found.values()), listed["ts"], has_more or listed["hasMore"]
 
-    def _one_branch(self, client: Client) -> tuple[list[Payload], int, bool]:
+    def _one_branch(self, client: GatewayClient) -> tuple[list[Payload], int, bool]:
         root = client.call("sessions.describe", key=self.key)["session"]
         spawned, has_more = _descendants(client, [root["key"]])
         now: int = client.call("status")["ts"]
         return [root, *spawned], now, has_more
 
-    def _ask_all(self, client: Client, nodes: list[Node]) -> None:
+    def _ask_all(self, client: GatewayClient, nodes: list[Node]) -> None:
         """Load the status of each session that has changed, in as few requests as possible."""
         stamps = {node.session["key"]: node.stamp() for node in nodes}
         unknown = [key for key, stamp in stamps.items() if self._statuses.get(key, (None,))[0] != stamp]
@@ -184,7 +184,7 @@ def _from_status(status: Payload) -> Payload:
     }
 
 
-def _descendants(client: Client, keys: list[str]) -> tuple[list[Payload], bool]:
+def _descendants(client: GatewayClient, keys: list[str]) -> tuple[list[Payload], bool]:
     """Load what sessions spawned, one generation at a time; also tell whether some were left out."""
     found: dict[str, Payload] = {}
     has_more = False
@@ -197,7 +197,7 @@ def _descendants(client: Client, keys: list[str]) -> tuple[list[Payload], bool]:
     return list(found.values()), has_more
 
 
-def _missing_parents(client: Client, found: dict[str, Payload]) -> Iterator[Payload]:
+def _missing_parents(client: GatewayClient, found: dict[str, Payload]) -> Iterator[Payload]:
     """Load the sessions that spawned others and are not in the list themselves: older ones, and archived ones."""
     known = set(found)
     missing = [row["spawnedBy"] for row in found.values() if "spawnedBy" in row]
@@ -217,7 +217,7 @@ def _missing_parents(client: Client, found: dict[str, Payload]) -> Iterator[Payl
 
 
 @dataclass(frozen=True, slots=True)
-class TreePicture:
+class TreeSnapshot:
     """The trees at one moment."""
 
     ts: int

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from backchannel.cli.client import CallFailed, Client, Link, NoGateway, Payload
+from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, Payload
 from backchannel.cli.options import Options
 from backchannel.cli.output import Rows, build_table, console, is_terminal, say, say_dim, show_json
 
@@ -32,7 +32,7 @@ LOOK_AGAIN_S = 10.0
 """How often the gateway is asked though no event came: some rows leave a view by growing old."""
 
 
-class Picture(Protocol):
+class TableSnapshot(Protocol):
     """What there is to see at one moment."""
 
     @property
@@ -50,7 +50,7 @@ class Picture(Protocol):
         ...
 
 
-class View(Protocol):
+class TableView(Protocol):
     """A table that can be watched."""
 
     @property
@@ -66,7 +66,7 @@ class View(Protocol):
         """What to say when there are no rows."""
         ...
 
-    def load(self, client: Client) -> Picture:
+    def load(self, client: GatewayClient) -> TableSnapshot:
         """Read what there is now."""
         ...
 
@@ -80,7 +80,7 @@ class Display(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def show(self, picture: Picture, deleted: set[str]) -> None:
+    def show(self, snapshot: TableSnapshot, deleted: set[str]) -> None:
         """Show what there is now; `deleted` names the sessions that were deleted since the last time."""
         ...
 
@@ -93,7 +93,7 @@ class Display(Protocol):
         ...
 
 
-def watch(options: Options, view: View, line_of: Callable[[Payload], str], *, as_json: bool) -> None:
+def watch(options: Options, view: TableView, line_of: Callable[[Payload], str], *, as_json: bool) -> None:
     """Show a view and keep it up to date until Ctrl-C, over restarts of the gateway.
 
     `line_of` shows one session in a line, for output that is not a terminal.
@@ -115,7 +115,7 @@ def watch(options: Options, view: View, line_of: Callable[[Payload], str], *, as
                 link.lose()  # it is about to stop
 
 
-def _follow(client: Client, view: View, display: Display) -> None:
+def _follow(client: GatewayClient, view: TableView, display: Display) -> None:
     # Subscribing comes first: what changes while the rows are read is then read once more, never missed.
     client.call("sessions.subscribe")
     deleted: set[str] = set()
@@ -124,7 +124,7 @@ def _follow(client: Client, view: View, display: Display) -> None:
         deleted = _wait_for_news(client, display)
 
 
-def _wait_for_news(client: Client, display: Display) -> set[str]:
+def _wait_for_news(client: GatewayClient, display: Display) -> set[str]:
     """Return when there is something new and the last look is some time ago; tell which sessions were deleted."""
     looked = time.monotonic()
     is_news = False
@@ -141,11 +141,11 @@ def _wait_for_news(client: Client, display: Display) -> set[str]:
 class Screen:
     """A table on a terminal's second screen, where it can be drawn anew however the window changes."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: TableView) -> None:
         from rich.live import Live
 
         self._view = view
-        self._picture: Picture | None = None
+        self._snapshot: TableSnapshot | None = None
         self._note = ""
         self._loaded = self._drawn = 0.0
         self._console = console()
@@ -159,11 +159,11 @@ class Screen:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
-        if self._picture is not None:  # what was seen last stays on the first screen
-            self._console.print(self._build(self._rows(self._picture)))
+        if self._snapshot is not None:  # what was seen last stays on the first screen
+            self._console.print(self._build(self._rows(self._snapshot)))
 
-    def show(self, picture: Picture, deleted: set[str]) -> None:
-        self._picture, self._note = picture, ""
+    def show(self, snapshot: TableSnapshot, deleted: set[str]) -> None:
+        self._snapshot, self._note = snapshot, ""
         self._loaded = time.monotonic()
         self._draw()
 
@@ -183,15 +183,15 @@ class Screen:
         if self._note:
             head = Text(self._note, style="yellow")
         self._drawn = time.monotonic()
-        table = self._fitting(self._picture) if self._picture is not None else Text()
+        table = self._fitting(self._snapshot) if self._snapshot is not None else Text()
         self._live.update(Group(head, Text(), table), refresh=True)
 
-    def _fitting(self, picture: Picture) -> RenderableType:
+    def _fitting(self, snapshot: TableSnapshot) -> RenderableType:
         """The table as far as the window reaches, and how much of it is below."""
         from rich.console import Group
         from rich.text import Text
 
-        rows = self._rows(picture)
+        rows = self._rows(snapshot)
         table = self._build(rows)
         if len(self._console.render_lines(table)) <= (room := self._console.height - HEAD_LINES):
             return table
@@ -200,8 +200,8 @@ class Screen:
             shown = shown[:-1]  # some rows take more than a line
         return Group(self._build(shown), Text(f"… {len(rows) - len(shown)} more", "dim"))
 
-    def _rows(self, picture: Picture) -> Rows:
-        return picture.rows(picture.ts + int((time.monotonic() - self._loaded) * 1000))
+    def _rows(self, snapshot: TableSnapshot) -> Rows:
+        return snapshot.rows(snapshot.ts + int((time.monotonic() - self._loaded) * 1000))
 
     def _build(self, rows: Rows) -> RenderableType:
         from rich.text import Text
@@ -225,10 +225,10 @@ class Lines:
     ) -> None:
         pass
 
-    def show(self, picture: Picture, deleted: set[str]) -> None:
-        now = {session["key"]: session for session in picture.sessions}
+    def show(self, snapshot: TableSnapshot, deleted: set[str]) -> None:
+        now = {session["key"]: session for session in snapshot.sessions}
         for key in sorted((deleted & self._known.keys()) - now.keys()):
-            self._say({"key": key, "status": "deleted", "updatedAt": picture.ts})
+            self._say({"key": key, "status": "deleted", "updatedAt": snapshot.ts})
         changed = [session for key, session in now.items() if self._known.get(key) != session]
         for session in sorted(changed, key=lambda session: int(session["updatedAt"])):
             self._say(session)

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from backchannel.cli.client import ANSWER_S, Client, Link, Payload
+from backchannel.cli.client import ANSWER_S, GatewayClient, Link, Payload
 from backchannel.cli.options import CommandFailed
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, decode_message
@@ -156,7 +156,7 @@ class Exporting:
             (page,) = self._ask("transcripts.read", [asked])
 
     def _ask(self, method: str, each: list[Payload]) -> list[Payload]:
-        def ask(client: Client) -> list[Payload]:
+        def ask(client: GatewayClient) -> list[Payload]:
             requests = [client.ask(method, **params) for params in each]
             return [client.wait(request, ANSWER_S) for request in requests]
 
