@@ -53,7 +53,7 @@ class NoGateway(GatewayError):
 
 
 class CallFailed(GatewayError):
-    """The gateway refused a request; `reason` is its stable word for why."""
+    """The gateway refused a request; `reason` is its stable code."""
 
     def __init__(self, error: Payload) -> None:
         super().__init__(str(error.get("message", "the gateway gave no reason")))
@@ -80,7 +80,7 @@ class GatewayAddress:
 
 
 def find_gateway(options: Options) -> GatewayAddress:
-    """Tell where the gateway is: as given, else where that of the state folder says it listens.
+    """Find out where the gateway is: as given, else where that of the state folder says it listens.
 
     A port that is only configured is not tried: another program may listen there by now, and would get the token.
 
@@ -226,7 +226,7 @@ class GatewayClient:
         return answers
 
     def wait(self, request: str, timeout_s: float | None = None) -> Payload:
-        """Wait for the answer to a request, for as long as it takes unless told otherwise.
+        """Wait for the answer to a request, without a time limit unless one is given.
 
         Raises:
             CallFailed: the gateway refused.
@@ -381,7 +381,7 @@ class Link:
             self._is_known = True
         return self._client
 
-    def ask(self, question: Callable[[GatewayClient], T]) -> T:
+    def ask(self, request: Callable[[GatewayClient], T]) -> T:
         """Make a request, and repeat it each time that the gateway went away before it had answered.
 
         Raises:
@@ -390,7 +390,7 @@ class Link:
         while True:
             client = self.client()
             try:
-                return question(client)
+                return request(client)
             except NoGateway:
                 self.lose()
             except CallFailed as refused:

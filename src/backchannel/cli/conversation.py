@@ -216,6 +216,6 @@ def show_heading(step: str, session: str) -> None:
 
 
 def show_receipt(receipt: Payload) -> None:
-    """Print what became of the text that a chat is told."""
+    """Print what became of a delivery to a chat."""
     reason = f": {receipt['error']}" if receipt.get("error") else ""
     say(f"receipt {receipt['id']}: {receipt['state']}{reason}")

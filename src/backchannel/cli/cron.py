@@ -39,7 +39,7 @@ def list_jobs(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 
 def _next(job: dict[str, Any]) -> str:
-    """Tell in words when a job comes next."""
+    """Say when a job comes next."""
     if "nextAt" not in job:
         return str(job["status"])
     now = int(time.time() * 1000)

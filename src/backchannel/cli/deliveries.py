@@ -99,7 +99,7 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Send again what failed or is uncertain. Parts that arrived are not repeated."""
-    _mend(options_of(ctx), as_json, "deliveries.retry", delivery_id, _states(failed, uncertain))
+    _change(options_of(ctx), as_json, "deliveries.retry", delivery_id, _states(failed, uncertain))
 
 
 @app.command()
@@ -127,32 +127,32 @@ def drop(
     as_json: AsJson = False,
 ) -> None:
     """Give up what failed or is uncertain."""
-    _mend(options_of(ctx), as_json, "deliveries.drop", delivery_id, _states(failed, uncertain))
+    _change(options_of(ctx), as_json, "deliveries.drop", delivery_id, _states(failed, uncertain))
 
 
 def _states(failed: bool, uncertain: bool) -> list[str]:
     return [state for state, is_meant in (("failed", failed), ("uncertain", uncertain)) if is_meant]
 
 
-def _mend(options: Options, as_json: bool, method: str, delivery_id: str | None, states: list[str]) -> None:
+def _change(options: Options, as_json: bool, method: str, delivery_id: str | None, states: list[str]) -> None:
     if (delivery_id is None) == (not states):
         raise typer.BadParameter("give one id, or --failed, --uncertain or both", param_hint="ID")
     if delivery_id is not None:
         _call(options, as_json, method, delivery_id)
         return
-    told = _mend_all(options, method, states)
+    answer = _change_all(options, method, states)
     if as_json:
-        show_json(told)
+        show_json(answer)
         return
     done = "in line to be sent again" if method == "deliveries.retry" else "given up"
-    say(f"{told['count']} {'delivery' if told['count'] == 1 else 'deliveries'} {done}.")
-    for refused in told["refused"]:
+    say(f"{answer['count']} {'delivery' if answer['count'] == 1 else 'deliveries'} {done}.")
+    for refused in answer["refused"]:
         say(f"{refused['id']}: {refused['error']}", err=True)
-    if told["refused"]:
+    if answer["refused"]:
         raise typer.Exit(FAILED)
 
 
-def _mend_all(options: Options, method: str, states: list[str]) -> dict[str, Any]:
+def _change_all(options: Options, method: str, states: list[str]) -> dict[str, Any]:
     """Go through all deliveries in these states, a page at a time."""
     pages: list[dict[str, Any]] = []
     with connected(options) as client:
@@ -192,7 +192,7 @@ def _show(delivery: dict[str, Any]) -> None:
 
 
 def _part(part: dict[str, Any]) -> str:
-    told = f"{part['n']} {part['state']}"
+    line = f"{part['n']} {part['state']}"
     if "messageId" in part:
-        told += f" as {part['messageId']}"
-    return f"{told}: {part['error']}" if "error" in part else told
+        line += f" as {part['messageId']}"
+    return f"{line}: {part['error']}" if "error" in part else line

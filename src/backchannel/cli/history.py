@@ -136,7 +136,7 @@ def load_last(
 
 
 def is_shown(message: Payload, *, with_tools: bool = False, as_stored: bool = False) -> bool:
-    """Whether a message says something to people: not the result of a tool, nor calls alone, nor a word for models."""
+    """Whether a message says something to people: not the result of a tool, nor calls alone, nor a control word."""
     if message["role"] == "toolResult":
         return with_tools
     return bool(text_of(message, with_tools=with_tools, as_stored=as_stored))
@@ -167,7 +167,7 @@ def _block(block: dict[str, Any], with_tools: bool) -> str:
 
 
 def _writer(message: Payload) -> str:
-    """Tell who wrote a message: not everything that stands for a user's message was written by one."""
+    """Name who wrote a message: not everything that stands for a user's message was written by one."""
     role: str = message["role"]
     if role == "toolResult":
         return f"{message.get('toolName', 'tool')}{' failed' if message.get('isError') else ''}"

@@ -44,7 +44,7 @@ from backchannel.errors import GatewayError
 from backchannel.gateway.mcp.server import IDEMPOTENCY_KEY, build_server
 
 PATIENCE_S = 30.0
-"""How long a call waits for a gateway that went away, before its client is told."""
+"""How long a call waits for a gateway that went away, before it fails."""
 SILENCE_S = 60.0
 """How long an answer may be silent; the gateway gives a sign of life every 15 s."""
 
@@ -229,8 +229,8 @@ def _refused(address: GatewayAddress, status: int, body: bytes) -> GatewayError:
 
 def _result(message: Payload) -> Payload:
     if "error" in message:
-        told = message["error"].get("data")
-        raise GatewayRefusal(told if isinstance(told, dict) and "message" in told else message["error"])
+        data = message["error"].get("data")
+        raise GatewayRefusal(data if isinstance(data, dict) and "message" in data else message["error"])
     result: Payload = message["result"]
     return result
 

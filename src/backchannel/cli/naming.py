@@ -22,14 +22,14 @@ _WHOLE = re.compile(rf"[0-9a-f]{{32}}|{_UUID}")
 _BASE = re.compile(rf"([0-9a-f]{{32}}|{_UUID})(/.*)?")
 _KEY_PART = re.compile(_UUID)
 SHORTEST = 12
-"""How much of an id is shown at least: so much of one tells the millisecond in which it was made."""
+"""How much of an id is shown at least: as much as holds the millisecond in which it was made."""
 _LONGEST = 28
 
 Name = TypeVar("Name", str, str | None)
 
 
 def find_key(options: Options, name: Name, caller: str | None = None) -> Name:
-    """Tell which session a name means; what can only be a key or an id is left for the gateway to read.
+    """Find the key of the session that a name means; what can only be a key or an id is left to the gateway.
 
     With a caller, bare keys are those of its agent, as they are for the caller itself.
 
@@ -48,11 +48,11 @@ def find_key(options: Options, name: Name, caller: str | None = None) -> Name:
         except CallFailed as refused:
             if refused.reason in ("ambiguous_label", "ambiguous_id"):
                 raise
-            return name  # what is wrong with it, or with the token, is told by what was asked for
+            return name  # the request that follows reports what is wrong with it, or with the token
 
 
 def find_id(options: Options, kind: IdKind, written: str) -> str:
-    """Tell which id somebody means by its beginning; a whole one is not looked up.
+    """Find the id that begins so; a whole one is not looked up.
 
     Raises:
         CallFailed: none begins so, or several do.

@@ -121,7 +121,7 @@ class CommandFailed(GatewayError):
 
 
 def reason_of(error: GatewayError) -> str:
-    """The stable word of an error, whichever side it comes from."""
+    """The stable code of an error, of the gateway or of this program."""
     return getattr(error, "reason", "") or error.code
 
 

@@ -243,12 +243,12 @@ class WordWrap:
 
 
 def counted(number: int, word: str) -> str:
-    """Tell how many there are: `1 session`, `2 sessions`."""
+    """Show how many there are: `1 session`, `2 sessions`."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def age(then_ms: int | None, now_ms: int | None = None) -> str:
-    """Tell how long ago something was: `5s`, `12m`, `3h`, `9d`."""
+    """Show how long ago something was: `5s`, `12m`, `3h`, `9d`."""
     if then_ms is None:
         return ""
     seconds = max(0, (int(time.time() * 1000) if now_ms is None else now_ms) - then_ms) // 1000
@@ -259,7 +259,7 @@ def age(then_ms: int | None, now_ms: int | None = None) -> str:
 
 
 def until(then_ms: int, now_ms: int) -> str:
-    """Tell in how long something will be, as `age` does; the moment since it was set makes no 59m of an hour."""
+    """Show in how long something will be, as `age` does, rounded: one hour less a moment is `1h`, not `59m`."""
     seconds = max(0, then_ms - now_ms) / 1000
     for unit, size, below in (("d", 86_400, 3_600), ("h", 3_600, 60), ("m", 60, 1)):
         if (rounded := round(seconds / below) * below) >= size:

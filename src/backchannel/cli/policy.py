@@ -41,13 +41,13 @@ def explain(
     options = options_of(ctx)
     caller = find_key(options, caller)
     target = find_key(options, target, caller)
-    told = ask(options, "policy.explain", target=target, caller=caller, channel=channel, chatType=chat_type)
+    explained = ask(options, "policy.explain", target=target, caller=caller, channel=channel, chatType=chat_type)
     if as_json:
-        show_json(told)
+        show_json(explained)
         return
-    show_facts({"caller": told["caller"], "target": told["target"]})
+    show_facts({"caller": explained["caller"], "target": explained["target"]})
     say()
-    _show([*told["tools"], told["send"]])
+    _show([*explained["tools"], explained["send"]])
 
 
 def _show(decisions: list[dict[str, Any]]) -> None:

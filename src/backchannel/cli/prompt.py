@@ -1,7 +1,7 @@
 """The prompt of `backchannel chat`: reads lines, knows a few commands, and sends the rest to the session.
 
 What is posted to the chat meanwhile, such as the result of a sub-agent, is shown while the line is empty. A line that
-somebody has begun to type is left alone; what came in between is shown above the next one.
+has been begun is left alone; what came in between is shown above the next one.
 
 A clock ticks while a line is read (`Ticking`). Each tick shows what was posted (`Posts`) in the place of the empty
 prompt and writes the prompt again below, so the cursor stays where readline believes it to be.
@@ -92,7 +92,7 @@ class Prompt:
                     return None
 
     def _tick(self) -> None:
-        """Show what is posted in the place of the prompt, unless somebody has begun to type."""
+        """Show what is posted in the place of the prompt, unless a line has been begun."""
         if readline.get_line_buffer() or not is_terminal(sys.stdout):
             return
         if posted := self._posts.load_if_notified():

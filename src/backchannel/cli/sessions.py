@@ -164,7 +164,7 @@ def show_sessions(rows: list[Payload], now_ms: int) -> None:
 
 
 def status_of(row: Payload) -> str:
-    """Tell what a session does, or that it is no more."""
+    """Show what a session does, or that it is archived."""
     return "archived" if "archivedAt" in row else str(row["status"])
 
 
@@ -186,7 +186,7 @@ def tokens_of(row: Payload) -> str:
 
 
 def state_of(session: Payload) -> str:
-    """Tell what a session does; of a sub-agent that is done, how its run ended."""
+    """Show what a session does; of a sub-agent that is done, how its run ended."""
     spawn = session.get("spawn")
     if spawn is None or "archivedAt" in session:
         return status_of(session)
@@ -194,12 +194,12 @@ def state_of(session: Payload) -> str:
         return "announcing"
     if "resumeAt" in spawn:
         return f"until {time.strftime('%H:%M', time.localtime(spawn['resumeAt'] / 1000))}"
-    is_busy = session["status"] != "idle"  # with its task, or later with what somebody asks it
+    is_busy = session["status"] != "idle"  # with its task, or with a later message
     return str(session["status"] if spawn["state"] == "done" and is_busy else spawn["runStatus"])
 
 
 def receipt_of(session: Payload) -> str:
-    """Tell what became of a sub-agent's result; nothing while there is none."""
+    """Show what became of a sub-agent's result; empty while there is none."""
     spawn = session.get("spawn")
     return str(spawn["receipt"]["state"]) if spawn is not None and spawn["state"] == "done" else ""
 

@@ -148,7 +148,7 @@ class _Step:
         self._view = ReplyView(run_id, is_live=self._is_live)
 
     def follow(self, client: GatewayClient) -> Payload:
-        """Wait for its end, for as long as it takes, and tell how it ended; it is shown once."""
+        """Wait for its end, without a time limit, and return it; it is shown once."""
         if self._ended is None:
             try:
                 self._ended = wait_for_run(client, self._run_id, on_event=self._view.hear)
@@ -214,7 +214,7 @@ class _SpawnView:
         show_receipt(receipt)
 
     def _receipt(self) -> tuple[str, Payload | None]:
-        """Load the receipt, and the session that is told; one among very many children may not be found."""
+        """Load the receipt, and the session that gets the result; of very many children not all are listed."""
         status = invoke(self._client, "session_status", {}, self._caller)
         known = [child["spawn"]["receipt"] for child in status.get("children", ()) if child["key"] == self._child]
         if not known:

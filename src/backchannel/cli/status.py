@@ -17,35 +17,37 @@ def status(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Show what is wrong and what runs. Exits with 1 if no message can be accepted, with 5 if it is degraded."""
     options = options_of(ctx)
     with connected(options) as client:
-        told = {**client.call("status"), "health": client.call("health")}
+        state = {**client.call("status"), "health": client.call("health")}
     if as_json:
-        show_json(told)
+        show_json(state)
     else:
-        _show(options, told)
-    if not told["health"]["ok"]:
+        _show(options, state)
+    if not state["health"]["ok"]:
         raise typer.Exit(FAILED)
-    if told["status"] != "ok":
+    if state["status"] != "ok":
         raise typer.Exit(DEGRADED)
 
 
-def _show(options: Options, told: dict[str, Any]) -> None:
-    runs, deliveries = told["runs"], told["deliveries"]
+def _show(options: Options, state: dict[str, Any]) -> None:
+    runs, deliveries = state["runs"], state["deliveries"]
     show_facts(
         {
-            "gateway": f"{find_gateway(options).url} (version {told['version']})",
-            "health": told["status"],
-            "up for": age(told["ts"] - told["uptimeMs"], told["ts"]),
+            "gateway": f"{find_gateway(options).url} (version {state['version']})",
+            "health": state["status"],
+            "up for": age(state["ts"] - state["uptimeMs"], state["ts"]),
             "agents": ", ".join(
-                f"{agent} (default)" if agent == told["defaultAgentId"] else agent for agent in told["agents"]
+                f"{agent} (default)" if agent == state["defaultAgentId"] else agent for agent in state["agents"]
             ),
-            "model": told["model"],
+            "model": state["model"],
             "runs": f"{runs['running']} running, {runs['queued']} queued, {runs['failed']} failed in 24 hours",
             "deliveries": ", ".join(f"{deliveries[state]} {state}" for state in ("waiting", "failed", "uncertain")),
-            "connections": told["connections"],
+            "connections": state["connections"],
         }
     )
-    if told["problems"]:
+    if state["problems"]:
         say()
-        say_styled(f"{counted(len(told['problems']), 'problem')}:", fg=_COLOURS[told["status"]])
-        problems = [[found["code"], options.spell(f"{found['message']} {found['hint']}")] for found in told["problems"]]
+        say_styled(f"{counted(len(state['problems']), 'problem')}:", fg=_COLOURS[state["status"]])
+        problems = [
+            [found["code"], options.spell(f"{found['message']} {found['hint']}")] for found in state["problems"]
+        ]
         show_table(["problem", "what is wrong, and what to do"], problems, empty="")

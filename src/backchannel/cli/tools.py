@@ -88,7 +88,7 @@ def call(
     caller = find_key(options, as_session)
     with connected(options) as client, patience(f"waiting for {name}"):
         request = client.ask("tools.invoke", tool=name, args=given, sessionKey=caller)
-        result = client.wait(request)["result"]  # a tool may wait for an agent as long as it was told to
+        result = client.wait(request)["result"]  # no time limit: a tool may itself wait for an agent
     show_json(result)
     if isinstance(result, dict) and result.get("status") in ("error", "forbidden"):
         raise typer.Exit(FAILED)

@@ -152,15 +152,15 @@ class TreeView:
         asked = [{"tool": "session_status", "args": {"sessionKey": key}} for key in unknown]
         answers = client.call_each("tools.invoke", asked)
         fresh = {key: _from_status(answer["result"]) for key, answer in zip(unknown, answers, strict=True)}
-        told = {key: fresh[key] if key in fresh else self._statuses[key][1] for key in stamps}
+        statuses = {key: fresh[key] if key in fresh else self._statuses[key][1] for key in stamps}
         for node in reversed(nodes):  # those below come first
-            node.session.update(told[node.session["key"]])
+            node.session.update(statuses[node.session["key"]])
             node.children.sort(key=_started, reverse=True)  # else those at work would change places all the time
             below = (child.session["treeUsage"] for child in node.children)
             node.session.setdefault("treeUsage", add_usage([node.session["usage"], *below]))
         # What is still going on is asked again the next time, and so is all above it.
         self._statuses = {
-            node.session["key"]: (stamps[node.session["key"]], told[node.session["key"]])
+            node.session["key"]: (stamps[node.session["key"]], statuses[node.session["key"]])
             for node in nodes
             if not any(_is_open(session) for session in node.all())
         }
@@ -174,18 +174,18 @@ def _started(node: Node) -> float:
 def _from_status(status: Payload) -> Payload:
     """Take from a session's status what a tree shows besides its row; one that is archived has none."""
     nothing = {"input": 0, "output": 0}
-    told: Payload = {name: nothing | status[name] for name in ("usage", "treeUsage") if name in status}
+    usages: Payload = {name: nothing | status[name] for name in ("usage", "treeUsage") if name in status}
     archived = [child for child in status.get("children", ()) if "archivedAt" in child]
     return {
         "usage": nothing,
-        **told,
+        **usages,
         **({"spawn": status["spawn"]} if "spawn" in status else {}),
         **({"archivedChildren": archived} if archived else {}),
     }
 
 
 def _descendants(client: GatewayClient, keys: list[str]) -> tuple[list[Payload], bool]:
-    """Load what sessions spawned, one generation at a time; also tell whether some were left out."""
+    """Load what sessions spawned, one generation at a time; also return whether some were left out."""
     found: dict[str, Payload] = {}
     has_more = False
     while keys:
@@ -250,7 +250,7 @@ class TreeSnapshot:
 
 
 def add_usage(used: Iterable[Payload]) -> Payload:
-    """Add up usages; a cost that nobody knows is left out."""
+    """Add up usages; an unknown cost is left out."""
     each = list(used)
     total: Payload = {name: sum(usage.get(name, 0) for usage in each) for name in ("input", "output")}
     costs = [usage["cost"] for usage in each if "cost" in usage]
@@ -296,7 +296,7 @@ def _shown_usage(usage: Payload) -> tuple[str, str]:
 
 
 def _runtime_of(session: Payload, now_ms: int) -> str:
-    """Tell how long a sub-agent took, or has been at work so far."""
+    """Show how long a sub-agent took, or has been at work so far."""
     from backchannel.core.spawn_texts import show_duration
 
     spawn = session.get("spawn", {})
@@ -321,7 +321,7 @@ def _short_title(title: str | None) -> Long | None:
 
 
 def _short_key(session: Payload) -> str:
-    """Cut the key of a sub-agent to what tells it from its neighbours."""
+    """Cut the key of a sub-agent to what distinguishes it from its neighbours."""
     key: str = session["key"]
     home = f"agent:{session['agentId']}:"
     is_at_home = session.get("spawnedBy", "").startswith(home)

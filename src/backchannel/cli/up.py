@@ -107,11 +107,11 @@ def _serve(options: Options, config: Config, log_level: str | None) -> None:
     def ready(place: Listening, token: OperatorToken) -> None:
         configured = gateway.config
         log.info("listening", url=place.url, agents=gateway.agents.ids(), state=str(configured.state_dir))
-        tell = log.info if is_watched else log.warning  # a person sees them in the banner
+        log_warning = log.info if is_watched else log.warning  # a person sees them in the banner
         for warning in configured.warnings:
-            tell("configuration", warning=str(warning), line=warning.line)
+            log_warning("configuration", warning=str(warning), line=warning.line)
         for problem in model_problems(gateway.parts):
-            tell("configuration", warning=problem.message, hint=problem.hint)
+            log_warning("configuration", warning=problem.message, hint=problem.hint)
         if gateway.store.found.runs:
             log.info("going on", **msgspec.structs.asdict(gateway.store.found))
         if options.as_json:
@@ -178,8 +178,8 @@ def _warnings(gateway: Gateway) -> Iterator[str]:
 def _unfinished(found: Unfinished) -> str:
     """Say what goes on from earlier: `3 go on: 1 interrupted, 2 queued`."""
     kinds = {"interrupted": found.interrupted, "queued": found.queued, "set aside": found.set_aside}
-    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
-    return f"{found.runs} {'goes' if found.runs == 1 else 'go'} on: {told}"
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+    return f"{found.runs} {'goes' if found.runs == 1 else 'go'} on: {counts}"
 
 
 def _agents(gateway: Gateway) -> Iterator[str]:

@@ -125,7 +125,7 @@ def _follow(client: GatewayClient, view: TableView, display: Display) -> None:
 
 
 def _wait_for_news(client: GatewayClient, display: Display) -> set[str]:
-    """Return when there is something new and the last look is some time ago; tell which sessions were deleted."""
+    """Return when there is something new and the last look is some time ago; gives the sessions that were deleted."""
     looked = time.monotonic()
     is_news = False
     deleted: set[str] = set()
@@ -195,7 +195,7 @@ class Screen:
         table = self._build(rows)
         if len(self._console.render_lines(table)) <= (room := self._console.height - HEAD_LINES):
             return table
-        shown = rows[: max(1, room - 2)]  # one line names the columns, one tells of the rest
+        shown = rows[: max(1, room - 2)]  # one line names the columns, one counts the rest
         while len(shown) > 1 and len(self._console.render_lines(self._build(shown))) >= room:
             shown = shown[:-1]  # some rows take more than a line
         return Group(self._build(shown), Text(f"… {len(rows) - len(shown)} more", "dim"))

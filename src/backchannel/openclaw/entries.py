@@ -293,7 +293,7 @@ class EntryReader:
 
 
 def _channel(fields: _Fields, key: SessionKey) -> str | None:
-    """Tell the channel that is recorded for a session: groups have one, and direct chats that their key names."""
+    """Find the channel that is recorded for a session: groups have one, and direct chats that their key names."""
     if key.chat_type in (ChatType.GROUP, ChatType.CHANNEL):
         return text_in(fields.value, "channel", "provider", "surface") or key.channel
     return key.channel

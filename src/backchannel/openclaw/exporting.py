@@ -42,7 +42,7 @@ class Exported:
 
 
 class ListedSession(msgspec.Struct, frozen=True, rename="camel"):
-    """A session as the gateway tells of it."""
+    """A session as `sessions.export` lists it."""
 
     key: str
     session_id: str
@@ -100,7 +100,7 @@ class Exporting:
         self._wanted = wanted
 
     def run(self) -> Iterator[Exported]:
-        """Write the sessions, and tell of each."""
+        """Write the sessions, and give each one that is written."""
         for agent, listed in groupby(self._sessions(), lambda one: one.agent):
             yield from self._write_agent(self._folder / "agents" / agent / "sessions", listed)
 
@@ -175,7 +175,7 @@ def _written(path: Path) -> Iterator[BinaryIO]:
     """Write a file that only its owner can read, and that is there all at once or not at all."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        # Never through a link that somebody has put there: the folder may be one in which others write too.
+        # O_EXCL: never through a planted link, since others may be able to write to the folder.
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             yield file
             file.flush()

@@ -68,7 +68,7 @@ def find_session_folders(root: Path) -> list[SessionsFolder]:
 
 
 def _agent_of(folder: Path) -> str:
-    """Tell whose folder it is, if it is one under `agents`."""
+    """Find the agent whose folder it is, if it is one under `agents`."""
     folder = folder.absolute()
     return _agent(folder.name) if folder.parent.name == "agents" else MAIN_AGENT
 
@@ -166,7 +166,7 @@ def read_lines(file: BinaryIO) -> Iterator[RawLine]:
 
 
 def _pass_over(file: BinaryIO) -> tuple[int, bool]:
-    """Read on to the end of a line; tells how much that was, and whether the line has an end."""
+    """Read on to the end of a line; returns how much that was, and whether the line has an end."""
     size = 0
     while data := file.readline(PASSED_OVER):
         size += len(data)

@@ -384,7 +384,7 @@ class _Reading:
         self._before = session.created_at
 
     def batches(self) -> Iterator[tuple[list[Offered], bool]]:
-        """Give the messages in batches, and tell which one is the last."""
+        """Give the messages in batches, each with whether it is the last."""
         batch: list[Offered] = []
         size = read = 0
         for line in read_lines(self._file):

@@ -214,7 +214,7 @@ def _custom_message(line: dict[str, Any], at: int) -> _Draft:
 
 
 def _content(raw: object) -> tuple[tuple[Block, ...], int]:
-    """Read content; also tells how many blocks were left out."""
+    """Read content; also returns how many blocks were left out."""
     if isinstance(raw, str):
         return text_content(raw), 0
     if raw is None:

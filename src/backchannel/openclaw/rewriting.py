@@ -193,7 +193,7 @@ class _Parsing:
 
 
 def _split(gap: str, *, is_last: bool) -> tuple[str, bool, str]:
-    """Tell what between two members belongs to the first: up to the comma, the comma, the rest of its line."""
+    """Split what between two members belongs to the first: up to the comma, the comma, the rest of its line."""
     comma = next((match.start() for match in _COMMA.finditer(gap) if match[1]), None)
     after = gap if comma is None else gap[comma + 1 :]
     own = _REST_OF_LINE.match(after) or (_REST_OF_GROUP.match(after) if is_last else None)
@@ -213,7 +213,7 @@ class LostComment(NamedTuple):
 
 
 def rewrite(layout: Layout, moves: Sequence[Move]) -> list[LostComment]:
-    """Make all moves in the layout, and tell which comments could not be kept.
+    """Make all moves in the layout, and return the comments that could not be kept.
 
     Raises:
         LookupError: the layout is not that of the settings which the moves are about.

@@ -1,7 +1,7 @@
 """Configurations of older generations: what each of their settings is called today.
 
 Older files are read as they are. `modernise` puts every setting where it stands today, so that the schema
-knows one name for each, and notes each move: a warning is told of it, and `migrating` makes the same moves in
+knows one name for each, and notes each move: each is a warning, and `migrating` makes the same moves in
 the text. Where a setting is given under its new name too, that one holds. `origins` leads from today's path
 back to the one in the file, because errors name what was written.
 
@@ -75,12 +75,12 @@ class Modernised:
     @property
     def issues(self) -> list[Issue]:
         """A warning for each older name, and what could not be read."""
-        told = [Issue("warning", move.old, self._told(move)) for move in self.moves[:MAX_TOLD]]
+        warnings = [Issue("warning", move.old, self._warning(move)) for move in self.moves[:MAX_TOLD]]
         if len(self.moves) > MAX_TOLD:
-            told.append(Issue("warning", (), f"and {len(self.moves) - MAX_TOLD} more older names"))
-        return self.errors + told
+            warnings.append(Issue("warning", (), f"and {len(self.moves) - MAX_TOLD} more older names"))
+        return self.errors + warnings
 
-    def _told(self, move: Move) -> str:
+    def _warning(self, move: Move) -> str:
         today = f"an older name for `{show_path(move.new)}`"
         match move.fate:
             case "ignored":
@@ -207,7 +207,7 @@ def _has_own_id(modern: Modernised, agent: dict[str, Any], name: str) -> bool:
 
 
 def _id(name: object) -> object:
-    """What tells agents apart. A name that no agent can have is like no other, and is reported later."""
+    """What identifies an agent. A name that no agent can have is like no other, and is reported later."""
     try:
         return normalise_agent_id(name) if isinstance(name, str) and "${" not in name else object()
     except UnknownAgent:
