@@ -43,7 +43,7 @@ def forget(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's id, as `agents` shows it.")],
     as_json: AsJson = False,
 ) -> None:
-    """Let the configured model answer for an agent that was a function of a program."""
+    """Let its model answer for an agent whose program is gone."""
     options = options_of(ctx)
     forgotten = ask(options, "agents.forget", agentId=agent)
     text = f"The agent {forgotten['agentId']} is no function any more: its model answers what waited for it."
