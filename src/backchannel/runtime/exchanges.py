@@ -8,8 +8,8 @@ from backchannel.core.exchange_values import Refused
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Run
 from backchannel.runtime.events import Hub, WaitStarted
+from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.lanes import Lanes
-from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.waits import Waits
 from backchannel.storage.exchanges import Ask, Opened
 from backchannel.storage.store import Store

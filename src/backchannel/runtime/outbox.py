@@ -20,7 +20,7 @@ from backchannel.core.delivery import DeliveryLane, DeliveryState
 from backchannel.core.facts import DeliveryChanged, Fact
 from backchannel.core.send_policy import SendDecision
 from backchannel.errors import Unavailable
-from backchannel.runtime.policing import SendGuard
+from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.timers import LONGEST_SLEEP_S, DueLoop
 from backchannel.storage.sending import Claimed
 from backchannel.storage.store import Store

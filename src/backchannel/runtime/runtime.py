@@ -28,9 +28,9 @@ from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
 from backchannel.runtime.events import Event, Hub, WaitStarted, log_failures
 from backchannel.runtime.exchanges import Exchanges
+from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.lanes import Lanes, Slots
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
-from backchannel.runtime.policing import SendGuard
 from backchannel.runtime.runner import Runner
 from backchannel.runtime.timers import Timers, sleep_or_event
 from backchannel.runtime.waits import Waits

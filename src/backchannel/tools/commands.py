@@ -10,7 +10,7 @@ from dataclasses import replace
 from backchannel.core.commands import Command, CommandName, CommandReply, Standing, may_use
 from backchannel.core.keys import SessionKey
 from backchannel.errors import UnknownAgent, UnknownModel
-from backchannel.runtime.policing import SendGuard
+from backchannel.runtime.guard import SendGuard
 from backchannel.tools.base import Parts
 
 
