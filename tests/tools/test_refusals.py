@@ -98,3 +98,18 @@ async def test_the_shared_session_of_global_scope_is_shown_as_main(tmp_path: Pat
             assert "global" not in str(sent)
             listed = await world.gateway.tools().sessions_list()
             assert [row["key"] for row in listed["sessions"]] == [MAIN]
+
+
+async def test_errors_about_the_shared_session_of_global_scope_name_it_as_main(shelf: Shelf) -> None:
+    async with doors(shelf, config() | {"session": {"scope": "global"}}, echoing=("main",)) as at:
+        await at.gateway.ask("main", "hello")
+        await at.client.ask("sessions.patch", key="main", label="shared")
+        await at.client.ask("sessions.patch", key="agent:main:cron:x", displayName="x")
+        for method, params in {
+            "sessions.delete": {"key": "main"},
+            "chat.abort": {"sessionKey": "main", "runId": "none"},
+            "chat.send": {"sessionKey": "main", "message": "x", "sessionId": "another"},
+            "sessions.patch": {"key": "agent:main:cron:x", "label": "shared"},
+        }.items():
+            refused = await at.client.refused(method, params)
+            assert MAIN in refused["message"] and "global" not in str(refused), refused

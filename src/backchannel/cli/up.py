@@ -197,10 +197,10 @@ def next_things(options: Options, gateway: Gateway) -> list[tuple[str, str]]:
     """Three commands to try next, each with what it does."""
     default = gateway.agents.default_id
     other = next((agent_id for agent_id in gateway.agents.ids() if agent_id != default), None)
-    main = gateway.scheme.main(other or default)
+    main = gateway.scheme.shown(str(gateway.scheme.main(other or default)))
     return [
         (options.command("chat"), f"talk to {default}"),
-        (options.command("chat", "--session", str(main), "What can you do?"), f"ask {other or default} one thing"),
+        (options.command("chat", "--session", main, "What can you do?"), f"ask {other or default} one thing"),
         (options.command("sessions"), "see the sessions"),
     ]
 

@@ -69,9 +69,7 @@ class CallerKeys:
                 return "main"
             if kind in (Kind.CRON, Kind.HOOK, Kind.NODE):
                 return key.rest
-        if kind is Kind.MAIN and self.scheme.global_scope:
-            return f"agent:{key.agent}:main"
-        return str(key)
+        return self.scheme.shown(str(key))
 
     def read(self, text: str) -> Written:
         """Read `main`, `current`, a full key, a bare key of the caller's agent, or a session id.

@@ -229,6 +229,11 @@ class KeyScheme:
         """Replace any name of a main session by the key that it is stored under."""
         return self.main(key.agent) if self.is_main(key) else key
 
+    def shown(self, key: str) -> str:
+        """Show a stored key in full: the session that all direct chats share is the agent's main session."""
+        stored = SessionKey.stored(key)
+        return f"agent:{stored.agent}:main" if self.global_scope and self.is_main(stored) else key
+
     def kind(self, key: SessionKey) -> Kind:
         """Tell what sort of conversation the key names."""
         if self.is_main(key):

@@ -45,7 +45,9 @@ class SendGuard:
         """
         decision = self.decide(session)
         if not decision.allowed:
-            raise PolicyDenied(f"not sent: {decision.reason}", rule=decision.rule, sessionKey=session.key)
+            raise PolicyDenied(
+                f"not sent: {decision.reason}", rule=decision.rule, sessionKey=self._scheme.shown(session.key)
+            )
         return decision
 
     def on_shadowed(self, fact: PolicyShadowed) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from backchannel.core.caller_keys import CallerKeys
-from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.keys import KeyScheme
 from backchannel.core.limits import Lineage, path_at
 from backchannel.core.runs import Chain, Run, RunKind
 from backchannel.storage import barriers, exchanges, runs, spawns
@@ -14,8 +13,7 @@ from backchannel.storage.tx import Tx, required
 
 def shown(scheme: KeyScheme) -> Callable[[str], str]:
     """Tell how keys are written in texts and paths."""
-    keys = CallerKeys(scheme, None)
-    return lambda key: keys.show(SessionKey.stored(key))
+    return scheme.shown
 
 
 def lineage(tx: Tx, run_id: str | None, show: Callable[[str], str]) -> Lineage | None:

@@ -113,7 +113,7 @@ def carry_out_once(
 
     def do() -> str:
         if (session := sessions.find(tx, str(key))) is not None:
-            sessions.check_current(session, expected_session_id)
+            sessions.check_current(tx, session, expected_session_id)
         if isinstance(command, CommandReply):
             return command.text
         asker = Asker(standing=standing, agent_model=agent_model, judge=judge, at_webchat=True)

@@ -90,7 +90,7 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
     if request.join is not None and (same := _same_request(tx, request.join)):
         return Accepted(same, None, is_repeat=True)
     session = sessions.ensure(tx, request.key)
-    sessions.check_current(session, request.expected_session_id)
+    sessions.check_current(tx, session, request.expected_session_id)
     if request.provenance.source_channel == WEBCHAT.channel and session.delivery_context is None:
         # Only for want of any other: outside channels change the return address, webchat never does.
         session = sessions.update(tx, session.key, "delivery_context = ?", write_address(WEBCHAT))
@@ -331,7 +331,8 @@ def request_abort(tx: Tx, key: str, run_id: str | None) -> list[Run]:
     wanted = run_id or session.running_run
     run = None if wanted is None else find(tx, wanted)
     if run_id is not None and (run is None or run.session_key != key):
-        raise RunNotFound(f"no run {run_id!r} on session {key!r}", runId=run_id, sessionKey=key)
+        shown = tx.scheme.shown(key)
+        raise RunNotFound(f"no run {run_id!r} on session {shown!r}", runId=run_id, sessionKey=shown)
     if run is None or run.is_finished:
         return []
     if run.state is RunState.QUEUED:

@@ -49,7 +49,8 @@ def need(tx: Tx, key: str) -> Session:
     """Load a session that must be there and not be archived."""
     session = find(tx, key)
     if session is None or session.archived_at is not None:
-        raise SessionNotFound(f"no session {key!r} (sessions.list shows those there are)", sessionKey=key)
+        shown = tx.scheme.shown(key)
+        raise SessionNotFound(f"no session {shown!r} (sessions.list shows those there are)", sessionKey=shown)
     return session
 
 
@@ -124,13 +125,14 @@ def _end_transcript(tx: Tx, session_id: str, reason: str) -> None:
     tx.run("UPDATE session_ids SET ended_at = ?, end_reason = ? WHERE session_id = ?", tx.now, reason, session_id)
 
 
-def check_current(session: Session, expected: str | None) -> None:
+def check_current(tx: Tx, session: Session, expected: str | None) -> None:
     """Refuse a caller that has another session id in mind than the current one."""
     if expected is not None and expected != session.session_id:
+        shown = tx.scheme.shown(session.key)
         raise SessionIdReplaced(
-            f"session {session.key!r} now has the id {session.session_id!r}, not {expected!r}: "
+            f"session {shown!r} now has the id {session.session_id!r}, not {expected!r}: "
             "read it again, then repeat the call",
-            sessionKey=session.key,
+            sessionKey=shown,
             sessionId=session.session_id,
         )
 
@@ -142,7 +144,7 @@ def patch(tx: Tx, key: SessionKey, change: SessionPatch, *, expected_session_id:
         LabelInUse, SessionIdReplaced
     """
     session = ensure(tx, key)
-    check_current(session, expected_session_id)
+    check_current(tx, session, expected_session_id)
     if isinstance(change.label, str):
         _check_label_is_free(tx, session, change.label)
     given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not msgspec.UNSET}
@@ -161,9 +163,9 @@ def _check_label_is_free(tx: Tx, session: Session, label: str) -> None:
         session.key,
     )
     if holder is not None:
+        shown = tx.scheme.shown(holder[0])
         raise LabelInUse(
-            f"the label {label!r} belongs to {holder[0]!r}: choose another, or clear that one first",
-            sessionKey=holder[0],
+            f"the label {label!r} belongs to {shown!r}: choose another, or clear that one first", sessionKey=shown
         )
 
 
@@ -187,9 +189,10 @@ def check_deletable(tx: Tx, key: SessionKey) -> None:
     """Refuse to delete a main session, or one that is not there."""
     need(tx, str(key))
     if tx.scheme.is_main(key):
+        shown = tx.scheme.shown(str(key))
         raise MainSessionKept(
-            f"{str(key)!r} is the main session of {key.agent!r} and cannot be deleted: use sessions.reset",
-            sessionKey=str(key),
+            f"{shown!r} is the main session of {key.agent!r} and cannot be deleted: use sessions.reset",
+            sessionKey=shown,
         )
 
 
