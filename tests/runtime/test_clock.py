@@ -11,12 +11,14 @@ import pytest
 
 from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.core.channels import ChannelBusy, OutboundPart, Sent
+from backchannel.core.contracts import ModelFailed
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.timers import ClockWatch, SystemClock
 from backchannel.storage.clock import BELIEVED_FROM_MS
 from backchannel.storage.deliveries import Post
+from backchannel.tools.rows import duration_ms
 from tests.support.clocks import HandClock, moment
 from tests.support.far_channel import FarChannel
 from tests.support.gateways import MAIN, ended, running, session_of, stored
@@ -265,3 +267,16 @@ def test_only_a_clock_that_was_set_back_is_noticed_and_once() -> None:
 def test_the_real_clock_is_not_taken_for_one_that_was_set() -> None:
     watch = ClockWatch(SystemClock())
     assert not any(watch.was_set_back() for _ in range(1000))
+
+
+async def test_the_time_between_a_failure_and_its_retry_is_no_time_that_the_run_took(tmp_path: Path) -> None:
+    clock = HandClock(TODAY)
+    model = ScriptedModel(replies=[ModelFailed("no", retryable=False), "hi"])
+    async with running(tmp_path, model, clock=clock) as gateway:
+        await gateway.submit("main", "hello", run_id="r")
+        await ended(gateway, "r")
+        clock.turn_on(18)
+        await gateway.store.retry_run("r")
+        run = await ended(gateway, "r")
+        assert run.ended_at is not None and run.started_at is not None
+        assert (run.ended_at - run.started_at, duration_ms(run)) == (18_000, 0)

@@ -32,6 +32,7 @@ from backchannel.core.decisions import Decision
 from backchannel.core.exchange_values import Change
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
+from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session
 from backchannel.core.spawn_values import State
 from backchannel.storage import (
@@ -87,7 +88,7 @@ def carry_out(tx: Tx, command: Command, key: SessionKey, asker: Asker) -> str:
             return models_text(session.model if session else None, asker.agent_model, command.choices)
         case CommandName.MODEL:
             _set(tx, key, "model", command.argument)
-            return model_text(command.argument, asker.agent_model)
+            return model_text(command.argument, asker.agent_model, command.doubt)
         case CommandName.SUBAGENTS:
             return _subagents(tx, command, session)
 
@@ -239,4 +240,4 @@ def _runtime_ms(story: SpawnStory, now: int) -> int | None:
     run = story.run
     if run.started_at is None:
         return None
-    return run.ran_ms if run.is_finished else max(0, now - run.started_at)
+    return max(0, now - run.started_at) if run.state is RunState.RUNNING else run.ran_ms

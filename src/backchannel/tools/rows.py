@@ -212,10 +212,8 @@ _NO_KEY = SessionKey("main", ("main",))  # only a group's channel is ever read f
 
 
 def duration_ms(run: Run) -> int | None:
-    """Tell how long a run took from its start to its end, as people see it."""
-    if run.started_at is None or run.ended_at is None:
-        return None
-    return run.ended_at - run.started_at
+    """Tell for how long a run that has ended was worked on: waits before another try do not count."""
+    return None if run.started_at is None or run.ended_at is None else run.ran_ms
 
 
 def preview(messages: Sequence[Message], max_chars: int = PREVIEW_CHARS) -> str | None:
