@@ -113,6 +113,11 @@ def test_an_agent_without_a_name_is_refused_where_it_is_defined() -> None:
         gateway.agent(_clerk)  # type: ignore[arg-type]  # what people write
 
 
+def test_a_tool_without_parentheses_is_refused_where_it_is_defined() -> None:
+    with pytest.raises(TypeError, match=r"write .* or @gateway\.tool\(\), not @gateway\.tool alone"):
+        Gateway.open(DEMO).tool(_clerk)  # type: ignore[arg-type]  # what people write
+
+
 def test_a_plain_function_is_refused_as_an_agent_where_it_is_defined() -> None:
     gateway = Gateway.open(DEMO)
 

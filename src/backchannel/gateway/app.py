@@ -239,6 +239,8 @@ class Gateway:
 
     def tool(
         self,
+        function: None = None,
+        /,
         *,
         effects: ToolEffects = "outside",
         name: str | None = None,
@@ -250,9 +252,11 @@ class Gateway:
         (it is not, and the model is told).
 
         Raises:
-            TypeError: it is no `async def`.
+            TypeError: it is no `async def`, or the parentheses are missing.
             ValueError: `effects` is another word, or a tool has this name.
         """
+        if function is not None:
+            raise TypeError('write @gateway.tool(effects="none"), or @gateway.tool(), not @gateway.tool alone')
         if effects not in ("none", "outside"):
             raise ValueError(f'effects: got {effects!r}, expected "none" or "outside"')
 
