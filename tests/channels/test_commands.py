@@ -356,6 +356,17 @@ async def test_a_model_that_cannot_be_used_is_answered_with_what_would_work(
         assert await session_of(room.gateway) == before
 
 
+@pytest.mark.parametrize(("ref", "is_sure"), [("ollama/nosuch", False), ("own/nosuch", False), ("scripted/test", True)])
+async def test_a_model_of_which_nobody_knows_whether_it_is_there_is_answered_so(
+    tmp_path: Path, ref: str, is_sure: bool
+) -> None:
+    own = {"own": {"api": "openai", "baseUrl": "http://127.0.0.1:1/v1"}}
+    async with chat(tmp_path, models={"providers": own}) as room:
+        answer = await room.asks(f"/model {ref}")
+    assert answer.startswith(f"This session uses {ref} from its next run on.")
+    assert ("is not known here" not in answer) is is_sure
+
+
 async def test_a_function_agent_says_that_it_asks_no_model(tmp_path: Path) -> None:
     async with chat(tmp_path) as room:
 

@@ -244,6 +244,17 @@ class Models:
             hint = _one_of(sorted(names), provider)
             raise _unknown(ref, f"of providers, {hint}; endpoints of your own go under models.providers")
 
+    def doubt(self, ref: str) -> str | None:
+        """Say what is not known of a model that `check` lets pass; None if it is on a list. Asks nobody."""
+        provider, name = _split(ref)
+        own = self._providers.get(provider)
+        is_listed = published(provider, name) is not None if own is None else own.models is not None
+        if ref in self._registered or is_listed:
+            return None
+        return (
+            f"Whether {provider} has a model of this name is not known here; if it has none, the run fails and says so."
+        )
+
     def list(self) -> list[ModelInfo]:
         """List the models that are known by name, by provider: registered, configured, and of services.
 

@@ -66,10 +66,10 @@ def send_text(word: str | None, *, at_webchat: bool = False) -> str:
     return "From now on this session follows the rules of the gateway."
 
 
-def model_text(ref: str | None, agent_model: str | None) -> str:
-    """Write what `/model` answers."""
+def model_text(ref: str | None, agent_model: str | None, doubt: str | None = None) -> str:
+    """Write what `/model` answers, with what the gateway could not make sure of."""
     if ref is not None:
-        return f"This session uses {ref} from its next run on."
+        return f"This session uses {ref} from its next run on.{f' {doubt}' if doubt else ''}"
     return f"This session uses its agent's own model again{f', {agent_model}' if agent_model else ''}."
 
 

@@ -124,6 +124,8 @@ class Command:
     argument: str | None = None
     choices: tuple[str, ...] = ()
     """What the gateway knows by name, where a command lists it."""
+    doubt: str | None = None
+    """What could not be made sure of, to be told with the answer."""
 
     @property
     def spec(self) -> CommandSpec:

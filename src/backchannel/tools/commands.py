@@ -67,7 +67,7 @@ class ChatCommands:
             self._parts.models.check(command.argument)
         except UnknownModel as error:
             return CommandReply(command.name, error.message)
-        return command
+        return replace(command, doubt=self._parts.models.doubt(command.argument))
 
     def agent_model(self, agent: str) -> str | None:
         """Name the model of an agent, for `/status` and `/model`; None if it asks none."""
