@@ -36,7 +36,7 @@ from backchannel.core.text import cut
 
 REF = "builtin/demo"
 WORD_DELAY_S = 0.012
-"""Slow enough that a person sees it stream, quick enough that nobody waits."""
+"""Slow enough that a person sees it stream, and quick enough not to be waited for."""
 NUMBER_DELAY_S = 0.05
 """Sub-agents count more slowly: one that is to be watched, or killed, has to be at work for some seconds."""
 MOST_PIECES = 1200
@@ -106,7 +106,7 @@ def decide(request: ModelRequest) -> tuple[Block, ...]:
     """Choose the reply: pure, the same request always gives the same."""
     results = list(takewhile(lambda message: message.role is Role.TOOL_RESULT, reversed(request.messages)))
     if results:
-        return text_content(tell_results([(result.tool_name or "", result.text) for result in reversed(results)]))
+        return text_content(results_in_words([(result.tool_name or "", result.text) for result in reversed(results)]))
     part = newest_part(request)
     if (played := play_part(part) or play_step(part, request)) is not None:
         return text_content(played)
@@ -212,18 +212,18 @@ SKILLS = (
 # What a tool gave, as text for people
 
 
-def tell_results(results: Sequence[tuple[str, str]]) -> str:
+def results_in_words(results: Sequence[tuple[str, str]]) -> str:
     """Tell what the tools gave that were called together, each as its name and its result."""
-    told = [tell_result(tool, text) for tool, text in results]
-    started = sum(text.startswith(STARTED) for text in told)
+    shown = [result_in_words(tool, text) for tool, text in results]
+    started = sum(text.startswith(STARTED) for text in shown)
     if not started:
-        return "\n\n".join(told)
+        return "\n\n".join(shown)
     whose = "What comes of it" if started == 1 else "What comes of them"
-    return "\n".join(told) + f"\n\n{whose} is told here. `/subagents` shows who is at work."
+    return "\n".join(shown) + f"\n\n{whose} is told here. `/subagents` shows who is at work."
 
 
-def tell_result(tool: str, text: str) -> str:
-    """Tell what a tool gave; what cannot be told better is shown as it is."""
+def result_in_words(tool: str, text: str) -> str:
+    """Put the result of a tool into words; a result without words of its own is shown as it is."""
     try:
         result = msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -232,9 +232,9 @@ def tell_result(tool: str, text: str) -> str:
         return text
     if result.get("status") in ("forbidden", "error"):
         return f"That did not work: {result.get('error', 'no reason given')}"
-    tell = _TELLERS.get(tool)
+    words = _IN_WORDS.get(tool)
     try:
-        return tell(result) if tell else f"{tool} gave:\n\n{text}"
+        return words(result) if words else f"{tool} gave:\n\n{text}"
     except (KeyError, TypeError, AttributeError):
         return f"{tool} gave:\n\n{text}"
 
@@ -292,7 +292,7 @@ def _spawned(result: dict[str, Any]) -> str:
     return f"{STARTED}`{result['childSessionKey']}`."
 
 
-_TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
+_IN_WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "sessions_list": _sessions,
     "sessions_history": _history,
     "agents_list": _agents,

@@ -54,7 +54,7 @@ def header_pattern(mark: str) -> re.Pattern[str]:
 
 
 def parts_of(message: Message, request: ModelRequest) -> list[SpokenPart]:
-    """Take a user message apart where headers say that somebody else speaks."""
+    """Split a user message at the headers that name another speaker."""
     mark = _MARK.search(request.system)
     if mark is None:
         return [_part(USER_MESSAGE, message.text)]
@@ -98,7 +98,7 @@ def without_fenced(text: str) -> str:
 
 
 def is_quiet(text: str) -> bool:
-    """Whether somebody asks for something without a word about it."""
+    """Whether the message asks for a silent answer."""
     return _QUIETLY.search(text) is not None
 
 
@@ -151,7 +151,7 @@ HIGHEST = 100_000
 MOST_AT_ONCE = 20
 """As many sub-agents as a session may have at work, unless `maxChildren` says otherwise."""
 NAMED = r"(?P<agent>(?!quietly\b)[a-z0-9][a-z0-9_-]*)(?::\s+|\s+(?=(?:quietly[:,]?\s+)?count\s))"
-"""An agent before a task; it is told from the task's own words by a colon, or by what every sub-agent can do."""
+"""An agent before a task; a colon separates it from the task's own words, or by what every sub-agent can do."""
 
 _WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 _COUNT = re.compile(r"(?:quietly[:,]?\s+)?count (?:up )?to (\w+|[\d,]{1,12})\s*[.!]*", re.IGNORECASE)
@@ -193,7 +193,7 @@ def spawn_arguments(match: re.Match[str]) -> dict[str, str]:
 
 
 def refuse_number(match: re.Match[str]) -> str | None:
-    """Say so when somebody wants none, or more than are allowed."""
+    """Reply to a number of sub-agents that is none, or more than are allowed."""
     if int(match["times"]) == 0:
         return f"That would be none. Say how many, from 1 to {MOST_AT_ONCE}: `spawn 3 {short(match['task'])}`"
     if int(match["times"]) > MOST_AT_ONCE:

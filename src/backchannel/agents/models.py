@@ -164,7 +164,7 @@ _WINDOWS = {"anthropic": 200_000, "openai": 128_000}
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a list of models tells of one."""
+    """One model in a list."""
 
     id: str
     """Its name at the provider."""
@@ -274,7 +274,7 @@ class Models:
         return sorted(found.values(), key=lambda info: (info.provider, info.id))
 
     def known_here(self) -> tuple[str, ...]:
-        """Name the models that this gateway was told of: configured ones, and those that a program registered."""
+        """Name the models that this gateway knows: configured ones, and those that a program registered."""
         return tuple(sorted({*(info.ref for info in self._of_configuration()), *self._registered}))
 
     async def close(self) -> None:

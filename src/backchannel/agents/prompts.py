@@ -89,7 +89,7 @@ def system_prompt(
 
 
 def with_instructions(prompt: str, instructions: str | None, mark: str) -> str:
-    """Add what a model is told for one run only, last, so that what a provider has cached of the rest stays of use."""
+    """Add the instructions of one run, last, so that a provider's cache of the rest stays valid."""
     given = strip_mark(instructions or "", mark).strip()
     return f"{prompt}\n\n# For this request\n\n{given}" if given else prompt
 

@@ -150,7 +150,7 @@ class Connection:
             transport = httpx2.AsyncHTTPTransport(limits=limits)
         client = create_async_httpx2_client(transport=transport)
         if self.endpoint.api_key is None:
-            # The SDKs insist on a key, or take one from the environment that is meant for somebody else.
+            # The SDKs insist on a key, or take one from the environment that is meant for another service.
             client.event_hooks["request"].append(_drop_credentials)
         self._exits.push_async_callback(client.aclose)
         return client

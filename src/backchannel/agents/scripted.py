@@ -28,7 +28,7 @@ from backchannel.core.messages import Block, Message, Role, TextBlock, ThinkingB
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """One reply, told in full. What is not said is left out of it."""
+    """One reply in full; what is not given is left out of it."""
 
     thinking: str = ""
     text: str | tuple[str, ...] = ""

@@ -276,6 +276,6 @@ def _read_arguments(args: str | Mapping[str, Any] | None) -> dict[str, Any] | st
         return {}
     try:
         arguments = json.loads(args)
-    except (ValueError, RecursionError):  # no JSON, or nested as deep as nobody reads it
+    except (ValueError, RecursionError):  # no JSON, or nested too deep for the parser
         return args
     return arguments if isinstance(arguments, dict) else args

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 SIGNATURE = "X-Backchannel-Signature"
 ANSWER_LIMIT_S = 30.0
 ANSWER_LIMIT_BYTES = 64 * 1024
-_TOLD = 200
+_TEXT_LIMIT = 200
+"""How much of an answer is kept: of an error's text, and of a message id."""
 
 
 def sign(secret: str, body: bytes) -> str:
@@ -161,8 +162,8 @@ class Bridge(Channel):
         status = answer.status_code
         if 200 <= status < 300:
             return Sent(_message_id(body))
-        told = " ".join(body.decode("utf-8", "replace").split())[:_TOLD]
-        reason = f"{self._where} answered {status}{f': {told}' if told else ''}"
+        text = " ".join(body.decode("utf-8", "replace").split())[:_TEXT_LIMIT]
+        reason = f"{self._where} answered {status}{f': {text}' if text else ''}"
         if status == 429:
             raise ChannelBusy(reason, self._asked_wait_s(answer.headers.get("retry-after")))
         if status >= 500:
@@ -188,7 +189,7 @@ class Bridge(Channel):
 
 
 async def _start_of(answer: httpx2.Response) -> bytes:
-    """Read an answer to its end, and keep as much as one may have."""
+    """Read an answer to its end, and keep its first 64 KiB."""
     kept = b""
     async for chunk in answer.aiter_bytes():
         kept += chunk[: ANSWER_LIMIT_BYTES - len(kept)]
@@ -196,12 +197,12 @@ async def _start_of(answer: httpx2.Response) -> bytes:
 
 
 def _message_id(body: bytes) -> str | None:
-    """Read the far end's own id of a message that it has taken; without one it has taken it all the same."""
+    """Read the far end's own id of the message; an answer without one still means that it was taken."""
     try:
         given = msgspec.json.decode(body, type=_Answer).message_id
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return None if given is None else str(given)[:_TOLD]
+    return None if given is None else str(given)[:_TEXT_LIMIT]
 
 
 def _words(error: Exception) -> str:

@@ -51,7 +51,7 @@ async def close_channels(channels: Channels) -> None:
 
 
 class ChannelKeeper:
-    """Runs what the channels do by themselves, and knows how they are."""
+    """Runs the channels, restarts those that fail, and keeps their health."""
 
     def __init__(self, channels: Channels, take: Taker, clock: Clock) -> None:
         self._channels = channels
@@ -78,7 +78,7 @@ class ChannelKeeper:
             self._loops[channel.name] = asyncio.create_task(self._keep(channel), name=f"channel {channel.name}")
 
     async def stop(self) -> None:
-        """Let nothing more in; what was handed in is committed or was not taken."""
+        """Cancel what runs. An event that was being handed in is committed, or was not taken."""
         self._is_open = False
         loops = list(self._loops.values())
         for loop in loops:
@@ -87,7 +87,7 @@ class ChannelKeeper:
         self._loops.clear()
 
     def health(self, name: str) -> ChannelHealth:
-        """Tell how a channel is: by its own word, else by whether its `run` goes on."""
+        """The health of a channel: what it reports itself, else whether its `run` goes on."""
         return self._channels[name].health() or self._health[name]
 
     def down(self) -> dict[str, str]:

@@ -30,7 +30,7 @@ _MAX_ANSWER_BYTES = 1024 * 1024
 
 def probe_ollama(base: str) -> str | None:
     """Ask the Ollama at `base` (`http://host:port`) for the model it would use; `None` if there is none."""
-    import http.client  # 10 ms of import that nobody pays who has a key
+    import http.client  # takes 10 ms to import, and is not needed where a key is set
 
     place = urlsplit(base)
     address = (place.hostname or "127.0.0.1", place.port or (443 if place.scheme == "https" else 80))

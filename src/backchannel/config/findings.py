@@ -1,4 +1,4 @@
-"""What a check of the configuration found, and how it is told.
+"""What a check of the configuration found, and how it is reported.
 
 A `Finding` says where (path and line), what came and what would work. Errors stop a start; warnings
 are shown and logged.
@@ -16,7 +16,7 @@ from backchannel.errors import ConfigError
 Step: TypeAlias = str | int
 SettingPath: TypeAlias = tuple[Step, ...]
 
-MAX_TOLD = 100  # enough to see what is wrong with a file that is wrong throughout
+MAX_FINDINGS = 100  # enough to see what is wrong with a file that is wrong throughout
 
 _MAX_NAME = 64
 _PLAIN_NAME = re.compile(r"[A-Za-z_$*][\w$-]*\Z")
@@ -50,11 +50,11 @@ def show_path(path: SettingPath) -> str:
 def config_error(findings: Sequence[Finding], file: Path | None) -> ConfigError:
     """Make one error of all that is wrong, a line each; warnings are among its `problems` only."""
     errors = [finding for finding in findings if finding.level == "error"]
-    room = max(0, MAX_TOLD - len(errors))  # for warnings, which may be many and come first in the file
+    room = max(0, MAX_FINDINGS - len(errors))  # for warnings, which may be many and come first in the file
     warnings = [finding for finding in findings if finding.level == "warning"][:room]
-    told = {id(finding) for finding in (*errors[:MAX_TOLD], *warnings)}
-    lines = [f"{_place(file, finding.line)}{finding}" for finding in errors[:MAX_TOLD]]
-    if len(errors) > MAX_TOLD:
+    reported = {id(finding) for finding in (*errors[:MAX_FINDINGS], *warnings)}
+    lines = [f"{_place(file, finding.line)}{finding}" for finding in errors[:MAX_FINDINGS]]
+    if len(errors) > MAX_FINDINGS:
         lines.append("and more")
     first = errors[0]
     return ConfigError(
@@ -62,7 +62,7 @@ def config_error(findings: Sequence[Finding], file: Path | None) -> ConfigError:
         file=str(file) if file else None,
         path=first.path,
         line=first.line,
-        problems=[finding._asdict() for finding in findings if id(finding) in told],
+        problems=[finding._asdict() for finding in findings if id(finding) in reported],
     )
 
 

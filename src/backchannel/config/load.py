@@ -2,7 +2,7 @@
 
 The steps, in order: JSON5 with lines (`source`), older names (`openclaw/settings`), `${NAME}` and what the
 environment overrides, each setting by its type (`validation`), what settings say about each other (`checks`),
-instruction files, and what was left open (`agents.complete`). All findings of a step are told together;
+instruction files, and what was left open (`agents.complete`). All findings of a step are reported together;
 a step with errors is the last. Nothing here touches the network.
 """
 
@@ -126,7 +126,7 @@ class _Reading:
         raw = override(raw, self.overridden)
         replaced = {show_path(path) for path in self.overridden}
         missing = [finding for finding in missing if finding.path not in replaced]
-        unset = {finding.path for finding in missing}  # a variable that is missing is told once
+        unset = {finding.path for finding in missing}  # a variable that is missing is reported once
         misfits = [f for f in check_shape(raw, ConfigFile, self.source) if f.path not in unset]
         self._add([self._finding(issue) for issue in modern.issues] + missing + misfits)
         file = msgspec.convert(raw, ConfigFile)

@@ -13,7 +13,7 @@ FILE_NAME = "backchannel.json5"
 
 
 class Locations(NamedTuple):
-    """The state folder, the configuration file, and whether somebody asked for that very file."""
+    """The state folder, the configuration file, and whether that file was named."""
 
     state_dir: Path
     config_file: Path

@@ -22,7 +22,7 @@ def parse_duration(text: str) -> int:
 
 MIN_SECRET_LENGTH = 16
 
-# What comes without encryption from another machine could be anybody's keys.
+# Keys fetched without encryption from another machine could have been replaced on the way.
 _ISSUER_PLACE = r"^(https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]|http://(localhost|127\.0\.0\.1|\[::1\])$)\S*$"
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyjson5
 
-from backchannel.config.findings import MAX_TOLD, Finding, SettingPath, Step, config_error, show_path
+from backchannel.config.findings import MAX_FINDINGS, Finding, SettingPath, Step, config_error, show_path
 from backchannel.core.text import cut
 
 _LINE_END = re.compile("\n")
@@ -231,7 +231,7 @@ _NEAR = re.compile(r"near (\d+)")
 class ConfigSource:
     """Settings as they were written, and where.
 
-    Asked about a setting by its path of today, it tells of the older one that stands in the file: see `origins`.
+    A setting that the file has under an older name is looked up by today's path: see `origins`.
     """
 
     raw: dict[str, Any]
@@ -294,7 +294,9 @@ def parse_source(text: str, file: Path) -> ConfigSource:
     if not isinstance(raw, dict):
         raise _unreadable(file, f"the file holds {_named(raw)}, expected an object: `{{ agents: … }}`")
     if positions.repeated:
-        raise config_error([_repeated_finding(path, positions) for path in positions.repeated[: MAX_TOLD + 1]], file)
+        raise config_error(
+            [_repeated_finding(path, positions) for path in positions.repeated[: MAX_FINDINGS + 1]], file
+        )
     return ConfigSource(raw, file, positions)
 
 

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
-from backchannel.config.findings import MAX_TOLD, Finding, SettingPath
+from backchannel.config.findings import MAX_FINDINGS, Finding, SettingPath
 from backchannel.config.source import ConfigSource
 from backchannel.core.settings import all_fields, is_secret, metas
 from backchannel.core.text import nearest
@@ -122,7 +122,7 @@ def _range_in_words(meta: Meta) -> str:
 
 def check_shape(raw: dict[str, Any], schema: type[Struct], source: ConfigSource) -> list[Finding]:
     """Find every setting that is unknown, missing, or of the wrong type or range."""
-    return list(itertools.islice(_Walk(source).group(raw, fields(schema), ()), MAX_TOLD + 1))
+    return list(itertools.islice(_Walk(source).group(raw, fields(schema), ()), MAX_FINDINGS + 1))
 
 
 class _Walk:
@@ -177,7 +177,7 @@ class _Walk:
         return f"{self._shown(value, kind, path)}, expected {in_words(kind)}{hint}"
 
     def _shown(self, value: Any, kind: SettingKind, path: SettingPath) -> str:
-        if kind.secret:  # its type may be told, its value never
+        if kind.secret:  # its type may be shown, its value never
             return f"got a text of {len(value)} characters" if isinstance(value, str) else type_in_words(value)
         if isinstance(value, (dict, list)) or value is None:
             return type_in_words(value)

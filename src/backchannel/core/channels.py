@@ -1,10 +1,10 @@
 """The contract of a channel: what it sends, what it hands in, how it starts and stops, and how it is.
 
 A channel is a subclass of `Channel` that has a `name` and a `send`; everything else may be left out. It answers a part
-of a delivery in one of four ways, and they must be told apart, for the receipt is made of them: `Sent` (the platform
-took it), `ChannelRefused` (it did not, and never will), `ChannelBusy` (it did not, and may later), `ChannelSilent`
-(nobody knows). A channel that is in doubt raises `ChannelSilent`: that is never wrong, while a wrong `ChannelBusy` may
-post a message twice. `core/delivery.py` decides what follows.
+of a delivery in one of four ways, on which the receipt depends: `Sent` (the platform took it), `ChannelRefused` (it did
+not, and never will), `ChannelBusy` (it did not, and may later), `ChannelSilent` (it is not known). In doubt it is
+`ChannelSilent`: that is never wrong, while a wrong `ChannelBusy` may post a message twice. `core/delivery.py` decides
+what follows.
 
 What people write is handed in as an `InboundEvent`, by `run` or by `post`. `Channels` is the one place that says which
 channels there are. What all of them share in the configuration is `ChannelSettings`.
@@ -87,7 +87,7 @@ class ChannelBusy(ChannelError):
 
 
 class ChannelSilent(ChannelError):
-    """Nobody knows whether the platform took the part: no answer, a broken one, a fault at its end."""
+    """It is not known whether the platform took the part: no answer, a broken one, a fault at its end."""
 
 
 class InboundId(NamedTuple):

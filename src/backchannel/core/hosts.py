@@ -32,7 +32,7 @@ def ollama_base(env: Mapping[str, str]) -> str | None:
         return None
     if place.scheme not in ("http", "https") or not place.hostname:
         return None
-    # Ollama listens on 0.0.0.0 when told so; one does not connect to that address.
+    # 0.0.0.0 is an address to listen on, not one to connect to.
     is_everywhere = place.hostname in _EVERYWHERE
     host = "127.0.0.1" if is_everywhere else place.hostname
     host = f"[{host}]" if ":" in host else host

@@ -3,8 +3,8 @@
 `parse_event` reads an event as it came. `route` names the session, the agent and the address that a reply goes to.
 `admit` decides, in this order: our own messages and other bots' are ignored; a command of an authorised sender is
 carried out; a stranger is ignored; what the send policy denies, and what in a group does not mention the agent, is
-recorded as a note; everything else is answered. An event is known by its `identity` and handled once, for ever:
-that is for the store to see to, in the commit that accepts it.
+recorded as a note; everything else is answered. An event is known by its `identity`, and the store handles
+each once, in the commit that accepts it.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Admission:
 
 
 def standing_of(sender_id: str, settings: ChannelSettings) -> Standing:
-    """Tell what a sender is to a channel. Ids are compared as they are: on some platforms case makes two people."""
+    """The standing of a sender on a channel. Ids are compared as they are: on some platforms case makes two people."""
     if sender_id in settings.owners:
         return Standing.OWNER
     if sender_id in settings.allow_from or ANY in settings.allow_from:
@@ -248,7 +248,7 @@ def _is_own(event: InboundEvent, own_names: Collection[str]) -> bool:
 
 
 def _names(event: InboundEvent, own_names: Collection[str]) -> Collection[str] | None:
-    """Tell whose commands are ours; None is everybody's.
+    """List the names that a command may be addressed to; None is any.
 
     Where a channel does not know its own names, `/stop@somebody` in a group may be meant for another bot: it is ours
     when the event says that we are mentioned.

@@ -1,7 +1,7 @@
 """The send policy: whether a message may go to a session or a chat.
 
 A session's own override wins; then any rule that matches and denies; then any that matches and allows; then the
-default; then it is allowed. With `shadow` nothing is blocked: the decision tells what would have been, so that it
+default; then it is allowed. With `shadow` nothing is blocked: the decision says what would have been, so that it
 can be logged and counted.
 """
 
@@ -59,7 +59,7 @@ class Destination:
     def of(
         cls, key: SessionKey, scheme: KeyScheme, channel: str | None = None, chat_type: ChatType | None = None
     ) -> Self:
-        """Complete a destination: the key tells what the caller does not, and a main session is a direct chat."""
+        """Complete a destination: the key says what the caller does not, and a main session is a direct chat."""
         is_main = scheme.is_main(key)
         known = ChatType.DIRECT if is_main else key.chat_type
         return cls(key, channel or key.channel, chat_type or known, is_main)
@@ -123,10 +123,10 @@ def _by_override(override: str) -> SendDecision:
 
 def _by_rule(index: int, rule: PolicyRuleSettings) -> SendDecision:
     name = f"{POLICY}.rules[{index}]"
-    told = f"{name} ({_show(rule.match)})"
+    shown = f"{name} ({_show(rule.match)})"
     if rule.action == "allow":
-        return SendDecision(True, f"{told} allows", name)
-    return SendDecision(False, f"{told} denies; {_HOW_TO_ALLOW}", name)
+        return SendDecision(True, f"{shown} allows", name)
+    return SendDecision(False, f"{shown} denies; {_HOW_TO_ALLOW}", name)
 
 
 def _by_default(policy: SendPolicySettings) -> SendDecision:

@@ -1,7 +1,7 @@
 """Who sees which sessions.
 
 One rule guards list, history, send and status. A `Viewer` is a caller with all the settings that bear on it.
-`sees` decides about one session, with the reason that the caller may be told; `scope` is the same rule as a
+`sees` decides about one session, with a reason that may be shown to the caller; `scope` is the same rule as a
 condition of a query. The two agree for every input: change them together.
 
 Each mode includes the one before: `self`, `tree` (and the sessions it spawned, whatever their agent), `agent` (and
@@ -130,7 +130,7 @@ class VisibleScope:
     agent_ids: tuple[str, ...] = ()
 
     def includes(self, key: SessionKey, spawned_by: str | None) -> bool:
-        """Tell what the query says about one row."""
+        """Whether the query gives this row."""
         return (
             self.everything
             or str(key) == self.key
@@ -160,7 +160,7 @@ def may_talk(agent: str, other: str, talk: AgentToAgentSettings) -> Decision:
 
 
 def sees(viewer: Viewer, target: SessionKey, spawned_by: str | None) -> Decision:
-    """Decide whether the viewer sees a session, with the reason that it may be told.
+    """Decide whether the viewer sees a session, with a reason that may be shown to it.
 
     A caller that must not learn what exists gets the same refusal whatever the target is: see `unseen`.
     """
@@ -206,7 +206,7 @@ _RELATIONS = {
 
 
 def _needed(caller: SessionKey, target: SessionKey, spawned_by: str | None) -> Mode:
-    """Tell the least mode that could show the target."""
+    """The least mode that could show the target."""
     if target == caller:
         return Mode.SELF
     if spawned_by == str(caller):
@@ -215,7 +215,7 @@ def _needed(caller: SessionKey, target: SessionKey, spawned_by: str | None) -> M
 
 
 def _refusals(viewer: Viewer, caller: SessionKey, target: SessionKey, needed: Mode) -> Iterable[tuple[str, str]]:
-    """Name every setting that stands in the way: changing only one of two would help nobody."""
+    """Name every setting that stands in the way: changing one of two would not be enough."""
     if not viewer.setting.includes(needed):
         yield VISIBILITY, f"{VISIBILITY} is {quote(viewer.setting)} ({quote(needed)} would allow it)"
     if viewer.is_clamped and not Mode.TREE.includes(needed):

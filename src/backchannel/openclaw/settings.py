@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from msgspec.structs import fields
 
 from backchannel.config.checks import Issue
-from backchannel.config.findings import MAX_TOLD, SettingPath, show_path
+from backchannel.config.findings import MAX_FINDINGS, SettingPath, show_path
 from backchannel.config.schema import ConfigFile
 from backchannel.config.source import trace
 from backchannel.config.validation import kind_of, type_in_words
@@ -75,9 +75,9 @@ class Modernised:
     @property
     def issues(self) -> list[Issue]:
         """A warning for each older name, and what could not be read."""
-        warnings = [Issue("warning", move.old, self._warning(move)) for move in self.moves[:MAX_TOLD]]
-        if len(self.moves) > MAX_TOLD:
-            warnings.append(Issue("warning", (), f"and {len(self.moves) - MAX_TOLD} more older names"))
+        warnings = [Issue("warning", move.old, self._warning(move)) for move in self.moves[:MAX_FINDINGS]]
+        if len(self.moves) > MAX_FINDINGS:
+            warnings.append(Issue("warning", (), f"and {len(self.moves) - MAX_FINDINGS} more older names"))
         return self.errors + warnings
 
     def _warning(self, move: Move) -> str:

@@ -1,6 +1,6 @@
 """The outbox: sends what stands in line, one part at a time per chat, different chats beside each other.
 
-A part is marked as being sent in a commit of its own before its channel hears anything, and what came of it is
+A part is marked as being sent in a commit of its own before it is handed to its channel, and the outcome is
 committed before the next is looked at. In memory there are only tasks and wake-ups: whose turn it is, when to try
 again and how often, the rows say. Starting decides on what an earlier process was sending, and wakes every lane.
 """

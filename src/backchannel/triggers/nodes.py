@@ -36,7 +36,7 @@ def read_node_id(text: str | None) -> str:
 
 
 def choose_node(node_id: str | None, bound: SessionKey | None, scheme: KeyScheme) -> SessionKey:
-    """Tell which session a client has that connects as a node; `bound` is the one that its token is bound to.
+    """Find the session of a client that connects as a node; `bound` is the one that its token is bound to.
 
     Without a bound session it is a node of the default agent.
 
