@@ -22,7 +22,7 @@ import pytest
 
 import backchannel
 from backchannel.agents.demo_talk import header_pattern
-from backchannel.gateway.logs import known_words
+from backchannel.gateway.logs import secrets_pattern
 from tests.support.timing import grows_linearly
 
 SMALL = 6_000
@@ -31,7 +31,7 @@ SEARCHES = frozenset({"search", "sub", "subn", "finditer", "findall", "split"})
 MATCHES = frozenset({"match", "fullmatch"})
 MADE_WHEN_ASKED = {
     "agents/demo_talk.py": header_pattern("mark"),
-    "gateway/logs.py": known_words(["secret-one", "secret-two"]),
+    "gateway/logs.py": secrets_pattern(["secret-one", "secret-two"]),
 }
 """Patterns that are compiled while the program runs: a sample of each."""
 FILLERS = [

@@ -13,7 +13,7 @@ from backchannel.errors import Forbidden, InvalidRequest, SlowDown, StartupError
 from backchannel.gateway.auth import (
     MAX_WRONG_REMEMBERED,
     Access,
-    Doorkeeper,
+    OriginCheck,
     TokenHolder,
     check_bind,
     expand_scopes,
@@ -24,7 +24,13 @@ from backchannel.gateway.auth import (
     read_scopes,
 )
 from backchannel.gateway.protocol import TokenScope
-from backchannel.gateway.throttling import ADDRESS_FAILURES, CREDENTIAL_FAILURES, MAX_REMEMBERED, Failures, Proxies
+from backchannel.gateway.throttling import (
+    ADDRESS_FAILURES,
+    CREDENTIAL_FAILURES,
+    MAX_REMEMBERED,
+    FailedAttempts,
+    Proxies,
+)
 from backchannel.storage.tokens import TokenRow
 
 ALL = frozenset(TokenScope)
@@ -218,7 +224,7 @@ class TestLogin:
 
 class TestFailures:
     def test_a_client_cannot_choose_another_address_of_its_own_network(self) -> None:
-        failures = Failures(FakeClock(), "login")
+        failures = FailedAttempts(FakeClock(), "login")
         for n in range(CREDENTIAL_FAILURES):
             failures.add(f"2001:db8::{n + 1}", "old")
         with pytest.raises(SlowDown):
@@ -226,22 +232,22 @@ class TestFailures:
         failures.add("2001:db8:0:1::1", "old")
 
     def test_an_address_has_one_name_in_both_families(self) -> None:
-        failures = Failures(FakeClock(), "login")
+        failures = FailedAttempts(FakeClock(), "login")
         for _ in range(CREDENTIAL_FAILURES):
             failures.add("::ffff:1.2.3.4", "old")
         with pytest.raises(SlowDown):
             failures.add("1.2.3.4", "old")
 
     def test_memory_is_bounded(self) -> None:
-        failures = Failures(FakeClock(), "login")
+        failures = FailedAttempts(FakeClock(), "login")
         for n in range(MAX_REMEMBERED + 50):
             failures.add(f"client {n}", "old")
         assert len(failures._by_address._times) == len(failures._by_credential._times) == MAX_REMEMBERED
-        assert len(failures._told) == MAX_REMEMBERED
+        assert len(failures._logged) == MAX_REMEMBERED
 
     def test_the_log_has_a_line_a_minute_for_each_address_however_many_fail(self) -> None:
         clock = FakeClock()
-        failures = Failures(clock, "login")
+        failures = FailedAttempts(clock, "login")
         with capture_logs() as logs:
             for n in range(15):
                 failures.add("1.2.3.4", f"guess {n}")
@@ -318,24 +324,24 @@ class TestDoorkeeper:
         "host", ["127.0.0.1:18790", "localhost", "LOCALHOST:1", "[::1]:18790", "127.0.0.5", "gw.example:443"]
     )
     def test_names_of_this_gateway_pass(self, host: str) -> None:
-        Doorkeeper(GatewaySettings(allowed_hosts=("gw.example",))).check(host, None)
+        OriginCheck(GatewaySettings(allowed_hosts=("gw.example",))).check(host, None)
 
     @pytest.mark.parametrize(
         "host", [None, "", "evil.example", "localhost.evil.example", "evil.example:18790", "10.0.0.1", "[::", "a b"]
     )
     def test_any_other_name_does_not(self, host: str | None) -> None:
         with pytest.raises(Forbidden):
-            Doorkeeper(GatewaySettings()).check(host, None)
+            OriginCheck(GatewaySettings()).check(host, None)
 
     def test_a_gateway_that_listens_everywhere_has_any_address_but_not_any_name(self) -> None:
-        keeper = Doorkeeper(GatewaySettings(host="0.0.0.0"))
+        keeper = OriginCheck(GatewaySettings(host="0.0.0.0"))
         keeper.check("192.168.1.5:18790", None)
         with pytest.raises(Forbidden):
             keeper.check("evil.example", None)
 
     @pytest.mark.parametrize("origin", [None, "http://localhost:1", "https://localhost:1", "https://chat.example"])
     def test_the_own_and_configured_origins_pass(self, origin: str | None) -> None:
-        Doorkeeper(GatewaySettings(allowed_origins=("https://chat.example/",))).check("localhost:1", origin)
+        OriginCheck(GatewaySettings(allowed_origins=("https://chat.example/",))).check("localhost:1", origin)
 
     @pytest.mark.parametrize(
         "origin",
@@ -343,4 +349,4 @@ class TestDoorkeeper:
     )
     def test_any_other_origin_does_not(self, origin: str) -> None:
         with pytest.raises(Forbidden):
-            Doorkeeper(GatewaySettings()).check("localhost:1", origin)
+            OriginCheck(GatewaySettings()).check("localhost:1", origin)

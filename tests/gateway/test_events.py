@@ -75,14 +75,14 @@ EVERYTHING: list[Event] = [
 def test_who_asked_for_nothing_gets_nothing(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, "agent:main:other")
     for event in EVERYTHING:
-        desk.tell(event)
+        desk.publish(event)
     assert listener.frames == []
 
 
 def test_a_watched_session_tells_its_runs_from_start_to_end(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, KEY)
     for event in EVERYTHING:
-        desk.tell(event)
+        desk.publish(event)
     streams = [(p["stream"], p["data"].get("phase")) for p in listener.payloads("agent")]
     assert streams == [
         ("lifecycle", "start"),
@@ -99,7 +99,7 @@ def test_a_watched_session_tells_its_runs_from_start_to_end(desk: Subscriptions,
 
 def test_a_delta_carries_the_whole_text_and_what_is_new(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, KEY)
-    desk.tell(ReplyGrew(run(), "one two", " two"))
+    desk.publish(ReplyGrew(run(), "one two", " two"))
     (delta,) = listener.payloads("chat")
     assert delta["deltaText"] == " two"
     assert delta["message"]["content"] == [{"type": "text", "text": "one two"}]
@@ -110,7 +110,7 @@ def test_a_delta_carries_the_whole_text_and_what_is_new(desk: Subscriptions, lis
 def test_each_run_numbers_its_events(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, KEY)
     for event in EVERYTHING:
-        desk.tell(event)
+        desk.publish(event)
     seqs = [frame["payload"]["seq"] for frame in listener.frames]
     assert seqs == list(range(1, len(seqs) + 1))
 
@@ -126,7 +126,7 @@ def test_each_run_numbers_its_events(desk: Subscriptions, listener: Listener) ->
 )
 def test_every_end_has_its_word(desk: Subscriptions, listener: Listener, last: Run, state: str, phase: str) -> None:
     desk.watch(listener, KEY)
-    desk.tell(RunChanged(last))
+    desk.publish(RunChanged(last))
     (chat,), (agent,) = listener.payloads("chat"), listener.payloads("agent")
     assert chat["state"] == state
     assert agent["data"]["phase"] == phase and agent["data"]["status"] == last.state
@@ -143,44 +143,44 @@ def test_internal_runs_are_marked_and_send_no_chat_events(
     internal = run(kind=kind)
     told: list[Event] = [RunChanged(internal), ReplyGrew(internal, "a", "a"), RunChanged(ended(kind=kind))]
     for event in told:
-        desk.tell(event)
+        desk.publish(event)
     assert listener.names == ["agent", "agent", "agent"]
     assert all(payload["internal"] is True for payload in listener.payloads("agent"))
 
 
 def test_whoever_started_a_run_hears_of_its_start_too(desk: Subscriptions, listener: Listener) -> None:
     desk.follow(listener, run())
-    desk.tell(RunChanged(ended()))
+    desk.publish(RunChanged(ended()))
     assert listener.names == ["agent", "agent", "chat"]
-    desk.tell(RunChanged(run(id="r2")))
+    desk.publish(RunChanged(run(id="r2")))
     assert len(listener.frames) == 3
 
 
 def test_whoever_watches_already_is_told_once(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, KEY)
     desk.subscribe(listener)
-    desk.tell(RunChanged(run()))
+    desk.publish(RunChanged(run()))
     desk.follow(listener, run())
-    desk.tell(RunChanged(ended()))
+    desk.publish(RunChanged(ended()))
     assert listener.names == ["agent", "agent", "chat"]
 
 
 def test_a_run_that_is_retried_starts_again(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, KEY)
     for changed in (run(), ended(state=RunState.ERROR), run(state=RunState.QUEUED), run(), ended()):
-        desk.tell(RunChanged(changed))
+        desk.publish(RunChanged(changed))
     phases = [payload["data"]["phase"] for payload in listener.payloads("agent")]
     assert phases == ["start", "error", "start", "end"]
 
 
 def test_all_sessions_and_their_changes_after_subscribing(desk: Subscriptions, listener: Listener) -> None:
     desk.subscribe(listener)
-    desk.tell(SessionChanged(KEY, "patch"))
-    desk.tell(RunChanged(run()))
+    desk.publish(SessionChanged(KEY, "patch"))
+    desk.publish(RunChanged(run()))
     assert listener.names == ["sessions.changed", "agent"]
     assert listener.payloads("sessions.changed")[0]["reason"] == "patch"
     desk.unsubscribe(listener)
-    desk.tell(SessionChanged(KEY, "patch"))
+    desk.publish(SessionChanged(KEY, "patch"))
     assert len(listener.frames) == 2
 
 
@@ -188,9 +188,9 @@ def test_messages_of_a_session_after_subscribing_to_them(desk: Subscriptions, li
     message = Message(id="m1", role=Role.USER, content=text_content("hi"), timestamp=1)
     fact = MessageAppended(KEY, "s1", 4, message, encode_message(message))
     desk.watch(listener, KEY)
-    desk.tell(fact)
+    desk.publish(fact)
     desk.watch_messages(listener, KEY)
-    desk.tell(fact)
+    desk.publish(fact)
     assert listener.payloads("session.message") == [
         {
             "sessionKey": KEY,
@@ -201,7 +201,7 @@ def test_messages_of_a_session_after_subscribing_to_them(desk: Subscriptions, li
         }
     ]
     desk.unwatch_messages(listener, KEY)
-    desk.tell(fact)
+    desk.publish(fact)
     assert len(listener.frames) == 1
 
 
@@ -212,16 +212,16 @@ def test_a_connection_that_left_is_forgotten(desk: Subscriptions, listener: List
     told = len(listener.frames)
     desk.leave(listener)
     for event in EVERYTHING:
-        desk.tell(event)
+        desk.publish(event)
     assert len(listener.frames) == told
 
 
 def test_the_session_watched_longest_gives_way(desk: Subscriptions, listener: Listener) -> None:
     for n in range(MAX_WATCHED + 1):
         desk.watch(listener, f"agent:main:cron:{n}")
-    desk.tell(RunChanged(run(session_key="agent:main:cron:0")))
+    desk.publish(RunChanged(run(session_key="agent:main:cron:0")))
     assert listener.frames == []
-    desk.tell(RunChanged(run(session_key="agent:main:cron:1")))
+    desk.publish(RunChanged(run(session_key="agent:main:cron:1")))
     assert len(listener.frames) == 1
 
 

@@ -43,7 +43,7 @@ def check_agent(parts: GatewayParts, agent: str) -> None:
 
 
 async def resolve(parts: GatewayParts, text: str, agent_id: str | None = None) -> Resolved:
-    """Tell which session a text means; it may not exist yet.
+    """Resolve which session a text means; it may not exist yet.
 
     Raises:
         InvalidSessionKey, SessionIdReplaced, SessionNotFound: it names none.
@@ -64,10 +64,10 @@ async def resolve(parts: GatewayParts, text: str, agent_id: str | None = None) -
 
 
 async def address_for_message(parts: GatewayParts, text: str, agent_id: str | None) -> SessionKey:
-    """Tell which session a message goes to. It need not exist: the message makes it, for a configured agent.
+    """Resolve which session a message goes to. It need not exist: the message makes it, for a configured agent.
 
     Raises:
-        UnknownAgent: nobody would answer there.
+        UnknownAgent: its agent is not configured.
     """
     keys = operator_keys(parts, agent_id)
     written = keys.read(text)

@@ -39,7 +39,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.errors import GatewayError, InvalidRequest, Unavailable
-from backchannel.gateway.logs import calm_logs, secrets_of
+from backchannel.gateway.logs import mask_default_logs, secrets_of
 from backchannel.gateway.parts import GatewayParts
 from backchannel.runtime.runtime import Runtime
 from backchannel.runtime.timers import SystemClock
@@ -75,7 +75,7 @@ class Gateway:
     def __init__(self, config: Config, *, clock: Clock | None = None, faults: Faults | None = None) -> None:
         if needs_default_model(config):
             config = with_default_model(config, default_model(os.environ))
-        calm_logs(secrets_of(config))
+        mask_default_logs(secrets_of(config))
         self.config = config
         self.clock = clock or SystemClock()
         self.scheme = config.key_scheme
@@ -88,7 +88,7 @@ class Gateway:
         """Done when the database can no longer be trusted: the process must end."""
         self._faults = faults
         self._parts: GatewayParts | None = None
-        """Made when the gateway is entered; it stays when the gateway has been left, for whoever looks back."""
+        """Made when the gateway is entered; it stays after the gateway has been left."""
         self._exits = AsyncExitStack()
 
     @classmethod

@@ -54,7 +54,7 @@ from backchannel.gateway.fields import IdempotencyKey
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import let_in
 from backchannel.gateway.protocol import TokenScope
-from backchannel.gateway.throttling import Failures, address_of
+from backchannel.gateway.throttling import FailedAttempts, address_of
 from backchannel.storage.tokens import TokenRow
 from backchannel.tools.base import Caller
 from backchannel.tools.registry import find_tool, invoke
@@ -179,13 +179,13 @@ class OtherTokens(Protocol):
 
 
 class Access:
-    """Lets callers in by their token: a right one always and at once, whatever wrong ones come beside it."""
+    """Authenticates by token: a valid one always and at once, however many wrong ones come from the same address."""
 
     def __init__(self, tokens: Tokens, operator_token: str, clock: Clock, others: OtherTokens | None = None) -> None:
         self._tokens = tokens
         self._others = others
         self._operator_hash = hash_token(operator_token)
-        self._failures = Failures(clock, "login")
+        self._failures = FailedAttempts(clock, "login")
         self._wrong: OrderedDict[str, None] = OrderedDict()
         """Hashes that no token has, so that one which comes again and again is not looked up each time.
 
@@ -193,7 +193,7 @@ class Access:
         """
 
     async def admit(self, request: HTTPConnection) -> TokenHolder:
-        """Tell who makes a request, by its `Authorization` header; its connection is no stranger's any more.
+        """Authenticate a request by its `Authorization` header; its connection counts as logged in from then on.
 
         Raises:
             Unauthorized, SlowDown: see `login`.
@@ -203,7 +203,7 @@ class Access:
         return caller
 
     async def login(self, token: str | None, address: str) -> TokenHolder:
-        """Tell who comes with this token.
+        """Find the holder of a token.
 
         Raises:
             Unauthorized: there is no token, or it is not valid.
@@ -248,7 +248,7 @@ def read_bearer(authorization: str | None) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody outside this machine can reach the host."""
+    """Whether only this machine can reach the host."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -261,7 +261,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_bind(settings: GatewaySettings) -> None:
-    """Refuse to be reachable from outside with a token that nobody chose.
+    """Refuse to be reachable from outside with a token that was not chosen.
 
     Raises:
         StartupError: the host is not loopback and no token is configured.
@@ -273,7 +273,7 @@ def check_bind(settings: GatewaySettings) -> None:
         )
 
 
-class Doorkeeper:
+class OriginCheck:
     """Checks `Host` and `Origin`, the same for HTTP and WebSocket."""
 
     def __init__(self, settings: GatewaySettings) -> None:
@@ -332,7 +332,7 @@ class InvokeParams(Params, frozen=True, kw_only=True):
 
 
 async def invoke_as(parts: GatewayParts, holder: TokenHolder, params: InvokeParams) -> Any:
-    """Call a session tool for whoever holds the token.
+    """Call a session tool for the holder of a token.
 
     Raises:
         UnknownTool, InvalidRequest: the call does not fit.
@@ -368,7 +368,7 @@ def has_tool(parts: GatewayParts, caller: Caller, name: str) -> bool:
 
 
 async def caller_of(parts: GatewayParts, holder: TokenHolder, session: str | None) -> Caller:
-    """Tell on whose behalf a token's holder calls.
+    """Decide on whose behalf a token's holder calls.
 
     Raises:
         Forbidden: it is bound to another session, or the session named cannot be a caller.
@@ -383,7 +383,7 @@ async def caller_of(parts: GatewayParts, holder: TokenHolder, session: str | Non
     try:
         key = (await resolve(parts, session)).key
     except (InvalidRequest, NotFound) as error:
-        raise _nobody(error) from error
+        raise _cannot_call(error) from error
     return await _calling_as(parts, key)
 
 
@@ -395,11 +395,11 @@ async def _calling_as(parts: GatewayParts, key: SessionKey) -> Caller:
         if not parts.scheme.is_main(key) and (found is None or found.archived_at is not None):
             raise SessionNotFound(f"there is no session {str(key)!r}")
     except (UnknownAgent, SessionNotFound) as error:
-        raise _nobody(error) from error
+        raise _cannot_call(error) from error
     return Caller(key)
 
 
-def _nobody(error: GatewayError) -> Forbidden:
+def _cannot_call(error: GatewayError) -> Forbidden:
     return Forbidden(f"sessionKey: nobody can call as this session: {error.message}", param="sessionKey")
 
 

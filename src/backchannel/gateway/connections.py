@@ -253,7 +253,7 @@ class Method(Generic[P]):
         self.for_agents = for_agents
         """Whether an agent's token may call it; the handler keeps it to the token's own session."""
         self.for_nodes = for_nodes
-        """Whether it is a node's, and nobody else's; the handler keeps it to the node's own sessions."""
+        """Whether only nodes may call it; the handler keeps it to the node's own sessions."""
         self._decode = msgspec.json.Decoder(params).decode
 
     @property
@@ -302,7 +302,7 @@ def check_allowed(holder: TokenHolder, method: Method[Any], methods: Mapping[str
     """Refuse a method that the token does not permit.
 
     Raises:
-        Forbidden: an agent's token or a node may not call it, or nobody but a node may.
+        Forbidden: an agent's token or a node may not call it, or only a node may.
         ScopeMissing: the method needs a scope that was not granted.
     """
     if holder.node is not None:

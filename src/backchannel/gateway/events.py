@@ -11,8 +11,8 @@ them to the subscribers that asked for them. Who gets what:
 
 Runs that belong to a flow of the gateway send `agent` events marked `internal`, and no `chat` events: what such a flow
 says to people is a delivery, and one to webchat is a `chat` event once it is sent. Events are hints: each connection
-numbers its own, and one that sees a gap reads the rows again. An event nobody wants costs a few dictionary look-ups,
-and one that many want is encoded once.
+numbers its own, and one that sees a gap reads the rows again. An event without subscribers costs a few
+dictionary look-ups, and one that many want is encoded once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Subscriber(Protocol):
 
 
 class _Stream:
-    """What was told of one run so far."""
+    """How much was sent of one run so far."""
 
     __slots__ = ("is_started", "seq")
 
@@ -67,7 +67,7 @@ class _Stream:
 
 
 class Subscriptions:
-    """Knows which subscriber wants which events, and hands them out."""
+    """Which subscriber wants which events; sends them."""
 
     def __init__(self, clock: Clock, show_key: Callable[[str], str] = str) -> None:
         self._show_key = show_key
@@ -81,8 +81,8 @@ class Subscriptions:
         self._streams: dict[str, _Stream] = {}
 
     def listen_to(self, hub: Hub) -> Callable[[], None]:
-        """Start handing out what the hub tells; the function returned stops it."""
-        return hub.listen(self.tell)
+        """Start sending what the hub publishes; the function returned stops it."""
+        return hub.listen(self.publish)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Send it the events of all sessions."""
@@ -112,7 +112,7 @@ class Subscriptions:
         if run.is_finished or subscriber in self._audience(run):
             return
         self._by_run.add(run.id, subscriber)
-        if run.state is RunState.RUNNING:  # that it started was told before its id was known here
+        if run.state is RunState.RUNNING:  # its start was sent before its id was known here
             stream = self._stream(run)
             stream.is_started = True
             subscriber.send_event(self._lifecycle(run, stream), droppable=False)
@@ -127,27 +127,27 @@ class Subscriptions:
         for index in (self._by_session, self._by_chat, self._by_run, self._by_transcript):
             index.forget(subscriber)
 
-    def tell(self, event: Event) -> None:
-        """Hand out what happened."""
+    def publish(self, event: Event) -> None:
+        """Send what happened to its subscribers."""
         match event:
             case RunChanged():
-                self._tell_run(event.run)
+                self._send_run(event.run)
             case MessageAppended():
-                self._tell_message(event)
+                self._send_message(event)
             case SessionChanged():
-                self._tell_session(event)
+                self._send_session(event)
             case DeliveryChanged():
-                self._tell_delivery(event.delivery)
+                self._send_delivery(event.delivery)
             case ReplyGrew():
-                self._tell_reply(event)
+                self._send_reply(event)
             case ThinkingGrew(run, delta):
-                self._tell_agent(run, "thinking", {"delta": delta}, droppable=True)
+                self._send_agent(run, "thinking", {"delta": delta}, droppable=True)
             case ToolStarted(run, call_id, name, arguments):
                 data = {"phase": "start", "toolCallId": call_id, "name": name, "args": arguments}
-                self._tell_agent(run, "tool", data)
+                self._send_agent(run, "tool", data)
             case ToolEnded(run, call_id, name, is_error):
                 data = {"phase": "result", "toolCallId": call_id, "name": name, "isError": is_error}
-                self._tell_agent(run, "tool", data)
+                self._send_agent(run, "tool", data)
 
     def _audience(self, run: Run) -> Set[Subscriber]:
         watching = self._by_session.of(run.session_key)
@@ -157,7 +157,7 @@ class Subscriptions:
         return self._everything.keys() | following | watching
 
     def _chat_audience(self, run: Run, audience: Set[Subscriber]) -> Set[Subscriber]:
-        """Add those who hear nothing but `chat` events, of which internal runs have none."""
+        """Add the subscribers of `chat` events alone, of which internal runs have none."""
         chatting = self._by_chat.of(run.session_key)
         if not chatting:
             return audience
@@ -169,23 +169,23 @@ class Subscriptions:
             stream = self._streams[run.id] = _Stream()
         return stream
 
-    def _tell_run(self, run: Run) -> None:
+    def _send_run(self, run: Run) -> None:
         audience = self._audience(run)
         chatting = self._chat_audience(run, audience)
         if chatting and run.state is not RunState.QUEUED:
             stream = self._stream(run)
             if run.is_finished:
-                self._hand_out(audience, self._lifecycle(run, stream))
+                self._send_to(audience, self._lifecycle(run, stream))
                 if not run.kind.is_internal:
-                    self._hand_out(chatting, self._chat_end(run, stream))
+                    self._send_to(chatting, self._chat_end(run, stream))
             elif not stream.is_started:
                 stream.is_started = True
-                self._hand_out(audience, self._lifecycle(run, stream))
+                self._send_to(audience, self._lifecycle(run, stream))
         if run.is_finished:
             self._streams.pop(run.id, None)
             self._by_run.drop(run.id)
 
-    def _tell_reply(self, event: ReplyGrew) -> None:
+    def _send_reply(self, event: ReplyGrew) -> None:
         run = event.run
         audience = self._audience(run)
         chatting = self._chat_audience(run, audience)
@@ -193,19 +193,19 @@ class Subscriptions:
             return
         stream = self._stream(run)
         head = self._agent(run, stream, "assistant", {"text": event.text, "delta": event.delta})
-        self._hand_out(audience, head, droppable=True)
+        self._send_to(audience, head, droppable=True)
         if not run.kind.is_internal:
             message = ShownMessage(
                 role=Role.ASSISTANT, content=text_content(event.text), timestamp=self._clock.now_ms()
             )
             head = self._chat(run, stream, state="delta", delta_text=event.delta, message=message)
-            self._hand_out(chatting, head, droppable=True)
+            self._send_to(chatting, head, droppable=True)
 
-    def _tell_agent(self, run: Run, stream: str, data: dict[str, Any], *, droppable: bool = False) -> None:
+    def _send_agent(self, run: Run, stream: str, data: dict[str, Any], *, droppable: bool = False) -> None:
         if audience := self._audience(run):
-            self._hand_out(audience, self._agent(run, self._stream(run), stream, data), droppable=droppable)
+            self._send_to(audience, self._agent(run, self._stream(run), stream, data), droppable=droppable)
 
-    def _tell_message(self, event: MessageAppended) -> None:
+    def _send_message(self, event: MessageAppended) -> None:
         audience = self._by_transcript.of(event.key)
         if not audience:
             return
@@ -216,14 +216,14 @@ class Subscriptions:
             message_seq=event.seq,
             message=Raw(event.line),
         )
-        self._hand_out(audience, show_event_head("session.message", payload))
+        self._send_to(audience, show_event_head("session.message", payload))
 
-    def _tell_delivery(self, delivery: Delivery) -> None:
+    def _send_delivery(self, delivery: Delivery) -> None:
         audience = self._everything.keys() | self._by_session.of(delivery.session_key)
         if audience:
-            self._hand_out(audience, show_event_head("delivery", show_delivery(delivery, self._show_key)))
+            self._send_to(audience, show_event_head("delivery", show_delivery(delivery, self._show_key)))
         if delivery.channel == WEBCHAT.channel and delivery.state is DeliveryState.SENT:
-            self._hand_out(audience | self._by_chat.of(delivery.session_key), self._posted(delivery))
+            self._send_to(audience | self._by_chat.of(delivery.session_key), self._posted(delivery))
 
     def _posted(self, delivery: Delivery) -> str:
         """Show a text that was delivered to webchat; a run of a flow has no other `chat` event."""
@@ -235,11 +235,11 @@ class Subscriptions:
         payload = ChatEvent(run_id=id, session_key=self._show_key(key), seq=1, state="final", message=message)
         return show_event_head("chat", payload)
 
-    def _tell_session(self, event: SessionChanged) -> None:
+    def _send_session(self, event: SessionChanged) -> None:
         if self._everything:
             key = self._show_key(event.key)
             payload = SessionsChanged(session_key=key, reason=event.reason, ts=self._clock.now_ms())
-            self._hand_out(self._everything.keys(), show_event_head("sessions.changed", payload))
+            self._send_to(self._everything.keys(), show_event_head("sessions.changed", payload))
 
     def _lifecycle(self, run: Run, stream: _Stream) -> str:
         return self._agent(run, stream, "lifecycle", lifecycle_of(run))
@@ -273,13 +273,13 @@ class Subscriptions:
                 return self._chat(run, stream, state="aborted", message=message, stop_reason="aborted")
         return self._chat(run, stream, state="error", message=message, error_message=error_of(run))
 
-    def _hand_out(self, audience: Set[Subscriber], head: str, *, droppable: bool = False) -> None:
-        for subscriber in list(audience):  # a slow one may be closed, and leave, on the way
+    def _send_to(self, audience: Set[Subscriber], head: str, *, droppable: bool = False) -> None:
+        for subscriber in list(audience):  # a slow one may be closed, and leave, in between
             subscriber.send_event(head, droppable=droppable)
 
 
 def lifecycle_of(run: Run) -> dict[str, Any]:
-    """Tell where a run is in its life."""
+    """Describe where a run is in its life cycle."""
     if not run.is_finished:
         return {"phase": "start", "startedAt": run.started_at}
     ended: dict[str, Any] = {"status": run.state.value, "startedAt": run.started_at, "endedAt": run.ended_at}
@@ -323,7 +323,7 @@ class _Index:
                 del self._subscribers[name]
 
     def drop(self, name: str) -> None:
-        """Forget a name that nothing happens to any more."""
+        """Forget a name of which no more events come."""
         for subscriber in self._subscribers.pop(name, {}):
             self._names[subscriber].pop(name, None)
 

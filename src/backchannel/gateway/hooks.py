@@ -1,7 +1,7 @@
 """The hooks' door: `POST /hooks/agent` starts a run, `POST /hooks/wake` leaves a note in the main session.
 
-Only the hook token opens it, and it opens nothing else. It is looked at before the body is read, so that whoever has
-none costs little. What a hook may ask for is decided in `triggers/hooks.py`.
+Only the hook token opens it, and it opens nothing else. It is looked at before the body is read, so that a request
+without it costs little. What a hook may ask for is decided in `triggers/hooks.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from backchannel.gateway.fields import (
 from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import let_in
-from backchannel.gateway.throttling import Failures, address_of
+from backchannel.gateway.throttling import FailedAttempts, address_of
 from backchannel.storage.tx import Check
 from backchannel.tools.base import hash_request
 from backchannel.triggers import hooks
@@ -176,11 +176,11 @@ class HookDoor:
 
 
 class HookGuard:
-    """Lets hooks in by their token, and slows down whoever brings wrong ones; they count apart from other logins."""
+    """Checks the hook token, and slows down addresses that bring wrong ones; they count apart from other logins."""
 
     def __init__(self, token: str, clock: Clock) -> None:
         self._hash = hash_token(token)
-        self._failures = Failures(clock, "hook")
+        self._failures = FailedAttempts(clock, "hook")
 
     def check(self, request: Request) -> None:
         """Refuse a request that does not bring the hook token.

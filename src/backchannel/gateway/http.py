@@ -34,7 +34,7 @@ from backchannel.errors import (
     Unavailable,
 )
 from backchannel.gateway import peers
-from backchannel.gateway.auth import Access, Doorkeeper, InvokeParams, hash_token, invoke_as
+from backchannel.gateway.auth import Access, InvokeParams, OriginCheck, hash_token, invoke_as
 from backchannel.gateway.connections import Connections, Limits, OpenWaits
 from backchannel.gateway.errors import show_error
 from backchannel.gateway.events import Subscriptions
@@ -48,7 +48,7 @@ from backchannel.gateway.openapi import build_document
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import Peers, let_in, peer_of
 from backchannel.gateway.protocol import TokenScope
-from backchannel.gateway.throttling import LOCAL, Failures, Proxies, address_of
+from backchannel.gateway.throttling import LOCAL, FailedAttempts, Proxies, address_of
 from backchannel.gateway.websocket import serve_connection
 
 log = structlog.get_logger(__name__)
@@ -78,8 +78,8 @@ class Web:
         self._hooks = HookDoor(parts, operator_token)
         self._mcp = McpDoor(parts, self.access)
         self._waits = OpenWaits()
-        self._forgeries = Failures(parts.clock, "signature")
-        self._keeper = Doorkeeper(settings)
+        self._forgeries = FailedAttempts(parts.clock, "signature")
+        self._origins = OriginCheck(settings)
         self._proxies = Proxies(settings.trusted_proxies)
         self.routes = self._routes()
         self._http = _limit_bodies(
@@ -106,10 +106,10 @@ class Web:
         if not scope["path"].startswith(HOOKS_AT):  # they have a token of their own, which no issuer gives
             send = self._resource.challenging(scope, send)
         try:
-            self._see_client(scope, headers)
+            self._set_client_address(scope, headers)
             if len(headers.getlist("host")) > 1:
                 raise InvalidRequest("Host: it comes more than once")
-            self._keeper.check(headers.get("host"), headers.get("origin"))
+            self._origins.check(headers.get("host"), headers.get("origin"))
             if scope["type"] == "websocket":
                 await self._connect(scope, receive, send)
             else:
@@ -119,13 +119,13 @@ class Web:
             log.debug("a request was refused", path=path[:80], reason=refused.code)
             await show_error(refused, path)(scope, receive, send)
         except (ClientDisconnect, ClientDisconnected):
-            log.debug("a client went away in the middle", path=scope["path"][:80])  # nobody to tell, nothing done
+            log.debug("a client went away in the middle", path=scope["path"][:80])  # no one is left to answer
         except Exception:  # the edge of a request, which keeps the server going
             # The client has been answered by now: the framework does that first and raises again.
             log.exception("request failed", path=scope["path"])
 
-    def _see_client(self, scope: Scope, headers: Headers) -> None:
-        """Put the client's own address into the scope, where a proxy that is trusted tells it."""
+    def _set_client_address(self, scope: Scope, headers: Headers) -> None:
+        """Put the client's own address into the scope, where a trusted proxy forwards it."""
         if (client := scope.get("client")) and (forwarded := headers.getlist("x-forwarded-for")):
             address = self._proxies.client(client[0], forwarded)
             scope["client"] = client if address == client[0] else (address, 0)
@@ -287,8 +287,8 @@ def _limit_bodies(app: ASGIApp, limits: Sizes, waits: OpenWaits) -> ASGIApp:
             await app(scope, receive, send)
             return
         limit = limits.hook_body_bytes if scope["path"].startswith(HOOKS_AT) else limits.body_bytes
-        told = Headers(scope=scope).get("content-length", "0")
-        if not told.isdecimal() or int(told) > limit:
+        declared = Headers(scope=scope).get("content-length", "0")
+        if not declared.isdecimal() or int(declared) > limit:
             raise PayloadTooLarge(f"a body has at most {limit} bytes")
         size, is_whole = 0, False
 

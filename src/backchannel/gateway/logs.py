@@ -24,7 +24,7 @@ from backchannel.gateway.auth import TOKEN_PREFIX
 LEVELS = ("debug", "info", "warning", "error")
 MASK = "[hidden]"
 MIN_SECRET_LENGTH = 6
-"""Shorter values are left alone: masking them would blot out ordinary words."""
+"""Shorter values are left alone: masking them would hide ordinary words."""
 
 _MADE_TOKEN = re.compile(rf"\b{TOKEN_PREFIX}[A-Za-z0-9_-]{{20,}}")
 _LOUD = ("httpx2", "httpcore2", "openai", "anthropic", "asyncio", "websockets", "uvicorn")
@@ -48,12 +48,12 @@ def configure_logs(level: str, stream: TextIO, *, as_json: bool, secrets: Iterab
     _configure_libraries(number, stream, shared, rendered)
 
 
-def calm_logs(secrets: Iterable[str]) -> None:
-    """Keep secrets out of the logs of a program that has not said how it logs; one that has is left alone.
+def mask_default_logs(secrets: Iterable[str]) -> None:
+    """Keep secrets out of the logs of a program that has not configured structlog; one that has is left alone.
 
     What structlog does by itself shows the variables of every traceback, and so whatever is held in them.
     """
-    _untold.add(secrets)
+    _default_masking.add(secrets)
     if structlog.is_configured():
         return
     structlog.configure(
@@ -62,7 +62,7 @@ def calm_logs(secrets: Iterable[str]) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
             structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
-            _untold.mask,
+            _default_masking.mask,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # asked each time: a program may replace it
@@ -92,11 +92,11 @@ def _configure_libraries(number: int, stream: TextIO, shared: list[Processor], r
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(number)
-    for name in _LOUD:  # at their own info level they tell every request
+    for name in _LOUD:  # at their own info level they log every request
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
 
 
-def known_words(words: Iterable[str]) -> re.Pattern[str]:
+def secrets_pattern(words: Iterable[str]) -> re.Pattern[str]:
     """Make the pattern that finds any of these words; the longest first, so that no part of one is left."""
     return re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))))
 
@@ -114,15 +114,15 @@ class Masking:
         # In JSON a secret may stand escaped.
         forms = {form for secret in secrets for form in (secret, json.dumps(secret)[1:-1])}
         self._words |= {word for word in forms if len(word) >= MIN_SECRET_LENGTH}
-        self._known = known_words(self._words) if self._words else None
+        self._known = secrets_pattern(self._words) if self._words else None
 
     def mask(self, logger: WrappedLogger, method: str, line: EventDict | str) -> str:
         masked = _MADE_TOKEN.sub(MASK, str(line))
         return self._known.sub(MASK, masked) if self._known else masked
 
 
-_untold = Masking(())
-"""The secrets of all gateways in a process that has not said how it logs."""
+_default_masking = Masking(())
+"""The secrets of all gateways in a process that has not configured its logs."""
 
 
 def secrets_of(settings: Settings, env: Mapping[str, str] | None = None) -> list[str]:

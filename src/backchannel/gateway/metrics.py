@@ -43,7 +43,7 @@ class Metrics:
 
     def listen_to(self, hub: Hub) -> Callable[[], None]:
         """Start counting; the function returned stops it."""
-        return hub.listen(self.tally.heard)
+        return hub.listen(self.tally.count)
 
     async def show(self) -> bytes:
         """Write all numbers."""
@@ -196,7 +196,7 @@ class Tally:
         """Wrong tokens and signatures over HTTP, by door."""
         return Counter({door: count for (door, status), count in self.requests.items() if status == 401})
 
-    def heard(self, event: Event) -> None:
+    def count(self, event: Event) -> None:
         if isinstance(event, RunChanged):
             if event.run.is_finished:
                 self._ended(event.run)

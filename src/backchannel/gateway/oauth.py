@@ -1,7 +1,7 @@
-"""Tokens of an OAuth issuer: who comes with one, and what clients are told about where to get one.
+"""Tokens of an OAuth issuer: verifying them, and the metadata that says where clients get one.
 
 The issuer's public keys are fetched when the first such token comes, and again when they are old or a token names
-another. Only signatures by a key pair count: whoever can check one made with a shared secret can make one too.
+another. Only signatures by a key pair count: who can check one made with a shared secret can also make one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LONGEST_TOKEN = 16 * 1024
 KEYS_LIVE_S = 600.0
 """After this the keys are fetched again, so that one which the issuer took back no longer counts."""
 FETCH_PAUSE_S = 10.0
-"""The shortest time between two fetches: nobody makes the gateway ask an issuer for every invented key."""
+"""The shortest time between two fetches: an invented key id must not make the gateway ask its issuer each time."""
 FETCH_S = 5.0
 MOST_BYTES = 1024 * 1024
 LEEWAY_S = 30
@@ -52,7 +52,7 @@ class Issuer:
         self._keys = IssuerKeys(settings, clock, fetch_s)
 
     async def find(self, token: str) -> TokenHolder | None:
-        """Tell who comes with this token; None if it is none of the issuer's, or not for this gateway, or expired.
+        """Find the holder of a token; None if it is none of the issuer's, or not for this gateway, or expired.
 
         Raises:
             Unavailable: the issuer's keys cannot be had.
@@ -183,12 +183,12 @@ class IssuerKeys:
         inserted = f"{scheme}://{host}/.well-known/oauth-authorization-server{slash}{path}"
         for place in (f"{base}/.well-known/openid-configuration", inserted):
             try:
-                told = await _load_json(http, place)
+                metadata = await _load_json(http, place)
             except (httpx2.HTTPStatusError, ValueError):
                 continue
-            keys = str(told.get("jwks_uri"))
+            keys = str(metadata.get("jwks_uri"))
             # An issuer on this machine may do without encryption; what it names must not come from farther away.
-            if told.get("issuer") == self._settings.issuer and keys.startswith((f"{base}/", "https://")):
+            if metadata.get("issuer") == self._settings.issuer and keys.startswith((f"{base}/", "https://")):
                 return keys
         raise ValueError("the issuer does not say where its keys are (set gateway.auth.oauth.jwksUrl)")
 
@@ -205,7 +205,7 @@ async def _load_json(http: httpx2.AsyncClient, url: str) -> dict[str, Any]:
 
 
 class Resource:
-    """What clients that come without a token are told: where the issuer is, and for what to ask there."""
+    """The metadata for clients without a token: where the issuer is, and which scopes to ask for."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._oauth = settings.auth.oauth
@@ -231,7 +231,7 @@ class Resource:
         return JSONResponse(shown, headers={"cache-control": "max-age=300"})
 
     def challenging(self, scope: Scope, send: Send) -> Send:
-        """Let a refusal for want of a token say where the metadata is."""
+        """Add to a 401 answer where the metadata is."""
         if self._oauth is None or scope["type"] != "http":
             return send
         place = f"{_base(scope)}{METADATA_AT}{'/mcp' if scope['path'] == '/mcp' else ''}"

@@ -1,6 +1,6 @@
 """The description of the HTTP doors, `GET /openapi.json`: made of the types and tools that the doors themselves use.
 
-It tells of what this gateway serves: `/v1`, `/hooks` and the channels are in it where they are open. Some rules no
+It describes what this gateway serves: `/v1`, `/hooks` and the channels are in it where they are open. Some rules no
 schema can say, such as that a conversation must end with something new: what breaks one is answered with 400.
 """
 
@@ -45,7 +45,7 @@ _MEANINGS = {
     503: "the gateway cannot take it now; nothing was changed",
 }
 _ANYBODY = (403, 413, 429, 503)
-"""What may be answered to whoever comes, whatever the door."""
+"""What any request may be answered with."""
 _LET_IN = (401, *_ANYBODY)
 _POSTED = (400, 404, 409, 500, *_LET_IN)
 
@@ -223,10 +223,10 @@ def _operation(
     error: type[msgspec.Struct] = Failed,
 ) -> Schema:
     """Describe one way to use a door."""
-    told: dict[int, Shown] = {**dict.fromkeys(failures, error), **answers}
+    shown: dict[int, Shown] = {**dict.fromkeys(failures, error), **answers}
     operation: Schema = {
         "summary": summary,
-        "responses": {str(status): _answer(status, told[status]) for status in sorted(told)},
+        "responses": {str(status): _answer(status, shown[status]) for status in sorted(shown)},
         "security": [] if who is None else [{who: []}],
     }
     if body is not None:

@@ -1,8 +1,8 @@
 """TCP connections: accepting them, within the file descriptors there are, and who of them has logged in.
 
 A connection is a stranger's until it has shown a right token. Strangers have few places of their own. When these are
-taken, the oldest is closed, after a moment in which it could have shown its token. So strangers cannot keep anybody
-out: a newcomer always finds a place, and whoever has logged in is no stranger any more.
+taken, the oldest is closed, after a moment in which it could have shown its token. So strangers cannot keep anyone
+out: a newcomer always finds a place, and a client that has logged in keeps its own.
 
 All together never take the descriptors that runs need for providers, deliveries and transcripts: where connections take
 them all, accepted runs fail with "too many open files". Connections beyond that wait in the system's own backlog. A
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 MOMENT_S = 0.25
 """How long a stranger keeps its place at least: enough for a few round trips."""
 _CLOSED_AT_ONCE = 16
-"""How many are let go in one turn of the loop: what each has begun is ended with it, and others wait meanwhile."""
+"""How many are closed in one turn of the loop: closing also ends what each has begun, and others wait meanwhile."""
 _BETWEEN_S = 0.005
 
 
@@ -46,7 +46,7 @@ class Peer:
         return 0 if self.transport.is_closing() else self.transport.get_write_buffer_size()
 
     def let_in(self) -> None:
-        """Know it from now on: it has shown a right token or signature."""
+        """Count it as logged in: it has shown a valid token or signature."""
         self._peers.let_in(self)
 
 
@@ -114,7 +114,7 @@ class Peers:
             self._trimming.cancel()
 
     def _trim_soon(self) -> None:
-        """See to it that the strangers who are too many are let go, the oldest first, each after its moment."""
+        """Schedule closing the strangers beyond the limit, the oldest first, each after its moment."""
         if self._trimming is None and len(self._strangers) > self._strangers_kept:
             loop = asyncio.get_running_loop()
             wait_s = next(iter(self._strangers)).came_at + self._moment_s - loop.time()
@@ -140,7 +140,7 @@ def peer_of(scope: Scope) -> Peer | None:
 
 
 def let_in(scope: Scope) -> None:
-    """Know the connection that a request came by: the request has shown a right token or signature."""
+    """Count the connection of a request as logged in: the request has shown a valid token or signature."""
     if (peer := peer_of(scope)) is not None:
         peer.let_in()
 
@@ -163,13 +163,13 @@ def raise_descriptor_limit() -> int:
 
 
 def descriptor_limit() -> int:
-    """Tell how many files this process may open."""
+    """How many files this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 2**31 if soft == resource.RLIM_INFINITY else soft
 
 
 def descriptors_for_connections(descriptors: int) -> int:
-    """Tell how many of them connections may have; the rest is the reserve, half of them where there are few."""
+    """How many of them connections may have; the rest is a reserve: half of them where there are few."""
     return max(1, descriptors - min(max(_RESERVE, descriptors // 8), descriptors // 2))
 
 
@@ -208,7 +208,7 @@ class Acceptor:
             accepted, _ = await asyncio.get_running_loop().sock_accept(self._bound)
         except ConnectionError:
             return None  # it went away while it waited in line
-        except OSError as error:  # no descriptors or memory left: somebody else has taken the reserve
+        except OSError as error:  # no descriptors or memory left: something else has taken the reserve
             if not self._is_short:
                 log.warning("no connections are taken for now", error=str(error))
             self._is_short = True

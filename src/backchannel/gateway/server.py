@@ -1,6 +1,6 @@
 """Listening: the web application on a socket, under uvicorn, while a context is open, and `serve` until a signal.
 
-A first SIGINT, SIGTERM or SIGHUP stops gracefully: clients are told, running steps are left for the next start, the
+A first SIGINT, SIGTERM or SIGHUP stops gracefully: clients are notified, running steps are left for the next start, the
 database is closed. A second one ends the process at once, which loses nothing either: the next start goes on as after
 a crash. A database that can no longer be trusted ends it at once as well.
 """
@@ -61,7 +61,7 @@ class Listening:
 async def listening(gateway: Gateway, operator_token: str, *, limits: Limits | None = None) -> AsyncIterator[Listening]:
     """Serve a gateway at its configured host and port, where the commands of this machine then find it.
 
-    Leaving tells all clients that the gateway stops, and closes their connections.
+    Leaving notifies all clients that the gateway stops, and closes their connections.
 
     Raises:
         StartupError: the address is taken, cannot be used, or needs a token of one's own.
@@ -131,7 +131,7 @@ def _configure(web: Web) -> uvicorn.Config:
         log_config=None,
         log_level="warning",  # its access log would show queries, where a careless client may put a token
         access_log=False,
-        proxy_headers=False,  # anybody on this machine can write them, and be somebody else for each guess
+        proxy_headers=False,  # any program on this machine could write them, and take another address for each guess
         server_header=False,
         date_header=False,
         timeout_graceful_shutdown=GRACE_S,
@@ -181,7 +181,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # whoever runs the gateway decides what a signal does
+        yield  # `serve`, or the embedding program, decides what a signal does
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -244,7 +244,7 @@ async def _listening(gateway: Gateway) -> AsyncIterator[tuple[Listening, Operato
             yield place, token
     except StartupError:
         if token.is_new:
-            (state_dir / "token").unlink(missing_ok=True)  # nobody has seen it, so the next start makes and shows one
+            (state_dir / "token").unlink(missing_ok=True)  # it was never shown, so the next start makes and shows one
         raise
 
 
@@ -254,7 +254,7 @@ def _stop_signals() -> Iterator[asyncio.Event]:
     stop = asyncio.Event()
     first_at = 0.0
 
-    def heard(number: int) -> None:
+    def on_signal(number: int) -> None:
         nonlocal first_at
         if not stop.is_set():
             log.info("stopping", signal=signal.Signals(number).name)
@@ -262,10 +262,10 @@ def _stop_signals() -> Iterator[asyncio.Event]:
             stop.set()
         elif loop.time() - first_at > ONE_REQUEST_S:
             log.warning("stopping at once")
-            leave_at_once(128 + number)
+            exit_now(128 + number)
 
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, heard, number)
+        loop.add_signal_handler(number, on_signal, number)
     try:
         yield stop
     finally:
@@ -276,12 +276,12 @@ def _stop_signals() -> Iterator[asyncio.Event]:
 async def _until_stopped(gateway: Gateway, stop: asyncio.Event) -> None:
     if gateway.failed is not None:
         # Whatever else would be answered could be untrue.
-        gateway.failed.add_done_callback(lambda failed: leave_at_once(1))
+        gateway.failed.add_done_callback(lambda failed: exit_now(1))
     await stop.wait()
 
 
-def leave_at_once(code: int) -> None:
-    """End the process without another word to anyone."""
+def exit_now(code: int) -> None:
+    """End the process without a clean shutdown."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

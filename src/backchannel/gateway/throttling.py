@@ -30,10 +30,10 @@ WINDOW_S = 60.0
 MAX_REMEMBERED = 10_000
 
 
-class Failures:
+class FailedAttempts:
     """Counts what one kind of door refused, by address and credential and by address, for a minute.
 
-    `what` names it in the log, such as "login". Memory is bounded: whoever failed longest ago is forgotten first.
+    `what` names it in the log, such as "login". Memory is bounded: the oldest are dropped first.
     """
 
     def __init__(self, clock: Clock, what: str) -> None:
@@ -41,16 +41,16 @@ class Failures:
         self._what = what
         self._by_credential: _Times[tuple[str, str]] = _Times(CREDENTIAL_FAILURES)
         self._by_address: _Times[str] = _Times(ADDRESS_FAILURES)
-        self._told: OrderedDict[str, _Told] = OrderedDict()
+        self._logged: OrderedDict[str, _Logged] = OrderedDict()
 
     def add(self, address: str, credential: str) -> None:
         """Count a wrong credential, of which a digest is enough.
 
         Raises:
-            SlowDown: too many came; the error says when another would be none too many.
+            SlowDown: too many came; the error says when another would be allowed.
         """
         network, now = network_of(address), self._clock.monotonic()
-        self._tell(network, address, now)
+        self._log(network, address, now)
         waits = self._by_credential.add((network, credential), now), self._by_address.add(network, now)
         if (wait_s := max(waits)) > 0:
             raise SlowDown(
@@ -59,24 +59,24 @@ class Failures:
                 retryAfterMs=int(wait_s * 1000) + 1,
             )
 
-    def _tell(self, network: str, address: str, now: float) -> None:
+    def _log(self, network: str, address: str, now: float) -> None:
         """Write a line for the first failure of an address, then one a minute at most."""
-        told = self._told.setdefault(network, _Told(at=now - WINDOW_S))
-        told.untold += 1
-        if told.at + WINDOW_S <= now:
-            log.info(f"{self._what} refused", address=address, times=told.untold)
-            told.at, told.untold = now, 0
-            self._told.move_to_end(network)
-        if len(self._told) > MAX_REMEMBERED:
-            self._told.popitem(last=False)
+        entry = self._logged.setdefault(network, _Logged(at=now - WINDOW_S))
+        entry.since += 1
+        if entry.at + WINDOW_S <= now:
+            log.info(f"{self._what} refused", address=address, times=entry.since)
+            entry.at, entry.since = now, 0
+            self._logged.move_to_end(network)
+        if len(self._logged) > MAX_REMEMBERED:
+            self._logged.popitem(last=False)
 
 
 @dataclass(slots=True)
-class _Told:
-    """What the log knows of an address."""
+class _Logged:
+    """When an address was last logged, and how often it failed since."""
 
     at: float
-    untold: int = 0
+    since: int = 0
 
 
 class _Times(Generic[K]):
@@ -87,7 +87,7 @@ class _Times(Generic[K]):
         self._times: OrderedDict[K, deque[float]] = OrderedDict()
 
     def add(self, key: K, now: float) -> float:
-        """Write one down; returns how long to wait until another is none too many, 0 if this was none."""
+        """Record one; returns how long to wait until another would be allowed, 0 if this one was."""
         times = self._times.setdefault(key, deque(maxlen=self._allowed + 1))
         times.append(now)
         self._times.move_to_end(key)
@@ -117,7 +117,7 @@ LOCAL = "local"
 
 
 def address_of(connection: HTTPConnection) -> str:
-    """Tell where a request comes from."""
+    """The address that a request comes from."""
     return connection.client.host if connection.client else LOCAL
 
 
@@ -128,17 +128,17 @@ class Proxies:
         self._networks = [ipaddress.ip_network(each, strict=False) for each in trusted]
 
     def client(self, address: str, forwarded: Sequence[str]) -> str:
-        """Tell the client's address, given the one that connects and the headers, in order.
+        """Find the client's address, given the one that connects and the headers, in order.
 
-        Each proxy writes whom it heard from at the end. So the chain is read from its end for as long as those who
-        wrote it are trusted; what stands further to the front a client may have made up.
+        Each proxy appends the address that connected to it. So the chain is read from its end for as long as those
+        who wrote it are trusted; what stands further to the front a client may have made up.
         """
         hops = [hop.strip() for header in forwarded for hop in header.split(",")]
         while hops and self._trusts(address):
-            told = _ip(hops.pop())
-            if told is None:
+            forwarded_for = _ip(hops.pop())
+            if forwarded_for is None:
                 break
-            address = str(told)
+            address = str(forwarded_for)
         return address
 
     def _trusts(self, address: str) -> bool:

@@ -1,8 +1,8 @@
 """The two protocols under uvicorn: HTTP with limits, WebSocket with fewer writes.
 
-What comes before a request has been read is looked at by nobody else: uvicorn keeps however many headers there are, and
-waits for their end for ever. So a client that sends too many, or does not finish, is let go here. What a client does
-wrong on its line is a debug line of the log.
+Nothing else bounds what comes before a request has been read: uvicorn keeps however many headers there are, and waits
+for their end without limit. So a client that sends too many, or does not finish, is disconnected here. A client's
+mistakes are logged at debug level.
 
 On WebSocket, what is written in one turn of the event loop is sent in one piece. Each write is a system call, and each
 system call lets the threads of the database take over for a moment. A run sends some five frames to its client, most of
@@ -34,12 +34,12 @@ _JOINED_BYTES = 64 * 1024
 _LINGER_S = 1.0
 """How long a connection that is closed is waited for until it has taken what was written."""
 _CLOSE_S = 2.0
-"""How long a WebSocket client that is told goodbye may take to answer."""
+"""How long a WebSocket client may take to answer a close frame."""
 _INVALID_TEXT = 1007
 
 
-class _CalmLogger(logging.Logger):
-    """Uvicorn's own logger, but that its warnings, all of which any client can cause, are debug lines."""
+class _DebugLogger(logging.Logger):
+    """Uvicorn's own logger, with its warnings, all of which any client can cause, at debug level."""
 
     def __init__(self) -> None:
         super().__init__("uvicorn.error", logging.WARNING)
@@ -49,7 +49,7 @@ class _CalmLogger(logging.Logger):
         log.debug("a bad request", reason=str(msg))
 
 
-_calm = _CalmLogger()
+_debug_logger = _DebugLogger()
 
 
 class _Refused(Exception):
@@ -57,9 +57,9 @@ class _Refused(Exception):
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """Uvicorn's own protocol, for requests that come to their end in time."""
+    """Uvicorn's own protocol, with limits on the size and the time of a request."""
 
-    _overdue: asyncio.TimerHandle | None = None
+    _deadline: asyncio.TimerHandle | None = None
     _ends = 0
     """How often the headers or the body of a request have come to their end."""
     _is_in_head = True
@@ -71,22 +71,22 @@ class HttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.logger = _calm
+        self.logger = _debug_logger
         self._web: Web = self.config.app  # type: ignore[assignment]  # it is ours
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._peer = self._web.peers.enter(transport)
-        self._expect_head()
+        self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._came()
+        self._clear_deadline()
         self._web.peers.leave(self.transport)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
-            self._throw_away(data)
+            self._discard(data)
             return
         ends = self._ends
         super().data_received(data)
@@ -99,7 +99,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["state"]["peer"] = self._peer
         self._fields_bytes = 0
-        self._expect_head()
+        self._await_head()
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -117,16 +117,16 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._ends, self._is_in_head = self._ends + 1, False
-        self._expect(self._web.limits.request_s)
+        self._set_deadline(self._web.limits.request_s)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._ends, self._is_in_head = self._ends + 1, True
-        self._came()
+        self._clear_deadline()
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        self._came()
+        self._clear_deadline()
         super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:
@@ -151,15 +151,15 @@ class HttpProtocol(HttpToolsProtocol):
                 f"content-length: {len(reason) + 1}\r\nconnection: close\r\n\r\n{reason}\n".encode()
             )
             self.transport.write_eof()
-            self._expect(_LINGER_S)
+            self._set_deadline(_LINGER_S)
 
     def _ends_with_answer(self) -> bool:
-        """Let a request that came before be answered first, and say whether one is; one that came by half is ended."""
+        """Let an earlier request be answered first, and say whether one is; one that came by half is ended."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             return False
         if not cycle.more_body:
-            self._came()
+            self._clear_deadline()
             cycle.keep_alive = False
             return True
         cycle.disconnected = True
@@ -168,24 +168,24 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()
         return cycle.response_started
 
-    def _throw_away(self, data: bytes) -> None:
-        """Take a little more of a request that was refused: its answer would be lost if the line were cut at once."""
+    def _discard(self, data: bytes) -> None:
+        """Read a little more of a refused request: its answer would be lost if the connection were cut at once."""
         self._head_bytes += len(data)
         if self._head_bytes > 4 * HEAD_BYTES:
             self.transport.abort()
 
-    def _expect_head(self) -> None:
-        if self._overdue is None:
-            self._expect(min(self._web.limits.handshake_s, self._web.limits.request_s))
+    def _await_head(self) -> None:
+        if self._deadline is None:
+            self._set_deadline(min(self._web.limits.handshake_s, self._web.limits.request_s))
 
-    def _expect(self, seconds: float) -> None:
-        self._came()
-        self._overdue = self.loop.call_later(seconds, self.transport.abort)
+    def _set_deadline(self, seconds: float) -> None:
+        self._clear_deadline()
+        self._deadline = self.loop.call_later(seconds, self.transport.abort)
 
-    def _came(self) -> None:
-        if self._overdue is not None:
-            self._overdue.cancel()
-            self._overdue = None
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class JoinedWrites:

@@ -174,7 +174,7 @@ class WebSocketConnection:
     # The handshake
 
     async def _greet(self, message: Message) -> TokenHolder | None:
-        """Answer the first frame; None means that the client was turned away."""
+        """Answer the first frame; None means that the client was refused."""
         id, code = None, REFUSED
         try:
             frame = self._read_frame(message, self._connections.limits.first_frame_bytes)
@@ -220,7 +220,7 @@ class WebSocketConnection:
         return self._as_node(holder, asked.node_id) if asked.role == "node" else holder
 
     def _as_node(self, holder: TokenHolder, node_id: str | None) -> TokenHolder:
-        """Let a node in: by a token that is bound to its session, or by an operator's that may write."""
+        """Authenticate a node: by a token that is bound to its session, or by an operator's that may write."""
         scheme = self._connections.parts.scheme
         bound = None if holder.session_key is None else SessionKey.parse(holder.session_key)
         if bound is None and TokenScope.WRITE not in holder.scopes:
@@ -312,7 +312,7 @@ def _unknown_method(name: str) -> UnknownMethod:
 class Outgoing:
     """What waits to be sent to one client, in order, within a limit.
 
-    `unsent` tells how much was sent and the client has not taken yet.
+    `unsent` gives how much was written and the client has not taken yet.
     """
 
     def __init__(self, send: Send, limit: int, unsent: Callable[[], int] = lambda: 0) -> None:
@@ -375,7 +375,7 @@ class Outgoing:
             self.done.set()
 
     async def send_close(self) -> None:
-        """Close, if that was asked for; a client that does not read is not waited for."""
+        """Send the close frame, if a close was asked for; a client that does not read is not waited for."""
         if self._closing:
             code, reason = self._closing
             with suppress(TimeoutError, OSError):
@@ -411,7 +411,7 @@ class Outgoing:
 
 
 def _bytes_of(frame: str) -> int:
-    """Tell how much memory a frame takes in the queue; one with a single emoji takes four bytes for each character."""
+    """How much memory a frame takes in the queue; one with a single emoji takes four bytes for each character."""
     return sys.getsizeof(frame) + _ENTRY_BYTES
 
 

@@ -2,7 +2,7 @@
 
 Every request brings its token, and the token decides who calls: the operator, the session that the operator names in
 the header `x-backchannel-session`, or the session that an agent's token is bound to. No argument of a tool can.
-Nothing is kept between requests but the calls that a client may come back for: a GET takes up the stream of one, and
+Nothing is kept between requests but the calls that a client may resume: a GET resumes the stream of one, and
 there is no session to end (DELETE).
 """
 
@@ -48,7 +48,7 @@ class McpDoor:
         return [Route(MCP_AT, self)]
 
     def close(self) -> None:
-        """End what waits; the gateway stops."""
+        """End the calls that wait: the gateway stops."""
         if self._http is not None:
             self._http.close()
 
@@ -100,7 +100,7 @@ class CallerTools:
 
     @property
     def client(self) -> tuple[str, str | None]:
-        """Who comes back for a call must be who made it: by the same token, for the same session."""
+        """A call can be resumed only by who made it: by the same token, for the same session."""
         return self._holder.token_id, None if self._caller.key is None else str(self._caller.key)
 
     async def tools(self) -> list[dict[str, Any]]:

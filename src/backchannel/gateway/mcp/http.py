@@ -74,18 +74,18 @@ class Calls(Protocol):
 
 
 class McpHttp:
-    """Answers requests, and knows which ones are under way, so that a client can stop one with another."""
+    """Answers requests, and knows which ones are under way, so that a client can cancel one with another."""
 
     def __init__(self, calls: Calls, clock: Clock, resumable: frozenset[str]) -> None:
         self._calls = calls
         self._clock = clock
         self._resumable = resumable
-        """The tools whose calls a client can come back for: those that are done when nobody waits for them too."""
+        """The tools whose calls a client can resume: they are carried out whether or not anyone waits."""
         self._under_way: dict[tuple[object, ...], list[asyncio.Task[Reply | None]]] = {}
         self._is_open = True
 
     def close(self) -> None:
-        """End all streams now: who waits for a run can come back for it, and need not hold up a gateway that stops."""
+        """End all streams: their clients can resume them, and need not hold up a gateway that stops."""
         self._is_open = False
         for work in [work for working in self._under_way.values() for work in working]:
             work.cancel()
@@ -105,7 +105,7 @@ class McpHttp:
         await Response(status_code=202)(request.scope, request.receive, send)
 
     async def resume(self, server: Server[dict[str, Any]], client: Client, request: Request, send: Send) -> None:
-        """Take up a stream that broke, by the id of its last event."""
+        """Resume a stream that broke, by the id of its last event."""
         last = request.headers[_LAST_EVENT]
         if last.endswith(_END):
             await Response(status_code=204)(request.scope, request.receive, send)
@@ -117,7 +117,7 @@ class McpHttp:
         await self._answer(server, client, McpRequest(message, call.version, stream=call.id), request, send)
 
     async def _kept(self, asked: McpRequest, client: Client) -> McpRequest:
-        """Keep a call that its client can come back for, before anything of it is done."""
+        """Store a call that its client can resume, before any of it is carried out."""
         if not (asked.calls(self._resumable) and is_version_at_least(asked.version, RESUMABLE_SINCE)):
             return asked
         kept = asked.named(uuid.uuid4().hex)
@@ -135,7 +135,7 @@ class McpHttp:
     async def _answer(
         self, server: Server[dict[str, Any]], client: Client, asked: McpRequest, request: Request, send: Send
     ) -> None:
-        """Carry a request out and send what comes of it, unless its client goes away or cancels it first."""
+        """Carry a request out and send what comes of it, unless its client disconnects or cancels it first."""
         if not self._is_open:
             raise ShuttingDown("the gateway is stopping: ask again when it is back")
         answer = HttpReply(request, send, asked)
@@ -144,14 +144,14 @@ class McpHttp:
         work = asyncio.create_task(_carry_out(server, asked, answer))
         try:
             with self._naming(self._name(client, request, asked.message.id), work):
-                async with _beside(answer.keep_alive()), _beside(_cancel_when_gone(request.receive, work)):
+                async with _running(answer.keep_alive()), _running(_cancel_when_gone(request.receive, work)):
                     await asyncio.wait([work])
             await answer.end(self._outcome(work, asked))
         finally:
             work.cancel()
 
     def _outcome(self, work: asyncio.Task[Reply | None], asked: McpRequest) -> Reply | None:
-        """Tell what to answer. What was cancelled is answered too: a stream without an answer can be taken up again."""
+        """Choose the answer. What was cancelled is answered too: a stream without an answer could be resumed."""
         if not work.cancelled():
             return work.result()
         if not self._is_open:
@@ -181,7 +181,7 @@ class McpHttp:
 
 
 class HttpReply:
-    """The answer to one request: JSON if nothing has to be told before the end, else events as they come."""
+    """The answer to one request: JSON if nothing is sent before the end, else a stream of events."""
 
     def __init__(self, request: Request, send: Send, asked: McpRequest) -> None:
         self._request = request
@@ -191,24 +191,24 @@ class HttpReply:
         self._turn = asyncio.Lock()
 
     async def open(self) -> None:
-        """Begin a stream. Its first event has no data: it tells the client by which id to come back, and when."""
+        """Begin a stream. Its first event has no data: it gives the client the id to resume by, and when to try."""
         self._is_open = True
         await self._send({"type": "http.response.start", "status": 200, "headers": _EVENTS_HEADERS})
         if self._asked.stream is not None:
             await self._write(f"id: {self._asked.stream}\r\nretry: {RETRY_MS}\r\ndata: \r\n\r\n".encode())
 
-    async def tell(self, notice: types.JSONRPCNotification) -> None:
+    async def notify(self, notice: types.JSONRPCNotification) -> None:
         """Send something before the end."""
         await self._event(_encode(notice))
 
     async def keep_alive(self) -> None:
-        """Give a sign of life again and again, so that nothing on the way takes a long wait for a dead connection."""
+        """Send a ping at a steady pace, so that no proxy takes a long wait for a dead connection."""
         while True:
             await asyncio.sleep(PING_EVERY_S)
             await self._event(None)
 
     async def end(self, reply: Reply | None) -> None:
-        """Send the last of it; None leaves the stream to be taken up again."""
+        """Send the end of the answer; None ends the stream so that it can be resumed."""
         if reply is None:
             await self._write(b"", is_last=True)
         elif self._is_open:
@@ -233,7 +233,7 @@ class HttpReply:
 
 @dataclass
 class _Dispatch:
-    """What the SDK asks of the side that a request came from: it can be told things, and asked nothing."""
+    """The client of a request, as the SDK sees it: it takes notifications and progress, and answers no requests."""
 
     transport: TransportContext
     request_id: types.RequestId
@@ -250,17 +250,19 @@ class _Dispatch:
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
         body = None if params is None else dict(params)
-        await self.answer.tell(types.JSONRPCNotification(jsonrpc="2.0", method=method, params=body))
+        await self.answer.notify(types.JSONRPCNotification(jsonrpc="2.0", method=method, params=body))
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         if self.progress_token is None:
             return
-        told = {"progressToken": self.progress_token, "progress": progress, "total": total, "message": message}
-        await self.notify("notifications/progress", {name: value for name, value in told.items() if value is not None})
+        fields = {"progressToken": self.progress_token, "progress": progress, "total": total, "message": message}
+        await self.notify(
+            "notifications/progress", {name: value for name, value in fields.items() if value is not None}
+        )
 
 
 async def _carry_out(server: Server[dict[str, Any]], asked: McpRequest, answer: HttpReply) -> Reply | None:
-    """Let the server do what is asked; None if the gateway stops first and the client can come back for it."""
+    """Let the server do what is asked; None if the gateway stops first and the client can resume it."""
     message = asked.message
     dispatch = _Dispatch(
         TransportContext(kind="streamable-http", can_send_request=False),
@@ -275,13 +277,13 @@ async def _carry_out(server: Server[dict[str, Any]], asked: McpRequest, answer: 
         )
     except ShuttingDown as stopping:
         return _interrupted(asked, stopping)
-    except Exception as error:  # noqa: BLE001 - the edge of a request; what nobody expected is logged there
+    except Exception as error:  # noqa: BLE001 - the edge of a request; the SDK logs what is unexpected
         return _failure(asked, modern_error_data(error))
     return types.JSONRPCResponse(jsonrpc="2.0", id=message.id, result=result)
 
 
 def _interrupted(asked: McpRequest, stopping: ShuttingDown) -> Reply | None:
-    """HttpReply a request that the gateway's stop came before; None if its client can come back for it."""
+    """HttpReply a request that the gateway's stop came before; None if its client can resume it."""
     if asked.stream is not None:
         return None
     return _failure(asked, types.ErrorData(code=types.INTERNAL_ERROR, message=stopping.message, data=stopping.wire()))
@@ -298,8 +300,8 @@ async def _cancel_when_gone(receive: Receive, work: asyncio.Task[Reply | None]) 
 
 
 @asynccontextmanager
-async def _beside(work: Any) -> AsyncIterator[None]:
-    """Do something beside until the context ends."""
+async def _running(work: Any) -> AsyncIterator[None]:
+    """Run something in a task of its own until the context ends."""
     task = asyncio.create_task(work)
     try:
         yield

@@ -1,6 +1,6 @@
 """MCP for one caller: which tools it has, and what becomes of a call.
 
-Nothing here decides anything: a `Toolbox` does, and there are two. At `/mcp` it is what the token's holder may use;
+What a caller has is decided by a `Toolbox`, of which there are two. At `/mcp` it is what the token's holder may use;
 behind `backchannel mcp` it is what a running gateway offers there. The SDK takes most of a second to import, so this
 module is imported when MCP is first spoken, not when the gateway starts.
 """
@@ -24,7 +24,7 @@ from backchannel.errors import GatewayError, ShuttingDown, UnknownTool
 from backchannel.version import __version__
 
 log = structlog.get_logger(__name__)
-logging.getLogger("mcp").setLevel(logging.WARNING)  # at its own info level it tells every request
+logging.getLogger("mcp").setLevel(logging.WARNING)  # at its own info level it logs every request
 
 REPORT_EVERY_S = 1.0
 IDEMPOTENCY_KEY = "backchannel/idempotencyKey"
@@ -92,7 +92,7 @@ Report = Callable[[float, float | None, str | None], Awaitable[None]]
 
 @asynccontextmanager
 async def reporting(report: Report, name: str, every_s: float) -> AsyncIterator[None]:
-    """Report how many seconds a call has taken, again and again until the context ends."""
+    """Report how many seconds a call has taken, at a steady pace until the context ends."""
     reporter = asyncio.create_task(_report(report, name, every_s))
     try:
         yield

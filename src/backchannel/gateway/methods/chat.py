@@ -113,7 +113,7 @@ async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
 async def _carry_out(
     call: Call, key: SessionKey, params: ChatSendParams, command: Command | CommandReply
 ) -> ChatStarted:
-    """Carry out a chat command: it starts no run, and its answer is for whoever wrote it, as a `chat` event too."""
+    """Carry out a chat command: it starts no run, and its answer is for its sender, as a `chat` event too."""
     text = await call.parts.commands.carry_out(
         command,
         key,
@@ -128,7 +128,7 @@ async def _carry_out(
 
 
 def shown_state(accepted: Accepted) -> str:
-    """Tell whether the run started or waits; a repeated request hears how the first one ended."""
+    """Say whether the run started or waits; a repeated request gets the state of the first."""
     if accepted.run.state is RunState.RUNNING:
         return "started"
     return accepted.run.state.value

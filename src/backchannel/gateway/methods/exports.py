@@ -120,7 +120,7 @@ async def transcripts_read(call: Call, params: TranscriptsReadParams) -> Transcr
 
 
 async def _check_transcript(call: Call, session_id: str) -> None:
-    """Refuse what is nobody's transcript, or that of a session which cannot be seen."""
+    """Refuse an id without a transcript, or one of a session which is not listed."""
     entry = await call.parts.store.session_by_id(session_id)
     is_whole = entry is not None and entry.end_reason != "importing"
     if entry is None or not is_whole or not call.parts.scheme.is_listed(SessionKey.stored(entry.key)):

@@ -1,4 +1,4 @@
-"""`tools.invoke`: the session tools over WebSocket, and `policy.explain`: what they and a send would be told."""
+"""`tools.invoke`: the session tools over WebSocket, and `policy.explain`: what the rules say to them and to a send."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The routes under `/v1`, for clients that speak nothing but OpenAI's API.
 
 `model` names the agent. The session is named by the header `x-backchannel-session`, by `user` or by the response that
-is continued, else it is a fresh one, which is archived when nobody has used it for a while. A client that goes away
+is continued, else it is a fresh one, which is archived when it was not used for a while. A client that goes away
 does not stop its run. One that repeats its request is answered by the run that it has started already: see `_join`.
 """
 
@@ -209,7 +209,7 @@ class OpenAiDoor:
         return SessionKey.stored(run.session_key), session.session_id
 
     async def _key(self, agent_id: str, name: str | None) -> tuple[SessionKey, bool]:
-        """Name the session; also tells whether it is made for this request."""
+        """Name the session; also returns whether it is made for this request."""
         if not name:
             return SessionKey.openai(agent_id, str(uuid.uuid4())), True
         if name.startswith("agent:"):

@@ -92,7 +92,7 @@ async def follow(runtime: Runtime, run: Run, waits: OpenWaits) -> AsyncGenerator
     """
     pieces, changed = Pieces(), asyncio.Event()
 
-    def hear(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, ReplyGrew) and event.run.id == run.id:
             pieces.grew(event.run.step, event.text)
             changed.set()
@@ -100,9 +100,9 @@ async def follow(runtime: Runtime, run: Run, waits: OpenWaits) -> AsyncGenerator
     def wake(task: asyncio.Task[Run]) -> None:
         changed.set()
         if not task.cancelled():
-            task.exception()  # mark it retrieved: whoever still listens gets it below, and asyncio need not log it
+            task.exception()  # mark it retrieved, so that asyncio does not log it; it is raised below
 
-    unlisten = runtime.hub.listen(hear)
+    unlisten = runtime.hub.listen(on_event)
     ended = asyncio.create_task(wait_ended(runtime, run, waits))
     ended.add_done_callback(wake)
     try:

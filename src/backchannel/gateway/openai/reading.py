@@ -1,7 +1,7 @@
 """What a request asks of an agent: which part of the client's history is new, its images, and its parameters.
 
 Clients send the whole conversation each time. A session that remembers it takes what came after the last reply; a
-fresh one is told all of it. `system` and `developer` messages are instructions for this request, in either case.
+fresh one gets all of it. `system` and `developer` messages are instructions for this request, in either case.
 Images are taken as they are, never fetched, and their content says what they are.
 
 Each parameter has its effect, is refused, or is named in the answer as without effect. Models' settings belong to the
@@ -52,7 +52,7 @@ def build_question(lines: Sequence[Utterance], *, remembers: bool) -> Question:
     Raises:
         InvalidRequest: nothing new was said.
     """
-    told = [line.text for line in lines if line.speaker is Speaker.INSTRUCTOR and line.text.strip()]
+    instructions = [line.text for line in lines if line.speaker is Speaker.INSTRUCTOR and line.text.strip()]
     said = [line for line in lines if line.speaker is not Speaker.INSTRUCTOR]
     start = max((i + 1 for i, line in enumerate(said) if line.speaker is Speaker.ASSISTANT), default=0)
     earlier, new = [] if remembers else said[:start], said[start:]
@@ -64,7 +64,7 @@ def build_question(lines: Sequence[Utterance], *, remembers: bool) -> Question:
         )
     if len(images) > MAX_IMAGES:
         raise InvalidRequest(f"a request has at most {MAX_IMAGES} images", param="messages")
-    return Question((*text_content(_with_earlier(earlier, text)), *images), "\n\n".join(told) or None)
+    return Question((*text_content(_with_earlier(earlier, text)), *images), "\n\n".join(instructions) or None)
 
 
 def _with_earlier(earlier: Sequence[Utterance], text: str) -> str:
@@ -98,7 +98,7 @@ _SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpe
 
 
 def read_image(url: str) -> ImageBlock:
-    """Read an image from its data URL. Its type is told by its first bytes, whatever the URL says.
+    """Read an image from its data URL. Its first bytes say its type, whatever the URL says.
 
     Raises:
         InvalidRequest: it is somewhere else, too large, or no image that models can see.
