@@ -13,7 +13,7 @@ from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role,
 from backchannel.core.requests import build_messages
 from backchannel.core.runs import RunState
 from backchannel.core.spawn import first_run, step
-from backchannel.core.spawn_values import Post, QueueRun, RunEnded, Spawn
+from backchannel.core.spawn_values import PostText, QueueRun, RunEnded, Spawn
 from tests.core.spawns import A, after, ended, sibling, spawned
 
 MARK = "K7QXW3ZP5RT2MVBA"
@@ -55,7 +55,7 @@ def _announce(spawn: Spawn) -> tuple[str, Provenance]:
 def _posted(spawn: Spawn, announced: str) -> str:
     spawn = after(spawn, "done")
     _, (post,) = step(spawn, ended(spawn, announced))
-    assert isinstance(post, Post)
+    assert isinstance(post, PostText)
     return post.text
 
 
@@ -146,7 +146,7 @@ def _result(**given: str) -> tuple[str, str]:
 def test_a_run_that_ended_otherwise_is_summed_up_with_its_status() -> None:
     child = sibling(1)
     _, (post,) = step(child, _failed(child))
-    assert isinstance(post, Post)
+    assert isinstance(post, PostText)
     waiting = barriers.add_child(barriers.barrier_for(child), child)
     _, run = barriers.wake(barriers.run_ended(barriers.child_settled(waiting, child, post.text)))
 

@@ -15,7 +15,7 @@ from backchannel.core.spawn_values import (
     Action,
     Event,
     Findings,
-    Post,
+    PostText,
     QueueRun,
     RunEnded,
     Settle,
@@ -93,7 +93,7 @@ def _shown(action: Action) -> str:
             return f"abort:{run_id}"
         case Settle(outcome=how):
             return f"settle:{how}"
-        case Post():
+        case PostText():
             return "post"
 
 

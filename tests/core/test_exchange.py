@@ -17,6 +17,7 @@ from backchannel.core.exchange_values import (
     Event,
     Exchange,
     ExchangeOutcome,
+    ExchangeState,
     Party,
     QueueRun,
     Refused,
@@ -24,7 +25,6 @@ from backchannel.core.exchange_values import (
     RunEnded,
     SessionInterrupted,
     Settle,
-    State,
     WaitEnd,
     WaitEnded,
     read_exchange,
@@ -274,7 +274,7 @@ def test_every_state_meets_every_event_as_the_table_says(state: str, event: str)
 def test_the_table_names_only_states_and_events_there_are() -> None:
     assert list(TABLE) == list(STATES)
     assert {name for row in TABLE.values() for name in row} <= set(EVENTS)
-    assert {exchange.state for exchange in STATES.values()} == set(State)
+    assert {exchange.state for exchange in STATES.values()} == set(ExchangeState)
 
 
 # Opening
@@ -349,7 +349,7 @@ def test_a_chain_that_has_gone_too_far_is_refused_with_its_path() -> None:
 )
 def test_without_a_loop_the_announce_follows_at_once(exchange: Exchange, reply: str, why: str) -> None:
     now, actions = step(exchange, ended(exchange, reply))
-    assert now.state is State.ANNOUNCE
+    assert now.state is ExchangeState.ANNOUNCE
     assert [action.kind for action in actions if isinstance(action, QueueRun)] == [RunKind.ANNOUNCE]
     assert why in (now.loop_end or "")
 
@@ -383,7 +383,7 @@ def test_a_reply_that_the_call_gets_in_time_is_no_note() -> None:
 @pytest.mark.parametrize("max_turns", range(1, 6))
 def test_turns_alternate_from_the_requester_on_up_to_the_limit(max_turns: int) -> None:
     exchange, heard = after(opened(max_turns), "reply 0"), []
-    while exchange.state is State.TURN:
+    while exchange.state is ExchangeState.TURN:
         before, turn = exchange, exchange.turn
         exchange, (run,) = step(exchange, ended(exchange, f"reply {turn}"))
         assert isinstance(run, QueueRun)
@@ -392,7 +392,7 @@ def test_turns_alternate_from_the_requester_on_up_to_the_limit(max_turns: int) -
         assert exchange.latest == f"reply {turn}"
     assert heard == ([A, B] * 3)[:max_turns]
     assert exchange.reply == "reply 0"
-    assert exchange.state is State.ANNOUNCE
+    assert exchange.state is ExchangeState.ANNOUNCE
 
 
 def test_a_turn_comes_from_the_other_session() -> None:
@@ -407,7 +407,7 @@ def test_a_turn_comes_from_the_other_session() -> None:
 
 @pytest.mark.parametrize("text", ["REPLY_SKIP.", "I say REPLY_SKIP", "reply_skip", "NO_REPLY", "ANNOUNCE_SKIP"])
 def test_only_the_exact_word_stops_the_loop(text: str) -> None:
-    assert after(LATE, text).state is State.TURN
+    assert after(LATE, text).state is ExchangeState.TURN
 
 
 def test_what_stops_the_loop_is_not_the_latest_reply() -> None:
@@ -465,12 +465,12 @@ def test_a_failed_announce_tells_why_and_can_be_retried_elsewhere(state: RunStat
 # When a session changes under an open flow, as requester and as target
 
 
-def outcome_of(exchange: Exchange, event: SessionInterrupted) -> tuple[State, list[str]]:
+def outcome_of(exchange: Exchange, event: SessionInterrupted) -> tuple[ExchangeState, list[str]]:
     """Let a session change, and the open run end as that makes it end."""
     exchange, actions = step(exchange, event)
     is_stopped = any(word in shown(actions) for word in ("abort", "abort-if-queued"))
     exchange, actions = step(exchange, ended(exchange, "Half.", RunState.ABORTED if is_stopped else RunState.OK))
-    if exchange.state is State.HANDOVER:
+    if exchange.state is ExchangeState.HANDOVER:
         exchange, actions = step(exchange, ANSWERED)
     return exchange.state, shown(actions)
 
@@ -478,31 +478,31 @@ def outcome_of(exchange: Exchange, event: SessionInterrupted) -> tuple[State, li
 @pytest.mark.parametrize("what", Change)
 @pytest.mark.parametrize("exchange", [LATE, SECOND], ids=["turn 1", "turn 2"])
 def test_a_requester_that_changes_ends_the_loop_and_the_announce_runs(exchange: Exchange, what: Change) -> None:
-    assert outcome_of(exchange, change(A, what)) == (State.ANNOUNCE, ["announce@B"])
+    assert outcome_of(exchange, change(A, what)) == (ExchangeState.ANNOUNCE, ["announce@B"])
 
 
 @pytest.mark.parametrize("what", Change)
 def test_a_requester_that_changes_does_not_stop_the_primary_run(what: Change) -> None:
     notes = [] if what is Change.DELETE else ["note@A"]
-    assert outcome_of(ALONE, change(A, what)) == (State.ANNOUNCE, [*notes, "announce@B"])
+    assert outcome_of(ALONE, change(A, what)) == (ExchangeState.ANNOUNCE, [*notes, "announce@B"])
 
 
 @pytest.mark.parametrize("what", Change)
 def test_a_target_that_changes_before_it_replied_cancels(what: Change) -> None:
-    assert outcome_of(WAITING, change(B, what)) == (State.DONE, ["settle:cancelled", "finish"])
+    assert outcome_of(WAITING, change(B, what)) == (ExchangeState.DONE, ["settle:cancelled", "finish"])
 
 
 @pytest.mark.parametrize("exchange", [LATE, SECOND], ids=["turn 1", "turn 2"])
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
-        (Change.RESET, (State.ANNOUNCE, ["announce@B"])),
-        (Change.STOP, (State.ANNOUNCE, ["announce@B"])),
-        (Change.DELETE, (State.DONE, ["settle:cancelled", "finish"])),
+        (Change.RESET, (ExchangeState.ANNOUNCE, ["announce@B"])),
+        (Change.STOP, (ExchangeState.ANNOUNCE, ["announce@B"])),
+        (Change.DELETE, (ExchangeState.DONE, ["settle:cancelled", "finish"])),
     ],
 )
 def test_a_target_that_changes_later_ends_the_loop(
-    exchange: Exchange, what: Change, expected: tuple[State, list[str]]
+    exchange: Exchange, what: Change, expected: tuple[ExchangeState, list[str]]
 ) -> None:
     assert outcome_of(exchange, change(B, what)) == expected
 

@@ -19,13 +19,13 @@ from backchannel.core.exchange_values import (
     Event,
     Exchange,
     ExchangeOutcome,
+    ExchangeState,
     Finish,
     QueueRun,
     Retried,
     RunEnded,
     SessionInterrupted,
     Settle,
-    State,
     WaitEnd,
     WaitEnded,
     read_exchange,
@@ -80,20 +80,20 @@ class World:
         self._watch(before, event)
         now, actions = step(before, event, address_now=None)
         assert read_exchange(write_exchange(now)) == now
-        if before.state is State.DONE and not isinstance(event, Retried):
+        if before.state is ExchangeState.DONE and not isinstance(event, Retried):
             assert (now, actions) == (before, ())
         if not (isinstance(event, RunEnded) and event.run_id == now.run_id):
             assert step(now, event) == (now, ()), "the same event again does nothing"
-        assert (now.run_id is None) is (now.state in (State.HANDOVER, State.DONE))
-        assert (Finish() in actions) is (now.state is State.DONE and before.state is not State.DONE)
+        assert (now.run_id is None) is (now.state in (ExchangeState.HANDOVER, ExchangeState.DONE))
+        assert (Finish() in actions) is (now.state is ExchangeState.DONE and before.state is not ExchangeState.DONE)
         self.exchange = now
         self._count(actions)
 
     def _watch(self, before: Exchange, event: Event) -> None:
         match event:
             case WaitEnded(how=WaitEnd.ANSWERED):
-                self.has_had_reply |= before.state is State.HANDOVER and before.failure is None
-            case RunEnded(has_started=True) if event.run_id == before.run_id and before.state is State.TURN:
+                self.has_had_reply |= before.state is ExchangeState.HANDOVER and before.failure is None
+            case RunEnded(has_started=True) if event.run_id == before.run_id and before.state is ExchangeState.TURN:
                 self.has_had_reply |= before.turn == 1
             case SessionInterrupted(change=Change.RESET) if event.active_run is not None:
                 self.reasons_for_announces += 1
@@ -121,11 +121,11 @@ class World:
     def drain(self, last: Ends) -> None:
         """Let everything that is open end."""
         for reply, state, how in last:
-            if self.exchange.state is State.HANDOVER:
+            if self.exchange.state is ExchangeState.HANDOVER:
                 self.feed(WaitEnded(how))
-            elif self.exchange.state is not State.DONE:
+            elif self.exchange.state is not ExchangeState.DONE:
                 self.feed(ended(self.exchange, reply, state))
-        assert self.exchange.state is State.DONE
+        assert self.exchange.state is ExchangeState.DONE
 
 
 def _meant(event: Event, exchange: Exchange) -> Event:
@@ -227,7 +227,7 @@ class Call:
         exchange = self._world.exchange
         if exchange.is_left:
             return "timeout"
-        if exchange.state is State.HANDOVER:
+        if exchange.state is ExchangeState.HANDOVER:
             return "ok" if exchange.failure is None else "error"
         return None
 
@@ -238,7 +238,7 @@ class Call:
         self._promised = answer
 
     def expire(self) -> None:
-        if self._world.exchange.state is State.PRIMARY:  # else the run has ended, and its outcome counts
+        if self._world.exchange.state is ExchangeState.PRIMARY:  # else the run has ended, and its outcome counts
             self._world.feed(WaitEnded(WaitEnd.EXPIRED))
         self.look()
 
@@ -271,9 +271,9 @@ def test_what_the_call_answers_and_what_is_said_afterwards_agree(
         if call.written is not None and what not in ("run", "fail"):
             continue
         match what:
-            case "run" if world.exchange.state is State.PRIMARY:
+            case "run" if world.exchange.state is ExchangeState.PRIMARY:
                 world.feed(ended(world.exchange, "One."))
-            case "fail" if world.exchange.state is State.PRIMARY:
+            case "fail" if world.exchange.state is ExchangeState.PRIMARY:
                 world.feed(ended(world.exchange, None, RunState.ERROR))
             case "expire":
                 call.expire()

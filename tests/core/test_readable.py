@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from backchannel.core.control_words import CONTROL_WORDS
 from backchannel.core.exchange_actions import announce_run, failure_note, late_reply_note, primary_run, turn_run
-from backchannel.core.exchange_values import Exchange, State
+from backchannel.core.exchange_values import Exchange, ExchangeState
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, text_content
 from backchannel.core.readable import text_for_people
 from backchannel.core.spawn import SOURCE_TOOL
@@ -42,13 +42,13 @@ def test_what_one_session_asks_another_is_read_without_its_context() -> None:
 
 
 def test_a_turn_is_read_as_what_the_other_session_said() -> None:
-    at = replace(opened(), state=State.TURN, turn=1, reply="fine, `thanks`", latest="fine, `thanks`")
+    at = replace(opened(), state=ExchangeState.TURN, turn=1, reply="fine, `thanks`", latest="fine, `thanks`")
     run = turn_run(at)
     assert text_for_people(message(Role.USER, *run.texts, provenance=run.provenance)) == "fine, `thanks`"
 
 
 def test_the_prompts_of_announces_are_not_for_people() -> None:
-    run = announce_run(replace(opened(), state=State.ANNOUNCE))
+    run = announce_run(replace(opened(), state=ExchangeState.ANNOUNCE))
     assert text_for_people(message(Role.USER, *run.texts, provenance=run.provenance)) == ""
     assert text_for_people(message(Role.USER, announce_prompt(spawned()), provenance=SYSTEM)) == ""
 

@@ -22,14 +22,14 @@ from backchannel.core.spawn_values import (
     Cancelled,
     Event,
     Findings,
-    Post,
+    PostText,
     QueueRun,
     RunEnded,
     Settle,
     Spawn,
     SpawnOutcome,
     SpawnRules,
-    State,
+    SpawnState,
     read_spawn,
     write_spawn,
 )
@@ -124,9 +124,9 @@ def test_every_state_meets_every_event_as_the_table_says(state: str, event: str)
 
 
 def test_the_table_names_only_states_and_events_there_are() -> None:
-    assert set(TABLE) == {name for name, spawn in STATES.items() if spawn.state is not State.DONE}
+    assert set(TABLE) == {name for name, spawn in STATES.items() if spawn.state is not SpawnState.DONE}
     assert {name for row in TABLE.values() for name in row} <= set(EVENTS)
-    assert {spawn.state for spawn in STATES.values()} == set(State)
+    assert {spawn.state for spawn in STATES.values()} == set(SpawnState)
     assert {spawn.outcome for spawn in STATES.values()} == {None, *SpawnOutcome}
 
 
@@ -228,14 +228,14 @@ def test_a_spawn_belongs_to_the_barrier_of_its_run_or_has_one_of_its_own() -> No
 @pytest.mark.parametrize("state", FAILED)
 def test_a_child_that_failed_is_posted_without_a_further_run(state: RunState) -> None:
     spawn, actions = step(RUN, ended(RUN, "half", state, error="the provider said no"))
-    assert actions == (Post(text=post_text(spawn, None, FINDINGS)),)
+    assert actions == (PostText(text=post_text(spawn, None, FINDINGS)),)
     assert (spawn.status, spawn.error, spawn.ended_at) == (state, "the provider said no", ENDED_AT)
-    assert (spawn.state, spawn.run_id, spawn.outcome) == (State.DONE, None, SpawnOutcome.POSTED)
+    assert (spawn.state, spawn.run_id, spawn.outcome) == (SpawnState.DONE, None, SpawnOutcome.POSTED)
 
 
 @pytest.mark.parametrize("reply", ["ANNOUNCE_SKIP", "NO_REPLY", "", None])
 def test_what_the_child_says_in_its_own_run_never_skips_the_announce(reply: str | None) -> None:
-    assert after(RUN, ended(RUN, reply)).state is State.ANNOUNCE
+    assert after(RUN, ended(RUN, reply)).state is SpawnState.ANNOUNCE
 
 
 # The announce
@@ -255,7 +255,7 @@ def test_the_announce_is_one_short_run_of_the_child_on_the_hop_of_its_spawn() ->
 def test_the_announced_text_is_posted_with_what_the_rows_tell_then() -> None:
     later = replace(FINDINGS, tokens_in=5_000, cost=0.07)
     spawn, actions = step(ANNOUNCE, ended(ANNOUNCE, "The disk is full.", findings=later, at=9_000))
-    assert actions == (Post(text=post_text(spawn, "The disk is full.", later)),)
+    assert actions == (PostText(text=post_text(spawn, "The disk is full.", later)),)
     assert (spawn.status, spawn.ended_at) == (RunState.OK, ENDED_AT)
 
 
@@ -284,14 +284,14 @@ def test_exactly_the_word_keeps_an_announce_silent(reply: str) -> None:
     ],
 )
 def test_nothing_else_does(reply: str | None) -> None:
-    assert isinstance(step(ANNOUNCE, ended(ANNOUNCE, reply))[1][0], Post)
+    assert isinstance(step(ANNOUNCE, ended(ANNOUNCE, reply))[1][0], PostText)
 
 
 @pytest.mark.parametrize("state", FAILED)
 @pytest.mark.parametrize(("error", "told"), [("no answer", ": no answer"), (None, "")])
 def test_an_announce_that_fails_falls_back_on_the_childs_own_run(state: RunState, error: str | None, told: str) -> None:
     _, (post,) = step(ANNOUNCE, ended(ANNOUNCE, "Half a sent", state, error=error))
-    assert isinstance(post, Post)
+    assert isinstance(post, PostText)
     status, result, notes, _ = post.text.split("\n")
     assert (status, result) == ("Status: success", "Result: 3 % are left.")
     assert notes == f"Notes: the announce step ended as {state}{told}"
@@ -305,7 +305,7 @@ def test_a_cancelled_child_is_settled_and_its_open_run_aborted(spawn: Spawn, ope
     now, actions = step(spawn, CANCELLED)
     settled = Settle(outcome=SpawnOutcome.CANCELLED, reason="its requester was stopped")
     assert actions == (settled, AbortRun(open_run))
-    assert (now.state, now.run_id, now.reason) == (State.DONE, None, "its requester was stopped")
+    assert (now.state, now.run_id, now.reason) == (SpawnState.DONE, None, "its requester was stopped")
     assert now.ended_at == at
     aborted = ended(now, "half", RunState.ABORTED, run_id=open_run)
     assert step(now, aborted) == (now, ()), "the end of the aborted run is not announced"
@@ -366,7 +366,7 @@ class World:
         now, actions = step(before, event)
         if isinstance(event, RunEnded) and is_taken:
             self.open_runs.discard(event.run_id)
-            self.child_end = event if before.state is State.RUN else self.child_end
+            self.child_end = event if before.state is SpawnState.RUN else self.child_end
         self._check(before, event, now, actions, is_taken=is_taken)
         self.spawn = now
         self.actions += actions
@@ -374,7 +374,7 @@ class World:
     def _check(self, before: Spawn, event: Event, now: Spawn, actions: tuple[Action, ...], *, is_taken: bool) -> None:
         assert read_spawn(write_spawn(now)) == now
         assert step(now, event) == (now, ()), "the same event again does nothing"
-        if before.state is State.DONE or not (is_taken or isinstance(event, Cancelled)):
+        if before.state is SpawnState.DONE or not (is_taken or isinstance(event, Cancelled)):
             assert (now, actions) == (before, ())
         for action in actions:
             if isinstance(action, QueueRun):
@@ -385,7 +385,7 @@ class World:
                 assert isinstance(event, Cancelled)
                 self.open_runs.remove(action.run_id)
         assert self.open_runs == ({now.run_id} - {None})
-        assert len(self.open_runs) == (now.state is not State.DONE)
+        assert len(self.open_runs) == (now.state is not SpawnState.DONE)
 
 
 @settings(max_examples=200, deadline=None)
@@ -395,13 +395,13 @@ def test_whatever_happens_a_spawn_is_settled_at_most_once_and_then_stays_so(spaw
     for event in events:
         world.feed(event)
     counts = Counter(type(action) for action in world.actions)
-    assert counts[Post] + counts[Settle] == (world.spawn.state is State.DONE)
+    assert counts[PostText] + counts[Settle] == (world.spawn.state is SpawnState.DONE)
     assert counts[QueueRun] <= 1
     assert counts[AbortRun] == (world.spawn.outcome is SpawnOutcome.CANCELLED)
-    assert counts[Post] == (world.spawn.outcome is SpawnOutcome.POSTED)
+    assert counts[PostText] == (world.spawn.outcome is SpawnOutcome.POSTED)
     if world.child_end is not None and world.child_end.state is not RunState.OK:
         assert not counts[QueueRun]
-        assert counts[Post] == 1
+        assert counts[PostText] == 1
 
 
 @settings(max_examples=100, deadline=None)
@@ -414,7 +414,7 @@ def test_every_spawn_ends_once_its_runs_do(
         world.feed(event)
     for last in (reply, announced):
         world.feed(ended(world.spawn, last))
-    assert world.spawn.state is State.DONE
+    assert world.spawn.state is SpawnState.DONE
     assert world.spawn.outcome is not None
     assert world.spawn.ended_at is not None
-    assert sum(isinstance(action, Post | Settle) for action in world.actions) == 1
+    assert sum(isinstance(action, PostText | Settle) for action in world.actions) == 1

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from backchannel.core.control_words import is_silent
 from backchannel.core.delivery import DeliveryState, part_key
-from backchannel.core.exchange_values import Exchange, ExchangeOutcome, State, read_exchange
+from backchannel.core.exchange_values import Exchange, ExchangeOutcome, ExchangeState, read_exchange
 from backchannel.core.messages import Message, Role, decode_message
 from backchannel.core.runs import RunState
-from backchannel.core.spawn_values import SpawnOutcome, read_spawn
-from backchannel.core.spawn_values import State as SpawnState
+from backchannel.core.spawn_values import SpawnOutcome, SpawnState, read_spawn
 from tests.soak.served import MODEL_FAILS, NAME, chat, news
 from tests.support.far_end import FarEnd
 from tests.support.kill import check_invariants
@@ -97,7 +96,7 @@ class Ended:
         self.counts.runs = Counter(kind for kind, _ in runs.values())
 
     def _check_exchange(self, exchange: Exchange) -> None:
-        assert exchange.state is State.DONE, f"exchange {exchange.id} is left in {exchange.state}"
+        assert exchange.state is ExchangeState.DONE, f"exchange {exchange.id} is left in {exchange.state}"
         runs = Counter(
             kind
             for (kind,) in self._database.execute(

@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from backchannel.storage.address import ADDRESS_FILE, Address, load_address
+from backchannel.storage.address import ADDRESS_FILE, AddressFile, load_address
 
 HOLDER = """
 import sys
 from pathlib import Path
-from backchannel.storage.address import Address
-address = Address.hold(Path(sys.argv[1]), "http://127.0.0.1:1")
+from backchannel.storage.address import AddressFile
+address = AddressFile.hold(Path(sys.argv[1]), "http://127.0.0.1:1")
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -21,7 +21,7 @@ sys.stdin.read()
 
 def test_an_address_is_there_while_it_is_held(tmp_path: Path) -> None:
     assert load_address(tmp_path) is None
-    address = Address.hold(tmp_path, "http://127.0.0.1:18790")
+    address = AddressFile.hold(tmp_path, "http://127.0.0.1:18790")
     assert load_address(tmp_path) == "http://127.0.0.1:18790"
     address.release()
 
@@ -47,7 +47,7 @@ def test_whoever_looks_does_not_stop_a_gateway_from_taking_its_place(tmp_path: P
     (tmp_path / ADDRESS_FILE).write_text("http://127.0.0.1:1\n")
     with (tmp_path / ADDRESS_FILE).open() as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
-        address = Address.hold(tmp_path, "http://127.0.0.1:2")
+        address = AddressFile.hold(tmp_path, "http://127.0.0.1:2")
 
     assert load_address(tmp_path) == "http://127.0.0.1:2"
     address.release()

@@ -7,7 +7,7 @@ import pytest
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.sessions import SessionPatch
-from backchannel.storage.exports import MOST_LINES, Passage, Place
+from backchannel.storage.exports import MOST_LINES, ExportPlace, Passage
 from backchannel.storage.store import Store
 from tests.storage.support import CRON, MAIN, Host, converse, note, transcript
 
@@ -31,7 +31,7 @@ async def _read_all(store: Store, session_id: str, size: int, until: int = 10_00
     lines: list[str] = []
     passages: list[Passage] = []
     parts = ""
-    place: Place | None = Place(0)
+    place: ExportPlace | None = ExportPlace(0)
     while place is not None:
         passage = await store.read_transcript(session_id, place, until, size)
         passages.append(passage)
@@ -93,12 +93,12 @@ async def test_a_page_has_a_limited_number_of_messages(store: Store) -> None:
     assert (len(lines), [len(passage.lines) for passage in passages]) == (MOST_LINES + 2, [MOST_LINES, 2])
 
 
-@pytest.mark.parametrize("place", [Place(50), Place(0, 10**9), Place(2**53, 2**53)])
-async def test_a_place_that_is_not_there_is_the_end(store: Store, place: Place) -> None:
+@pytest.mark.parametrize("place", [ExportPlace(50), ExportPlace(0, 10**9), ExportPlace(2**53, 2**53)])
+async def test_a_place_that_is_not_there_is_the_end(store: Store, place: ExportPlace) -> None:
     session_id = await _add(store)
     passage = await store.read_transcript(session_id, place, 1, 100)
     assert (list(passage.lines), passage.part or "", passage.next) == ([], "", None)
-    assert await store.read_transcript("unknown", Place(0), 10, 100) == Passage()
+    assert await store.read_transcript("unknown", ExportPlace(0), 10, 100) == Passage()
 
 
 async def test_a_message_that_is_too_long_does_not_hold_back_the_next(store: Store) -> None:

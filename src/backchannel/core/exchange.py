@@ -41,6 +41,7 @@ from backchannel.core.exchange_values import (
     Event,
     Exchange,
     ExchangeOutcome,
+    ExchangeState,
     Finish,
     Party,
     Refused,
@@ -50,7 +51,6 @@ from backchannel.core.exchange_values import (
     SendRequest,
     SessionInterrupted,
     Settle,
-    State,
     Stepped,
     WaitEnd,
     WaitEnded,
@@ -109,9 +109,9 @@ def step(exchange: Exchange, event: Event, address_now: Address | None = None) -
             return _run_ended(exchange, event, address_now)
         case WaitEnded():
             return _wait_ended(exchange, event, address_now)
-        case SessionInterrupted() if exchange.state is not State.DONE:
+        case SessionInterrupted() if exchange.state is not ExchangeState.DONE:
             return _interrupted(exchange, event)
-        case Retried() if exchange.state is State.DONE:
+        case Retried() if exchange.state is ExchangeState.DONE:
             return _retried(exchange, event)
     return exchange, ()
 
@@ -155,9 +155,9 @@ def is_deliverable(address: Address | None) -> bool:
 def _run_ended(exchange: Exchange, event: RunEnded, address_now: Address | None) -> Stepped:
     exchange = replace(exchange, run_id=None)
     match exchange.state:
-        case State.PRIMARY:
+        case ExchangeState.PRIMARY:
             return _primary_ended(exchange, event, address_now)
-        case State.TURN:
+        case ExchangeState.TURN:
             return _turn_ended(exchange, event, address_now)
     return _announce_ended(exchange, event)
 
@@ -168,7 +168,7 @@ def _primary_ended(exchange: Exchange, event: RunEnded, address_now: Address | N
     else:
         exchange = replace(exchange, failure=_why(event, "primary"))
     if exchange.is_waiting and exchange.call_id is not None:
-        return replace(exchange, state=State.HANDOVER), ()
+        return replace(exchange, state=ExchangeState.HANDOVER), ()
     # A program that waits has its answer in the run, which it can ask for again; a call in a run has to be handed it.
     return _outcome_is_there(exchange, address_now, is_told=exchange.is_waiting)
 
@@ -196,7 +196,7 @@ def _turn_ended(exchange: Exchange, event: RunEnded, address_now: Address | None
 
 def _next_turn(exchange: Exchange) -> Stepped:
     turn = exchange.turn + 1
-    exchange = replace(exchange, state=State.TURN, turn=turn, run_id=turn_id(exchange, turn))
+    exchange = replace(exchange, state=ExchangeState.TURN, turn=turn, run_id=turn_id(exchange, turn))
     return exchange, (turn_run(exchange),)
 
 
@@ -218,7 +218,7 @@ def _leave_loop(exchange: Exchange, why: str, address_now: Address | None) -> St
 def _announce(exchange: Exchange) -> Stepped:
     count = exchange.announces + 1
     run_id = announce_id(exchange, count)
-    exchange = replace(exchange, state=State.ANNOUNCE, run_id=run_id, announces=count, announces_again=False)
+    exchange = replace(exchange, state=ExchangeState.ANNOUNCE, run_id=run_id, announces=count, announces_again=False)
     return exchange, (announce_run(exchange),)
 
 
@@ -233,15 +233,15 @@ def _announce_ended(exchange: Exchange, event: RunEnded) -> Stepped:
         return _settle(exchange, ExchangeOutcome.SKIPPED, "the target chose to stay silent")
     if exchange.address is None:
         raise ValueError(f"exchange {exchange.id!r} announces without an address")
-    done = replace(exchange, state=State.DONE, outcome=ExchangeOutcome.ANNOUNCED, reason=None)
+    done = replace(exchange, state=ExchangeState.DONE, outcome=ExchangeOutcome.ANNOUNCED, reason=None)
     return done, (Deliver(run_id=event.run_id, text=_text(event.reply), address=exchange.address), Finish())
 
 
 def _settle(exchange: Exchange, outcome: ExchangeOutcome, reason: str, before: tuple[Action, ...] = ()) -> Stepped:
     """End the exchange; a receipt is settled once, even when a failed primary run is retried later."""
     if exchange.outcome is not None:
-        return replace(exchange, state=State.DONE), (*before, Finish())
-    done = replace(exchange, state=State.DONE, outcome=outcome, reason=reason)
+        return replace(exchange, state=ExchangeState.DONE), (*before, Finish())
+    done = replace(exchange, state=ExchangeState.DONE, outcome=outcome, reason=reason)
     return done, (*before, Settle(outcome=outcome, reason=reason), Finish())
 
 
@@ -249,9 +249,9 @@ def _settle(exchange: Exchange, outcome: ExchangeOutcome, reason: str, before: t
 
 
 def _wait_ended(exchange: Exchange, event: WaitEnded, address_now: Address | None) -> Stepped:
-    if exchange.state is State.PRIMARY and exchange.is_waiting:
+    if exchange.state is ExchangeState.PRIMARY and exchange.is_waiting:
         return replace(exchange, is_waiting=False), ()
-    if exchange.state is State.HANDOVER and event.how is not WaitEnd.EXPIRED:  # too late: the outcome is there
+    if exchange.state is ExchangeState.HANDOVER and event.how is not WaitEnd.EXPIRED:  # too late: the outcome is there
         return _outcome_is_there(exchange, address_now, is_told=event.how is WaitEnd.ANSWERED)
     return exchange, ()
 
@@ -266,7 +266,11 @@ def _interrupted(exchange: Exchange, event: SessionInterrupted) -> Stepped:
     """
     if event.change is Change.DELETE and _is(exchange.requester, event):
         exchange = replace(exchange, is_requester_gone=True)
-    if exchange.state is State.ANNOUNCE and event.change is Change.RESET and event.active_run == exchange.run_id:
+    if (
+        exchange.state is ExchangeState.ANNOUNCE
+        and event.change is Change.RESET
+        and event.active_run == exchange.run_id
+    ):
         return replace(exchange, announces_again=True), ()
     ending = ending_for(exchange, event)
     if ending is None or exchange.ending in (ending, Ending.CANCELLED):
@@ -274,7 +278,7 @@ def _interrupted(exchange: Exchange, event: SessionInterrupted) -> Stepped:
     who = "target" if _is(exchange.target, event) else "requester"
     why = f"the {who} {_CHANGED[event.change]}"
     shorter = replace(exchange, ending=ending, loop_end=exchange.loop_end or why)
-    if exchange.run_id is None or (exchange.state is State.PRIMARY and ending is Ending.LOOP_OVER):
+    if exchange.run_id is None or (exchange.state is ExchangeState.PRIMARY and ending is Ending.LOOP_OVER):
         return shorter, ()
     return shorter, (AbortRun(run_id=exchange.run_id, even_running=_is(exchange.speaker, event)),)
 
@@ -282,11 +286,11 @@ def _interrupted(exchange: Exchange, event: SessionInterrupted) -> Stepped:
 def ending_for(exchange: Exchange, event: SessionInterrupted) -> Ending | None:
     """Say how a change of a session shortens an open exchange; None when it goes on as it was."""
     if _is(exchange.target, event):
-        if event.change is Change.DELETE or exchange.state is State.PRIMARY:
+        if event.change is Change.DELETE or exchange.state is ExchangeState.PRIMARY:
             return Ending.CANCELLED
     elif not _is(exchange.requester, event):
         return None
-    return None if exchange.state is State.ANNOUNCE else Ending.LOOP_OVER
+    return None if exchange.state is ExchangeState.ANNOUNCE else Ending.LOOP_OVER
 
 
 def _is(party: Party | None, event: SessionInterrupted) -> bool:
@@ -301,7 +305,9 @@ def _retried(exchange: Exchange, event: Retried) -> Stepped:
         return _announce_retried(exchange, event)
     if event.run_id == exchange.primary_run and exchange.reply is None:
         # Its receipt is settled, its caller was told, and its turns are over: only a note can bring a reply now.
-        return replace(exchange, state=State.PRIMARY, run_id=event.run_id, ending=Ending.CANCELLED, failure=None), ()
+        return replace(
+            exchange, state=ExchangeState.PRIMARY, run_id=event.run_id, ending=Ending.CANCELLED, failure=None
+        ), ()
     return exchange, ()
 
 
@@ -309,9 +315,9 @@ def why_not_retried(exchange: Exchange, run_id: str) -> str | None:
     """Say why a run of an exchange would be run again for nothing; None when the exchange takes it up."""
     if step(exchange, Retried(run_id=run_id)) != (exchange, ()):
         return None
-    if exchange.state is State.HANDOVER and run_id == exchange.primary_run:
+    if exchange.state is ExchangeState.HANDOVER and run_id == exchange.primary_run:
         return "its caller is about to be told how it ended; retry it when that is done"
-    if exchange.state is State.DONE:
+    if exchange.state is ExchangeState.DONE:
         return f"its exchange is over ({exchange.outcome}: see the receipt) and would not hear of it"
     return f"its exchange has gone on without it, to {exchange.state}, and would not hear of it"
 
@@ -323,7 +329,7 @@ def _announce_retried(exchange: Exchange, event: Retried) -> Stepped:
         return exchange, (Reopen(), *queued)
     if event.run_id != announce_id(exchange, exchange.announces):
         return exchange, ()
-    return replace(reopened, state=State.ANNOUNCE, run_id=event.run_id, announces_again=False), (Reopen(),)
+    return replace(reopened, state=ExchangeState.ANNOUNCE, run_id=event.run_id, announces_again=False), (Reopen(),)
 
 
 def _why(event: RunEnded, what: str) -> str:

@@ -17,7 +17,7 @@ from backchannel.core.runs import Chain, RunKind, RunState
 from backchannel.core.sessions import Address
 
 
-class State(StrEnum):
+class ExchangeState(StrEnum):
     """Where an exchange is; `core/exchange.py` tells what moves it."""
 
     PRIMARY = "primary"
@@ -98,7 +98,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the caller waits: for the primary run and then, in a run of its own, for its result to be written."""
     run_id: str | None
     """The run that is open; the end of any other changes nothing."""
-    state: State = State.PRIMARY
+    state: ExchangeState = ExchangeState.PRIMARY
     turn: int = 0
     reply: str | None = None
     """The target's reply to the request."""
@@ -133,7 +133,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def speaker(self) -> Party:
         """The session whose run is open, or was last: turn 1 is the requester's, turn 2 the target's, and so on."""
-        if self.state is State.TURN and self.turn % 2 == 1 and self.requester is not None:
+        if self.state is ExchangeState.TURN and self.turn % 2 == 1 and self.requester is not None:
             return self.requester
         return self.target
 

@@ -30,13 +30,13 @@ from backchannel.core.spawn_values import (
     AbortRun,
     Cancelled,
     Event,
-    Post,
+    PostText,
     QueueRun,
     RunEnded,
     Settle,
     Spawn,
     SpawnOutcome,
-    State,
+    SpawnState,
     Stepped,
 )
 
@@ -101,8 +101,8 @@ def step(spawn: Spawn, event: Event) -> Stepped:
     """Tell what comes next."""
     match event:
         case RunEnded() if event.run_id == spawn.run_id and event.state.is_finished:
-            return _child_ended(spawn, event) if spawn.state is State.RUN else _announce_ended(spawn, event)
-        case Cancelled() if spawn.state is not State.DONE:
+            return _child_ended(spawn, event) if spawn.state is SpawnState.RUN else _announce_ended(spawn, event)
+        case Cancelled() if spawn.state is not SpawnState.DONE:
             return _cancelled(spawn, event)
     return spawn, ()
 
@@ -116,7 +116,7 @@ def _child_ended(spawn: Spawn, event: RunEnded) -> Stepped:
     spawn = replace(spawn, status=event.state, error=event.error, ended_at=event.at)
     if event.state is not RunState.OK:
         return _post(spawn, event, None)
-    spawn = replace(spawn, state=State.ANNOUNCE, run_id=announce_id(spawn))
+    spawn = replace(spawn, state=SpawnState.ANNOUNCE, run_id=announce_id(spawn))
     return spawn, (_announce_run(spawn),)
 
 
@@ -141,11 +141,11 @@ def _announce_ended(spawn: Spawn, event: RunEnded) -> Stepped:
 
 def _post(spawn: Spawn, event: RunEnded, announced: str | None) -> Stepped:
     note = None
-    if spawn.state is State.ANNOUNCE and event.state is not RunState.OK:
+    if spawn.state is SpawnState.ANNOUNCE and event.state is not RunState.OK:
         note = f"the announce step ended as {event.state}{f': {event.error}' if event.error else ''}"
     text = post_text(spawn, announced, event.findings, note)
-    done = replace(spawn, state=State.DONE, run_id=None, outcome=SpawnOutcome.POSTED)
-    return done, (Post(text=text),)
+    done = replace(spawn, state=SpawnState.DONE, run_id=None, outcome=SpawnOutcome.POSTED)
+    return done, (PostText(text=text),)
 
 
 def _cancelled(spawn: Spawn, event: Cancelled) -> Stepped:
@@ -156,5 +156,5 @@ def _cancelled(spawn: Spawn, event: Cancelled) -> Stepped:
 
 
 def _settle(spawn: Spawn, outcome: SpawnOutcome, reason: str) -> Stepped:
-    done = replace(spawn, state=State.DONE, run_id=None, outcome=outcome, reason=reason)
+    done = replace(spawn, state=SpawnState.DONE, run_id=None, outcome=outcome, reason=reason)
     return done, (Settle(outcome=outcome, reason=reason),)

@@ -16,7 +16,7 @@ from backchannel.core.runs import Chain, RunKind, RunState
 from backchannel.core.sessions import Address
 
 
-class State(StrEnum):
+class SpawnState(StrEnum):
     """Where a spawn is; `core/spawn.py` tells what moves it."""
 
     RUN = "run"
@@ -70,7 +70,7 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True):
     """The model that it was given, as whoever spawned it was told."""
     transcript: str | None = None
     """The file of the child's first transcript."""
-    state: State = State.RUN
+    state: SpawnState = SpawnState.RUN
     status: RunState | None = None
     """How the child's own run ended."""
     error: str | None = None
@@ -161,7 +161,7 @@ class AbortRun(msgspec.Struct, frozen=True):
     run_id: str
 
 
-class Post(msgspec.Struct, frozen=True, kw_only=True):
+class PostText(msgspec.Struct, frozen=True, kw_only=True):
     """Tell the requester: its chat, by the frozen address, and its transcript."""
 
     text: str
@@ -174,7 +174,7 @@ class Settle(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-Action = QueueRun | AbortRun | Post | Settle
+Action = QueueRun | AbortRun | PostText | Settle
 Stepped = tuple[Spawn, tuple[Action, ...]]
 
 

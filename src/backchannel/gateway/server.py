@@ -30,7 +30,7 @@ from backchannel.gateway.connections import Limits
 from backchannel.gateway.http import Web
 from backchannel.gateway.peers import Acceptor, raise_descriptor_limit
 from backchannel.gateway.transport import HttpProtocol, WebSocketProtocol
-from backchannel.storage.address import Address
+from backchannel.storage.address import AddressFile
 from backchannel.storage.folder import StateFolder
 
 log = structlog.get_logger(__name__)
@@ -86,7 +86,7 @@ async def listening(gateway: Gateway, operator_token: str, *, limits: Limits | N
 def _address_file(state: Path, url: str) -> Iterator[None]:
     """Say where the gateway listens for as long as it does. Without that, clients on this machine need `--url`."""
     try:
-        address = Address.hold(state, url)
+        address = AddressFile.hold(state, url)
     except OSError as error:
         log.warning("the address file is not written: clients need --url", folder=str(state), error=str(error))
         yield

@@ -31,7 +31,7 @@ from backchannel.openclaw.files import (
     read_lines,
 )
 from backchannel.openclaw.lines import HEADER, OtherLine, ReadMessage, UnreadableLine, read_line
-from backchannel.storage.imports import Batch, Offered, Standing, Taken, rehearse
+from backchannel.storage.imports import Batch, ImportStanding, Offered, TakenBatch, rehearse
 from backchannel.storage.reading import Reader
 from backchannel.storage.store import Store
 
@@ -170,7 +170,7 @@ class ImportReport:
 class ImportTarget(Protocol):
     """Where sessions are imported to: the store, or nowhere in a dry run."""
 
-    async def take(self, session: Session, batch: Batch) -> Taken:
+    async def take(self, session: Session, batch: Batch) -> TakenBatch:
         """Take some messages of a session, and with the last of them the session."""
         ...
 
@@ -186,7 +186,7 @@ class StoreTarget:
         self._store = store
         self._writes_files = writes_files
 
-    async def take(self, session: Session, batch: Batch) -> Taken:
+    async def take(self, session: Session, batch: Batch) -> TakenBatch:
         return await self._store.take_session(session, batch)
 
     async def settle(self, keys: Sequence[str]) -> None:
@@ -211,10 +211,10 @@ class DryRun:
     def __init__(self, reader: Reader | None) -> None:
         self._reader = reader
 
-    async def take(self, session: Session, batch: Batch) -> Taken:
+    async def take(self, session: Session, batch: Batch) -> TakenBatch:
         if self._reader is None:
             new = len(batch.offered)
-            return Taken(standing=Standing.NEW, key=session.key, place=batch.place + new, written=new)
+            return TakenBatch(standing=ImportStanding.NEW, key=session.key, place=batch.place + new, written=new)
         with self._reader.snapshot() as tx:
             return rehearse(tx, session, batch)
 
@@ -332,7 +332,7 @@ class Importing:
     async def _offer(self, session: Session, transcript: OpenTranscript, result: SessionResult) -> None:
         """Offer all messages of a session, a batch at a time."""
         reading = _Reading(transcript, session, self._name(transcript.path), self._on_bytes)
-        standing: Standing | None = None
+        standing: ImportStanding | None = None
         place = written = 0
         for offered, is_last in reading.batches():
             taken = await self._target.take(session, Batch(place, offered, is_last))
@@ -356,8 +356,8 @@ class Importing:
         return str(shown).encode("utf-8", "replace").decode()  # names of files are any bytes
 
 
-def _action(standing: Standing | None, written: int) -> ImportAction:
-    if standing is not Standing.HERE:
+def _action(standing: ImportStanding | None, written: int) -> ImportAction:
+    if standing is not ImportStanding.HERE:
         return ImportAction.NEW
     return ImportAction.MORE if written else ImportAction.UNCHANGED
 

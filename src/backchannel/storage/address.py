@@ -19,7 +19,7 @@ from typing import Self, TextIO
 ADDRESS_FILE = "address"
 
 
-class Address:
+class AddressFile:
     """The file in which a gateway says where it listens, held for as long as it does."""
 
     def __init__(self, file: Path, held: TextIO) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from backchannel.core.delivery import DeliveryState
 from backchannel.core.sessions import Session
-from backchannel.core.spawn_values import Spawn, State, read_spawn
+from backchannel.core.spawn_values import Spawn, SpawnState, read_spawn
 from backchannel.storage import sessions, timers
 from backchannel.storage.tx import LIVE, Tx, required
 
@@ -53,7 +53,7 @@ def _archive_at(spawn: Spawn, now: int) -> int | None:
 
 
 def _is_settled(tx: Tx, spawn: Spawn) -> bool:
-    if spawn.state is not State.DONE:
+    if spawn.state is not SpawnState.DONE:
         return False
     (state,) = required(
         tx.one("SELECT d.state FROM spawns s JOIN deliveries d ON d.id = s.delivery_id WHERE s.id = ?", spawn.id)

@@ -34,7 +34,7 @@ from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session
-from backchannel.core.spawn_values import State
+from backchannel.core.spawn_values import SpawnState
 from backchannel.storage import (
     barriers,
     families,
@@ -231,7 +231,7 @@ def _child_view(kin: Kin, number: int, now: int) -> ChildView:
 
 
 def _doing(story: SpawnStory) -> str:
-    if story.spawn.state is State.ANNOUNCE:
+    if story.spawn.state is SpawnState.ANNOUNCE:
         return "announcing"
     return story.run.state.value
 

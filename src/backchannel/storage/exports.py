@@ -19,14 +19,14 @@ _LISTED = (
 )
 
 
-class Listed(NamedTuple):
+class ExportListed(NamedTuple):
     """A session as it is at one moment, with the number of messages in its transcript."""
 
     length: int
     session: Session
 
 
-class Place(NamedTuple):
+class ExportPlace(NamedTuple):
     """Where reading a transcript goes on: at a message, and if that is too long to come whole, within it."""
 
     seq: int
@@ -38,12 +38,12 @@ class Passage(NamedTuple):
 
     lines: Sequence[str] = ()
     part: str | None = None
-    next: Place | None = None
+    next: ExportPlace | None = None
 
 
 def listed_after(
     tx: Tx, after: str, limit: int, *, agent_id: str | None = None, keys: Sequence[str] | None = None
-) -> list[Listed]:
+) -> list[ExportListed]:
     """List sessions by their keys, so that those of an agent come together, archived ones included."""
     where, values = "sessions.key > ?", [after]
     if agent_id is not None:
@@ -53,10 +53,10 @@ def listed_after(
         where += f" AND sessions.key IN ({', '.join('?' for _ in keys)})"
         values += keys
     rows = tx.all(f"{_LISTED} WHERE {where} ORDER BY sessions.key LIMIT ?", *values, limit)
-    return [Listed(length, sessions.of_row(tuple(row))) for length, *row in rows]
+    return [ExportListed(length, sessions.of_row(tuple(row))) for length, *row in rows]
 
 
-def read(tx: Tx, session_id: str, place: Place, until: int, size: int) -> Passage:
+def read(tx: Tx, session_id: str, place: ExportPlace, until: int, size: int) -> Passage:
     """Read messages from a place on, up to `size` characters of them; a longer one comes in parts of that size."""
     if place.seq >= until:
         return Passage()
@@ -67,7 +67,7 @@ def read(tx: Tx, session_id: str, place: Place, until: int, size: int) -> Passag
     return Passage([body for _, body in rows], next=_before(until, rows[-1][0] + 1))
 
 
-def _read_part(tx: Tx, session_id: str, place: Place, until: int, size: int) -> Passage:
+def _read_part(tx: Tx, session_id: str, place: ExportPlace, until: int, size: int) -> Passage:
     row = tx.one(
         "SELECT substr(body, ?, ?), length(body) FROM messages WHERE session_id = ? AND seq = ?",
         place.offset + 1,
@@ -80,11 +80,11 @@ def _read_part(tx: Tx, session_id: str, place: Place, until: int, size: int) -> 
     part, length = row
     end = place.offset + len(part)
     is_last = end >= length or not part
-    return Passage(part=part, next=_before(until, place.seq + 1) if is_last else Place(place.seq, end))
+    return Passage(part=part, next=_before(until, place.seq + 1) if is_last else ExportPlace(place.seq, end))
 
 
-def _before(until: int, seq: int) -> Place | None:
-    return Place(seq) if seq < until else None
+def _before(until: int, seq: int) -> ExportPlace | None:
+    return ExportPlace(seq) if seq < until else None
 
 
 def lines(tx: Tx, session_id: str) -> Iterator[str]:

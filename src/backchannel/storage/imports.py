@@ -29,7 +29,7 @@ IMPORTING = "importing"
 """How a transcript is marked as ended while its session is not here yet."""
 
 
-class Standing(StrEnum):
+class ImportStanding(StrEnum):
     """What is here of a session that is offered."""
 
     NEW = "new"
@@ -53,10 +53,10 @@ class Batch(msgspec.Struct, frozen=True):
     is_last: bool
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
+class TakenBatch(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a batch."""
 
-    standing: Standing
+    standing: ImportStanding
     key: str
     """The key under which it is taken."""
     place: int = 0
@@ -72,31 +72,31 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """The session that has the label, which this one therefore does not get."""
 
 
-def take(tx: Tx, session: Session, batch: Batch) -> Taken:
+def take(tx: Tx, session: Session, batch: Batch) -> TakenBatch:
     """Write what is missing of a batch, and with the last one the session."""
     session = _with_free_key(tx, session)
     here = _look(tx, session)
-    if here.standing is Standing.NEW and here.refusal is None:
+    if here.standing is ImportStanding.NEW and here.refusal is None:
         _begin(tx, session)
     taken = _place(tx, session, batch, here, writes=True)
     if taken.starts_over:
         _clear(tx, session.session_id)
     if taken.refusal is not None or taken.starts_over or not batch.is_last:
         return taken
-    if here.standing is Standing.HERE:
+    if here.standing is ImportStanding.HERE:
         _touch(tx, session, taken.written)
         return taken
     return msgspec.structs.replace(taken, label_holder=_finish(tx, session))
 
 
-def rehearse(tx: Tx, session: Session, batch: Batch) -> Taken:
+def rehearse(tx: Tx, session: Session, batch: Batch) -> TakenBatch:
     """Tell what `take` would do; nothing is written."""
     session = _with_free_key(tx, session)
     here = _look(tx, session)
     taken = _place(tx, session, batch, here, writes=False)
     if taken.starts_over:
         taken = _place(tx, session, batch, _Here(here.standing), writes=False)
-    if taken.refusal is None and batch.is_last and here.standing is not Standing.HERE:
+    if taken.refusal is None and batch.is_last and here.standing is not ImportStanding.HERE:
         return msgspec.structs.replace(taken, label_holder=_label_holder(tx, session))
     return taken
 
@@ -112,7 +112,7 @@ def _with_free_key(tx: Tx, session: Session) -> Session:
 
 
 class _Here(msgspec.Struct, frozen=True):
-    standing: Standing
+    standing: ImportStanding
     next_seq: int = 0
     refusal: str | None = None
     is_closed: bool = False
@@ -122,16 +122,16 @@ class _Here(msgspec.Struct, frozen=True):
 def _look(tx: Tx, session: Session) -> _Here:
     holder = sessions.find(tx, session.key)
     if holder is not None and holder.session_id != session.session_id:
-        return _Here(Standing.NEW, refusal=f"the key exists here with session id {holder.session_id}")
+        return _Here(ImportStanding.NEW, refusal=f"the key exists here with session id {holder.session_id}")
     row = tx.one("SELECT key, next_seq, end_reason FROM session_ids WHERE session_id = ?", session.session_id)
     if row is None:
-        return _Here(Standing.NEW)
+        return _Here(ImportStanding.NEW)
     key, next_seq, reason = row
     if reason == IMPORTING:
-        return _Here(Standing.HALF, next_seq)
+        return _Here(ImportStanding.HALF, next_seq)
     if holder is None:
-        return _Here(Standing.NEW, refusal=f"its session id belongs to {key} here")
-    return _Here(Standing.HERE, next_seq, is_closed=holder.archived_at is not None or holder.deleting)
+        return _Here(ImportStanding.NEW, refusal=f"its session id belongs to {key} here")
+    return _Here(ImportStanding.HERE, next_seq, is_closed=holder.archived_at is not None or holder.deleting)
 
 
 def _begin(tx: Tx, session: Session) -> None:
@@ -146,10 +146,10 @@ def _begin(tx: Tx, session: Session) -> None:
     )
 
 
-def _place(tx: Tx, session: Session, batch: Batch, here: _Here, *, writes: bool) -> Taken:
+def _place(tx: Tx, session: Session, batch: Batch, here: _Here, *, writes: bool) -> TakenBatch:
     """Find each message of a batch at its place, and write those that come after all that is here."""
     if here.refusal is not None:
-        return Taken(standing=here.standing, key=session.key, refusal=here.refusal)
+        return TakenBatch(standing=here.standing, key=session.key, refusal=here.refusal)
     place, written = batch.place, 0
     without_id: list[int] = []
     for offered in batch.offered:
@@ -161,21 +161,23 @@ def _place(tx: Tx, session: Session, batch: Batch, here: _Here, *, writes: bool)
             return _differs(session, here, place)
         if not is_here and here.is_closed:
             reason = "it was deleted here, and nothing is added to it any more"
-            return Taken(standing=here.standing, key=session.key, refusal=reason)
+            return TakenBatch(standing=here.standing, key=session.key, refusal=reason)
         if not is_here and writes:
             _insert(tx, session.session_id, place, msgspec.structs.replace(offered.message, id=id))
         place, written = place + 1, written + (not is_here)
     if writes and written:
         # No fact is told of each message: the file is written anew when all of them are here.
         tx.run("UPDATE session_ids SET next_seq = ? WHERE session_id = ?", place, session.session_id)
-    return Taken(standing=here.standing, key=session.key, place=place, written=written, without_id=tuple(without_id))
+    return TakenBatch(
+        standing=here.standing, key=session.key, place=place, written=written, without_id=tuple(without_id)
+    )
 
 
-def _differs(session: Session, here: _Here, place: int) -> Taken:
-    if here.standing is Standing.HALF:  # nobody has seen that half
-        return Taken(standing=here.standing, key=session.key, starts_over=True)
+def _differs(session: Session, here: _Here, place: int) -> TakenBatch:
+    if here.standing is ImportStanding.HALF:  # nobody has seen that half
+        return TakenBatch(standing=here.standing, key=session.key, starts_over=True)
     reason = f"it has gone on here since it was taken: the two differ from message {place + 1} on"
-    return Taken(standing=here.standing, key=session.key, refusal=reason)
+    return TakenBatch(standing=here.standing, key=session.key, refusal=reason)
 
 
 def _choose_id(tx: Tx, session_id: str, place: int, ids: Sequence[str]) -> tuple[str | None, bool]:

@@ -34,7 +34,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """Tells what the send policy says of its session, for `/status`."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class InboundOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was made of an inbound message, as its row keeps it."""
 
     verdict: Verdict
@@ -47,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Taken(msgspec.Struct, frozen=True):
     """What became of an inbound message, now or when it came first; `accepted` is its run, if it has one."""
 
-    outcome: Outcome
+    outcome: InboundOutcome
     accepted: Accepted | None = None
     is_repeat: bool = False
 
@@ -73,7 +73,7 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
             accepted = runs.accept(tx, _request(arrival), start=start)
         case Verdict.COMMAND:
             _command(tx, arrival, admission)
-    outcome = Outcome(
+    outcome = InboundOutcome(
         verdict=admission.verdict,
         reason=admission.reason,
         session_key=str(arrival.routed.key),
@@ -84,14 +84,14 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
     return Taken(outcome, accepted)
 
 
-def _known(tx: Tx, id: InboundId) -> Outcome | None:
+def _known(tx: Tx, id: InboundId) -> InboundOutcome | None:
     row = tx.one(
         "SELECT outcome FROM inbound_ids WHERE channel = ? AND account_id = ? AND chat_id = ? AND message_id = ?", *id
     )
-    return None if row is None else msgspec.json.decode(row[0], type=Outcome)
+    return None if row is None else msgspec.json.decode(row[0], type=InboundOutcome)
 
 
-def _remember(tx: Tx, id: InboundId, outcome: Outcome) -> None:
+def _remember(tx: Tx, id: InboundId, outcome: InboundOutcome) -> None:
     tx.run(
         "INSERT INTO inbound_ids (channel, account_id, chat_id, message_id, outcome, at) VALUES (?, ?, ?, ?, ?, ?)",
         *id,

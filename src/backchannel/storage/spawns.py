@@ -28,7 +28,7 @@ from backchannel.core.spawn_values import (
     Cancelled,
     Event,
     Findings,
-    Post,
+    PostText,
     QueueRun,
     Refused,
     RunEnded,
@@ -311,7 +311,7 @@ def _perform(tx: Tx, spawn: Spawn, delivery_id: str, action: Action) -> None:
             _queue(tx, spawn, action, timeout_s=action.timeout_s)
         case AbortRun():
             runs.request_abort(tx, str(spawn.child), action.run_id)
-        case Post():
+        case PostText():
             _post(tx, spawn, delivery_id, action.text)
         case Settle():
             deliveries.settle(tx, delivery_id, action.outcome.value, action.reason)

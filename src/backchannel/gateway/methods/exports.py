@@ -22,7 +22,7 @@ from backchannel.gateway.methods.sessions import KeyParams
 from backchannel.gateway.protocol import TokenScope
 from backchannel.openclaw.files import iso_time
 from backchannel.openclaw.writing import entry_of, header_of
-from backchannel.storage.exports import PAGE_SIZE, Listed, Passage, Place
+from backchannel.storage.exports import PAGE_SIZE, ExportListed, ExportPlace, Passage
 
 _LISTED, _MOST_LISTED, _MOST_KEYS = 100, 500, 100
 _FAR = 2**53
@@ -99,7 +99,7 @@ def _is_wanted(call: Call, params: SessionsExportParams, session: Session) -> bo
     return call.parts.scheme.is_listed(SessionKey.stored(session.key))
 
 
-def _exported(listed: Listed) -> ExportedSession:
+def _exported(listed: ExportListed) -> ExportedSession:
     session = listed.session
     return ExportedSession(
         key=session.key,
@@ -115,7 +115,7 @@ async def transcripts_read(call: Call, params: TranscriptsReadParams) -> Transcr
     """Reads messages of a transcript as they are stored, up to `until`, about a megabyte a page."""
     await _check_transcript(call, params.session_id)
     size = min(PAGE_SIZE, call.connections.limits.frame_bytes // _ROOM)
-    place, until = Place(params.start, params.offset), _FAR if params.until is None else params.until
+    place, until = ExportPlace(params.start, params.offset), _FAR if params.until is None else params.until
     return _shown(await call.parts.store.read_transcript(params.session_id, place, until, size))
 
 
