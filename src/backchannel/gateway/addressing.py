@@ -54,12 +54,8 @@ async def resolve(parts: GatewayParts, text: str, agent_id: str | None = None) -
     found = await look_up(parts, OPERATOR, written)
     assert isinstance(found, LookedUp), "an operator sees every session"
     resolved = keys.choose(written, found)
-    if agent_id is not None and resolved.key.agent != keys.agent:
-        raise InvalidRequest(
-            f"agentId is {keys.agent!r}, but the session {keys.show(resolved.key)!r} is one of "
-            f"{resolved.key.agent!r} (leave agentId out, or name a session of that agent)",
-            param="agentId",
-        )
+    if agent_id is not None:
+        check_agent_id(keys, resolved.key)
     return resolved
 
 
@@ -92,8 +88,27 @@ async def find_session(
     resolved = await resolve(parts, text, agent_id)
     session = await parts.store.session(str(resolved.key))
     if session is None or (session.archived_at is not None and not archived):
-        raise SessionNotFound(f"no session {quoted(text)} (sessions.list shows those there are)")
+        raise no_session(text)
     return session
+
+
+def no_session(text: str) -> SessionNotFound:
+    """Say that no session is what a text names."""
+    return SessionNotFound(f"no session {quoted(text)} (sessions.list shows those there are)")
+
+
+def check_agent_id(keys: CallerKeys, key: SessionKey) -> None:
+    """Refuse a session of another agent than the one that the request names with it.
+
+    Raises:
+        InvalidRequest: it is.
+    """
+    if key.agent != keys.agent:
+        raise InvalidRequest(
+            f"agentId is {keys.agent!r}, but the session {keys.show(key)!r} is one of {key.agent!r} "
+            "(leave agentId out, or name a session of that agent)",
+            param="agentId",
+        )
 
 
 async def find_labelled(parts: GatewayParts, label: str, agent_id: str | None) -> SessionKey:

@@ -20,7 +20,7 @@ from backchannel.core.runs import RunKind, RunRequest, scoped_run_id
 from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, StartupError, Unauthorized
-from backchannel.gateway.addressing import check_agent, operator_keys
+from backchannel.gateway.addressing import check_agent, check_agent_id, operator_keys
 from backchannel.gateway.auth import hash_token, read_bearer
 from backchannel.gateway.fields import (
     ONE_LINE,
@@ -151,11 +151,8 @@ class HookDoor:
         if params.session_key is None:
             return hooks.new_key(keys.agent)
         key = hooks.read_key(keys, params.session_key, self._settings.allow_session_keys)
-        if params.agent_id is not None and key.agent != keys.agent:
-            raise InvalidRequest(
-                f"agentId is {keys.agent!r}, but the session is one of {key.agent!r} (leave agentId out)",
-                param="agentId",
-            )
+        if params.agent_id is not None:
+            check_agent_id(keys, key)
         check_agent(self._parts, key.agent)
         return key
 

@@ -13,9 +13,8 @@ from backchannel.core.messages import Message, Provenance, ProvenanceKind
 from backchannel.core.runs import Accepted, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, Session
 from backchannel.core.shapes import Answer, Params
-from backchannel.core.text import quoted
-from backchannel.errors import InvalidRequest, SessionNotFound
-from backchannel.gateway.addressing import address_for_message, check_agent, find_session, resolve
+from backchannel.errors import InvalidRequest
+from backchannel.gateway.addressing import address_for_message, check_agent, find_session, no_session, resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import IdempotencyKey, Label, digest_of, read_content, read_thinking
 from backchannel.gateway.methods.runs import MAX_RUN_S
@@ -205,7 +204,7 @@ async def _session_or_main(call: Call, text: str, agent_id: str | None) -> tuple
     if session is not None:
         return resolved.key, session
     if not parts.scheme.is_main(resolved.key):
-        raise SessionNotFound(f"no session {quoted(text)} (sessions.list shows those there are)")
+        raise no_session(text)
     check_agent(parts, resolved.key.agent)
     return resolved.key, None
 

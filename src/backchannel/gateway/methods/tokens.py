@@ -8,8 +8,8 @@ from typing import Any
 from backchannel.core.keys import SessionKey
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.text import quoted
-from backchannel.errors import InvalidRequest, SessionNotFound, TokenNotFound
-from backchannel.gateway.addressing import check_agent, resolve
+from backchannel.errors import InvalidRequest, TokenNotFound
+from backchannel.gateway.addressing import check_agent, no_session, resolve
 from backchannel.gateway.auth import hash_token, new_token, read_scopes, show_scopes
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import Label
@@ -89,7 +89,7 @@ async def _bound_session(call: Call, text: str) -> SessionKey:
     if session is not None and session.archived_at is None:
         return key
     if not parts.scheme.is_main(key) and not is_node(key):
-        raise SessionNotFound(f"no session {quoted(text)} (sessions.list shows those there are)")
+        raise no_session(text)
     check_agent(parts, key.agent)
     return key
 
