@@ -43,9 +43,11 @@ from backchannel.storage import (
     tokens,
 )
 from backchannel.storage.deliveries import Post
+from backchannel.storage.events import UnitEvent
 from backchannel.storage.idempotency import McpCall
 from backchannel.storage.interruption import Rest
 from backchannel.storage.migrations import prepare_sqlite
+from backchannel.storage.reactions import REACTIONS
 from backchannel.storage.spawns import SpawnAsk
 from backchannel.storage.tx import NoOutlets, Outlets, Row, TranscriptPath, no_transcripts
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
@@ -97,6 +99,10 @@ class ExplainingTx:
 
     def tell(self, fact: Fact) -> None:
         pass
+
+    def happened(self, event: UnitEvent) -> None:
+        for react in REACTIONS[type(event)]:
+            react(self, event)
 
 
 @pytest.fixture

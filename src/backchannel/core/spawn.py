@@ -158,3 +158,8 @@ def _cancelled(spawn: Spawn, event: Cancelled) -> Stepped:
 def _settle(spawn: Spawn, outcome: SpawnOutcome, reason: str) -> Stepped:
     done = replace(spawn, state=SpawnState.DONE, run_id=None, outcome=outcome, reason=reason)
     return done, (Settle(outcome=outcome, reason=reason),)
+
+
+def from_child(child: SessionKey) -> Provenance:
+    """Say that a child wrote a note."""
+    return Provenance(kind=ProvenanceKind.INTER_SESSION, source_session_key=str(child), source_tool=SOURCE_TOOL)

@@ -12,6 +12,7 @@ from backchannel.core.delivery import DeliveryState
 from backchannel.core.sessions import Session
 from backchannel.core.spawn_values import Spawn, SpawnState, read_spawn
 from backchannel.storage import sessions, timers
+from backchannel.storage.events import ReceiptSettled
 from backchannel.storage.tx import LIVE, Tx, required
 
 TIMER = "archive"
@@ -25,6 +26,13 @@ def look_at_child(tx: Tx, child_key: str) -> None:
     row = tx.one("SELECT body FROM spawns WHERE child_key = ?", child_key)
     if row is not None:
         _tidy(tx, read_spawn(row[0]), at=tx.now)  # by the clock of its spawn it may be too early: that was set back
+
+
+def receipt_settled(tx: Tx, event: ReceiptSettled) -> None:
+    """See whether a child can be cleaned up, now that its receipt is settled."""
+    row = tx.one("SELECT body FROM spawns WHERE delivery_id = ?", event.delivery.id)
+    if row is not None:
+        tidy(tx, read_spawn(row[0]))
 
 
 def tidy(tx: Tx, spawn: Spawn) -> None:

@@ -10,9 +10,10 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.limits import Lineage, may_go_on
 from backchannel.core.messages import Message, Role, TextBlock
 from backchannel.core.runs import RunRequest
-from backchannel.core.sessions import Session
+from backchannel.core.spawn import from_child
 from backchannel.core.spawn_values import QueueRun, Spawn
-from backchannel.storage import chains, inbox, messages, runs, sessions, spawns, timers
+from backchannel.storage import chains, inbox, messages, runs, sessions, timers
+from backchannel.storage.events import RunClosed, RunEntered
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import Tx
 
@@ -40,8 +41,11 @@ def child_settled(tx: Tx, spawn: Spawn, text: str | None) -> None:
         _change(tx, barrier, rule.child_settled(barrier, spawn, text))
 
 
-def run_ended(tx: Tx, run_id: str) -> None:
+def run_ended(tx: Tx, event: RunClosed) -> None:
     """A run that may have spawned has ended."""
+    if not event.has_barrier:
+        return
+    run_id = event.run.id
     barrier = _find(tx, run_id)
     if barrier is None or barrier.has_run_ended:
         return
@@ -66,8 +70,9 @@ def stop(tx: Tx, key: str) -> None:
         _change(tx, barrier, rule.told(stopped))
 
 
-def tell_held(tx: Tx, session: Session) -> None:
+def tell_held(tx: Tx, event: RunEntered) -> None:
     """Put what is held into the transcript: a run of the session starts, and shall know it."""
+    session = event.session
     for barrier in _of_session(tx, session.key):
         for held in barrier.untold:
             messages.append(tx, session.key, session.session_id, _as_note(held, tx.now))
@@ -78,11 +83,6 @@ def forget(tx: Tx, key: str) -> None:
     """Let a session that was reset be told again what only its old transcript has."""
     for barrier in _of_session(tx, key):
         _change(tx, barrier, rule.forgotten(barrier))
-
-
-def of_wake(tx: Tx, run_id: str) -> Barrier | None:
-    """Find the barrier that a wake has come from."""
-    return _find(tx, rule.barrier_of_wake(run_id))
 
 
 def _find(tx: Tx, barrier_id: str) -> Barrier | None:
@@ -151,5 +151,5 @@ def _as_note(held: Held, now: int) -> Message:
         role=Role.USER,
         content=(TextBlock(text=held.text),),
         timestamp=now,
-        provenance=spawns.from_child(held.child),
+        provenance=from_child(held.child),
     )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from backchannel.core.barrier import barrier_of_wake, read_barrier
+from backchannel.core.exchange_values import read_exchange
 from backchannel.core.keys import KeyScheme
 from backchannel.core.limits import Lineage, path_at
 from backchannel.core.runs import Chain, Run, RunKind
-from backchannel.storage import barriers, exchanges, runs, spawns
+from backchannel.core.spawn_values import read_spawn
+from backchannel.storage import runs
 from backchannel.storage.tx import Tx, required
 
 
@@ -27,12 +30,12 @@ def lineage(tx: Tx, run_id: str | None, show: Callable[[str], str]) -> Lineage |
 
 def _path(tx: Tx, run: Run) -> tuple[str, ...]:
     """Tell how its flow was reached, where it belongs to one."""
-    if run.exchange_id is not None and (exchange := exchanges.find(tx, run.exchange_id)) is not None:
-        return exchange.path
-    if run.spawn_id is not None and (spawn := spawns.find(tx, run.spawn_id)) is not None:
-        return spawn.path
-    if run.kind is RunKind.WAKE and (barrier := barriers.of_wake(tx, run.id)) is not None:
-        return barrier.path
+    if run.exchange_id is not None and (row := tx.one("SELECT body FROM exchanges WHERE id = ?", run.exchange_id)):
+        return read_exchange(row[0]).path
+    if run.spawn_id is not None and (row := tx.one("SELECT body FROM spawns WHERE id = ?", run.spawn_id)):
+        return read_spawn(row[0]).path
+    if run.kind is RunKind.WAKE and (row := tx.one("SELECT body FROM barriers WHERE id = ?", barrier_of_wake(run.id))):
+        return read_barrier(row[0]).path
     return ()
 
 

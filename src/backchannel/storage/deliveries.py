@@ -30,7 +30,8 @@ from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.core.text import quoted
 from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
-from backchannel.storage import idempotency, sessions, spawns
+from backchannel.storage import idempotency, sessions
+from backchannel.storage.events import ReceiptSettled, RunClosed, RunUnanswered
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import Outlets, Row, Tx, columns, required, tell_shadowed
 
@@ -100,7 +101,8 @@ def update(tx: Tx, delivery_id: str, **changed: Any) -> Delivery:
     row = tx.one(f"UPDATE deliveries SET {sets} WHERE id = ? RETURNING {FIELDS}", *changed.values(), delivery_id)
     delivery = of_row(required(row))
     tx.tell(DeliveryChanged(delivery))
-    spawns.receipt_changed(tx, delivery)
+    if delivery.state.is_settled:
+        tx.happened(ReceiptSettled(delivery))
     return delivery
 
 
@@ -225,11 +227,12 @@ def no_channel(channel: str, outlets: Outlets) -> str:
     return f"no channel {quoted(channel, 64)} is configured (there are: {', '.join(outlets.names) or 'none'})"
 
 
-def post_reply(tx: Tx, run: Run) -> None:
+def post_reply(tx: Tx, event: RunClosed) -> None:
     """Make the receipt of a run's reply, in the commit that ends the run, if its reply is to leave the gateway.
 
     On webchat the transcript's message is the delivery. What says nothing to anyone has no receipt.
     """
+    run = event.run
     if not run.deliver or run.state is not RunState.OK or is_silent(run.reply):
         return
     address = None if run.reply_to is None else read_address(run.reply_to)
@@ -237,8 +240,9 @@ def post_reply(tx: Tx, run: Run) -> None:
         post(tx, Post(session_key=run.session_key, address=address, text=run.reply or "", run_id=run.id))
 
 
-def post_notice(tx: Tx, run: Run) -> None:
+def post_notice(tx: Tx, event: RunUnanswered) -> None:
     """Tell the person who was owed an answer that there is none, once, in the commit that ends the run."""
+    run = event.run
     address = notice_address(run)
     if address is not None:
         notice = Post(session_key=run.session_key, address=address, text=notice_text(run.id), run_id=run.id)

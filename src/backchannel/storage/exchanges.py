@@ -45,6 +45,7 @@ from backchannel.core.sessions import Session, read_address
 from backchannel.core.text import quoted
 from backchannel.errors import ExchangeNotFound, FenceLost, InvalidRequest, SessionNotFound, StopRequested
 from backchannel.storage import chains, deliveries, idempotency, inbox, runs, sessions
+from backchannel.storage.events import CallClosed, RunClosed, RunRetried
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import LIVE, Check, Tx, required, tell_shadowed
 
@@ -147,8 +148,9 @@ def story(tx: Tx, exchange_id: str | None = None, run_id: str | None = None) -> 
 # What happens to an exchange
 
 
-def run_ended(tx: Tx, run: Run) -> None:
+def run_ended(tx: Tx, event: RunClosed) -> None:
     """Take an exchange on, now that one of its runs has ended."""
+    run = event.run
     if run.exchange_id is not None:
         ended = RunEnded(
             run_id=run.id,
@@ -171,8 +173,9 @@ def check_retry(tx: Tx, run: Run) -> None:
         raise InvalidRequest(f"run {run.id!r} cannot be retried: {why}", runId=run.id)
 
 
-def run_retried(tx: Tx, run: Run) -> None:
+def run_retried(tx: Tx, event: RunRetried) -> None:
     """Take an exchange up again whose failed run a person retries."""
+    run = event.run
     if run.exchange_id is not None:
         _advance(tx, run.exchange_id, Retried(run_id=run.id))
 
@@ -203,17 +206,13 @@ def expire_wait(tx: Tx, exchange_id: str) -> Opened:
     return look(tx, exchange_id)
 
 
-def call_answered(tx: Tx, call_id: str, *, is_error: bool) -> None:
-    """A tool call that may have been waiting has its result; one that failed in itself did not bring the reply."""
-    call_ended(tx, call_id, WaitEnd.BROKEN if is_error else WaitEnd.ANSWERED)
-
-
-def call_ended(tx: Tx, call_id: str, how: WaitEnd) -> None:
+def call_ended(tx: Tx, event: CallClosed) -> None:
     """A tool call that may have been waiting has its result, or will never have it."""
+    call_id = event.call_id
     row = tx.one("SELECT r.exchange_id FROM waits w JOIN runs r ON r.id = w.run_id WHERE w.call_id = ?", call_id)
     if row is not None:
         tx.run("DELETE FROM waits WHERE call_id = ?", call_id)
-        _advance(tx, row[0], WaitEnded(how))
+        _advance(tx, row[0], WaitEnded(event.how))
 
 
 def open_of(tx: Tx, key: str, *, until: int, after: str, limit: int) -> list[str]:

@@ -10,7 +10,8 @@ from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, decode_message, encode_message
 from backchannel.core.sessions import Session
-from backchannel.storage import idempotency, messages, runs, sessions, timers
+from backchannel.storage import idempotency, messages, sessions, timers
+from backchannel.storage.events import NotesFlushed
 from backchannel.storage.tx import QUEUED, Tx, required
 
 TIMER = "notes"
@@ -85,7 +86,7 @@ def due(tx: Tx, key: str) -> None:
     session = sessions.find(tx, key)
     if session is None or not session.flushing or not flush(tx, session):
         return
-    runs.tell_of_next(tx, key)
+    tx.happened(NotesFlushed(key))
     sessions.archive_when_idle(tx, sessions.required_session(tx, key))
 
 

@@ -25,6 +25,7 @@ from backchannel.core.runs import (
 )
 from backchannel.errors import InvalidRequest
 from backchannel.storage import exchanges, inbox, runs, sessions, steps, timers
+from backchannel.storage.events import RunRetried
 from backchannel.storage.runs import Sets
 from backchannel.storage.tx import LIVE, RUNNING, Tx, required
 
@@ -194,7 +195,7 @@ def retry(tx: Tx, run_id: str) -> Run:
         resume_at=None,
         reply=None,
     )
-    exchanges.run_retried(tx, queued)
+    tx.happened(RunRetried(queued))
     return queued
 
 

@@ -14,17 +14,8 @@ from backchannel.core.messages import Message, Role, decode_message, encode_mess
 from backchannel.core.runs import Accepted, Fence, Join, Outcome, Run, RunKind, RunRequest, RunState, Started
 from backchannel.core.sessions import WEBCHAT, Session, write_address
 from backchannel.errors import FenceLost, RunNotFound, StopRequested
-from backchannel.storage import (
-    archiving,
-    barriers,
-    deliveries,
-    exchanges,
-    idempotency,
-    inbox,
-    messages,
-    sessions,
-    spawns,
-)
+from backchannel.storage import archiving, idempotency, inbox, messages, sessions
+from backchannel.storage.events import NotesFlushed, RunClosed, RunEntered
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import LIVE, QUEUED, READY, Check, Row, Tx, columns, required, tell_shadowed
 
@@ -218,9 +209,9 @@ def start_next(tx: Tx, key: str) -> Started | None:
     return _begin(tx, run, session, tx.number)
 
 
-def tell_of_next(tx: Tx, key: str) -> None:
+def tell_of_next(tx: Tx, event: NotesFlushed) -> None:
     """Wake the lane of a session whose next run had to wait for something else."""
-    row = tx.one(f"SELECT {FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", key)
+    row = tx.one(f"SELECT {FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", event.key)
     if row is not None:
         tx.tell(RunChanged(_run(row)))
 
@@ -242,7 +233,7 @@ def _begin(tx: Tx, run: Run, session: Session, number: int) -> Started:
 def _enter(tx: Tx, run: Run, message: Message | None, session: Session, number: int) -> Started:
     """Put the message of a run that starts into the transcript; an idle session has no notes left to let in."""
     if session.held_posts:
-        barriers.tell_held(tx, session)
+        tx.happened(RunEntered(session))
     if message is not None:
         messages.append(tx, session.key, session.session_id, message)
     tx.run("UPDATE sessions SET running_run = ?, updated_at = ? WHERE key = ?", run.id, tx.now, session.key)
@@ -294,11 +285,7 @@ def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, used: Sets | No
     )
     session, has_notes, has_barrier = free_lane(tx, ended, used or Sets("", ()))
     is_flushed = not has_notes or inbox.flush(tx, session)
-    deliveries.post_reply(tx, ended)
-    exchanges.run_ended(tx, ended)
-    spawns.run_ended(tx, ended)
-    if has_barrier:
-        barriers.run_ended(tx, run.id)
+    tx.happened(RunClosed(ended, has_barrier))
     if session.deleting and is_flushed:
         sessions.archive_when_idle(tx, session)
     tx.tell(SessionChanged(run.session_key, "run"))
@@ -306,7 +293,7 @@ def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, used: Sets | No
 
 
 def free_lane(tx: Tx, run: Run, used: Sets) -> tuple[Session, bool, bool]:
-    """Free a session's lane, and look in the same breath whether it has notes, and whether the run has spawned."""
+    """Free a session's lane; also returns whether it has notes, and whether the run has a barrier."""
     row = required(
         tx.one(
             f"UPDATE sessions SET {used.sql}running_run = NULL, updated_at = ?, "
@@ -354,8 +341,7 @@ def _abort_queued(tx: Tx, run: Run) -> Run:
         error="aborted while it was set aside" if run.is_set_aside else "aborted before it started",
         resume_at=None,  # a timer that still comes finds a run that has ended
     )
-    exchanges.run_ended(tx, aborted)
-    spawns.run_ended(tx, aborted)
+    tx.happened(RunClosed(aborted))
     return aborted
 
 

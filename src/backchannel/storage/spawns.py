@@ -14,7 +14,6 @@ import msgspec
 from msgspec.structs import replace
 
 from backchannel.core import spawn as flow
-from backchannel.core.delivery import Delivery
 from backchannel.core.exchange import is_deliverable
 from backchannel.core.keys import SessionKey
 from backchannel.core.limits import ChainLimits, go_on, may_go_on
@@ -41,7 +40,6 @@ from backchannel.core.spawn_values import (
     write_spawn,
 )
 from backchannel.storage import (
-    archiving,
     barriers,
     chains,
     deliveries,
@@ -51,6 +49,7 @@ from backchannel.storage import (
     runs,
     sessions,
 )
+from backchannel.storage.events import RunClosed
 from backchannel.storage.folder import archived_path
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import LIVE, Tx, required
@@ -223,8 +222,9 @@ def tell_of_call(tx: Tx, call_id: str) -> str | None:
 # What happens to a spawn
 
 
-def run_ended(tx: Tx, run: Run) -> None:
+def run_ended(tx: Tx, event: RunClosed) -> None:
     """Take a spawn on, now that one of its runs has ended."""
+    run = event.run
     if run.spawn_id is not None:
         ended = RunEnded(
             run_id=run.id,
@@ -267,14 +267,6 @@ def _at_work(tx: Tx, key: str) -> list[Run]:
 def _open_of(tx: Tx, key: str) -> tuple[Spawn, ...]:
     rows = tx.all("SELECT body FROM spawns WHERE requester_key = ? AND state <> 'done' ORDER BY created_at, id", key)
     return tuple(read_spawn(body) for (body,) in rows)
-
-
-def receipt_changed(tx: Tx, delivery: Delivery) -> None:
-    """See whether a child can be cleaned up, now that its receipt is settled."""
-    if delivery.state.is_settled:
-        row = tx.one("SELECT body FROM spawns WHERE delivery_id = ?", delivery.id)
-        if row is not None:
-            archiving.tidy(tx, read_spawn(row[0]))
 
 
 def _advance(tx: Tx, spawn_id: str, event: Event) -> None:
@@ -337,16 +329,11 @@ def _post(tx: Tx, spawn: Spawn, delivery_id: str, text: str) -> None:
     if spawn.rules.wakes:
         barriers.child_settled(tx, spawn, text)
     else:
-        _note(tx, spawn.requester, text, from_child(spawn.child))
+        _note(tx, spawn.requester, text, flow.from_child(spawn.child))
     deliveries.hand_over(tx, delivery_id, text, spawn.address)
 
 
 _SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=flow.SOURCE_TOOL)
-
-
-def from_child(child: SessionKey) -> Provenance:
-    """Say that a child wrote a note."""
-    return Provenance(kind=ProvenanceKind.INTER_SESSION, source_session_key=str(child), source_tool=flow.SOURCE_TOOL)
 
 
 def _note(tx: Tx, key: SessionKey, text: str, provenance: Provenance) -> None:

@@ -35,6 +35,7 @@ from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
 from backchannel.core.keys import KeyScheme
 from backchannel.errors import StorageFull, Unavailable
+from backchannel.storage.events import UnitEvent
 from backchannel.storage.tx import Row, Tx, UnitContext
 
 log = structlog.get_logger(__name__)
@@ -67,7 +68,7 @@ class ProcessKilled(BaseException):
 class SqliteTx:
     """What a unit sees of one connection."""
 
-    __slots__ = ("_execute", "facts", "now", "number", "outlets", "scheme", "tells_failures", "transcript")
+    __slots__ = ("_execute", "facts", "now", "number", "outlets", "reactions", "scheme", "tells_failures", "transcript")
 
     def __init__(self, connection: sqlite3.Connection, context: UnitContext = _NO_CONTEXT, now: int = 0) -> None:
         self._execute = connection.execute
@@ -78,6 +79,7 @@ class SqliteTx:
         self.outlets = context.outlets
         self.tells_failures = context.tells_failures
         self.transcript = context.transcript
+        self.reactions = context.reactions
 
     def one(self, sql: str, *values: Any) -> Row | None:
         row: Row | None = self._execute(sql, values).fetchone()
@@ -91,6 +93,10 @@ class SqliteTx:
 
     def tell(self, fact: Fact) -> None:
         self.facts.append(fact)
+
+    def happened(self, event: UnitEvent) -> None:
+        for react in self.reactions[type(event)]:
+            react(self, event)
 
 
 class _Entry:

@@ -9,6 +9,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.runs import CallState, Fence, Outcome, Run, RunState, Step, ToolCall, function_model
 from backchannel.storage import deliveries, exchanges, messages, runs, spawns
+from backchannel.storage.events import CallClosed, RunUnanswered
 from backchannel.storage.ids import new_id
 from backchannel.storage.runs import Sets
 from backchannel.storage.tx import Row, Tx, columns
@@ -101,7 +102,7 @@ def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int) -> None:
         return
     messages.append(tx, run.session_key, run.session_id or "", result)
     mark_done(tx, call.id)
-    exchanges.call_answered(tx, call.id, is_error=bool(result.is_error))
+    tx.happened(CallClosed(call.id, WaitEnd.BROKEN if result.is_error else WaitEnd.ANSWERED))
     deliveries.post_call(tx, run, call)
     runs.update(tx, run.id, crashes=0, ran_ms=ran_ms, ran_at=tx.now)
 
@@ -129,7 +130,7 @@ def commit_function_result(tx: Tx, fence: Fence, result: Message, recorded: str,
     call_id = result.tool_call_id or ""
     call = find_call(tx, call_id)
     mark_done(tx, call_id, recorded)
-    exchanges.call_answered(tx, call_id, is_error=bool(result.is_error))
+    tx.happened(CallClosed(call_id, WaitEnd.BROKEN if result.is_error else WaitEnd.ANSWERED))
     if call is not None and call.state is not CallState.DONE:
         append_function_call(tx, run, call, result)
         deliveries.post_call(tx, run, call)
@@ -153,7 +154,7 @@ def finish(tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_
         text = reply.text
     ended = runs.close(tx, run, outcome, text, ran_ms=ran_ms)
     if tx.tells_failures:
-        deliveries.post_notice(tx, ended)
+        tx.happened(RunUnanswered(ended))
     return ended
 
 
@@ -218,7 +219,7 @@ def close_open(tx: Tx, run: Run, outcome: Outcome | None) -> None:
         else:
             mark_done(tx, call.id)
             messages.append(tx, run.session_key, run.session_id or "", result)
-        exchanges.call_ended(tx, call.id, WaitEnd.BROKEN)
+        tx.happened(CallClosed(call.id, WaitEnd.BROKEN))
 
 
 def _how_far(tx: Tx, call: ToolCall) -> str:

@@ -51,6 +51,7 @@ from backchannel.storage.exchanges import Opened
 from backchannel.storage.folder import StateFolder, archived_path
 from backchannel.storage.ids import new_id
 from backchannel.storage.migrations import prepare_sqlite, refuse_emptied
+from backchannel.storage.reactions import REACTIONS
 from backchannel.storage.sqlite import Faults, SqliteDriver
 from backchannel.storage.transcripts import Transcripts
 from backchannel.storage.troubles import Unfinished
@@ -209,7 +210,7 @@ class Store:
             clock,
             on_facts=store._committed,
             on_fatal=on_fatal,
-            context=UnitContext(scheme=scheme),
+            context=UnitContext(scheme=scheme, reactions=REACTIONS),
             faults=faults,
         )
         try:

@@ -9,8 +9,8 @@ that are handed on only after its commit. SQL is the part both dialects share, w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
@@ -18,6 +18,7 @@ from backchannel.core.facts import Fact, PolicyShadowed
 from backchannel.core.keys import KeyScheme
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
+from backchannel.storage.events import UnitEvent
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,6 +73,8 @@ class UnitContext:
     tells_failures: bool = True
     """Whether somebody whose message could not be answered is told so."""
     transcript: TranscriptPath = no_transcripts
+    reactions: Mapping[type, Sequence[Reaction]] = field(default_factory=dict)
+    """What follows the events of a unit, in the same commit."""
 
 
 class Tx(Protocol):
@@ -98,6 +101,13 @@ class Tx(Protocol):
     def tell(self, fact: Fact) -> None:
         """Record what changed; handed on after the commit."""
         ...
+
+    def happened(self, event: UnitEvent) -> None:
+        """Do at once what follows from an event, as the table of reactions says."""
+        ...
+
+
+Reaction = Callable[[Tx, Any], None]
 
 
 Unit = Callable[[Tx], T]

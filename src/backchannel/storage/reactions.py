@@ -1,0 +1,31 @@
+"""What follows what: for each event of a unit, what is done in the same commit, in this order.
+
+A reaction may have consequences of its own. They are carried out at once, before the next reaction in the row: a run
+that an exchange queues and that cannot start ends there and then, and the exchange goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from backchannel.storage import archiving, barriers, deliveries, exchanges, runs, spawns
+from backchannel.storage.events import (
+    CallClosed,
+    NotesFlushed,
+    ReceiptSettled,
+    RunClosed,
+    RunEntered,
+    RunRetried,
+    RunUnanswered,
+)
+from backchannel.storage.tx import Reaction
+
+REACTIONS: Mapping[type, tuple[Reaction, ...]] = {
+    RunEntered: (barriers.tell_held,),
+    RunClosed: (deliveries.post_reply, exchanges.run_ended, spawns.run_ended, barriers.run_ended),
+    RunUnanswered: (deliveries.post_notice,),
+    RunRetried: (exchanges.run_retried,),
+    CallClosed: (exchanges.call_ended,),
+    ReceiptSettled: (archiving.receipt_settled,),
+    NotesFlushed: (runs.tell_of_next,),
+}
