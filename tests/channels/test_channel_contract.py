@@ -23,6 +23,7 @@ from backchannel.core.channels import (
     ChannelError,
     ChannelHealth,
     ChannelRefused,
+    Channels,
     ChannelSettings,
     ChannelSilent,
     InboundEvent,
@@ -370,3 +371,11 @@ async def test_a_channel_may_say_itself_how_it_is(tmp_path: Path) -> None:
         assert (
             gateway.parts.keeper.down() == {"bare": "logged out"} and gateway.parts.keeper.health("bare").since_ms == 5
         )
+
+
+@pytest.mark.parametrize("name", ["", "Bad", "a:b", "webchat", "unknown", "cron", "x" * 65])
+def test_a_channel_needs_a_name_that_keys_can_hold(name: str) -> None:
+    channel = Bare()
+    channel.name = name
+    with pytest.raises(ValueError, match="name"):
+        Channels().add(channel)

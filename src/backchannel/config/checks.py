@@ -18,8 +18,9 @@ from backchannel.config.schedules import job_id_problem, schedule_problem, time_
 from backchannel.config.schema import ConfigFile
 from backchannel.config.schema_agents import AgentToolSettings, ToolNameSettings, ToolsSettings
 from backchannel.config.schema_doors import MIN_SECRET_LENGTH
+from backchannel.core.channels import channel_name_problem
 from backchannel.core.hosts import LOOPBACK_NAMES
-from backchannel.core.keys import DmScope, KeyScheme, SessionKey, normalise_agent_id
+from backchannel.core.keys import DmScope, KeyScheme, normalise_agent_id
 from backchannel.core.text import matches, nearest
 from backchannel.errors import InvalidSessionKey, UnknownAgent
 
@@ -28,7 +29,6 @@ _MODEL_REF = re.compile(r"[^/\s]+/\S+\Z")
 _MISSPELT = 0.85
 """How alike two names of tools are when one of them is hardly a tool of its own."""
 _PLACEHOLDER = "change-me"
-_BUILT_IN_CHANNELS = ("webchat", "internal", "unknown")
 
 
 class Issue(NamedTuple):
@@ -236,11 +236,8 @@ def _session_keys(file: ConfigFile) -> Iterator[Issue]:
 def _channels(file: ConfigFile) -> Iterator[Issue]:
     for name, channel in file.channels.items():
         path: SettingPath = ("channels", name)
-        if not _NAME.match(name) or name != name.lower():
-            message = "a channel's name is small letters, digits, `_`, `.` and `-`, at most 64"
-            yield Issue("error", path, message)
-        elif name in _BUILT_IN_CHANNELS or SessionKey.parse(f"agent:main:{name}:group:1").channel != name:
-            yield Issue("error", path, "this word has a meaning of its own; give the channel another name")
+        if problem := channel_name_problem(name):
+            yield Issue("error", path, problem)
         if not channel.allow_from and not channel.owners:
             yield Issue("warning", path, "nobody is answered here: `allowFrom` and `owners` are empty")
     for index, binding in enumerate(file.bindings):

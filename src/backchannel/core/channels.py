@@ -12,14 +12,15 @@ channels there are. What all of them share in the configuration is `ChannelSetti
 
 from __future__ import annotations
 
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
-from backchannel.core.keys import MAX_KEY_LENGTH, ChatType
+from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, SessionKey
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.settings import AtLeastOne, Settings, setting
 from backchannel.core.shapes import Answer
@@ -29,11 +30,16 @@ from backchannel.errors import NotFound, UnknownChannel
 DEFAULT_ACCOUNT = "default"
 """The account of a channel that has only one."""
 
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}\Z")
+_RESERVED = (WEBCHAT.channel, "internal", "unknown")
+
 _Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_LENGTH)]
 
 
 class ChannelSettings(Settings, frozen=True, kw_only=True):
     """What can be set for every channel. A channel that brings none answers nobody."""
+
+    TAG: ClassVar[str] = "What connects the platform."
 
     allow_from: Annotated[tuple[str, ...], setting("Sender ids that are answered, or `*`. Owners always are.")] = ()
     owners: Annotated[tuple[str, ...], setting("Sender ids that may use owner commands.")] = ()
@@ -207,6 +213,15 @@ class Channel(ABC):
         return None
 
 
+def channel_name_problem(name: str) -> str | None:
+    """Say why a channel cannot have a name; None if it can."""
+    if not _NAME.match(name):
+        return "a channel's name is small letters, digits, `_`, `.` and `-`, at most 64"
+    if name in _RESERVED or SessionKey.parse(f"agent:main:{name}:group:1").channel != name:
+        return "this word has a meaning of its own; give the channel another name"
+    return None
+
+
 class Channels(Mapping[str, Channel]):
     """The channels of a gateway, by name."""
 
@@ -223,7 +238,13 @@ class Channels(Mapping[str, Channel]):
         return len(self._channels)
 
     def add(self, channel: Channel) -> None:
-        """Add a channel; one that has the same name is replaced."""
+        """Add a channel; one that has the same name is replaced.
+
+        Raises:
+            ValueError: it cannot have this name.
+        """
+        if problem := channel_name_problem(channel.name):
+            raise ValueError(f"{channel.name[:64]!r}: {problem}")
         self._channels[channel.name] = channel
 
     def check(self, name: str, *, with_webchat: bool = False) -> None:

@@ -69,5 +69,5 @@ def all_fields(struct: type[Struct], among: Sequence[type[Struct]] = ()) -> tupl
     if config.tag_field is None:
         return fields(struct)
     words: Any = Literal[tuple(each.__struct_config__.tag for each in among or (struct,))]
-    exact: Any = Annotated[words, setting("What connects the platform.")]
+    exact: Any = Annotated[words, setting(getattr(struct, "TAG", "Which kind it is."))]
     return (FieldInfo(config.tag_field, config.tag_field, exact), *fields(struct))

@@ -271,7 +271,11 @@ class Gateway:
         self.models.register(model)
 
     def add_channel(self, channel: Channel) -> None:
-        """Register a channel of your own under its name: what goes there is sent through it, and it may hand in."""
+        """Register a channel of your own under its name: what goes there is sent through it, and it may hand in.
+
+        Raises:
+            ValueError: it cannot have this name.
+        """
         self.channels.add(channel)
         if self._parts is not None:
             self._parts.keeper.add(channel)
