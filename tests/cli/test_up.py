@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+from backchannel.agents.registry import FunctionContext
 from backchannel.cli.client import GatewayAddress, GatewayClient
+from backchannel.config import config_from
+from backchannel.gateway.app import Gateway
 
 from .conftest import Provider
 from .program import PATIENCE_S, Program
@@ -247,6 +253,38 @@ def test_it_says_which_runs_of_before_go_on(program: Program, provider: Provider
         assert "runs: 3 go on: 1 interrupted, 2 queued\n" in up.said
         (line,) = [line for line in map(json.loads, up.logged.splitlines()) if line["message"] == "going on"]
         assert (line["interrupted"], line["queued"], line["set_aside"]) == (1, 2, 0)
+
+
+async def _leave_behind(state: Path, *agents: str) -> None:
+    """Let a program with these function agents stop while each of them works."""
+    gateway = Gateway(config_from({"agents": {"list": [{"id": agent} for agent in agents]}}, {}, state=state))
+    working = {agent: asyncio.Event() for agent in agents}
+
+    async def work(run: FunctionContext) -> str:
+        working[run.agent_id].set()
+        await asyncio.Event().wait()
+        return ""
+
+    for agent in agents:
+        gateway.add_agent(agent, work)
+    async with gateway:
+        for agent, reached in working.items():
+            await gateway.submit(f"agent:{agent}:main", "hello")
+            await reached.wait()
+
+
+def test_it_says_which_runs_of_before_wait_for_a_program_and_which_are_set_aside(program: Program) -> None:
+    asyncio.run(_leave_behind(program.state, "main", "other"))
+    with closing(sqlite3.connect(program.state / "backchannel.db")) as database:
+        database.execute("DELETE FROM function_agents WHERE id = 'other'")
+        database.execute("UPDATE runs SET resume_at = 4102444800000 WHERE session_key = 'agent:other:main'")
+        database.commit()
+    program.write_config('{ agents: { list: [{ id: "main" }, { id: "other" }] } }')
+    with program.up() as up:
+        (runs,) = [line for line in up.said.splitlines() if line.startswith("runs: ")]
+        assert runs.startswith("runs: 1 waits for the function agent main; 1 set aside after crashes until 2")
+        assert "agents: main (default, function, waits for its program), other" in up.said
+        assert " agents forget main`" in program.run("status").stdout
 
 
 def test_a_model_that_cannot_be_asked_is_told_at_the_start_with_the_variable_that_is_missing(program: Program) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backchannel.cli.options import AsJson, CommandFailed, Options, options_of
-from backchannel.cli.output import console, is_terminal, patience, say, show_json
+from backchannel.cli.output import clock_time, console, is_terminal, patience, say, show_json
 from backchannel.version import __version__
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway
     from backchannel.gateway.auth import OperatorToken
     from backchannel.gateway.server import Listening
-    from backchannel.storage.troubles import Unfinished
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -158,7 +157,7 @@ def _facts(options: Options, gateway: Gateway, token: OperatorToken) -> Iterator
     )
     yield "state", str(config.state_dir)
     if gateway.store.found.runs:
-        yield "runs", _unfinished(gateway.store.found)
+        yield "runs", _unfinished(gateway)
     if config.gateway.auth.token:
         yield "token", "as configured"
     elif token.is_new and is_terminal(sys.stdout):  # never where it may be kept as a log
@@ -175,18 +174,30 @@ def _warnings(gateway: Gateway) -> Iterator[str]:
         yield f"{problem.message} {problem.hint}"
 
 
-def _unfinished(found: Unfinished) -> str:
-    """Say what goes on from earlier: `3 go on: 1 interrupted, 2 queued`."""
-    kinds = {"interrupted": found.interrupted, "queued": found.queued, "set aside": found.set_aside}
-    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
-    return f"{found.runs} {'goes' if found.runs == 1 else 'go'} on: {counts}"
+def _unfinished(gateway: Gateway) -> str:
+    """Say what is left from earlier: `3 go on: 1 interrupted, 2 queued; 1 waits for the function agent clerk`."""
+    found, agents = gateway.store.found, gateway.agents
+    kinds = {"interrupted": found.interrupted, "queued": found.queued}
+    kinds |= {f"of {name}": count for name, count in found.of_functions.items() if not agents.is_awaited(name)}
+    told = []
+    if going := sum(kinds.values()):
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+        told.append(f"{going} {'goes' if going == 1 else 'go'} on: {counts}")
+    for name, count in found.of_functions.items():
+        if agents.is_awaited(name):
+            told.append(f"{count} {'waits' if count == 1 else 'wait'} for the function agent {name}")
+    if found.set_aside and found.resume_at is not None:
+        told.append(f"{found.set_aside} set aside after crashes until {clock_time(found.resume_at)}")
+    return "; ".join(told)
 
 
 def _agents(gateway: Gateway) -> Iterator[str]:
     usual = gateway.agents.get(gateway.agents.default_id).model
     for agent_id in gateway.agents.ids():
         notes = ["default"] if agent_id == gateway.agents.default_id else []
-        if gateway.agents.is_function(agent_id):
+        if gateway.agents.is_awaited(agent_id):
+            notes.append("function, waits for its program")
+        elif gateway.agents.is_function(agent_id):
             notes.append("function")
         elif (model := gateway.agents.get(agent_id).model) != usual:
             notes.append(model)
@@ -198,8 +209,9 @@ def next_things(options: Options, gateway: Gateway) -> list[tuple[str, str]]:
     default = gateway.agents.default_id
     other = next((agent_id for agent_id in gateway.agents.ids() if agent_id != default), None)
     main = gateway.scheme.shown(str(gateway.scheme.main(other or default)))
+    waits = f", which waits for its program (else: {options.command('agents', 'forget', default)})"
     return [
-        (options.command("chat"), f"talk to {default}"),
+        (options.command("chat"), f"talk to {default}{waits if gateway.agents.is_awaited(default) else ''}"),
         (options.command("chat", "--session", main, "What can you do?"), f"ask {other or default} one thing"),
         (options.command("sessions"), "see the sessions"),
     ]

@@ -53,16 +53,33 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: int = 0
     queued: int = 0
     set_aside: int = 0
+    resume_at: int | None = None
+    """When the first that is set aside is tried again."""
+    of_functions: dict[str, int] = {}
+    """Runs of agents that programs have brought as functions, counted here alone: they may have to wait for one."""
 
     @property
     def runs(self) -> int:
-        return self.interrupted + self.queued + self.set_aside
+        return self.interrupted + self.queued + self.set_aside + sum(self.of_functions.values())
 
 
 def unfinished(tx: Tx) -> Unfinished:
     """Count the runs that go on."""
-    kind = "CASE WHEN state = 'running' THEN 'interrupted' WHEN resume_at IS NULL THEN 'queued' ELSE 'set_aside' END"
-    return Unfinished(**dict(tx.all(f"SELECT {kind}, count(*) FROM runs WHERE {LIVE} GROUP BY 1")))
+    rows = tx.all(
+        "SELECT (SELECT f.id FROM sessions s JOIN function_agents f ON f.id = s.agent_id WHERE s.key = r.session_key), "
+        "CASE WHEN resume_at IS NOT NULL THEN 'set_aside' WHEN state = 'running' THEN 'interrupted' ELSE 'queued' END, "
+        f"count(*), min(resume_at) FROM runs r WHERE {LIVE} GROUP BY 1, 2"
+    )
+    of_functions: dict[str, int] = {}
+    for function, _, count, _ in rows:
+        if function is not None:
+            of_functions[function] = of_functions.get(function, 0) + count
+    others = [row for row in rows if row[0] is None]
+    return Unfinished(
+        **{kind: count for _, kind, count, _ in others},
+        resume_at=min((at for *_, at in others if at is not None), default=None),
+        of_functions=of_functions,
+    )
 
 
 def probe(tx: Tx, body: str) -> None:

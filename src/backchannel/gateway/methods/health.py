@@ -300,7 +300,8 @@ def _runs(seen: Seen) -> Iterator[HealthProblem]:
         hint = "`backchannel runs --status error --status timeout` lists them, and `runs show <id>` tells why."
         yield HealthProblem(code="runs_failed", message=message, hint=hint)
     if aside := seen.troubles.runs_set_aside:
-        message = f"{_count(aside, 'run', 'runs')} in which the process died again and again wait for another try."
+        died = "in which the process died again and again"
+        message = f"{_count(aside, f'run {died} waits', f'runs {died} wait')} for another try."
         until = _clock_time(seen.troubles.next_resume_at)
         hint = f"The next is tried at {until}; `backchannel runs retry <id>` starts one at once."
         yield HealthProblem(code="runs_set_aside", message=message, hint=hint)
@@ -309,7 +310,9 @@ def _runs(seen: Seen) -> Iterator[HealthProblem]:
 def _functions(seen: Seen) -> Iterator[HealthProblem]:
     for agent_id, count in seen.awaited.items():
         message = f"{_count(count, 'run waits', 'runs wait')} for the program whose function is the agent {agent_id}."
-        hint = "Start that program; `backchannel agents forget` lets the configured agent answer instead."
+        hint = "Start that program."
+        if agent_id in seen.parts.agents.ids():
+            hint = f"Start that program; `backchannel agents forget {agent_id}` lets its model answer instead."
         yield HealthProblem(code="function_missing", message=message, hint=hint)
 
 
