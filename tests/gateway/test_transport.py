@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -61,6 +62,11 @@ async def test_headers_without_end_are_cut_off_and_the_others_are_served(world: 
         assert (await client.ask("health"))["ok"]
 
 
+def of_clients(logs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Leave out what the watchdog logs on a machine that is busy with something else."""
+    return [entry for entry in logs if entry["event"] != "the event loop was held"]
+
+
 UPGRADE = (
     b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -108,7 +114,7 @@ async def test_what_is_not_taken_in_is_answered_and_closed(
             writer.write(request_head + b"\r\n")
             answer = await reader.read()
     assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:200]
-    assert logs == [] and caplog.records == []
+    assert of_clients(logs) == [] and caplog.records == []
 
 
 @pytest.mark.parametrize(
@@ -130,7 +136,7 @@ async def test_a_connection_that_is_refused_fills_no_log(
                 writer.write(request_head + b"\r\n")
                 answer = await reader.read()
     assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:200]
-    assert logs == [] and caplog.records == []
+    assert of_clients(logs) == [] and caplog.records == []
 
 
 async def test_nonsense_behind_a_request_leaves_its_answer_whole(
@@ -144,7 +150,7 @@ async def test_nonsense_behind_a_request_leaves_its_answer_whole(
             answer = await reader.read()
     assert answer.startswith(b"HTTP/1.1 200 OK") and answer.count(b"HTTP/1.1") == 1
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["ok"] is True
-    assert logs == [] and caplog.records == []
+    assert of_clients(logs) == [] and caplog.records == []
 
 
 async def test_nonsense_in_a_body_ends_its_request(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -156,7 +162,7 @@ async def test_nonsense_in_a_body_ends_its_request(world: World, caplog: pytest.
             writer.write(b"5\r\nhello\r\nnonsense\r\n")
             answer = await reader.read()
     assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1
-    assert logs == [] and caplog.records == []
+    assert of_clients(logs) == [] and caplog.records == []
 
 
 async def test_text_that_is_not_utf_8_closes_its_connection_and_fills_no_log(
@@ -166,7 +172,7 @@ async def test_text_that_is_not_utf_8_closes_its_connection_and_fills_no_log(
         async with world.client() as client:
             await client.socket.send(b"\xff\xfe", text=True)
             assert await client.closed() == 1007
-    assert logs == [] and caplog.records == []
+    assert of_clients(logs) == [] and caplog.records == []
 
 
 async def test_a_header_of_almost_that_length_is_read(world: World) -> None:
