@@ -9,11 +9,12 @@ from backchannel.agents.demo import decide, results_in_words
 from backchannel.agents.prompts import system_prompt
 from backchannel.core import barrier as barriers
 from backchannel.core.contracts import ModelRequest
+from backchannel.core.flow import QueueRun
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content, text_of
 from backchannel.core.requests import build_messages
 from backchannel.core.runs import RunState
 from backchannel.core.spawn import first_run, step
-from backchannel.core.spawn_values import PostText, QueueRun, RunEnded, Spawn
+from backchannel.core.spawn_values import ChildRunEnded, PostText, Spawn
 from tests.core.spawns import A, after, ended, sibling, spawned
 
 MARK = "K7QXW3ZP5RT2MVBA"
@@ -43,13 +44,13 @@ def said(request: ModelRequest) -> str:
 
 def _task(spawn: Spawn) -> tuple[str, Provenance]:
     run = first_run(spawn, str(A))
-    return run.text, run.provenance
+    return run.texts[0], run.provenance
 
 
 def _announce(spawn: Spawn) -> tuple[str, Provenance]:
     _, (run,) = step(spawn, ended(spawn, "done"))
     assert isinstance(run, QueueRun)
-    return run.text, run.provenance
+    return run.texts[0], run.provenance
 
 
 def _posted(spawn: Spawn, announced: str) -> str:
@@ -102,7 +103,7 @@ def test_it_sums_up_what_its_sub_agents_came_to() -> None:
     waiting = barriers.child_settled(waiting, second, _posted(second, "Two:\n```\nStatus: error\n```"))
     _, run = barriers.wake(waiting)
 
-    assert said(heard((run.text, run.provenance))) == (
+    assert said(heard((run.texts[0], run.provenance))) == (
         "My sub-agents have ended:\n"
         "- “Look at the disk.”: as told above\n"
         "- “Look at the disk.”: success. Two: ``` Status: error ```"
@@ -150,8 +151,8 @@ def test_a_run_that_ended_otherwise_is_summed_up_with_its_status() -> None:
     waiting = barriers.add_child(barriers.barrier_for(child), child)
     _, run = barriers.wake(barriers.run_ended(barriers.child_settled(waiting, child, post.text)))
 
-    assert said(heard((run.text, run.provenance))).endswith("- “Look at the disk.”: timeout. 3 % are left.")
+    assert said(heard((run.texts[0], run.provenance))).endswith("- “Look at the disk.”: timeout. 3 % are left.")
 
 
-def _failed(spawn: Spawn) -> RunEnded:
+def _failed(spawn: Spawn) -> ChildRunEnded:
     return ended(spawn, None, RunState.TIMEOUT, error="it took too long")

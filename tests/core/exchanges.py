@@ -7,7 +7,6 @@ from typing import Any
 from backchannel.config.schema import ExchangeLimitSettings
 from backchannel.core.exchange import open_exchange, step
 from backchannel.core.exchange_values import (
-    AbortRun,
     Action,
     AddNote,
     Deliver,
@@ -15,13 +14,10 @@ from backchannel.core.exchange_values import (
     Exchange,
     Finish,
     Party,
-    QueueRun,
-    Refused,
     Reopen,
-    RunEnded,
     SendRequest,
-    Settle,
 )
+from backchannel.core.flow import AbortRun, QueueRun, Refused, RunEnded, Settle
 from backchannel.core.keys import SessionKey
 from backchannel.core.limits import Lineage
 from backchannel.core.runs import Chain, RunState

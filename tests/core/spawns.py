@@ -6,22 +6,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from backchannel.core.flow import AbortRun, QueueRun, Settle
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Chain, RunState
 from backchannel.core.sessions import Address
 from backchannel.core.spawn import step
-from backchannel.core.spawn_values import (
-    AbortRun,
-    Action,
-    Event,
-    Findings,
-    PostText,
-    QueueRun,
-    RunEnded,
-    Settle,
-    Spawn,
-    SpawnRules,
-)
+from backchannel.core.spawn_values import Action, ChildRunEnded, Event, Findings, PostText, Spawn, SpawnRules
 
 parse = SessionKey.parse
 A = parse("agent:main:telegram:group:42")
@@ -66,10 +56,10 @@ def sibling(number: int) -> Spawn:
     return spawned(id=f"s{number}", child=parse(f"agent:ops:subagent:{number}"), child_run=f"c{number}", label=None)
 
 
-def ended(spawn: Spawn, reply: str | None = "Full.", state: RunState = RunState.OK, **given: Any) -> RunEnded:
+def ended(spawn: Spawn, reply: str | None = "Full.", state: RunState = RunState.OK, **given: Any) -> ChildRunEnded:
     """Let the open run end."""
     facts: dict[str, Any] = {"run_id": spawn.run_id or "none", "findings": FINDINGS, "at": ENDED_AT}
-    return RunEnded(reply=reply, state=state, **facts | given)
+    return ChildRunEnded(reply=reply, state=state, **facts | given)
 
 
 def after(spawn: Spawn, *events: Event | str) -> Spawn:

@@ -92,16 +92,16 @@ def test_at_the_deadline_it_opens_for_what_there_is_and_the_rest_share_one_more_
     barrier = settled(run_ended(waiting_for(ONE, TWO, THREE)), ONE)
     assert not barrier.opens
     barrier, first = wake(deadline_passed(barrier))
-    assert post_of(ONE) in first.text
+    assert post_of(ONE) in first.texts[0]
     barrier = settled(barrier, TWO)
     assert not barrier.opens, "the second wake waits for all"
     barrier = settled(barrier, THREE)
     assert barrier.opens
     barrier, second = wake(barrier)
     assert (first.id, second.id) == ("r9/wake/1", "r9/wake/2")
-    assert post_of(ONE) not in second.text
-    assert post_of(TWO) in second.text
-    assert post_of(THREE) in second.text
+    assert post_of(ONE) not in second.texts[0]
+    assert post_of(TWO) in second.texts[0]
+    assert post_of(THREE) in second.texts[0]
     assert barrier.is_over
 
 
@@ -139,8 +139,8 @@ def test_when_all_children_are_silent_there_is_no_wake() -> None:
 
 def test_a_silent_child_is_not_in_the_wake_of_the_others() -> None:
     barrier, run = wake(child_settled(settled(run_ended(waiting_for(ONE, TWO)), ONE), TWO, None))
-    assert child_title(ONE) in run.text
-    assert child_title(TWO) not in run.text
+    assert child_title(ONE) in run.texts[0]
+    assert child_title(TWO) not in run.texts[0]
     assert barrier.is_over
 
 
@@ -163,14 +163,14 @@ def test_the_wake_is_one_run_of_the_requester_one_hop_further_to_the_frozen_addr
     assert run.provenance.kind is ProvenanceKind.INTERNAL_SYSTEM
     assert run.provenance.source_tool == "sessions_spawn"
     in_order = ((child_title(TWO), post_of(TWO)), (child_title(ONE), post_of(ONE)))
-    assert run.text == wake_text(in_order, has_chat=True)
+    assert run.texts[0] == wake_text(in_order, has_chat=True)
     assert (held(barrier), barrier.wakes, barrier.is_over) == ([], 1, True)
 
 
 def test_a_requester_without_a_chat_is_woken_all_the_same() -> None:
     _, run = wake(settled(run_ended(replace(waiting_for(ONE), address=None)), ONE))
     assert run.reply_to is None
-    assert run.text == wake_text(((child_title(ONE), post_of(ONE)),), has_chat=False)
+    assert run.texts[0] == wake_text(((child_title(ONE), post_of(ONE)),), has_chat=False)
 
 
 def test_what_a_run_was_told_is_named_in_the_wake_and_not_repeated() -> None:
@@ -179,7 +179,7 @@ def test_what_a_run_was_told_is_named_in_the_wake_and_not_repeated() -> None:
     barrier = settled(barrier, TWO)
     assert [post.spawn_id for post in barrier.untold] == ["s2"]
     _, run = wake(barrier)
-    assert run.text == wake_text(((child_title(ONE), None), (child_title(TWO), post_of(TWO))), has_chat=True)
+    assert run.texts[0] == wake_text(((child_title(ONE), None), (child_title(TWO), post_of(TWO))), has_chat=True)
 
 
 def test_a_requester_that_was_told_everything_is_still_woken_to_carry_on() -> None:
@@ -299,8 +299,8 @@ class World:
             self.barrier = give_up(before)
             return
         self.barrier, run = wake(before)
-        self.handed += [child.id for child in self.children if post_of(child) in run.text]
-        self.woken.append([child.id for child in self.children if child_title(child) in run.text])
+        self.handed += [child.id for child in self.children if post_of(child) in run.texts[0]]
+        self.woken.append([child.id for child in self.children if child_title(child) in run.texts[0]])
         assert sorted(self.woken[-1]) == sorted(held(before))
 
     def drain(self) -> None:

@@ -19,17 +19,14 @@ from backchannel.core.exchange_values import (
     ExchangeOutcome,
     ExchangeState,
     Party,
-    QueueRun,
-    Refused,
     Retried,
-    RunEnded,
     SessionInterrupted,
-    Settle,
     WaitEnd,
     WaitEnded,
     read_exchange,
     write_exchange,
 )
+from backchannel.core.flow import QueueRun, Refused, RunEnded, Settle
 from backchannel.core.limits import Lineage, Wait
 from backchannel.core.messages import ProvenanceKind
 from backchannel.core.runs import Chain, RunKind, RunState
@@ -290,7 +287,7 @@ def test_an_accepted_send_is_one_run_on_the_target_one_hop_further() -> None:
     assert isinstance(result, tuple)
     exchange, (run,) = result
     assert isinstance(run, QueueRun)
-    assert (run.id, run.kind, run.key, run.has_tools, run.deliver) == ("p1", RunKind.PRIMARY, B.key, True, False)
+    assert (run.id, run.kind, run.key) == ("p1", RunKind.PRIMARY, B.key)
     assert run.texts[0] == "Is the disk full?"
     assert run.chain == Chain("cause", 3)
     assert exchange.path == (*ORIGIN.path, B.name)
@@ -401,8 +398,8 @@ def test_a_turn_comes_from_the_other_session() -> None:
     exchange, (second,) = step(exchange, ended(exchange))
     assert isinstance(first, QueueRun)
     assert isinstance(second, QueueRun)
-    assert (first.id, first.provenance.source_session_key, first.has_tools) == ("x1/turn/1", B.name, True)
-    assert (second.id, second.provenance.source_session_key, second.has_tools) == ("x1/turn/2", A.name, True)
+    assert (first.id, first.provenance.source_session_key) == ("x1/turn/1", B.name)
+    assert (second.id, second.provenance.source_session_key) == ("x1/turn/2", A.name)
 
 
 @pytest.mark.parametrize("text", ["REPLY_SKIP.", "I say REPLY_SKIP", "reply_skip", "NO_REPLY", "ANNOUNCE_SKIP"])
@@ -421,7 +418,7 @@ def test_what_stops_the_loop_is_not_the_latest_reply() -> None:
 def test_the_announce_has_no_tools_and_goes_where_the_send_froze_it() -> None:
     exchange, (run,) = step(SECOND, ended(SECOND, "All."), Address(channel="signal", to="elsewhere"))
     assert isinstance(run, QueueRun)
-    assert (run.id, run.kind, run.has_tools) == ("x1/announce/1", RunKind.ANNOUNCE, False)
+    assert (run.id, run.kind) == ("x1/announce/1", RunKind.ANNOUNCE)
     assert run.provenance.kind is ProvenanceKind.INTERNAL_SYSTEM
     _, actions = step(exchange, ended(exchange, "Clean up."), Address(channel="signal", to="elsewhere"))
     assert actions[0] == Deliver(run_id="x1/announce/1", text="Clean up.", address=ADDRESS)

@@ -11,21 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from backchannel.core.flow import AbortRun, QueueRun, Settle
 from backchannel.core.messages import ProvenanceKind
 from backchannel.core.runs import Chain, RunKind, RunState
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.spawn import announce_id, being_stopped, first_run, has_room, kept, may_spawn, step
 from backchannel.core.spawn_texts import announce_prompt, post_text
 from backchannel.core.spawn_values import (
-    AbortRun,
     Action,
     Cancelled,
+    ChildRunEnded,
     Event,
     Findings,
     PostText,
-    QueueRun,
-    RunEnded,
-    Settle,
     Spawn,
     SpawnOutcome,
     SpawnRules,
@@ -206,7 +204,7 @@ def test_a_run_that_is_being_stopped_spawns_nothing() -> None:
 
 def test_the_task_is_the_childs_first_message_and_comes_from_the_requester() -> None:
     run = first_run(RUN, "agent:main:telegram:group:42")
-    assert (run.id, run.kind, run.key, run.text) == ("c1", RunKind.CHILD, CHILD, "Look at the disk.")
+    assert (run.id, run.kind, run.key, run.texts[0]) == ("c1", RunKind.CHILD, CHILD, "Look at the disk.")
     assert (run.chain, run.reply_to, run.timeout_s) == (Chain("cause", 2), None, None)
     assert run.provenance.kind is ProvenanceKind.INTER_SESSION
     assert run.provenance.source_session_key == "agent:main:telegram:group:42"
@@ -217,7 +215,7 @@ def test_of_a_long_task_the_beginning_is_kept_and_the_child_is_told_all_of_it() 
     assert kept(RUN) is RUN
     long = replace(RUN, task="a" * 5000)
     assert kept(long).task == "a" * 4000 + "… (1000 characters more)"
-    assert first_run(long, "main").text == long.task
+    assert first_run(long, "main").texts[0] == long.task
 
 
 def test_a_spawn_belongs_to_the_barrier_of_its_run_or_has_one_of_its_own() -> None:
@@ -247,7 +245,7 @@ def test_the_announce_is_one_short_run_of_the_child_on_the_hop_of_its_spawn() ->
     assert (run.id, run.kind, run.key) == ("s1/announce", RunKind.ANNOUNCE, CHILD)
     assert run.id == spawn.run_id == announce_id(RUN)
     assert (run.timeout_s, run.chain, run.reply_to) == (60, Chain("cause", 2), None)
-    assert run.text == announce_prompt(spawn)
+    assert run.texts[0] == announce_prompt(spawn)
     assert run.provenance.kind is ProvenanceKind.INTERNAL_SYSTEM
     assert (run.provenance.source_session_key, run.provenance.source_tool) == (None, "sessions_spawn")
 
@@ -331,7 +329,7 @@ def test_a_spawn_is_read_as_it_was_written(spawn: Spawn) -> None:
 OPEN = "the open run"
 REPLIES = st.sampled_from([None, "", "ANNOUNCE_SKIP", " ANNOUNCE_SKIP\n", "ANNOUNCE_SKIP!", "NO_REPLY", "Full."])
 RUN_ENDS = st.builds(
-    RunEnded,
+    ChildRunEnded,
     run_id=st.sampled_from([OPEN] * 3 + ["c1", "s1/announce", "r9", "elsewhere"]),
     state=st.sampled_from([RunState.OK] * 3 + list(RunState)),
     findings=st.sampled_from([FINDINGS, Findings()]),
@@ -356,15 +354,15 @@ class World:
         self.spawn = spawn
         self.open_runs = {spawn.child_run}
         self.actions: list[Action] = []
-        self.child_end: RunEnded | None = None
+        self.child_end: ChildRunEnded | None = None
 
     def feed(self, event: Event) -> None:
         before = self.spawn
-        if isinstance(event, RunEnded):
+        if isinstance(event, ChildRunEnded):
             event = replace(event, run_id=before.run_id or "none") if event.run_id == OPEN else event
-        is_taken = isinstance(event, RunEnded) and event.run_id == before.run_id and event.state.is_finished
+        is_taken = isinstance(event, ChildRunEnded) and event.run_id == before.run_id and event.state.is_finished
         now, actions = step(before, event)
-        if isinstance(event, RunEnded) and is_taken:
+        if isinstance(event, ChildRunEnded) and is_taken:
             self.open_runs.discard(event.run_id)
             self.child_end = event if before.state is SpawnState.RUN else self.child_end
         self._check(before, event, now, actions, is_taken=is_taken)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
+from backchannel.core.flow import QueueRun
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind
 from backchannel.core.runs import Chain, RunKind
 from backchannel.core.sessions import Address
 from backchannel.core.spawn import SOURCE_TOOL
 from backchannel.core.spawn_texts import child_title, wake_text
-from backchannel.core.spawn_values import QueueRun, Spawn, SpawnRules
+from backchannel.core.spawn_values import Spawn, SpawnRules
 
 _WAKE = "/wake/"
 
@@ -144,14 +145,12 @@ def forgotten(barrier: Barrier) -> Barrier:
 
 def wake(barrier: Barrier) -> tuple[Barrier, QueueRun]:
     """Take what is held into one run of the requester, one hop further than its children."""
+    posts = tuple((post.title, None if post.is_told else post.text) for post in barrier.posts)
     run = QueueRun(
         id=f"{barrier.id}{_WAKE}{barrier.wakes + 1}",
         kind=RunKind.WAKE,
         key=barrier.requester,
-        text=wake_text(
-            tuple((post.title, None if post.is_told else post.text) for post in barrier.posts),
-            has_chat=barrier.address is not None,
-        ),
+        texts=(wake_text(posts, has_chat=barrier.address is not None),),
         provenance=Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SOURCE_TOOL),
         chain=Chain(barrier.chain.id, barrier.chain.hop + 1),
         reply_to=barrier.address,

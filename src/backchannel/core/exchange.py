@@ -33,7 +33,6 @@ from backchannel.core.exchange_actions import (
     turn_run,
 )
 from backchannel.core.exchange_values import (
-    AbortRun,
     Action,
     Change,
     Deliver,
@@ -44,17 +43,15 @@ from backchannel.core.exchange_values import (
     ExchangeState,
     Finish,
     Party,
-    Refused,
     Reopen,
     Retried,
-    RunEnded,
     SendRequest,
     SessionInterrupted,
-    Settle,
     Stepped,
     WaitEnd,
     WaitEnded,
 )
+from backchannel.core.flow import AbortRun, Refused, RunEnded, Settle
 from backchannel.core.limits import ChainLimits, Wait, go_on, may_go_on, may_wait
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Address

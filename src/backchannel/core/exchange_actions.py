@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from backchannel.core.control_words import is_silent
 from backchannel.core.exchange_prompts import announce_text, failure_text, late_reply_text, primary_texts, turn_text
-from backchannel.core.exchange_values import AddNote, Exchange, Party, QueueRun
+from backchannel.core.exchange_values import AddNote, Exchange, Party
+from backchannel.core.flow import QueueRun
 from backchannel.core.messages import Provenance, ProvenanceKind
 from backchannel.core.runs import RunKind
 
@@ -64,7 +65,6 @@ def _run(exchange: Exchange, kind: RunKind, texts: tuple[str, ...], provenance: 
         texts=texts,
         provenance=provenance,
         chain=exchange.chain,  # turns and announces keep the hop of their send
-        has_tools=kind is not RunKind.ANNOUNCE,
         reply_to=exchange.reply_to if exchange.speaker is exchange.requester else None,
     )
 

@@ -9,11 +9,11 @@ from enum import StrEnum
 
 import msgspec
 
-from backchannel.core.decisions import Decision
+from backchannel.core.flow import AbortRun, QueueRun, RunEnded, Settle
 from backchannel.core.keys import SessionKey
 from backchannel.core.limits import Lineage
 from backchannel.core.messages import Provenance
-from backchannel.core.runs import Chain, RunKind, RunState
+from backchannel.core.runs import Chain
 from backchannel.core.sessions import Address
 
 
@@ -159,17 +159,6 @@ def write_exchange(exchange: Exchange) -> str:
 # What happens
 
 
-class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """A run ended, in whatever way: done, failed, timed out, aborted, parked."""
-
-    run_id: str
-    state: RunState
-    reply: str | None = None
-    error: str | None = None
-    has_started: bool = True
-    """Whether its message entered the transcript."""
-
-
 class WaitEnd(StrEnum):
     EXPIRED = "expired"
     """Its time ran out."""
@@ -215,29 +204,6 @@ Event = RunEnded | WaitEnded | SessionInterrupted | Retried
 # What is to be done
 
 
-class QueueRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Accept this run; its reply is never delivered by itself."""
-
-    id: str
-    kind: RunKind
-    key: SessionKey
-    texts: tuple[str, ...]
-    """The blocks of its message."""
-    provenance: Provenance
-    chain: Chain
-    has_tools: bool = True
-    deliver: bool = False
-    reply_to: Address | None = None
-    """Where what it starts answers to; None is the session's return address."""
-
-
-class AbortRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Abort a run that is queued and, if `even_running`, one that is at work."""
-
-    run_id: str
-    even_running: bool
-
-
 class AddNote(msgspec.Struct, frozen=True, kw_only=True):
     """Put a note into a session's inbox."""
 
@@ -255,13 +221,6 @@ class Deliver(msgspec.Struct, frozen=True, kw_only=True):
     address: Address
 
 
-class Settle(msgspec.Struct, frozen=True, kw_only=True):
-    """Settle the receipt: nothing is sent."""
-
-    outcome: ExchangeOutcome
-    reason: str
-
-
 class Reopen(msgspec.Struct, frozen=True):
     """Make a failed receipt pending again."""
 
@@ -272,9 +231,3 @@ class Finish(msgspec.Struct, frozen=True):
 
 Action = QueueRun | AbortRun | AddNote | Deliver | Settle | Reopen | Finish
 Stepped = tuple[Exchange, tuple[Action, ...]]
-
-
-class Refused(msgspec.Struct, frozen=True):
-    """A send that was not accepted: nothing happened."""
-
-    decision: Decision

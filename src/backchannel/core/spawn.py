@@ -22,18 +22,16 @@ from msgspec.structs import replace
 
 from backchannel.core.control_words import ANNOUNCE_SKIP
 from backchannel.core.decisions import Decision
+from backchannel.core.flow import AbortRun, QueueRun, Settle
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind
 from backchannel.core.runs import RunKind, RunState
 from backchannel.core.spawn_texts import announce_prompt, post_text
 from backchannel.core.spawn_values import (
-    AbortRun,
     Cancelled,
+    ChildRunEnded,
     Event,
     PostText,
-    QueueRun,
-    RunEnded,
-    Settle,
     Spawn,
     SpawnOutcome,
     SpawnState,
@@ -85,7 +83,7 @@ def first_run(spawn: Spawn, requester_shown: str) -> QueueRun:
     """Make the run that works on the task."""
     asks = Provenance(kind=ProvenanceKind.INTER_SESSION, source_session_key=requester_shown, source_tool=SOURCE_TOOL)
     return QueueRun(
-        id=spawn.child_run, kind=RunKind.CHILD, key=spawn.child, text=spawn.task, provenance=asks, chain=spawn.chain
+        id=spawn.child_run, kind=RunKind.CHILD, key=spawn.child, texts=(spawn.task,), provenance=asks, chain=spawn.chain
     )
 
 
@@ -100,7 +98,7 @@ def kept(spawn: Spawn) -> Spawn:
 def step(spawn: Spawn, event: Event) -> Stepped:
     """Tell what comes next."""
     match event:
-        case RunEnded() if event.run_id == spawn.run_id and event.state.is_finished:
+        case ChildRunEnded() if event.run_id == spawn.run_id and event.state.is_finished:
             return _child_ended(spawn, event) if spawn.state is SpawnState.RUN else _announce_ended(spawn, event)
         case Cancelled() if spawn.state is not SpawnState.DONE:
             return _cancelled(spawn, event)
@@ -112,7 +110,7 @@ def announce_id(spawn: Spawn) -> str:
     return f"{spawn.id}/announce"
 
 
-def _child_ended(spawn: Spawn, event: RunEnded) -> Stepped:
+def _child_ended(spawn: Spawn, event: ChildRunEnded) -> Stepped:
     spawn = replace(spawn, status=event.state, error=event.error, ended_at=event.at)
     if event.state is not RunState.OK:
         return _post(spawn, event, None)
@@ -126,20 +124,20 @@ def _announce_run(spawn: Spawn) -> QueueRun:
         id=announce_id(spawn),
         kind=RunKind.ANNOUNCE,
         key=spawn.child,
-        text=announce_prompt(spawn),
+        texts=(announce_prompt(spawn),),
         provenance=asks,
         chain=spawn.chain,  # the announce keeps the hop of its spawn
         timeout_s=ANNOUNCE_LIMIT_S,
     )
 
 
-def _announce_ended(spawn: Spawn, event: RunEnded) -> Stepped:
+def _announce_ended(spawn: Spawn, event: ChildRunEnded) -> Stepped:
     if event.state is RunState.OK and (event.reply or "").strip() == ANNOUNCE_SKIP:
         return _settle(spawn, SpawnOutcome.SKIPPED, "the sub-agent chose to stay silent")
     return _post(spawn, event, event.reply if event.state is RunState.OK else None)
 
 
-def _post(spawn: Spawn, event: RunEnded, announced: str | None) -> Stepped:
+def _post(spawn: Spawn, event: ChildRunEnded, announced: str | None) -> Stepped:
     note = None
     if spawn.state is SpawnState.ANNOUNCE and event.state is not RunState.OK:
         note = f"the announce step ended as {event.state}{f': {event.error}' if event.error else ''}"

@@ -9,10 +9,9 @@ from enum import StrEnum
 
 import msgspec
 
-from backchannel.core.decisions import Decision
+from backchannel.core.flow import AbortRun, QueueRun, RunEnded, Settle
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Provenance
-from backchannel.core.runs import Chain, RunKind, RunState
+from backchannel.core.runs import Chain, RunState
 from backchannel.core.sessions import Address
 
 
@@ -118,15 +117,11 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
 # What happens
 
 
-class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """A run ended, in whatever way: done, failed, timed out, aborted, parked."""
+class ChildRunEnded(RunEnded, frozen=True, kw_only=True):
+    """A run of the child ended."""
 
-    run_id: str
-    state: RunState
     findings: Findings
     at: int
-    reply: str | None = None
-    error: str | None = None
 
 
 class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,29 +131,10 @@ class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
     at: int
 
 
-Event = RunEnded | Cancelled
+Event = ChildRunEnded | Cancelled
 
 
 # What is to be done
-
-
-class QueueRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Accept this run; `reply_to` is where its reply goes, and None goes nowhere."""
-
-    id: str
-    kind: RunKind
-    key: SessionKey
-    text: str
-    provenance: Provenance
-    chain: Chain
-    timeout_s: float | None = None
-    reply_to: Address | None = None
-
-
-class AbortRun(msgspec.Struct, frozen=True):
-    """Abort a run, queued or at work."""
-
-    run_id: str
 
 
 class PostText(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,19 +143,5 @@ class PostText(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Settle(msgspec.Struct, frozen=True, kw_only=True):
-    """Settle the receipt: nothing is sent."""
-
-    outcome: SpawnOutcome
-    reason: str
-
-
 Action = QueueRun | AbortRun | PostText | Settle
 Stepped = tuple[Spawn, tuple[Action, ...]]
-
-
-class Refused(msgspec.Struct, frozen=True):
-    """A spawn that was not accepted: nothing happened."""
-
-    decision: Decision
-    is_forbidden: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backchannel.core.contracts import Clock
 from backchannel.core.exchange import SendLimits
-from backchannel.core.exchange_values import Refused
+from backchannel.core.flow import Refused
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Run
 from backchannel.runtime.events import Hub, WaitStarted

@@ -6,12 +6,13 @@ from msgspec.structs import replace
 
 from backchannel.core import barrier as rule
 from backchannel.core.barrier import Barrier, Held, read_barrier, write_barrier
+from backchannel.core.flow import QueueRun
 from backchannel.core.keys import SessionKey
 from backchannel.core.limits import Lineage, may_go_on
 from backchannel.core.messages import Message, Role, TextBlock
 from backchannel.core.runs import RunRequest
 from backchannel.core.spawn import from_child
-from backchannel.core.spawn_values import QueueRun, Spawn
+from backchannel.core.spawn_values import Spawn
 from backchannel.storage import chains, inbox, messages, runs, sessions, timers
 from backchannel.storage.events import RunClosed, RunEntered
 from backchannel.storage.ids import new_id
@@ -131,7 +132,7 @@ def _may_wake(tx: Tx, barrier: Barrier) -> bool:
 def _request(run: QueueRun) -> RunRequest:
     return RunRequest(
         key=run.key,
-        content=(TextBlock(text=run.text),),
+        content=tuple(TextBlock(text=text) for text in run.texts),
         provenance=run.provenance,
         kind=run.kind,
         id=run.id,

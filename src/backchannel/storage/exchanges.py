@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from backchannel.core.delivery import Delivery, DeliveryState
 from backchannel.core.exchange import SendLimits, open_exchange, step, why_not_retried
 from backchannel.core.exchange_values import (
-    AbortRun,
     Action,
     AddNote,
     Change,
@@ -23,20 +22,17 @@ from backchannel.core.exchange_values import (
     Exchange,
     Finish,
     Party,
-    QueueRun,
-    Refused,
     Reopen,
     Retried,
-    RunEnded,
     SendRequest,
     SessionInterrupted,
-    Settle,
     Stepped,
     WaitEnd,
     WaitEnded,
     read_exchange,
     write_exchange,
 )
+from backchannel.core.flow import AbortRun, QueueRun, Refused, RunEnded, Settle
 from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.limits import Wait
 from backchannel.core.messages import Message, Role, TextBlock
@@ -294,7 +290,6 @@ def _request(exchange: Exchange, action: QueueRun) -> RunRequest:
         provenance=action.provenance,
         kind=action.kind,
         id=action.id,
-        deliver=action.deliver,
         reply_to=action.reply_to,
         chain=action.chain,
         exchange_id=exchange.id,

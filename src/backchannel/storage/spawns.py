@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from backchannel.core import spawn as flow
 from backchannel.core.exchange import is_deliverable
+from backchannel.core.flow import AbortRun, QueueRun, Refused, Settle
 from backchannel.core.keys import SessionKey
 from backchannel.core.limits import ChainLimits, go_on, may_go_on
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, decode_message
@@ -22,16 +23,12 @@ from backchannel.core.runs import FlowCall, Run, RunKind, RunRequest
 from backchannel.core.sessions import Address, Session, SessionPatch, read_address
 from backchannel.core.spawn_texts import stopped_text
 from backchannel.core.spawn_values import (
-    AbortRun,
     Action,
     Cancelled,
+    ChildRunEnded,
     Event,
     Findings,
     PostText,
-    QueueRun,
-    Refused,
-    RunEnded,
-    Settle,
     Spawn,
     SpawnOutcome,
     SpawnRules,
@@ -226,7 +223,7 @@ def run_ended(tx: Tx, event: RunClosed) -> None:
     """Take a spawn on, now that one of its runs has ended."""
     run = event.run
     if run.spawn_id is not None:
-        ended = RunEnded(
+        ended = ChildRunEnded(
             run_id=run.id,
             state=run.state,
             findings=_findings(tx, run),
@@ -313,7 +310,7 @@ def _perform(tx: Tx, spawn: Spawn, delivery_id: str, action: Action) -> None:
 def _queue(tx: Tx, spawn: Spawn, action: QueueRun, *, timeout_s: float | None) -> None:
     request = RunRequest(
         key=action.key,
-        content=(TextBlock(text=action.text),),
+        content=tuple(TextBlock(text=text) for text in action.texts),
         provenance=action.provenance,
         kind=action.kind,
         id=action.id,

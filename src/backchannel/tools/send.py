@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from backchannel.core.caller_keys import CallerKeys
-from backchannel.core.exchange_values import Refused as NotOpened
+from backchannel.core.flow import Refused as NotOpened
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.runs import Run, RunState
 from backchannel.core.shapes import Answer, Params

@@ -12,11 +12,11 @@ from msgspec import Meta
 from backchannel.config.agents import AgentSettings
 from backchannel.config.schema_agents import ThinkingLevel
 from backchannel.core.caller_keys import CallerKeys
+from backchannel.core.flow import Refused as NotSpawned
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.runs import FlowCall, function_model
 from backchannel.core.shapes import NAME, NAME_LIMIT, Answer, Params
 from backchannel.core.spawn import may_spawn
-from backchannel.core.spawn_values import Refused as NotSpawned
 from backchannel.core.spawn_values import Spawn, SpawnRules
 from backchannel.core.visibility import is_sandboxed, sees
 from backchannel.errors import InvalidRequest, LabelInUse, SessionNotFound, UnknownAgent, UnknownModel
