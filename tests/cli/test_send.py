@@ -206,6 +206,15 @@ def test_a_wait_that_ends_first_says_that_the_run_goes_on(program: Program, prov
     assert done.stdout.startswith("receipt ") and done.stdout.endswith(": pending\n")
 
 
+def test_a_reply_that_is_a_control_word_is_not_printed(program: Program, provider: Provider) -> None:
+    program.write_config(provider.config)
+    provider.then("NO_REPLY", "ANNOUNCE_SKIP")
+    with program.up():
+        printed = program.answer("send", "main", "anybody there?")
+
+    assert "NO_REPLY" not in printed and "ANNOUNCE_SKIP" not in printed and "reply " in printed
+
+
 def test_ctrl_c_stops_watching_and_nothing_else(program: Program, provider: Provider) -> None:
     program.write_config(_two_agents(provider))
     held = provider.hold("It begins, ", "and it ends.")
