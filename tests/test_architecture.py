@@ -106,3 +106,13 @@ def _modules(path: Path, known: set[str]) -> Iterator[str]:
             yield from (
                 full if (full := f"{node.module}.{alias.name}") in known else node.module for alias in node.names
             )
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    twice = {name: places for name, places in homes.items() if len(places) > 1}
+    assert not twice, f"call one of them something else: {twice}"
