@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from backchannel.core.control_words import CONTROL_WORDS
-from backchannel.core.exchange_actions import announce_run, failure_note, late_reply_note, primary_run, turn_run
+from backchannel.core.exchange import announce_run, failure_note, late_reply_note, primary_run, turn_run
 from backchannel.core.exchange_values import Exchange, ExchangeState
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, text_content
 from backchannel.core.readable import text_for_people

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from backchannel.core.runs import RunState
-from backchannel.core.spawn_reports import Report, read_report
-from backchannel.core.spawn_texts import post_text
+from backchannel.core.spawn_texts import Report, post_text, read_report
 
 from .spawns import FINDINGS, done, spawned
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.control_words import ANNOUNCE_SKIP, REPLY_SKIP
-from backchannel.core.exchange_prompts import ANNOUNCE_LINE as REPLY_ANNOUNCE_LINE
-from backchannel.core.exchange_prompts import CONTEXT_LINE, TURN_LINE
+from backchannel.core.exchange_texts import ANNOUNCE_LINE as REPLY_ANNOUNCE_LINE
+from backchannel.core.exchange_texts import CONTEXT_LINE, TURN_LINE
 from backchannel.core.headers import SESSION_MESSAGE, SYSTEM_MESSAGE, USER_MESSAGE
 from backchannel.core.messages import Message, Role
 from backchannel.core.spawn import SOURCE_TOOL

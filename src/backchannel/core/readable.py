@@ -7,7 +7,7 @@ says so, and only the gateway writes provenance.
 
 from __future__ import annotations
 
-from backchannel.core import exchange_actions, exchange_prompts, spawn_texts
+from backchannel.core import exchange, exchange_texts, spawn_texts
 from backchannel.core.control_words import is_control_word
 from backchannel.core.messages import Message, ProvenanceKind, Role, TextBlock
 from backchannel.core.spawn import SOURCE_TOOL as SPAWN_TOOL
@@ -20,7 +20,7 @@ def text_for_people(message: Message) -> str:
         return "" if is_control_word(message.text) else message.text
     provenance = message.provenance
     if provenance is not None and message.role is Role.USER:
-        if provenance.source_tool == exchange_actions.SOURCE_TOOL and provenance.exchange_id is not None:
+        if provenance.source_tool == exchange.SOURCE_TOOL and provenance.exchange_id is not None:
             return _of_exchange(message)
         if provenance.source_tool == SPAWN_TOOL and provenance.kind is ProvenanceKind.INTERNAL_SYSTEM:
             return _of_spawn(message.text)
@@ -29,11 +29,11 @@ def text_for_people(message: Message) -> str:
 
 def _of_exchange(message: Message) -> str:
     text = message.text
-    if text.startswith(exchange_prompts.ANNOUNCE_LINE):
+    if text.startswith(exchange_texts.ANNOUNCE_LINE):
         return ""
-    if text.startswith((exchange_prompts.TURN_LINE, exchange_prompts.LATE_LINE)):
+    if text.startswith((exchange_texts.TURN_LINE, exchange_texts.LATE_LINE)):
         return "\n".join(unfenced(text))
-    if text.startswith(exchange_prompts.FAILURE_LINE):
+    if text.startswith(exchange_texts.FAILURE_LINE):
         return f"(no reply: {' '.join(unfenced(text))})"
     asked, *_ = [block.text for block in message.content if isinstance(block, TextBlock)] or [""]
     return asked  # the context for the model is a block of its own

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from backchannel.core.control_words import is_control_word
-from backchannel.core.exchange_prompts import (
+from backchannel.core.exchange_texts import (
     announce_text,
     failure_text,
     late_reply_text,
