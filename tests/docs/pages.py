@@ -73,6 +73,11 @@ def commands(snippet: Snippet) -> list[Command]:
     return found
 
 
+def complaints(logged: str) -> list[str]:
+    """The lines that a program logged, but for what only says that the machine is busy."""
+    return [line for line in logged.splitlines() if "the event loop was held" not in line]
+
+
 def fits(expected: str, printed: str) -> bool:
     """Whether a text is as expected, where `…` stands for anything and white space at the ends does not count."""
     pattern = ".*".join(re.escape(part) for part in expected.strip().split("…"))
