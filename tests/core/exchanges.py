@@ -12,7 +12,6 @@ from backchannel.core.exchange_values import (
     Deliver,
     Event,
     Exchange,
-    Finish,
     Party,
     Reopen,
     SendRequest,
@@ -86,5 +85,3 @@ def _shown(action: Action) -> str:
             return "deliver"
         case Reopen():
             return "reopen"
-        case Finish():
-            return "finish"

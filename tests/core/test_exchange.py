@@ -124,8 +124,8 @@ def cells(*rows: tuple[tuple[str, ...] | str, str]) -> dict[str, str]:
     return table
 
 
-CANCEL = "done: settle:cancelled finish"
-CANCEL_TELLING = "done: note@A settle:cancelled finish"
+CANCEL = "done: settle:cancelled"
+CANCEL_TELLING = "done: note@A settle:cancelled"
 TO_ANNOUNCE = "announce: announce@B"
 TO_ANNOUNCE_TELLING = "announce: note@A announce@B"
 OPEN_TURN_1 = ((A_CHANGES, "turn: abort"), (B_CHANGES, "turn: abort-if-queued"))
@@ -169,8 +169,8 @@ TABLE: dict[str, dict[str, str]] = {
         ("A delete", "primary:"),
     ),
     "primary, retried": cells(
-        ("ok", "done: note@A finish"),
-        ((*SILENT, *FAILURES), "done: finish"),
+        ("ok", "done: note@A"),
+        ((*SILENT, *FAILURES), "done:"),
         ("A delete", "primary:"),
     ),
     "handover": cells(
@@ -224,16 +224,16 @@ TABLE: dict[str, dict[str, str]] = {
         (B_CHANGES, "turn: abort"),
     ),
     "announce": cells(
-        ("ok", "done: deliver finish"),
-        (SILENT, "done: settle:skipped finish"),
-        (FAILURES, "done: settle:failed finish"),
+        ("ok", "done: deliver"),
+        (SILENT, "done: settle:skipped"),
+        (FAILURES, "done: settle:failed"),
         (("A delete", "B reset at work"), "announce:"),
         ("B delete", "announce: abort"),
     ),
     "announce, reset": cells(
-        ("ok", "done: deliver finish"),
-        (SILENT, "done: settle:skipped finish"),
-        (("error", "timeout"), "done: settle:failed finish"),
+        ("ok", "done: deliver"),
+        (SILENT, "done: settle:skipped"),
+        (("error", "timeout"), "done: settle:failed"),
         (("aborted", "aborted in the queue"), TO_ANNOUNCE),
         ("A delete", "announce:"),
         ("B delete", "announce: abort"),
@@ -438,25 +438,25 @@ def test_a_target_without_an_address_is_announced_to_the_one_it_has_now(at_first
 )
 def test_without_a_channel_no_announce_is_run(exchange: Exchange, address_now: Address | None) -> None:
     exchange, actions = step(exchange, ended(exchange, "NO_REPLY"), address_now)
-    assert shown(actions) == ["settle:no_channel", "finish"]
+    assert shown(actions) == ["settle:no_channel"]
 
 
 @pytest.mark.parametrize("text", ["REPLY_SKIP", "NO_REPLY\n", " ANNOUNCE_SKIP"])
 def test_no_control_word_is_ever_announced(text: str) -> None:
-    assert shown(step(ANNOUNCE, ended(ANNOUNCE, text))[1]) == ["settle:skipped", "finish"]
+    assert shown(step(ANNOUNCE, ended(ANNOUNCE, text))[1]) == ["settle:skipped"]
 
 
 @pytest.mark.parametrize("state", FAILED)
-def test_a_failed_announce_tells_why_and_can_be_retried_elsewhere(state: RunState) -> None:
-    failed, (settle, _) = step(ANNOUNCE, ended(ANNOUNCE, "half", state, error="the provider said no"))
+def test_a_failed_announce_tells_why_and_can_be_retried(state: RunState) -> None:
+    failed, (settle,) = step(ANNOUNCE, ended(ANNOUNCE, "half", state, error="the provider said no"))
     assert isinstance(settle, Settle)
     assert str(state) in settle.reason
     assert "the provider said no" in settle.reason
-    again, (_, run) = step(failed, Retried(address=WEBCHAT))
+    again, (_, run) = step(failed, Retried())
     assert isinstance(run, QueueRun)
     assert (run.id, again.run_id, again.outcome) == ("x1/announce/2", "x1/announce/2", None)
     _, actions = step(again, ended(again, "Clean up."))
-    assert actions[0] == Deliver(run_id="x1/announce/2", text="Clean up.", address=WEBCHAT)
+    assert actions[0] == Deliver(run_id="x1/announce/2", text="Clean up.", address=ADDRESS)
 
 
 # When a session changes under an open flow, as requester and as target
@@ -486,7 +486,7 @@ def test_a_requester_that_changes_does_not_stop_the_primary_run(what: Change) ->
 
 @pytest.mark.parametrize("what", Change)
 def test_a_target_that_changes_before_it_replied_cancels(what: Change) -> None:
-    assert outcome_of(WAITING, change(B, what)) == (ExchangeState.DONE, ["settle:cancelled", "finish"])
+    assert outcome_of(WAITING, change(B, what)) == (ExchangeState.DONE, ["settle:cancelled"])
 
 
 @pytest.mark.parametrize("exchange", [LATE, SECOND], ids=["turn 1", "turn 2"])
@@ -495,7 +495,7 @@ def test_a_target_that_changes_before_it_replied_cancels(what: Change) -> None:
     [
         (Change.RESET, (ExchangeState.ANNOUNCE, ["announce@B"])),
         (Change.STOP, (ExchangeState.ANNOUNCE, ["announce@B"])),
-        (Change.DELETE, (ExchangeState.DONE, ["settle:cancelled", "finish"])),
+        (Change.DELETE, (ExchangeState.DONE, ["settle:cancelled"])),
     ],
 )
 def test_a_target_that_changes_later_ends_the_loop(
@@ -507,11 +507,11 @@ def test_a_target_that_changes_later_ends_the_loop(
 def test_an_aborted_turn_is_a_failed_turn_and_an_aborted_primary_a_failed_run() -> None:
     assert shown(step(LATE, ended(LATE, "half", RunState.ABORTED))[1]) == ["announce@B"]
     aborted = after(WAITING, ended(WAITING, "half", RunState.ABORTED))
-    assert shown(step(aborted, ANSWERED)[1]) == ["settle:cancelled", "finish"]
+    assert shown(step(aborted, ANSWERED)[1]) == ["settle:cancelled"]
 
 
 def test_a_failure_is_told_once_as_the_calls_result_or_as_a_note() -> None:
-    _, (settle, _) = step(FAILED_HANDOVER, ANSWERED)
+    _, (settle,) = step(FAILED_HANDOVER, ANSWERED)
     assert settle == Settle(outcome=ExchangeOutcome.CANCELLED, reason="the primary run ended as error")
     _, (note, *_) = step(FAILED_HANDOVER, BROKEN)
     assert isinstance(note, AddNote)
@@ -557,7 +557,7 @@ def test_a_session_that_is_both_sides_cancels_as_the_target() -> None:
     exchange = opened(target=A)
     exchange, actions = step(exchange, change(A, Change.DELETE))
     assert shown(actions) == ["abort"]
-    assert shown(step(exchange, ended(exchange, None, RunState.ABORTED))[1]) == ["settle:cancelled", "finish"]
+    assert shown(step(exchange, ended(exchange, None, RunState.ABORTED))[1]) == ["settle:cancelled"]
 
 
 def test_keys_are_shown_as_they_can_be_written() -> None:

@@ -34,7 +34,6 @@ from backchannel.core.exchange_values import (
     Exchange,
     ExchangeOutcome,
     ExchangeState,
-    Finish,
     Party,
     Reopen,
     Retried,
@@ -227,15 +226,15 @@ def _announce_ended(exchange: Exchange, event: RunEnded) -> Stepped:
     if exchange.address is None:
         raise ValueError(f"exchange {exchange.id!r} announces without an address")
     done = replace(exchange, state=ExchangeState.DONE, outcome=ExchangeOutcome.ANNOUNCED, reason=None)
-    return done, (Deliver(run_id=event.run_id, text=_text(event.reply), address=exchange.address), Finish())
+    return done, (Deliver(run_id=event.run_id, text=_text(event.reply), address=exchange.address),)
 
 
 def _settle(exchange: Exchange, outcome: ExchangeOutcome, reason: str, before: tuple[Action, ...] = ()) -> Stepped:
     """End the exchange; a receipt is settled once, even when a failed primary run is retried later."""
     if exchange.outcome is not None:
-        return replace(exchange, state=ExchangeState.DONE), (*before, Finish())
+        return replace(exchange, state=ExchangeState.DONE), before
     done = replace(exchange, state=ExchangeState.DONE, outcome=outcome, reason=reason)
-    return done, (*before, Settle(outcome=outcome, reason=reason), Finish())
+    return done, (*before, Settle(outcome=outcome, reason=reason))
 
 
 # The caller's wait ended
@@ -316,7 +315,7 @@ def why_not_retried(exchange: Exchange, run_id: str) -> str | None:
 
 
 def _announce_retried(exchange: Exchange, event: Retried) -> Stepped:
-    reopened = replace(exchange, outcome=None, reason=None, address=event.address or exchange.address)
+    reopened = replace(exchange, outcome=None, reason=None)
     if event.run_id is None:
         exchange, queued = _announce(reopened)
         return exchange, (Reopen(), *queued)

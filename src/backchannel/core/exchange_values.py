@@ -194,8 +194,6 @@ class Retried(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str | None = None
     """The run, when it was itself queued again; None asks for a new announce run."""
-    address: Address | None = None
-    """Where the announce shall go instead."""
 
 
 Event = RunEnded | WaitEnded | SessionInterrupted | Retried
@@ -225,9 +223,5 @@ class Reopen(msgspec.Struct, frozen=True):
     """Make a failed receipt pending again."""
 
 
-class Finish(msgspec.Struct, frozen=True):
-    """Nothing more will happen by itself; always the last action."""
-
-
-Action = QueueRun | AbortRun | AddNote | Deliver | Settle | Reopen | Finish
+Action = QueueRun | AbortRun | AddNote | Deliver | Settle | Reopen
 Stepped = tuple[Exchange, tuple[Action, ...]]

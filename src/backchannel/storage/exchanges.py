@@ -20,7 +20,6 @@ from backchannel.core.exchange_values import (
     Deliver,
     Event,
     Exchange,
-    Finish,
     Party,
     Reopen,
     Retried,
@@ -279,8 +278,6 @@ def perform(tx: Tx, exchange: Exchange, actions: tuple[Action, ...]) -> None:
                 deliveries.settle(tx, _receipt(tx, exchange), action.outcome.value, action.reason)
             case Reopen():
                 deliveries.reopen(tx, _receipt(tx, exchange))
-            case Finish():
-                pass  # its state says so, and was written above
 
 
 def _request(exchange: Exchange, action: QueueRun) -> RunRequest:
