@@ -159,7 +159,7 @@ HOT: dict[str, Read] = {
     "open calls": partial(steps.open_calls, run_id="r"),
     "call": partial(steps.find_call, call_id="c"),
     "what a call has sent": partial(exchanges.repeat, call_id="c"),
-    "what a call has started": partial(spawns.tell_of_call, call_id="c"),
+    "what a call has started": partial(spawns.describe_call, call_id="c"),
     "spawn": partial(spawns.open_, ask=SPAWN, limits=SPAWN.rules),
     "whose run": partial(runs.is_own, run_id="r", key=str(MAIN)),
     "timers": partial(timers.due, limit=9),

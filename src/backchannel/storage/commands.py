@@ -45,7 +45,7 @@ from backchannel.storage import (
     sessions,
     spawns,
 )
-from backchannel.storage.families import Kin, SpawnStory
+from backchannel.storage.families import ChildSession, SpawnRecord
 from backchannel.storage.tx import LIVE, Tx, required
 
 _POLICIES = {"on": "allow", "off": "deny"}
@@ -178,7 +178,11 @@ def _subagents(tx: Tx, command: Command, session: Session | None) -> str:
     """Do what `/subagents` asks, and return what is answered."""
     family = None if session is None else families.family(tx, session.key, LISTED)
     numbers = {} if session is None else _child_numbers(tx, session.key)
-    children = [] if family is None else [_child_view(kin, numbers[kin.session.key], tx.now) for kin in family.children]
+    children = (
+        []
+        if family is None
+        else [_child_view(member, numbers[member.session.key], tx.now) for member in family.children]
+    )
     children.sort(key=lambda child: child.number)
     if command.argument is None:
         return list_text(children, 0 if family is None else family.total - len(children))
@@ -212,8 +216,8 @@ def _child_numbers(tx: Tx, key: str) -> dict[str, int]:
     return {child: number for number, child in enumerate(sessions.child_keys(tx, key), start=1)}
 
 
-def _child_view(kin: Kin, number: int, now: int) -> ChildView:
-    child, story = kin.session, kin.story
+def _child_view(member: ChildSession, number: int, now: int) -> ChildView:
+    child, story = member.session, member.story
     return ChildView(
         number=number,
         key=SessionKey.stored(child.key),
@@ -230,13 +234,13 @@ def _child_view(kin: Kin, number: int, now: int) -> ChildView:
     )
 
 
-def _doing(story: SpawnStory) -> str:
+def _doing(story: SpawnRecord) -> str:
     if story.spawn.state is SpawnState.ANNOUNCE:
         return "announcing"
     return story.run.state.value
 
 
-def _runtime_ms(story: SpawnStory, now: int) -> int | None:
+def _runtime_ms(story: SpawnRecord, now: int) -> int | None:
     run = story.run
     if run.started_at is None:
         return None

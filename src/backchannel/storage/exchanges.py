@@ -55,7 +55,7 @@ class Opened(msgspec.Struct, frozen=True):
     wait_until: int | None
 
 
-def hold_wait(tx: Tx, call_id: str) -> None:
+def record_wait(tx: Tx, call_id: str) -> None:
     """Say that the calling run waits under the fence it has now: recovery does not blame it for a crash."""
     tx.run(
         "UPDATE waits SET fence = "
@@ -90,11 +90,11 @@ def repeat(tx: Tx, call_id: str) -> Opened | None:
     """Take up a call again that was made before a crash: what it has sent stays sent, and it waits on if it waited."""
     opened = sent_by(tx, call_id)
     if opened is not None:
-        hold_wait(tx, call_id)
+        record_wait(tx, call_id)
     return opened
 
 
-def tell_of_call(tx: Tx, call_id: str) -> str | None:
+def describe_call(tx: Tx, call_id: str) -> str | None:
     """Say what a call has sent, for one that can no longer say it itself; None when it has sent nothing."""
     opened = sent_by(tx, call_id)
     if opened is None:
@@ -107,7 +107,7 @@ def tell_of_call(tx: Tx, call_id: str) -> str | None:
     )
 
 
-class Story(msgspec.Struct, frozen=True):
+class ExchangeRecord(msgspec.Struct, frozen=True):
     """An exchange with all that became of it."""
 
     exchange: Exchange
@@ -117,7 +117,7 @@ class Story(msgspec.Struct, frozen=True):
     updated_at: int
 
 
-def story(tx: Tx, exchange_id: str | None = None, run_id: str | None = None) -> Story:
+def story(tx: Tx, exchange_id: str | None = None, run_id: str | None = None) -> ExchangeRecord:
     """Load an exchange, by its id or by one of its runs, with its runs and its receipt.
 
     Raises:
@@ -137,7 +137,7 @@ def story(tx: Tx, exchange_id: str | None = None, run_id: str | None = None) -> 
     body, delivery_id, created_at, updated_at = row
     exchange = read_exchange(body)
     runs_of_it = runs.of_exchange(tx, exchange.id)
-    return Story(exchange, runs_of_it, deliveries.receipt(tx, delivery_id), created_at, updated_at)
+    return ExchangeRecord(exchange, runs_of_it, deliveries.receipt(tx, delivery_id), created_at, updated_at)
 
 
 # What happens to an exchange
@@ -406,7 +406,7 @@ def _insert(tx: Tx, exchange: Exchange, ask: Ask) -> None:
             exchange.primary_run,
             tx.now + ask.wait_ms,
         )
-        hold_wait(tx, exchange.call_id)
+        record_wait(tx, exchange.call_id)
 
 
 def _target(tx: Tx, key: SessionKey) -> Session | None:

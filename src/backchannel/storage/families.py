@@ -13,7 +13,7 @@ from backchannel.storage import runs, sessions
 from backchannel.storage.tx import Tx, required
 
 
-class SpawnStory(msgspec.Struct, frozen=True):
+class SpawnRecord(msgspec.Struct, frozen=True):
     """A spawn with what became of it."""
 
     spawn: Spawn
@@ -24,17 +24,17 @@ class SpawnStory(msgspec.Struct, frozen=True):
     delivery_changed_at: int
 
 
-class Kin(msgspec.Struct, frozen=True):
+class ChildSession(msgspec.Struct, frozen=True):
     """A child; one that no spawn of this gateway made has no story."""
 
     session: Session
-    story: SpawnStory | None
+    story: SpawnRecord | None
 
 
 class Family(msgspec.Struct, frozen=True):
     """A session's children, the newest and the living first, and the usage of all that descend from it."""
 
-    children: list[Kin]
+    children: list[ChildSession]
     total: int
     usage: Usage
     """Its own included."""
@@ -49,11 +49,11 @@ def family(tx: Tx, key: str, limit: int) -> Family:
         limit,
     )
     (total,) = required(tx.one("SELECT count(*) FROM sessions WHERE spawned_by = ?", key))
-    children = [Kin(sessions.required_session(tx, child), story(tx, child)) for (child,) in rows]
+    children = [ChildSession(sessions.required_session(tx, child), story(tx, child)) for (child,) in rows]
     return Family(children, int(total), _usage(tx, key))
 
 
-def story(tx: Tx, child_key: str) -> SpawnStory | None:
+def story(tx: Tx, child_key: str) -> SpawnRecord | None:
     """Load what started a sub-agent, and what became of it."""
     row = tx.one(
         "SELECT s.body, s.delivery_id, d.state, d.updated_at FROM spawns s JOIN deliveries d ON d.id = s.delivery_id "
@@ -63,7 +63,7 @@ def story(tx: Tx, child_key: str) -> SpawnStory | None:
     if row is None:
         return None
     spawn = read_spawn(row[0])
-    return SpawnStory(spawn, runs.need(tx, spawn.child_run), row[1], DeliveryState(row[2]), row[3])
+    return SpawnRecord(spawn, runs.need(tx, spawn.child_run), row[1], DeliveryState(row[2]), row[3])
 
 
 def _usage(tx: Tx, key: str) -> Usage:

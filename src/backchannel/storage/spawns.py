@@ -202,7 +202,7 @@ def find(tx: Tx, spawn_id: str) -> Spawn | None:
     return None if row is None else read_spawn(row[0])
 
 
-def tell_of_call(tx: Tx, call_id: str) -> str | None:
+def describe_call(tx: Tx, call_id: str) -> str | None:
     """Say what a call has started, for one that can no longer say it itself; None when it has started nothing."""
     row = tx.one("SELECT body FROM spawns WHERE call_id = ?", call_id)
     if row is None:

@@ -229,7 +229,7 @@ def _how_far(tx: Tx, call: ToolCall) -> str:
     """
     if call.state is CallState.STARTED:
         return "its effect is unknown"
-    return exchanges.tell_of_call(tx, call.id) or spawns.tell_of_call(tx, call.id) or _NOT_DONE
+    return exchanges.describe_call(tx, call.id) or spawns.describe_call(tx, call.id) or _NOT_DONE
 
 
 _NOT_DONE = "it was not carried out"

@@ -15,7 +15,7 @@ from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.text import cut
 from backchannel.core.visibility import sees
-from backchannel.storage.families import Kin, SpawnStory
+from backchannel.storage.families import ChildSession, SpawnRecord
 from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.rows import Row, Rows, RunRow
 from backchannel.tools.targets import REFUSALS, RefusedAnswer, Target, find_target
@@ -123,9 +123,9 @@ class SessionStatusTool(SessionTool):
         family = await store.family(session.key, CHILDREN_SHOWN)
         viewer = self._parts.viewer(caller)
         seen = [
-            kin
-            for kin in family.children
-            if sees(viewer, SessionKey.stored(kin.session.key), kin.session.spawned_by).allowed
+            member
+            for member in family.children
+            if sees(viewer, SessionKey.stored(member.session.key), member.session.spawned_by).allowed
         ]
         story = await store.spawn_story(session.key) if session.spawned_by is not None else None
         since = self._parts.clock.now_ms() - RECEIPTS_FOR_MS
@@ -135,7 +135,7 @@ class SessionStatusTool(SessionTool):
             queue_length=session.queued + session.set_aside,
             resume_at=await store.next_resume(session.key) if session.set_aside else None,
             active_run=_own(rows, run),
-            children=[_child(rows, kin) for kin in seen],
+            children=[_child(rows, member) for member in seen],
             children_left_out=(family.total - len(family.children)) or None,
             spawn=_spawn(story),
             exchanges=[
@@ -158,19 +158,19 @@ def _usage(session: Session) -> Usage:
     return Usage(input=session.tokens_in, output=session.tokens_out, cost=session.cost)
 
 
-def _child(rows: Rows, kin: Kin) -> Child:
-    child = kin.session
+def _child(rows: Rows, member: ChildSession) -> Child:
+    child = member.session
     return Child(
         key=rows.key(child.key),
         status=child.status.value,
         usage=_usage(child),
         label=child.label,
         archived_at=child.archived_at,
-        spawn=_spawn(kin.story),
+        spawn=_spawn(member.story),
     )
 
 
-def _spawn(story: SpawnStory | None) -> SpawnShown | None:
+def _spawn(story: SpawnRecord | None) -> SpawnShown | None:
     if story is None:
         return None
     spawn, run = story.spawn, story.run

@@ -26,7 +26,7 @@ from backchannel.gateway.fields import (
     read_thinking,
 )
 from backchannel.gateway.protocol import TokenScope
-from backchannel.storage.exchanges import Story
+from backchannel.storage.exchanges import ExchangeRecord
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import ReceiptRow, Rows, RunRow, duration_ms, show_receipt
 
@@ -283,7 +283,7 @@ async def exchanges_get(call: Call, params: ExchangeParams) -> ExchangeFound:
     return ExchangeFound(exchange=show_exchange(story, call.parts.rows))
 
 
-def show_exchange(story: Story, rows: Rows) -> ExchangeShown:
+def show_exchange(story: ExchangeRecord, rows: Rows) -> ExchangeShown:
     """Show an exchange with everything that belongs to it."""
     exchange = story.exchange
     return ExchangeShown(
