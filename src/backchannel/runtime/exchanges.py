@@ -44,10 +44,6 @@ class Exchanges:
         """
         return await self._store.open_exchange(ask, self._limits, self._guard.check)
 
-    async def repeat(self, call_id: str) -> Opened | None:
-        """Find what a call in a run has sent before a crash; None for one that is made for the first time."""
-        return await self._store.repeat_send(call_id)
-
     async def wait(self, opened: Opened, timeout_s: float) -> Opened:
         """Wait for the primary run, for a program."""
         if opened.run.is_finished:

@@ -99,7 +99,7 @@ class SessionsSend(SessionTool):
         """Find what the same call has sent before a crash: whatever has changed since, it stays sent."""
         if caller.run_id is None or caller.call_id is None:
             return None
-        return await self._parts.exchanges.repeat(caller.call_id)
+        return await self._parts.store.repeat_send(caller.call_id)
 
     async def _open(self, caller: Caller, params: SessionsSendParams) -> Opened | RefusedAnswer:
         found = await self._target(caller, params)
