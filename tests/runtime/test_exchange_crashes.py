@@ -174,7 +174,7 @@ async def test_a_tool_that_is_gone_after_the_crash_does_not_take_the_reply_with_
     settings["tools"]["deny"] = ["sessions_send"]
     async with at_last(tmp_path, {}, REPLIES, settings) as gateway:
         result = await result_of(gateway)
-        assert result.is_error and "no tool 'sessions_send'" in result.text
+        assert result.is_error and "sessions_send is not among your tools: tools.deny" in result.text
         (turn,) = await told_to_a(gateway)
         assert "this is the reply you were no longer waiting for" in turn and "\nfine\n" in turn
 
