@@ -83,6 +83,16 @@ def test_on_the_folder_of_an_application_that_ended_up_is_not_advised(program: P
     assert "backchannel" not in told.stderr.replace(str(program.home), "")
 
 
+def test_a_message_for_a_program_that_is_not_running_says_so_and_not_that_the_session_is_busy(program: Program) -> None:
+    with _application(program):
+        pass
+    with program.up(), program.terminal("chat", "hello") as chat:
+        chat.expect("the program whose function answers for agent:main:main is not running")
+        assert "something else first" not in chat.shown
+        [run] = program.json("runs", "--status", "queued")["runs"]
+        assert run["waitingFor"] == "function"
+
+
 def test_an_ordinary_folder_says_how_to_start_a_gateway_also_after_one_ran(program: Program) -> None:
     with program.up():
         pass

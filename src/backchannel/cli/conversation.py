@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 
 from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, Payload
-from backchannel.cli.output import Spinner, WordWrap, is_terminal, say, say_dim, say_styled
+from backchannel.cli.output import Spinner, WordWrap, clock_time, is_terminal, say, say_dim, say_styled
 from backchannel.core.control_words import is_control_word
 from backchannel.errors import GatewayError
 
@@ -115,7 +115,7 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
             if wants_abort:
                 client.call("chat.abort", sessionKey=session, runId=run_id)
             elif sent["status"] == "queued":
-                view.remark("(queued: the session works on something else first)")
+                view.remark(why_queued(client.call("runs.get", runId=run_id)["run"]))
             return wait_for_run(client, run_id, on_event=view.hear)
         except KeyboardInterrupt:
             if wants_abort or link.is_lost:
@@ -131,6 +131,15 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
                 raise
             view.close()
             link.lose()  # the gateway gets the time that reconnecting takes
+
+
+def why_queued(run: Payload) -> str:
+    """Say what a run that was accepted waits for."""
+    if run.get("waitingFor") == "function":
+        return f"(queued: the program whose function answers for {run['sessionKey']} is not running)"
+    if "resumeAt" in run:
+        return f"(set aside after crashes: it is tried again at {clock_time(run['resumeAt'])})"
+    return "(queued: the session works on something else first)"
 
 
 def new_run_id() -> str:

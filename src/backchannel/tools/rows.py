@@ -71,6 +71,8 @@ class RunRow(Answer, frozen=True, kw_only=True):
     started_at: int | None = None
     resume_at: int | None = None
     """Of one that is set aside after crashes: when it is tried again."""
+    waiting_for: str | None = None
+    """`function` where its agent is a function of a program that is not running."""
     ended_at: int | None = None
     duration_ms: int | None = None
     message_id: str | None = None
@@ -179,6 +181,10 @@ class Rows:
             return None
         return f"{self._transcripts}/{session.agent_id}/sessions/{session.session_id}.jsonl"
 
+    def _waiting_for(self, run: Run) -> str | None:
+        is_awaited = not run.is_finished and self._parts.agents.is_awaited(SessionKey.stored(run.session_key).agent)
+        return "function" if is_awaited else None
+
     def run(self, run: Run) -> RunRow:
         """Show a run."""
         return RunRow(
@@ -193,6 +199,7 @@ class Rows:
             session_id=run.session_id,
             started_at=run.started_at,
             resume_at=run.resume_at if run.is_set_aside else None,
+            waiting_for=self._waiting_for(run),
             ended_at=run.ended_at,
             duration_ms=duration_ms(run),
             message_id=run.message_id,
