@@ -18,6 +18,8 @@ WHICH = "a key, `main`, a session id or its beginning, a label, or an agent's id
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _PLAIN = re.compile(rf"[^{GAP}]*:[^{GAP}]*|main|current|node-[^{GAP}]*|{_UUID}|\s*", re.IGNORECASE)
+_CHILD_BEGINNING = re.compile(r"(?P<agent>agent:[^:]+:)?subagent:(?P<id>[0-9a-f][0-9a-f-]{3,34})", re.IGNORECASE)
+"""A sub-agent's key without its end. Other keys are never looked up so: one that is written whole may be new."""
 _WHOLE = re.compile(rf"[0-9a-f]{{32}}|{_UUID}")
 _BASE = re.compile(rf"([0-9a-f]{{32}}|{_UUID})(/.*)?")
 _KEY_PART = re.compile(_UUID)
@@ -38,9 +40,14 @@ def find_key(options: Options, name: Name, caller: str | None = None) -> Name:
         CallFailed: several sessions have this label.
         NoGateway
     """
-    if name is None or _PLAIN.fullmatch(name):
+    if name is None:
+        return name
+    child = _CHILD_BEGINNING.fullmatch(name)
+    if child is None and _PLAIN.fullmatch(name):
         return name
     with connected(options) as client:
+        if child is not None:
+            return _by_beginning(client, name if child["agent"] else child["id"])
         if GAP in name:
             return _by_short_key(client, name)
         try:

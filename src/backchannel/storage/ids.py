@@ -50,4 +50,18 @@ def matching(tx: Tx, kind: IdKind, written: WrittenId) -> list[str]:
         "%" + _UNUSUAL.sub(r"!\g<0>", written.tail),
         MOST_SHOWN + 1,
     )
-    return [whole for (whole,) in rows if written.fits(whole)]
+    found = [whole for (whole,) in rows if written.fits(whole)]
+    if kind is IdKind.SESSION and not written.tail and ":" not in written.head:
+        found += _children(tx, written.head)
+    return found
+
+
+def _children(tx: Tx, head: str) -> list[str]:
+    """Find sub-agents by the beginning of the last part of their key: a look at all keys, when a person asks."""
+    written = _UNUSUAL.sub(r"!\g<0>", head)
+    rows = tx.all(
+        "SELECT key FROM sessions WHERE key LIKE ? ESCAPE '!' ORDER BY key LIMIT ?",
+        f"agent:%:subagent:{written}%",
+        MOST_SHOWN + 1,
+    )
+    return [key for (key,) in rows]
