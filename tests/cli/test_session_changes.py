@@ -31,8 +31,10 @@ def test_a_label_is_set_in_use_and_cleared_as_the_error_says(running: Program) -
     )
     taken = running.run("sessions", "label", "agent:main:two", "ten")
     assert taken.returncode == 1
-    *_, advice = taken.stderr.splitlines()
-    assert advice.endswith("sessions label agent:main:one --clear")
+    spawned = running.run("spawn", "--label", "ten", "count to ten")
+    assert spawned.returncode == 1
+    for told in (taken, spawned):
+        assert f"--state {running.state} sessions label agent:main:one --clear`" in told.stderr
 
     assert running.answer("sessions", "label", "ten", "--clear") == "Session agent:main:one has no label any more.\n"
     running.answer("sessions", "label", "agent:main:two", "ten")

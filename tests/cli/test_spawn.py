@@ -42,11 +42,12 @@ def _started(line: str) -> tuple[str, str]:
 def test_what_was_started_is_told_at_once_with_what_to_do_next(running: Program) -> None:
     done = running.run("spawn", "count to ten")
     key, run_id = _started(done.stdout)
-    tree, history = done.stderr.splitlines()
+    tree, history, place = done.stderr.splitlines()
 
     assert done.returncode == 0
     assert key.startswith("agent:main:subagent:")
     assert "with builtin/demo" in done.stdout
+    assert place == "Its result goes to webchat and into agent:main:main."
     assert tree.endswith("tree --watch") and history.endswith(f"history {key}")
     assert running.answer("runs", "wait", run_id) == f"{TEN}\n"
     assert TEN in running.answer("history", key)
@@ -224,7 +225,7 @@ def test_ctrl_c_stops_watching_and_nothing_else(program: Program, provider: Prov
         assert program.answer("runs", "wait", run_id) == "It begins, and it ends.\n"
 
     assert following.returncode == 130
-    assert told.startswith("Not watching any longer.")
+    assert told.splitlines()[-1].startswith("Not watching any longer.")
 
 
 def test_without_a_gateway_it_says_how_to_start_one(program: Program) -> None:

@@ -151,9 +151,6 @@ def next_step(error: GatewayError, options: Options) -> str | None:
                 "from the file `token` in the state folder; --state names the folder that the gateway uses. An "
                 "application that serves its folder has a token of its own: set BACKCHANNEL_TOKEN."
             )
-        case "label_in_use":
-            holder = str(getattr(error, "details", {}).get("sessionKey", "SESSION"))
-            return f"Clear that one with: {options.command('sessions', 'label', holder, '--clear')}"
         case "scope_missing":
             scope = str(error.details.get("scope", "operator.admin")).removeprefix("operator.")
             create = options.command("tokens", "create", "--scope", scope)

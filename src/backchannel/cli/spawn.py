@@ -82,6 +82,8 @@ def spawn(
         try:
             result = spawning.start()
             is_ok = _show(result, options, as_json=as_json, is_followed=follow)
+            if is_ok and not as_json and (place := spawning.destination()):
+                say_dim(f"Its result goes {place}.", err=True)
             if is_ok and follow:
                 is_ok = spawning.follow(result)["status"] == "ok"
         except KeyboardInterrupt:
@@ -97,7 +99,7 @@ def _show(result: Payload, options: Options, *, as_json: bool, is_followed: bool
     if as_json:
         show_json(result)
     elif not is_started:
-        say(result["error"], err=True)
+        say(options.spell(result["error"]), err=True)
     else:
         key = result["childSessionKey"]
         say(f"Started {key} with {result['model']}; its run is {result['runId']}.")
@@ -128,6 +130,20 @@ class Spawning:
     def _put(self, client: GatewayClient) -> Payload:
         with patience("waiting for the gateway (sessions_spawn)"):
             return invoke(client, "sessions_spawn", self._args, self._caller, self._key)
+
+    def destination(self) -> str | None:
+        """Say where its result will be posted: to the requester's chat, and into its session; None if not permitted."""
+        return self._link.ask(self._find_destination)
+
+    def _find_destination(self, client: GatewayClient) -> str | None:
+        requester = self._caller or client.hello["snapshot"]["sessionDefaults"]["mainSessionKey"]
+        try:
+            session = client.call("sessions.describe", key=requester)["session"]
+        except CallFailed as refused:
+            return f"into {requester}" if refused.reason == "session_not_found" else None
+        address = session.get("deliveryContext", {})
+        chat = " ".join(address[part] for part in ("channel", "to") if part in address)
+        return f"to {chat} and into {session['key']}" if chat else f"into {session['key']}"
 
     def follow(self, result: Payload) -> Payload:
         """Show its work, its announce, its post and the receipt; give how its run ended."""

@@ -165,7 +165,9 @@ def _check_label_is_free(tx: Tx, session: Session, label: str) -> None:
     if holder is not None:
         shown = tx.scheme.shown(holder[0])
         raise LabelInUse(
-            f"the label {label!r} belongs to {shown!r}: choose another, or clear that one first", sessionKey=shown
+            f"the label {label!r} belongs to {shown!r}: choose another, or clear that one first "
+            f"(`backchannel sessions label {shown} --clear`)",
+            sessionKey=shown,
         )
 
 
