@@ -224,7 +224,8 @@ def test_without_a_gateway_a_command_says_how_to_start_one(program: Program) -> 
 
     assert (done.returncode, elsewhere.returncode) == (3, 3)
     assert f"No gateway runs on the state folder {program.state}. Start one with: " in done.stderr
-    assert "No gateway answers at ws://127.0.0.1:1. Start one with: " in elsewhere.stderr
+    assert "No gateway answers at ws://127.0.0.1:1. Is it running there" in elsewhere.stderr
+    assert "expected http:// or https://" in program.run("--url", "ftp://x", "sessions").stderr
     assert done.stderr.strip().endswith("up")
 
 

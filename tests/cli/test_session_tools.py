@@ -122,6 +122,7 @@ def test_policy_explain_names_the_setting_that_decides(running: Program) -> None
     lines = running.answer(*words).splitlines()
 
     assert (told["caller"], told["target"]) == ("agent:main:main", "agent:writer:main")
+    assert running.json("policy", "explain", "--as", "main", "--target", "agent:writer:main") == told
     assert {entry["what"]: entry["allowed"] for entry in told["tools"]}["sessions_history"] is False
     assert lines[:2] == ["caller  agent:main:main", "target  agent:writer:main"]
     (verdict,) = [line.split() for line in lines if line.startswith("sessions_history ")]

@@ -68,15 +68,19 @@ class GatewayAddress:
 
     url: str
     token: str | None = field(repr=False)
-    start: str = "backchannel up"
+    start: str | None = "backchannel up"
+    """The command that starts it; None where the address was given: it may be anywhere."""
 
     @property
     def missing(self) -> NoGateway:
-        return NoGateway(f"No gateway answers at {self.url}. Start one with: {self.start}")
+        help = f"Start one with: {self.start}" if self.start else "Is it running there, and is the address right?"
+        return NoGateway(f"No gateway answers at {self.url}. {help}")
 
     @property
     def malformed(self) -> NoGateway:
-        return NoGateway(f"{self.url!r} is not an address (expected ws://host:port or http://host:port)")
+        return NoGateway(
+            f"{self.url!r} is not an address (expected http:// or https://, ws:// or wss://, and host:port)"
+        )
 
 
 def find_gateway(options: Options) -> GatewayAddress:
@@ -91,7 +95,8 @@ def find_gateway(options: Options) -> GatewayAddress:
     from backchannel.storage.address import load_address
 
     start = Options(options.state, options.config).command("up")
-    url = options.url or os.environ.get("BACKCHANNEL_URL")
+    given = options.url or os.environ.get("BACKCHANNEL_URL")
+    url = given
     token = os.environ.get("BACKCHANNEL_TOKEN")
     if not (url and token):
         config = options.load_config()
@@ -99,7 +104,7 @@ def find_gateway(options: Options) -> GatewayAddress:
         if url is None:
             raise NoGateway(_why_absent(config, start))
         token = token or config.gateway.auth.token or _load(config.state_dir / "token")
-    return GatewayAddress(_websocket_url(url), token, start)
+    return GatewayAddress(_websocket_url(url), token, None if given else start)
 
 
 def _why_absent(config: Config, start: str) -> str:

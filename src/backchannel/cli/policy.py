@@ -27,7 +27,8 @@ def explain(
     ctx: typer.Context,
     target: Annotated[str, typer.Option(metavar="KEY", help="The session that is looked at or sent to.")],
     caller: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The session that asks. [default: the operator]")
+        str | None,
+        typer.Option("--caller", "--as", metavar="KEY", help="The session that asks. [default: the operator]"),
     ] = None,
     channel: Annotated[
         str | None, typer.Option(help="As if the message went to this channel, such as discord.")
