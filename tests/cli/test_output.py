@@ -131,6 +131,23 @@ def test_prose_is_wrapped_at_its_words_in_whatever_pieces_it_comes(pieces: list[
     assert "".join(wrap.feed(piece) for piece in pieces) == "to see what I \nunderstand."
 
 
+def test_no_line_of_prose_fills_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+
+    assert max(map(len, WordWrap().feed("one two three four five six seven eight").split("\n"))) < 20
+    assert WordWrap().feed("twenty letters are 2") == "twenty letters are \n2"
+
+
+def test_an_id_beside_a_long_key_takes_the_room_of_the_prose(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    row = ["6becedafa7c7…/announce/1", "agent:researcher:subagent:1c9bc", "running", "what it says at length"]
+    console().print(build_table(["id", "session", "status", "result"], [row]))
+
+    assert capsys.readouterr().out.splitlines()[1].startswith("6becedafa7c7…/announce/1  agent:")
+
+
 def test_code_long_words_and_breaks_of_its_own_stay_as_they_are() -> None:
     code = "```\nmake up ARGS=1 and more than fits\n```"
 

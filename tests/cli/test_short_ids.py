@@ -68,6 +68,20 @@ def test_each_run_of_a_table_is_named_by_what_can_be_typed(running: Program) -> 
         assert running.json("runs", "show", short)["run"]["runId"] == run["runId"]
 
 
+def test_no_id_and_no_key_is_folded_at_80_columns(running: Program) -> None:
+    for words in (["runs"], ["sessions"]):
+        rows = _rows(running, *words)
+        names = [line.split()[0] for line in rows if line and not line.startswith(" ")]
+        assert len(names) == len(running.json(*words)[words[0]]), "\n".join(rows)
+    assert any("/announce" in line.split()[0] for line in _rows(running, "runs"))
+
+
+def test_a_control_word_is_no_result_that_is_shown(running: Program) -> None:
+    replies = [run.get("reply") for run in running.json("runs")["runs"]]
+    assert "REPLY_SKIP" in replies
+    assert "REPLY_SKIP" not in running.answer("runs") and "(nothing more to say)" in running.answer("runs")
+
+
 def test_a_wide_terminal_and_a_pipe_show_whole_ids(running: Program) -> None:
     whole = running.json("runs", "--limit", "1")["runs"][0]["runId"]
 
@@ -80,7 +94,9 @@ def test_a_session_is_found_by_its_short_key_and_by_the_beginning_of_its_id(runn
     shown = next(line.split()[0] for line in _rows(running, "sessions") if ":subagent:" in line)
 
     assert shown == row["key"][: len("agent:main:subagent:") + 8] + "…"
-    for name in (shown, shown.removeprefix("agent:main:"), row["sessionId"][:8]):
+    typed = shown.removesuffix("…")
+    bare = typed.removeprefix("agent:main:")
+    for name in (shown, shown.removeprefix("agent:main:"), row["sessionId"][:8], typed, bare, bare[-8:]):
         assert running.json("history", name)["sessionKey"] == row["key"]
 
 

@@ -311,8 +311,11 @@ def test_the_demo_model_does_not_answer_in_silence_where_a_key_was_lost(program:
 def test_on_a_narrow_terminal_each_command_to_try_has_a_line_of_its_own(program: Program) -> None:
     with program.terminal("up", "--port", "0", COLUMNS="80") as up:
         up.expect("Ctrl-C stops it")
-        lines = up.shown.partition("Try next, in another terminal:\n")[2].splitlines()
+        banner, _, tries = up.shown.partition("Try next, in another terminal:\n")
+        lines = tries.splitlines()
 
+    facts = [line.rstrip() for line in banner.splitlines() if str(program.state) not in line]
+    assert max(map(len, facts)) < 80 and any(line.startswith(" " * 10) for line in facts), "wrapped between words"
     assert lines[0] == "  # talk to main"
     assert lines[1].endswith(f"--state {program.state} chat")
     assert lines[2].startswith("  # ask")

@@ -30,7 +30,9 @@ NARROWEST = 16
 """The least room for the first column of a table, however narrow the terminal."""
 
 PROSE = 16
-"""The least room for prose, the last column of a table."""
+"""The room that prose, the last column of a table, gets before other columns are left out."""
+LEAST_PROSE = 8
+"""The room that is left to it before the first column is folded."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _PARTS = re.compile(r"\n|[^\S\n]+|\S+")
@@ -125,8 +127,8 @@ def build_table(columns: Sequence[str], rows: Rows, spare: Sequence[str] = ()) -
     """Build a table as wide as the terminal. Empty columns are left out.
 
     Where there is no room, texts that have a short form take it, the last column first; then the `spare` columns are
-    left out. The last column may hold prose, which is wrapped at its words. The first one names the row: if it does not
-    fit either, it is folded like a long word.
+    left out. The last column may hold prose, which is wrapped at its words, and gives way to the first one, which names
+    the row: it is folded only where even that leaves no room for it.
     """
     from rich.cells import chop_cells
     from rich.table import Table
@@ -142,7 +144,7 @@ def build_table(columns: Sequence[str], rows: Rows, spare: Sequence[str] = ()) -
     for column in spare:
         if _least_width(shown, columns) > room:
             shown.pop(column, None)
-    others = _least_width(shown, columns) - _width({columns[0]: shown[columns[0]]})
+    others = _least_width(shown, columns, prose=LEAST_PROSE) - _width({columns[0]: shown[columns[0]]})
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in shown:
         table.add_column(column, overflow="fold", no_wrap=whole[column] != short[column] or column == columns[0])
@@ -160,10 +162,10 @@ def _width(shown: Mapping[str, Sequence[str]]) -> int:
     return sum(widths) + 2 * len(widths) - 2
 
 
-def _least_width(shown: Mapping[str, Sequence[str]], columns: Sequence[str]) -> int:
+def _least_width(shown: Mapping[str, Sequence[str]], columns: Sequence[str], prose: int = PROSE) -> int:
     """How wide a table is at least, when what stands in its last column is wrapped."""
     last = columns[-1]
-    return _width({**shown, last: [text[:PROSE] for text in shown[last]]} if last in shown else shown)
+    return _width({**shown, last: [text[:prose] for text in shown[last]]} if last in shown else shown)
 
 
 def _cells(rows: Rows, *, is_short: bool = False) -> list[list[str]]:
@@ -216,7 +218,8 @@ class WordWrap:
     """Wraps prose at its words as it comes, a piece at a time; what is between fences stays as it is."""
 
     def __init__(self, width: int | None = None) -> None:
-        self._width = width or shutil.get_terminal_size().columns
+        # A line that fills the terminal would be followed by an empty one.
+        self._width = width or shutil.get_terminal_size().columns - 1
         self._column = 0
         self._is_code = False
         self._may_break = False
@@ -240,6 +243,11 @@ class WordWrap:
         self._column += size
         self._may_break = not is_word
         return part
+
+
+def wrapped(text: str) -> str:
+    """Break a text between its words where a person reads it."""
+    return WordWrap().feed(text) if is_terminal(sys.stdout) else text
 
 
 def counted(number: int, word: str) -> str:

@@ -28,7 +28,7 @@ from backchannel.cli.conversation import (
 )
 from backchannel.cli.history import load_last, show_message
 from backchannel.cli.options import Options
-from backchannel.cli.output import clock_time, is_terminal, say, say_dim, say_styled
+from backchannel.cli.output import clock_time, is_terminal, say, say_dim, say_styled, wrapped
 from backchannel.cli.sessions import show_sessions
 from backchannel.core.control_words import is_silent
 from backchannel.errors import GatewayError
@@ -107,14 +107,14 @@ class Prompt:
 
     def _greet(self) -> None:
         loaded = self._history(SHOWN_AT_START)
-        say_dim(f"{loaded['sessionKey']} · /help lists commands, Ctrl-D ends\n")
+        say_dim(wrapped(f"{loaded['sessionKey']} · /help lists commands, Ctrl-D ends") + "\n")
         self._show(loaded)
 
     def _take(self, line: str) -> None:
         try:
             match line.split():
                 case ["/help"]:
-                    say(HELP)
+                    say(wrapped(HELP))
                     self._say(line)
                 case ["/history"]:
                     self._show(self._history(20))
@@ -268,7 +268,7 @@ def show_post(post: Payload) -> None:
     """Print what was posted, and when."""
     say_styled("posted", end=" ", fg="cyan", bold=True)
     say_dim(clock_time(post["at"]))
-    say(f"{post['text']}\n")
+    say(f"{wrapped(post['text'])}\n")
 
 
 class Ticking:

@@ -22,6 +22,7 @@ from backchannel.cli.output import (
     show_json,
     show_table,
 )
+from backchannel.core.control_words import in_words, is_control_word
 from backchannel.core.short_ids import IdKind
 
 app = typer.Typer(help="List, show, wait for, stop and retry runs.", rich_markup_mode=None)
@@ -62,7 +63,7 @@ def list_runs(
             run["status"],
             age(run["acceptedAt"]),
             _took(run),
-            one_line(run.get("error") or run.get("reply") or _aside(run)),
+            one_line(_result(run)),
         ]
         for run_id, run in zip(short_ids([run["runId"] for run in listed["runs"]]), listed["runs"], strict=True)
     ]
@@ -71,7 +72,14 @@ def list_runs(
         say_more(limit)
 
 
+def _result(run: dict[str, Any]) -> str:
+    reply = run.get("reply") or ""
+    return run.get("error") or (in_words(reply) if is_control_word(reply) else reply) or _aside(run)
+
+
 def _aside(run: dict[str, Any]) -> str:
+    if run.get("waitingFor") == "function":
+        return "waits for the program whose function is its agent"
     return f"set aside after crashes, tried again at {clock_time(run['resumeAt'])}" if "resumeAt" in run else ""
 
 

@@ -14,12 +14,13 @@ import typer
 from backchannel.cli.client import NULL, GatewayClient, Payload, connected
 from backchannel.cli.naming import WHICH, find_key, short_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
-from backchannel.cli.output import Rows, age, clock_time, say, say_or_json, show_json, show_table
+from backchannel.cli.output import Long, Rows, age, clock_time, one_line, say, say_or_json, show_json, show_table
 from backchannel.cli.watch import watch as keep_watching
 
 SPARE = ("model", "kind")
 COLUMNS = ("key", "kind", "status", "name", "model", "tokens", "active")
 EMPTY = "There are no sessions."
+SHORT_NAME = 12
 PAGE = 1000
 
 app = typer.Typer(help="List, label, reset and delete sessions.", rich_markup_mode=None)
@@ -149,7 +150,7 @@ class SessionsSnapshot:
                 short_key(row["key"]),
                 "sub-agent" if "spawnedBy" in row else row["kind"],
                 status_of(row),
-                name_of(row) or _origin_of(row),
+                _shown_name(row),
                 row.get("model"),
                 tokens_of(row),
                 age(row["updatedAt"], now_ms),
@@ -173,8 +174,11 @@ def name_of(row: Payload) -> str | None:
     return row.get("label") or row.get("displayName")
 
 
-def _origin_of(row: Payload) -> str | None:
-    return f"sub-agent of {row['spawnedBy']}" if "spawnedBy" in row else None
+def _shown_name(row: Payload) -> Long | None:
+    """What a session is called, or whose sub-agent it is; where there is no room it gives way to the key."""
+    if name := name_of(row):
+        return Long(name, one_line(name, SHORT_NAME))
+    return Long(f"sub-agent of {row['spawnedBy']}", "sub-agent") if "spawnedBy" in row else None
 
 
 def tokens_of(row: Payload) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backchannel.cli.options import AsJson, CommandFailed, Options, options_of
-from backchannel.cli.output import clock_time, console, is_terminal, patience, say, show_json
+from backchannel.cli.output import WordWrap, clock_time, console, is_terminal, patience, say, show_json
 from backchannel.version import __version__
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from backchannel.gateway.auth import OperatorToken
     from backchannel.gateway.server import Listening
 
+BESIDE = 10
+"""How much room the names of facts take in the banner."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -217,6 +219,11 @@ def next_things(options: Options, gateway: Gateway) -> list[tuple[str, str]]:
     ]
 
 
+def _wrapped(text: str, width: int) -> str:
+    """Break a fact of the banner between its words, below its beginning; a path, which is to be copied, stays whole."""
+    return WordWrap(width - BESIDE - 1).feed(text).replace("\n", "\n" + " " * BESIDE)
+
+
 def _show_on_terminal(facts: dict[str, str], warnings: list[str], url: str, tries: list[tuple[str, str]]) -> None:
     from rich.text import Text
 
@@ -224,9 +231,9 @@ def _show_on_terminal(facts: dict[str, str], warnings: list[str], url: str, trie
     out.print(Text.assemble(("Backchannel ", "bold"), f"{__version__} is running at ", (url, "bold cyan")))
     out.print()
     for name, text in facts.items():
-        out.print(Text.assemble((f"  {name:<8}", "dim"), text), soft_wrap=True)
+        out.print(Text.assemble((f"  {name:<8}", "dim"), _wrapped(text, out.width)), soft_wrap=True)
     for warning in warnings:
-        out.print(Text.assemble(("  warning ", "yellow"), warning))
+        out.print(Text.assemble(("  warning ", "yellow"), _wrapped(warning, out.width)), soft_wrap=True)
     out.print()
     out.print("Try next, in another terminal:")
     width = max(len(command) for command, _ in tries)
