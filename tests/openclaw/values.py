@@ -22,7 +22,8 @@ from backchannel.core.text import stored_name
 from backchannel.openclaw.entries import THINKING_LEVELS
 
 SCHEME = KeyScheme()
-LATEST = 4_000_000_000_000
+LATEST = 1_750_000_000_000
+"""A time that has been: a gateway that finds sessions of the future takes its clock for set back, and mends them."""
 
 texts = st.text(max_size=40)
 words = st.text(

@@ -18,7 +18,7 @@ from backchannel.core.commands import Command, CommandName, Standing
 from backchannel.core.contracts import ModelFailed, Price
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Role, Usage
-from backchannel.core.runs import RunState
+from backchannel.core.runs import CRASHES_UNTIL_GIVEN_UP, RunState
 from backchannel.gateway.app import Gateway
 from tests.support.children import Family, Gate, config, die_when, family, read_post, spawn
 from tests.support.gateways import MAIN, dying, session_of, stored, transcript_of
@@ -128,8 +128,9 @@ async def test_the_status_is_the_runs_and_never_the_models_words(tmp_path: Path)
         await household.spawned("dig")
         await household.over()
         (note,) = await household.told()
-        assert note.text.startswith("Status: success\nResult: Status: error\n")
-        assert note.text.split("\n")[-1].startswith("Stats: runtime 0s • ")
+        status, result, stats = note.text.split("\n")
+        assert (status, result) == ("Status: success", "Result: nothing")
+        assert stats.startswith("Stats: runtime 0s • ")
 
 
 @pytest.mark.parametrize("word", ["ANNOUNCE_SKIP", "  ANNOUNCE_SKIP\n"])
@@ -506,15 +507,15 @@ async def test_a_function_agent_that_is_run_again_spawns_once(tmp_path: Path) ->
         assert len(await household.posts()) == 1
 
 
-async def test_a_child_that_keeps_killing_its_process_is_parked_and_told(tmp_path: Path) -> None:
+async def test_a_child_that_keeps_killing_its_process_is_given_up_and_told(tmp_path: Path) -> None:
     await die_when(tmp_path, "SELECT 1 FROM runs WHERE kind = 'child' AND state = 'running'", person=[[spawn("dig")]])
     with closing(sqlite3.connect(tmp_path / "backchannel.db")) as database, database:
-        database.execute("UPDATE runs SET crashes = 2 WHERE kind = 'child'")
+        database.execute("UPDATE runs SET crashes = ? WHERE kind = 'child'", (CRASHES_UNTIL_GIVEN_UP - 1,))
     async with family(tmp_path) as household:
         await household.ended("r")
         post = await only_post(household)
         assert post["Status"] == "error"
-        assert "parked" in post["Notes"]
+        assert f"the process died {CRASHES_UNTIL_GIVEN_UP} times" in post["Notes"]
         assert household.cast.requests("task") == []
 
 

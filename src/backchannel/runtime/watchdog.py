@@ -67,7 +67,7 @@ class Watchdog:
 
     def _log(self, late_s: float, used_s: float, slowest: tuple[float, str]) -> None:
         is_bad = used_s > WARN_USED_S or late_s > WARN_LATE_S
-        tell = log.warning if is_bad else log.info
+        tell = log.warning if is_bad else log.debug
         tell("the event loop was held", **_facts(late_s, used_s, slowest), stalls=self.stalls)
 
 
