@@ -74,7 +74,8 @@ def test_config_check_warns_of_models_whose_provider_has_no_key(program: Program
         ("warning", "agents.list[2].model", 4),
         ("warning", "agents.list[3].subagents.model", 5),
     ]
-    assert "the key for openai is missing: set OPENAI_API_KEY" in str(found)
+    missing = "the key for openai is missing: set OPENAI_API_KEY"
+    assert f"got 'openai/gpt-5-mini', which cannot be asked as things are: {missing}" in str(found)
     assert "set ANTHROPIC_API_KEY, or configure models.providers.anthropic" in str(found)
 
     keys = {"OPENAI_API_KEY": "sk-1", "ANTHROPIC_API_KEY": "sk-2"}
