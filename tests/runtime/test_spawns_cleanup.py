@@ -178,6 +178,10 @@ async def test_the_transcript_that_a_post_names_can_be_opened(state: Path, clean
     (post,) = chat.texts
     named = Path(post.rpartition("transcript ")[2])
     assert "dig" in _text_of(named)
+    async with house(state):
+        pass  # a start looks whether files are as they should be, and makes no second one
+    live = named.with_name(named.name.partition(".deleted")[0])
+    assert _archived_of(live) == ([named] if cleanup == "delete" else [])
 
 
 async def test_delete_archives_a_child_that_nobody_could_be_told_of(tmp_path: Path) -> None:

@@ -282,7 +282,8 @@ def _check_transcript(database: sqlite3.Connection, session_id: str) -> None:
 
 
 def _check_file(database: sqlite3.Connection, folder: Path, session_id: str) -> None:
-    files = list(folder.glob(f"agents/*/sessions/{session_id}.jsonl*"))
+    found = folder.glob(f"agents/*/sessions/{session_id}.jsonl*")
+    files = [file for file in found if not file.is_symlink()]  # one that was archived may keep its old path as a link
     lines = [line for file in files for line in file.read_text().splitlines()]
     written = [decode_message(line).id for line in lines]
     stored = [message.id for message in transcript(database, session_id)]

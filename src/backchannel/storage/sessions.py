@@ -121,8 +121,8 @@ def _new_transcript(tx: Tx, key: str) -> str:
     return session_id
 
 
-def _end_transcript(tx: Tx, session_id: str, reason: str) -> None:
-    tx.run("UPDATE session_ids SET ended_at = ?, end_reason = ? WHERE session_id = ?", tx.now, reason, session_id)
+def _end_transcript(tx: Tx, session_id: str, reason: str, at: int) -> None:
+    tx.run("UPDATE session_ids SET ended_at = ?, end_reason = ? WHERE session_id = ?", at, reason, session_id)
 
 
 def check_current(tx: Tx, session: Session, expected: str | None) -> None:
@@ -175,7 +175,7 @@ def reset(tx: Tx, key: str) -> Session:
     """Start a new transcript under the same key; the active run is asked to stop and ends in the old one."""
     session = need(tx, key)
     check_kept(session)
-    _end_transcript(tx, session.session_id, "reset")
+    _end_transcript(tx, session.session_id, "reset", tx.now)
     tx.run(
         "UPDATE sessions SET session_id = ?, system_sent = 0, aborted_last_run = 0, total_tokens = NULL, "
         "updated_at = ? WHERE key = ?",
@@ -207,7 +207,7 @@ def archive_when_idle(tx: Tx, session: Session) -> None:
 def archive(tx: Tx, session: Session, *, as_of: int | None = None) -> None:
     """Take a session out of the lists and close its transcript for good; `as_of` is the time in its file's name."""
     at = tx.now if as_of is None else as_of
-    _end_transcript(tx, session.session_id, "deleted")
+    _end_transcript(tx, session.session_id, "deleted", at)
     tx.run(
         "UPDATE sessions SET archived_at = ?, deleting = 0, updated_at = ? WHERE key = ?",
         at,
