@@ -31,10 +31,10 @@ from backchannel.storage import (
     exports,
     families,
     idempotency,
-    ids,
     imports,
     inbound,
     inbox,
+    lookups,
     messages,
     recovery,
     runs,
@@ -165,7 +165,7 @@ class Store:
     revoke_token = write(token_units.revoke)
     keep_mcp_call = write(idempotency.keep_mcp_call)
     mcp_call = read(idempotency.find_mcp_call)
-    matching_ids = read(ids.matching)
+    matching_ids = read(lookups.matching)
     troubles = read(trouble_units.look)
     remember_default_model = write(trouble_units.remember_default_model)
 

@@ -1,0 +1,52 @@
+"""Looking up ids by their beginning: a range of their index, however many there are."""
+
+from __future__ import annotations
+
+import re
+
+from backchannel.core.short_ids import MOST_SHOWN, IdKind, WrittenId
+from backchannel.storage import sessions
+from backchannel.storage.tx import Tx
+
+_PLACES = {
+    IdKind.RUN: "SELECT id FROM runs WHERE id",
+    IdKind.DELIVERY: "SELECT id FROM deliveries WHERE id",
+    IdKind.EXCHANGE: "SELECT id FROM exchanges WHERE id",
+    IdKind.JOB: "SELECT id FROM cron_jobs WHERE id",
+    IdKind.TOKEN: "SELECT id FROM tokens WHERE id",
+}
+_CURRENT_IDS = "SELECT session_id FROM session_ids WHERE end_reason IS NULL AND session_id"
+_KEYS = "SELECT key FROM sessions WHERE key"
+_UNUSUAL = re.compile("[%_!]")
+_LAST = "\U0010ffff"
+
+
+def matching(tx: Tx, kind: IdKind, written: WrittenId) -> list[str]:
+    """Give the id itself, or else some of those that fit what was written: enough to tell one from several."""
+    select = _PLACES.get(kind) or (_KEYS if ":" in written.head else _CURRENT_IDS)
+    if tx.one(f"{select} = ?", written.text) is not None:
+        return [written.text]
+    if not written.is_long_enough:
+        return []
+    column = select.split()[1]
+    rows = tx.all(
+        f"{select} >= ? AND {column} < ? AND {column} LIKE ? ESCAPE '!' ORDER BY {column} LIMIT ?",
+        written.head,
+        written.head + _LAST,
+        "%" + _UNUSUAL.sub(r"!\g<0>", written.tail),
+        MOST_SHOWN + 1,
+    )
+    found = [whole for (whole,) in rows if written.fits(whole)]
+    if kind is IdKind.SESSION and not written.tail and ":" not in written.head:
+        found += _children(tx, written.head)
+    return found
+
+
+def _children(tx: Tx, head: str) -> list[str]:
+    """Find sub-agents by the beginning of the last part of their key: a range of the index for each agent."""
+    found: list[str] = []
+    for agent_id in sessions.agents_with_sessions(tx):
+        first = f"agent:{agent_id}:subagent:{head}"
+        range_of_keys = f"{_KEYS} >= ? AND key < ? ORDER BY key LIMIT ?"
+        found += [key for (key,) in tx.all(range_of_keys, first, first + _LAST, MOST_SHOWN + 1)]
+    return found[: MOST_SHOWN + 1]
