@@ -132,7 +132,7 @@ def _lock_folder(path: Path) -> list[int]:
         os.close(folder)  # there are file systems, such as NFS, where folders cannot be locked: the file has to do
     try:
         return [*locks, _lock(path / "lock")]
-    except BaseException:
+    except BaseException:  # whatever stopped it: the first lock is given back, and the error goes on
         for lock in locks:
             os.close(lock)
         raise
