@@ -17,11 +17,12 @@ from tests.support.far_end import FarEnd, event, signed
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGE = ROOT / "src" / "backchannel" / "web"
 INSTALL_S = 400
 
 
 @pytest.mark.timeout(INSTALL_S + 120)
-def test_a_plain_install_serves_delivers_over_a_bridge_and_runs_every_example(tmp_path: Path) -> None:
+def test_a_plain_install_serves_the_page_delivers_over_a_bridge_and_runs_every_example(tmp_path: Path) -> None:
     """One test, because making the environment takes far longer than all that is tried in it."""
     bin_folder = _install(tmp_path)
 
@@ -57,19 +58,27 @@ def _installed(bin_folder: Path, *names: str) -> list[str]:
 
 
 async def _deliver(home: Path, executable: str) -> None:
-    """Let somebody write over a bridge, and wait for the reply to come out there."""
+    """Let somebody look at the page and write over a bridge, and wait for the reply to come out there."""
     program = Program(home, executable)
     async with FarEnd() as far_end:
         program.write_config(json.dumps({"channels": {"desk": far_end.settings()}}))
         with program.up() as up:
+            served = [await asyncio.to_thread(_get, f"{up.url}{path}") for path in ("/", "/page/main.js")]
             body, headers = signed(event(text="red shoes"))
             request = urllib.request.Request(f"{up.url}/channels/desk/inbound", body, headers)
             taken = await asyncio.to_thread(_post, request)
             (message,) = await far_end.took(1)
 
+    assert served == [(PAGE / name).read_text() for name in ("index.html", "main.js")], "the page is in the wheel"
     assert taken["verdict"] == "answer"
     assert message.to == "Chat-1"
     assert "red shoes" in message.text
+
+
+def _get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text: str = answer.read().decode()
+    return text
 
 
 def _post(request: urllib.request.Request) -> dict[str, object]:

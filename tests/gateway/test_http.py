@@ -36,11 +36,6 @@ async def test_the_process_lives_and_can_accept_messages(http: httpx.AsyncClient
         assert answer.status_code == 200 and answer.json() == {"ok": True}
 
 
-async def test_there_is_a_small_page(http: httpx.AsyncClient) -> None:
-    answer = await http.get("/")
-    assert answer.status_code == 200 and "/ws" in answer.text
-
-
 async def test_a_full_disk_is_not_ready_and_tells_why_to_those_with_a_token(
     http: httpx.AsyncClient, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

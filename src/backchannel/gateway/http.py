@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.utils import ClientDisconnected
@@ -45,6 +45,7 @@ from backchannel.gateway.metrics import CONTENT_TYPE, Metrics
 from backchannel.gateway.oauth import Resource, issuer_of
 from backchannel.gateway.openai.door import OpenAiDoor
 from backchannel.gateway.openapi import build_document
+from backchannel.gateway.page import PageDoor
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import Peers, let_in, peer_of
 from backchannel.gateway.protocol import TokenScope
@@ -171,7 +172,7 @@ class Web:
     def _routes(self) -> list[Route]:
         is_open = self._parts.config.gateway.http.chat_completions
         return [
-            Route("/", self._page),
+            *PageDoor().routes(),
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route("/metrics", self._metrics),
@@ -183,9 +184,6 @@ class Web:
             *self._mcp.routes(),
             *(OpenAiDoor(self._parts, self.access, self._waits).routes() if is_open else ()),
         ]
-
-    async def _page(self, request: Request) -> Response:
-        return PlainTextResponse("Backchannel is running. Clients connect by WebSocket at /ws.\n")
 
     async def _healthz(self, request: Request) -> Response:
         return JSONResponse({"ok": True})

@@ -154,7 +154,7 @@ _DOORS = {
     "/tools/invoke": "tools",
     "/mcp": "mcp",
 }
-_DOORS_BELOW = {"/v1/": "openai", "/hooks/": "hooks", "/channels/": "channels"}
+_DOORS_BELOW = {"/page/": "page", "/v1/": "openai", "/hooks/": "hooks", "/channels/": "channels"}
 
 
 class Durations:

@@ -162,6 +162,7 @@ def _ref(kind: type[msgspec.Struct] | str) -> Schema:
 
 
 def _paths(parts: GatewayParts) -> Iterator[tuple[str, Schema]]:
+    yield "/", {"get": _operation("The page, for people", {200: "text/html"}, _ANYBODY, who=None)}
     yield "/healthz", {"get": _operation("Whether the process answers", {200: Done}, _ANYBODY, who=None)}
     ready: dict[int, Shown] = {200: Done, 503: {"anyOf": [_ref(Done), _ref(Failed)]}}
     yield "/readyz", {"get": _operation("Whether messages can be accepted", ready, _ANYBODY, who=None)}

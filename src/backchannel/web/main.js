@@ -1,0 +1,1 @@
+document.getElementById("app").textContent = "Backchannel is running. Clients connect by WebSocket at /ws.";
