@@ -61,8 +61,10 @@ def result(call: str, text: str = "found") -> Message:
     )
 
 
-def build(*transcript: Message, budget: int = PLENTY, is_cut: bool = False) -> tuple[Message, ...]:
-    built = build_messages(transcript, mark=MARK, budget_tokens=budget, is_cut=is_cut)
+def build(
+    *transcript: Message, budget: int = PLENTY, run_id: str | None = None, is_cut: bool = False
+) -> tuple[Message, ...]:
+    built = build_messages(transcript, mark=MARK, budget_tokens=budget, run_id=run_id, is_cut=is_cut)
     check_sequence(built)
     return built
 
@@ -211,6 +213,47 @@ def test_the_line_goes_with_its_message_when_that_no_longer_fits() -> None:
     asked = [*old, of_run("3", user("three"))]
     assert "not answered" in build(*asked)[0].text
     assert "not answered" not in build(*asked, budget=400)[0].text
+
+
+def test_a_run_that_others_spoke_after_goes_on_from_its_own_calls() -> None:
+    begun = [of_run("1", user("one")), of_run("1", reply("let me look", "c1")), of_run("1", result("c1"))]
+    others = [of_run("2", user("two")), of_run("2", reply("done"))]
+    told = build(*begun, *others, run_id="1")
+    assert [message.text for message in told] == ["two", "done", "one", "let me look", "found"]
+
+
+def test_what_a_run_did_after_others_spoke_follows_what_it_did_before() -> None:
+    begun = [of_run("1", user("one")), of_run("1", reply("let me look", "c1")), of_run("1", result("c1"))]
+    others = [of_run("2", user("two")), of_run("2", reply("done"))]
+    again = [of_run("1", reply("and there", "c2")), of_run("1", result("c2"))]
+    told = build(*begun, *others, *again, run_id="1")
+    assert [message.text for message in told] == ["two", "done", "one", "let me look", "found", "and there", "found"]
+
+
+def test_later_a_question_stands_before_its_answer_though_others_spoke_between() -> None:
+    late = [
+        of_run("1", user("one")),
+        of_run("2", user("two")),
+        of_run("2", reply("to two")),
+        of_run("1", reply("to one")),
+    ]
+    told = build(*late, of_run("3", user("three")), run_id="3")
+    assert [message.text for message in told] == ["two", "to two", "one", "to one", "three"]
+
+
+def test_notes_between_the_steps_of_a_run_stay_where_they_are() -> None:
+    steps = [of_run("1", user("one")), of_run("1", reply("let me look", "c1")), of_run("1", result("c1"))]
+    told = build(
+        *steps, note("by the way"), of_run("1", reply("and there", "c2")), of_run("1", result("c2")), run_id="1"
+    )
+    assert [message.role for message in told] == [
+        Role.USER,
+        Role.ASSISTANT,
+        Role.TOOL_RESULT,
+        Role.USER,
+        Role.ASSISTANT,
+        Role.TOOL_RESULT,
+    ]
 
 
 def test_results_follow_their_calls_in_the_order_of_the_calls() -> None:
@@ -498,15 +541,17 @@ BUDGETS = st.sampled_from([-5, 0, 1, 60, 100, 300, 1_000, 3_000, 20_000, 1_000_0
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(MESSAGES, max_size=14), BUDGETS, st.booleans())
-def test_any_transcript_gives_a_good_sequence(transcript: list[Message], budget: int, is_cut: bool) -> None:
+@given(st.lists(MESSAGES, max_size=14), BUDGETS, st.sampled_from([None, "r"]), st.booleans())
+def test_any_transcript_gives_a_good_sequence(
+    transcript: list[Message], budget: int, run_id: str | None, is_cut: bool
+) -> None:
     before = msgspec.json.encode(transcript)
-    built = build(*transcript, budget=budget, is_cut=is_cut)
+    built = build(*transcript, budget=budget, run_id=run_id, is_cut=is_cut)
     assert msgspec.json.encode(transcript) == before
     if built and is_cut:
         assert LEFT_OUT in built[0].text
     if built:
-        assert build(*transcript, budget=budget, is_cut=is_cut) == built
+        assert build(*transcript, budget=budget, run_id=run_id, is_cut=is_cut) == built
 
 
 LENGTHS = st.sampled_from([1, 30, 900, 4_000, 40_000])

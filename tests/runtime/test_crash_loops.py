@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from backchannel.agents.registry import FunctionContext
-from backchannel.agents.scripted import ScriptedModel, call
-from backchannel.core.contracts import ToolContext
+from backchannel.agents.scripted import Scripted, ScriptedModel, call
+from backchannel.core.contracts import ModelRequest, ToolContext
+from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Role
 from backchannel.core.runs import Run, RunState, set_aside_ms
 from backchannel.gateway.app import Gateway
@@ -39,6 +40,7 @@ from tests.support.slow import Slow
 pytestmark = pytest.mark.anyio
 NOON = "2026-03-02T12:00:00"
 MINUTE_S = 60.0
+TALK = "so much to say " * 200
 OPEN = {**CONFIG, "tools": {"sessions": {"visibility": "all"}, "agentToAgent": {"enabled": True}}}
 
 
@@ -173,7 +175,7 @@ async def test_a_run_that_was_killed_three_times_in_a_step_is_answered_a_minute_
         clock.turn_on(1)
         run = await ended(gateway, "r")
         assert (run.state, run.reply, run.crashes, run.resume_at) == (RunState.OK, "at last", 0, None)
-        assert await texts_of(gateway) == ["go", "go on", "next", "go", "at last"]
+        assert await texts_of(gateway) == ["go", "go on", "next", "at last"]
         assert (await session_of(gateway)).status == "idle"
     assert not model.refused
 
@@ -183,6 +185,64 @@ async def test_a_run_that_nobody_spoke_after_does_not_repeat_its_message(tmp_pat
     async with running(tmp_path, ScriptedModel(replies=["at last"]), clock=QuickClock()) as gateway:
         assert (await ended(gateway, "r")).reply == "at last"
         assert await texts_of(gateway) == ["go", "at last"]
+
+
+def posting(gateway: Gateway, posts: list[str]) -> None:
+    """Give a gateway a tool whose effects are outside, and count them."""
+
+    @gateway.tool(effects="outside")
+    async def post(context: ToolContext) -> str:
+        posts.append(context.call_id)
+        return "posted"
+
+
+def post_once(request: ModelRequest) -> Scripted:
+    """Answer as a model does that posts when it is asked to, unless it sees behind that message that it has."""
+    newest = request.messages[-1]
+    if newest.role is Role.TOOL_RESULT:
+        return "done"
+    return [call("post")] if newest.text.endswith("post it") else f"I see: {TALK}"
+
+
+async def die_after_a_post(state: Path, posts: list[str], clock: HandClock) -> None:
+    """Let a run post, and the process die three times in the step after that."""
+    for life in range(3):
+        begun = asyncio.Event()
+        model = ScriptedModel(replies=[*([] if life else [[call("post")]]), held(reached=begun)])
+        async with dying(state, model, equip=lambda gateway: posting(gateway, posts), clock=clock) as gateway:
+            await gateway.submit("main", "post it", run_id="r")
+            await begun.wait()
+
+
+@pytest.mark.parametrize("window", [100_000, 9_000])
+async def test_what_it_had_done_is_not_done_again_though_others_have_spoken_since(tmp_path: Path, window: int) -> None:
+    posts: list[str] = []
+    clock = HandClock(NOON)
+    await die_after_a_post(tmp_path, posts, clock)
+    model = ScriptedModel(replies=post_once, context_window=window)
+    async with running(tmp_path, model, equip=lambda gateway: posting(gateway, posts), clock=clock) as gateway:
+        await set_aside(gateway, "r")
+        for _ in range(12):
+            await gateway.ask("main", TALK)
+        clock.turn_on(MINUTE_S)
+        assert (await ended(gateway, "r")).reply == "done"
+        assert [text for text in await texts_of(gateway) if text == "post it"] == ["post it"]
+    assert posts == ["r/0/0"]
+    assert not model.refused
+
+
+async def test_a_reset_ends_a_run_that_has_begun_and_is_set_aside(tmp_path: Path) -> None:
+    posts: list[str] = []
+    clock = HandClock(NOON)
+    await die_after_a_post(tmp_path, posts, clock)
+    model = ScriptedModel(replies=post_once)
+    async with running(tmp_path, model, equip=lambda gateway: posting(gateway, posts), clock=clock) as gateway:
+        await set_aside(gateway, "r")
+        await gateway.store.reset_session(SessionKey.of("main", "main"))
+        assert (await ended(gateway, "r")).state is RunState.ABORTED
+        clock.turn_on(MINUTE_S)
+        await settled(gateway)
+    assert posts == ["r/0/0"]
 
 
 async def test_messages_that_waited_behind_it_go_on_at_once(tmp_path: Path) -> None:

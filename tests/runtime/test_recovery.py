@@ -355,7 +355,7 @@ async def test_a_function_agents_call_is_progress_that_clears_the_count(tmp_path
 # --- Retry ---
 
 
-async def test_a_retry_after_others_have_spoken_repeats_its_message(tmp_path: Path) -> None:
+async def test_a_retry_after_others_have_spoken_answers_its_own_message(tmp_path: Path) -> None:
     model = ScriptedModel(replies=[ModelFailed("no", retryable=False), "two", "one"])
     async with running(tmp_path, model) as gateway:
         await gateway.submit("main", "first", run_id="r")
@@ -363,7 +363,8 @@ async def test_a_retry_after_others_have_spoken_repeats_its_message(tmp_path: Pa
         await gateway.ask("main", "second")
         await gateway.store.retry_run("r")
         assert (await ended(gateway, "r")).reply == "one"
-        assert await texts_of(gateway) == ["first", "second", "two", "first", "one"]
+        assert await texts_of(gateway) == ["first", "second", "two", "one"]
+    assert [message.text for message in model.requests[-1].messages] == ["second", "two", "first"]
     assert not model.refused
 
 

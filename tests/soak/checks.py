@@ -76,14 +76,10 @@ class Ended:
         assert len(set(acknowledged.values())) == len(acknowledged), "two messages have one run"
         people = {run_id for name, run_id in acknowledged.items() if name.startswith("p")}
         assert people == {id for id, (kind, _) in runs.items() if kind == "message"}, "runs that nobody asked for"
-        # A run that was set aside says its message once more where others have spoken since.
         said = Counter(
-            name
-            for name, _ in {
-                (message.text.partition(": ")[0], message.run_id)
-                for _, message in self._messages
-                if message.role is Role.USER and message.provenance and message.provenance.source_tool is None
-            }
+            message.text.partition(": ")[0]
+            for _, message in self._messages
+            if message.role is Role.USER and message.provenance and message.provenance.source_tool is None
         )
         once = Counter(name for name in acknowledged if name.startswith("p"))
         assert said == once, f"missing {once - said}, too many {said - once}"
@@ -193,15 +189,6 @@ class Ended:
         assert text == "\n".join(news(name)), f"exchange {exchange.id} announced {text!r}"
         assert str(exchange.target.key).endswith(f":{target.lower()}"), f"exchange {exchange.id} told {target}"
 
-    def _asked_again(self) -> set[str]:
-        """Name the runs that were set aside while others spoke: their message stands in the transcript once more, and
-        this model, which reads nothing else, asks again for what it has asked before. A call itself is never repeated.
-        """
-        rows = self._database.execute("SELECT body FROM messages WHERE role = 'user'").fetchall()
-        messages = [message for (body,) in rows if (message := decode_message(body)).run_id is not None]
-        asked = Counter(message.run_id for message in messages)
-        return {name for message in messages if asked[message.run_id] > 1 for name in NAME.findall(message.text)}
-
     def _check_far_end(self) -> None:
         parts = {
             part_key(id, n): (state, text, target)
@@ -216,12 +203,7 @@ class Ended:
         # The posts of two sub-agents have lines in common, such as their status: what they tell is checked above.
         posts = {id for (id,) in self._database.execute("SELECT delivery_id FROM spawns")}
         texts = [message.text for message in self._far_end.messages if message.key.split("/")[0] not in posts]
-        asked_again = self._asked_again()
-        doubled = [
-            text
-            for text, count in Counter(texts).items()
-            if count > 1 and not any(name.partition(".")[0] in asked_again for name in NAME.findall(text))
-        ]
+        doubled = [text for text, count in Counter(texts).items() if count > 1]
         assert not doubled, f"texts that came under several keys: {doubled}"
         sent = {key: (text, target) for key, (state, text, target) in parts.items() if state == "sent"}
         assert not sent.keys() - taken.keys(), f"called sent and never taken: {sent.keys() - taken.keys()}"

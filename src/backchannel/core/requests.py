@@ -8,7 +8,9 @@ sequence*:
 - an assistant message with tool calls is followed at once by one result per call, in the order of the calls;
 - it ends with a user message or with tool results; no message is empty;
 - it fits the budget: the oldest is left out, and a line says so;
-- a message that was not answered is followed by a line that says so, lest it be taken for part of the next one.
+- a message that was not answered is followed by a line that says so, lest it be taken for part of the next one;
+- a run that was set aside, or failed and was retried, stands together where it went on: others may have spoken after
+  its first part, and a model must see its own calls and their results last, or it would make them once more.
 
 It is built in three passes, each linear: *read* the transcript into pieces (something said, or one step: a reply
 with its results), *fit* the pieces into the budget (`core/budget.py`), *write* them as messages. The transcript
@@ -56,15 +58,16 @@ def build_messages(
     *,
     mark: str,
     budget_tokens: int,
+    run_id: str | None = None,
     is_cut: bool = False,
     is_shared: bool = False,
 ) -> tuple[Message, ...]:
     """Build the good sequence that a model is sent; empty when nothing is there to send.
 
-    `is_cut` says that older messages exist which were not handed over, `is_shared` that several people write to the
-    session in direct chats.
+    `run_id` is the run that asks, `is_cut` says that older messages exist which were not handed over, `is_shared` that
+    several people write to the session in direct chats.
     """
-    pieces = _read(transcript, mark, is_shared=is_shared)
+    pieces = _read(_by_runs(transcript, run_id), mark, is_shared=is_shared)
     if not pieces:
         return ()
     kept, is_short = fit(pieces, budget_tokens - LINE_TOKENS, is_cut)
@@ -72,6 +75,27 @@ def build_messages(
 
 
 # --- Read: the transcript as pieces ---
+
+
+def _by_runs(transcript: Sequence[Message], asking: str | None) -> Sequence[Message]:
+    """Put the parts of each run together, at the place of its last part; that of the run which asks is the end."""
+    ends: dict[str, int] = {}
+    parted: set[str] = set()
+    newest: str | None = None
+    for i, message in enumerate(transcript):
+        run_id = message.run_id
+        if run_id is None:
+            continue  # a note belongs to nobody, and parts nothing
+        if run_id != newest and run_id in ends:
+            parted.add(run_id)
+        ends[run_id], newest = i, run_id
+    if asking in ends and asking != newest:
+        parted.add(asking)
+        ends[asking] = len(transcript)
+    if not parted:
+        return transcript
+    places = [ends[message.run_id] if message.run_id in parted else i for i, message in enumerate(transcript)]
+    return [transcript[i] for i in sorted(range(len(transcript)), key=places.__getitem__)]
 
 
 def _read(transcript: Sequence[Message], mark: str, *, is_shared: bool) -> list[Piece]:

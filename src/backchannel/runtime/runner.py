@@ -54,6 +54,8 @@ LONGEST_BACK_OFF_S = 30.0
 BYTES_PER_TOKEN = 4
 """How much of a transcript is read for each token of the window: more than it can hold, so nothing is missed."""
 DELTA_INTERVAL_S = 0.05
+OWN_STEPS_PAGE = 500
+"""How many messages are read at once to find what a run did before others spoke."""
 
 
 class Runner:
@@ -243,22 +245,45 @@ class Runner:
         )
         system = with_instructions(system, active.run.instructions, entry.mark)
         budget = context_budget(window, text_tokens(system), sum(map(self._tool_tokens, tools)))
-        transcript = await self._with_question(active, page) if page.has_more else page.messages
+        transcript = await self._with_own_part(active, page) if page.has_more else page.messages
         messages = build_messages(
             transcript,
             mark=entry.mark,
             budget_tokens=budget,
+            run_id=active.run.id,
             is_cut=page.has_more,
             is_shared=setup.session.is_shared,
         )
         return ModelRequest(system=system, messages=messages, tools=tools, thinking=setup.thinking)
 
-    async def _with_question(self, active: ActiveRun, page: HistoryPage) -> list[Message]:
-        """Keep the message that the run answers in the request, however much the run has done since."""
-        if any(message.run_id == active.run.id and message.role is Role.USER for message in page.messages):
+    async def _with_own_part(self, active: ActiveRun, page: HistoryPage) -> list[Message]:
+        """Keep the message that the run answers in the request, however much was done or said since.
+
+        If others have spoken since, what the run did before them is kept too: it must not be done once more.
+        """
+        run = active.run
+        if any(message.run_id == run.id and message.role is Role.USER for message in page.messages):
             return page.messages
-        question = await self._store.message(active.run.message_id)
-        return page.messages if question is None else [question, *page.messages]
+        question = await self._store.message(run.message_id)
+        if question is None:
+            return page.messages
+        if all(message.run_id in (run.id, None) for message in page.messages):
+            return [question, *page.messages]
+        return [question, *await self._own_steps(active, page.messages[0].id), *page.messages]
+
+    async def _own_steps(self, active: ActiveRun, until: str) -> list[Message]:
+        """Read what the run did between its message and another one, a page at a time."""
+        own: list[Message] = []
+        after, has_more = active.run.message_id, True
+        while has_more:
+            page = await self._store.history(active.session_id, limit=OWN_STEPS_PAGE, after=after)
+            for message in page.messages:
+                if message.id == until:
+                    return own
+                if message.run_id == active.run.id:
+                    own.append(message)
+            after, has_more = page.messages[-1].id, page.has_more
+        return own
 
     def _tool_tokens(self, tool: ToolSpec) -> int:
         known = self._sizes.get(tool.name)

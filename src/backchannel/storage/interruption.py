@@ -21,8 +21,9 @@ PART = 64
 
 _ENDED_BY = {
     Change.STOP: "(kind IN ('turn', 'wake') OR spawn_id IS NOT NULL)",
-    # In the new transcript a sub-agent would know nothing of the work that it is asked to report.
-    Change.RESET: "kind = 'announce' AND spawn_id IS NOT NULL",
+    # In the new transcript a sub-agent would know nothing of the work that it is asked to report, and a run that was
+    # set aside nothing of the calls that it has made: it would make them once more.
+    Change.RESET: "((kind = 'announce' AND spawn_id IS NOT NULL) OR step > 0)",
     Change.DELETE: "1 = 1",
 }
 """Which of a session's runs a change ends besides the active one; people's messages stay, but for a deletion."""

@@ -243,14 +243,15 @@ def _enter(tx: Tx, run: Run, message: Message | None, session: Session, number: 
 
 
 def _message_to_append(tx: Tx, run: Run, session: Session) -> Message | None:
-    """Take the waiting message; a run that is retried repeats its own when others have spoken since."""
+    """Take the waiting message; one that stands in the transcript already is repeated only in a new one."""
     if run.message is not None:
         return decode_message(run.message)
-    newest = messages.history(tx, session.session_id, limit=1, before=None, after=None, with_tools=True).messages
-    if newest and newest[0].run_id == run.id:
+    session_id, body = required(tx.one("SELECT session_id, body FROM messages WHERE id = ?", run.message_id))
+    if session_id == session.session_id:
         return None
-    (body,) = required(tx.one("SELECT body FROM messages WHERE id = ?", run.message_id))
-    return msgspec.structs.replace(decode_message(body), id=new_id())
+    copy = msgspec.structs.replace(decode_message(body), id=new_id())
+    tx.run("UPDATE runs SET message_id = ? WHERE id = ?", copy.id, run.id)
+    return copy
 
 
 def unstopped(tx: Tx, fence: Fence) -> Run:
