@@ -6,35 +6,42 @@ LOG    := $(VENV)/install.log
 STATE  ?= .state
 
 .DEFAULT_GOAL := help
-.PHONY: help up test interop soak check format reference bench clean
+.PHONY: help up needs test interop soak check format reference bench clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-# Installs the project with the extras $(1). On a terminal it shows for how long, and what pip is at; the rest is in the log.
-define install
-	@$(BIN)/pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.$(1)' >$(LOG) 2>&1 & \
-	pip=$$!; passed=0; \
-	while kill -0 $$pip 2>/dev/null; do \
+# Runs an installer, $(1). On a terminal it shows for how long, and what it is at; the rest is in the log.
+define installed
+	{ $(1); } >$(LOG) 2>&1 & \
+	installer=$$!; passed=0; \
+	while kill -0 $$installer 2>/dev/null; do \
 	  if [ -t 1 ]; then printf '\r  %3d s  %-66.66s' $$passed "$$(grep -v WARNING $(LOG) | tail -n 1)"; fi; \
 	  sleep 1; passed=$$((passed + 1)); \
 	done; \
 	if [ -t 1 ]; then printf '\r%76s\r' ''; fi; \
-	wait $$pip || { tail -n 20 $(LOG); echo "The installation failed; all of it is in $(LOG)."; exit 1; }; \
-	echo "Installed in $$passed s."
+	wait $$installer && echo "Installed in $$passed s." || \
+	{ tail -n 20 $(LOG); echo "The installation failed; all of it is in $(LOG)."; false; }
 endef
+
+# Installs the project with the extras $(1).
+PIP = $(BIN)/pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.$(1)'
+
+# What tests use of the system, as program:package of Debian. Where it is missing they are skipped, and fail where CI is set.
+NEEDS := chromium:chromium
+APT   := apt-get -o Acquire::Retries=3
 
 # Stamps are newer than what they were made from, so a changed dependency installs again. Running needs the first alone.
 $(VENV)/.ready-run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Backchannel needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
 	@echo "Installing Backchannel and what it needs into $(VENV) (once, about a minute) ..."
 	@$(PYTHON) -m venv $(VENV)
-	$(call install,)
+	@$(call installed,$(call PIP,))
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.ready-run
 	@echo "Installing the tools of development (once, about half a minute) ..."
-	$(call install,[dev])
+	@$(call installed,$(call PIP,[dev]))
 	@touch $@
 
 up: $(VENV)/.ready-run ## Start the gateway; ARGS="--port 18931" gives it options, STATE=folder another state folder
@@ -42,7 +49,16 @@ up: $(VENV)/.ready-run ## Start the gateway; ARGS="--port 18931" gives it option
 	@$(BIN)/backchannel --state $(STATE) up --init $(ARGS) || { code=$$?; \
 	  [ $$code -ne 1 ] || echo 'With make, options go into ARGS: make up ARGS="--port 18931"'; exit $$code; }
 
-test: $(VENV)/.ready ## Run the tests
+needs: $(VENV)/.ready # where the log is
+	@missing=; for need in $(NEEDS); do command -v $${need%%:*} >/dev/null || missing="$$missing $${need##*:}"; done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+	  echo "Not installed here, so some tests are skipped:$$missing (on Debian: sudo apt-get install$$missing)"; exit 0; fi; \
+	echo "Installing$$missing with apt-get, for the tests (once, about a minute) ..."; \
+	$(call installed,$(APT) update && DEBIAN_FRONTEND=noninteractive $(APT) install -y --no-install-recommends $$missing) || \
+	echo "The tests that use it are skipped, and fail where CI is set."
+
+test: $(VENV)/.ready needs ## Run the tests
 	$(BIN)/pytest -n 2
 
 interop: $(VENV)/.ready ## Try the clients of others at length: MCP and OpenAI, in Python and Node
