@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from backchannel.cli.client import GatewayAddress, GatewayClient
+from backchannel.cli.live import Lines
 from backchannel.cli.sessions import line_of
-from backchannel.cli.watch import Lines
 from tests.tools.shelf import Shelf
 
 from .conftest import Provider

@@ -355,9 +355,12 @@ class Link:
     Only a lost connection is waited for: if there is no gateway at the start, that is an error.
     """
 
-    def __init__(self, options: Options, on_change: Callable[[str], None]) -> None:
+    def __init__(
+        self, options: Options, on_change: Callable[[str], None], pause: Callable[[float], None] = time.sleep
+    ) -> None:
         self._options = options
         self._on_change = on_change
+        self._pause = pause
         self._client: GatewayClient | None = None
         self._is_known = False
         self._next_try = 0.0
@@ -421,7 +424,7 @@ class Link:
         self._on_change("The gateway went away. Waiting for it to come back (Ctrl-C stops waiting) ...")
         pause_s = FIRST_PAUSE_S
         while True:
-            time.sleep(pause_s)
+            self._pause(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
             try:
                 client = GatewayClient.connect(find_gateway(self._options))

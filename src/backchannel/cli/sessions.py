@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from backchannel.cli.client import NULL, GatewayClient, Payload, connected
+from backchannel.cli.live import watch_table
 from backchannel.cli.naming import WHICH, find_key, short_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
 from backchannel.cli.output import Long, Rows, age, clock_time, one_line, say, say_or_json, show_json, show_table
-from backchannel.cli.watch import watch as keep_watching
 
 SPARE = ("model", "kind")
 COLUMNS = ("key", "kind", "status", "name", "model", "tokens", "active")
@@ -62,7 +62,7 @@ def list_sessions(
         },
     )
     if watch:
-        keep_watching(options, view, line_of, as_json=as_json)
+        watch_table(options, view, line_of, as_json=as_json)
         return
     with connected(options) as client:
         listed = view.list(client)

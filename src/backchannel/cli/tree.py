@@ -12,11 +12,11 @@ from typing import Annotated, TypeAlias
 import typer
 
 from backchannel.cli.client import CallFailed, GatewayClient, Payload, connected
+from backchannel.cli.live import watch_table
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, options_of
 from backchannel.cli.output import Long, Rows, age, one_line, say, show_json, show_table
 from backchannel.cli.sessions import EMPTY, SessionsView, line_of, receipt_of, state_of, title_of
-from backchannel.cli.watch import watch as keep_watching
 
 PAGE = 1000
 COLUMNS = ("session", "status", "runtime", "receipt", "tokens", "cost", "active", "name")
@@ -48,7 +48,7 @@ def tree(
         raise typer.BadParameter("name a session, or give --agent", param_hint="KEY / --agent")
     view = TreeView(find_key(options, key), agent, limit)
     if watch:
-        keep_watching(options, view, line_of, as_json=as_json)
+        watch_table(options, view, line_of, as_json=as_json)
         return
     with connected(options) as client:
         snapshot = view.load(client)

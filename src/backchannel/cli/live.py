@@ -1,0 +1,321 @@
+"""What stays up to date until Ctrl-C: the tables of `--watch`, and the loop and the screen of `watch` too.
+
+The gateway's events say only that something is new. What is shown is then read again, a few times a
+second at most, so nothing depends on an event that was missed, and a restart of the gateway is one more reason to read.
+On a terminal it is drawn anew in place; elsewhere whatever changed gets a line of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+
+from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link, NoGateway, Payload
+from backchannel.cli.options import Options
+from backchannel.cli.output import Rows, build_table, console, is_terminal, say, say_dim, show_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SeenT = TypeVar("SeenT")
+LoadedT = TypeVar("LoadedT", covariant=True)
+ShownT = TypeVar("ShownT", contravariant=True)
+REDRAW_S = 0.25
+"""The least time between two looks at the gateway, however much happens."""
+TICK_S = 1.0
+"""How often ages are drawn anew."""
+HEAD_LINES = 2
+"""What stands above a table: the time, and an empty line."""
+LOOK_AGAIN_S = 10.0
+"""How often the gateway is asked though no event came: some rows leave a view by growing old."""
+
+
+class TableSnapshot(Protocol):
+    """What there is to see at one moment."""
+
+    @property
+    def ts(self) -> int:
+        """The gateway's time when it was loaded."""
+        ...
+
+    @property
+    def sessions(self) -> Sequence[Payload]:
+        """The sessions in it, each with its `key`."""
+        ...
+
+    def rows(self, now_ms: int) -> Rows:
+        """The cells of the table, with ages as of `now_ms`."""
+        ...
+
+
+class TableView(Protocol):
+    """A table that can be watched."""
+
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+    @property
+    def spare(self) -> Sequence[str]:
+        """The columns that are left out first where there is little room."""
+        ...
+
+    @property
+    def empty(self) -> str:
+        """What to say when there are no rows."""
+        ...
+
+    def load(self, client: GatewayClient) -> TableSnapshot:
+        """Read what there is now."""
+        ...
+
+
+class Display(Protocol[ShownT]):
+    """Where what is watched is shown."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, snapshot: ShownT, deleted: set[str]) -> None:
+        """Show what there is now; `deleted` names the sessions that were deleted since the last time."""
+        ...
+
+    def tick(self) -> None:
+        """Called several times a second: draw ages anew, or notice that the output was closed."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Say something about the connection."""
+        ...
+
+
+class Watched(Protocol[LoadedT]):
+    """What is watched: how it is read, and what makes it worth reading again."""
+
+    @property
+    def look_again_s(self) -> float:
+        """After how long it is read again though no news came."""
+        ...
+
+    def load(self, client: GatewayClient) -> LoadedT:
+        """Read what there is now."""
+        ...
+
+    def is_news(self, event: Payload) -> bool:
+        """Whether an event says that there is something new to read."""
+        ...
+
+
+def keep_watching(options: Options, source: Watched[SeenT], display: Display[SeenT]) -> None:
+    """Show something and keep it up to date until Ctrl-C, over restarts of the gateway."""
+    with Link(options, display.note, partial(_pause, display)) as link, display:
+        while True:
+            try:
+                _follow(link.client(), source, display)
+            except NoGateway:
+                link.lose()
+            except CallFailed as refused:
+                if not refused.is_retryable:
+                    raise
+                link.lose()  # it is about to stop
+
+
+def watch_table(options: Options, view: TableView, line_of: Callable[[Payload], str], *, as_json: bool) -> None:
+    """Keep a table up to date; `line_of` shows one session in a line, for output that is not a terminal."""
+    display = Screen(view) if is_drawn(as_json=as_json) else Lines(line_of, as_json=as_json)
+    keep_watching(options, _Sessions(view), display)
+
+
+def is_drawn(*, as_json: bool) -> bool:
+    """Whether there is a terminal to draw on; otherwise each change is a line."""
+    return not as_json and is_terminal(sys.stdout) and not console().is_dumb_terminal
+
+
+@dataclass(frozen=True, slots=True)
+class _Sessions:
+    """A table of sessions: new when one of them has changed, or a receipt has."""
+
+    view: TableView
+    look_again_s: float = LOOK_AGAIN_S
+
+    def load(self, client: GatewayClient) -> TableSnapshot:
+        return self.view.load(client)
+
+    def is_news(self, event: Payload) -> bool:
+        return event["event"] in ("sessions.changed", "delivery")
+
+
+def _follow(client: GatewayClient, source: Watched[SeenT], display: Display[SeenT]) -> None:
+    # Subscribing comes first: what changes while the rows are read is then read once more, never missed.
+    client.wait(client.ask("sessions.subscribe"), ANSWER_S)
+    deleted: set[str] = set()
+    while True:
+        display.show(source.load(client), deleted)
+        deleted = _wait_for_news(client, source, display)
+
+
+def _wait_for_news(client: GatewayClient, source: Watched[SeenT], display: Display[SeenT]) -> set[str]:
+    """Return when there is something new and the last look is some time ago; gives the sessions that were deleted."""
+    looked = time.monotonic()
+    is_news = False
+    deleted: set[str] = set()
+    while (left_s := looked + (REDRAW_S if is_news else source.look_again_s) - time.monotonic()) > 0:
+        for event in client.events(min(left_s, REDRAW_S)):
+            is_news = source.is_news(event) or is_news
+            if event["event"] == "sessions.changed" and event["payload"]["reason"] == "delete":
+                deleted.add(event["payload"]["sessionKey"])
+        display.tick()
+    return deleted
+
+
+def _pause(display: Display[SeenT], for_s: float) -> None:
+    """Wait, and keep the display alive meanwhile."""
+    until = time.monotonic() + for_s
+    while (left_s := until - time.monotonic()) > 0:
+        display.tick()
+        time.sleep(min(left_s, REDRAW_S))
+
+
+class Drawing(ABC, Generic[SeenT]):
+    """A picture on a terminal's second screen, where it can be drawn anew however the window changes."""
+
+    def __init__(self) -> None:
+        from rich.live import Live
+
+        self._snapshot: SeenT | None = None
+        self._note = ""
+        self._loaded = self._drawn = 0.0
+        self._size = (0, 0)
+        self._console = console()
+        self._live = Live(console=self._console, screen=True, auto_refresh=False)
+
+    @abstractmethod
+    def picture(self, snapshot: SeenT | None, note: str, since_ms: int) -> RenderableType:
+        """Make what is seen, `since_ms` after the snapshot was loaded; a note is about the connection."""
+
+    @abstractmethod
+    def last(self, snapshot: SeenT, since_ms: int) -> RenderableType:
+        """Make what stays on the first screen at the end."""
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+        if self._snapshot is not None:
+            self._console.print(self.last(self._snapshot, self._since_ms()))
+
+    def show(self, snapshot: SeenT, deleted: set[str]) -> None:
+        self._snapshot, self._note = snapshot, ""
+        self._loaded = time.monotonic()
+        self._draw()
+
+    def tick(self) -> None:
+        if time.monotonic() - self._drawn >= TICK_S or self._size != self._console.size:
+            self._draw()
+
+    def note(self, text: str) -> None:
+        self._note = text
+        self._draw()
+
+    def _since_ms(self) -> int:
+        return int((time.monotonic() - self._loaded) * 1000)
+
+    def _draw(self) -> None:
+        self._drawn, self._size = time.monotonic(), self._console.size
+        self._live.update(self.picture(self._snapshot, self._note, self._since_ms()), refresh=True)
+
+
+class Screen(Drawing[TableSnapshot]):
+    """A table that is drawn."""
+
+    def __init__(self, view: TableView) -> None:
+        super().__init__()
+        self._view = view
+
+    def picture(self, snapshot: TableSnapshot | None, note: str, since_ms: int) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        head = Text(note, style="yellow") if note else Text(f"{time.strftime('%H:%M:%S')} · Ctrl-C ends", style="dim")
+        return Group(head, Text(), self._fitting(snapshot.rows(snapshot.ts + since_ms)) if snapshot else Text())
+
+    def last(self, snapshot: TableSnapshot, since_ms: int) -> RenderableType:
+        return self._build(snapshot.rows(snapshot.ts + since_ms))
+
+    def _fitting(self, rows: Rows) -> RenderableType:
+        """The table as far as the window reaches, and how much of it is below."""
+        from rich.console import Group
+        from rich.text import Text
+
+        table = self._build(rows)
+        if len(self._console.render_lines(table)) <= (room := self._console.height - HEAD_LINES):
+            return table
+        shown = rows[: max(1, room - 2)]  # one line names the columns, one counts the rest
+        while len(shown) > 1 and len(self._console.render_lines(self._build(shown))) >= room:
+            shown = shown[:-1]  # some rows take more than a line
+        return Group(self._build(shown), Text(f"… {len(rows) - len(shown)} more", "dim"))
+
+    def _build(self, rows: Rows) -> RenderableType:
+        from rich.text import Text
+
+        return build_table(self._view.columns, rows, self._view.spare) if rows else Text(self._view.empty)
+
+
+class Piped:
+    """Output that is not drawn on: a pipe, a file, a terminal that cannot move its cursor."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def tick(self) -> None:
+        """End when the reader of the pipe has gone; otherwise only writing the next line would notice."""
+        poll = select.poll()
+        poll.register(sys.stdout, 0)
+        if any(events & select.POLLERR for _, events in poll.poll(0)):
+            raise BrokenPipeError(errno.EPIPE, "the reader of the pipe is gone")
+
+    def note(self, text: str) -> None:
+        say_dim(text, err=True)
+
+
+class Lines(Piped):
+    """A line for each session at first, and for each that changes from then on."""
+
+    def __init__(self, line_of: Callable[[Payload], str], *, as_json: bool) -> None:
+        self._line_of = line_of
+        self._as_json = as_json
+        self._known: dict[str, Payload] = {}
+
+    def show(self, snapshot: TableSnapshot, deleted: set[str]) -> None:
+        now = {session["key"]: session for session in snapshot.sessions}
+        for key in sorted((deleted & self._known.keys()) - now.keys()):
+            self._say({"key": key, "status": "deleted", "updatedAt": snapshot.ts})
+        changed = [session for key, session in now.items() if self._known.get(key) != session]
+        for session in sorted(changed, key=lambda session: int(session["updatedAt"])):
+            self._say(session)
+        self._known = now
+
+    def _say(self, session: Payload) -> None:
+        if self._as_json:
+            show_json(session, lines=True)
+        else:
+            say(self._line_of(session))
