@@ -26,6 +26,7 @@ def test_it_says_where_it_is_who_answers_with_which_model_and_what_to_try(progra
     with program.up("--init") as up:
         said = up.said
 
+    assert f"page: {up.url}/ (to log in: " in said
     assert "agents: main (default), researcher, writer" in said
     assert "model: builtin/demo (OLLAMA_HOST is set, but no Ollama with a model answers there)" in said
     assert str(program.config) in said
@@ -61,13 +62,15 @@ def test_the_token_is_kept_for_the_owner_only_and_never_shown_where_it_may_be_ke
 def test_on_a_terminal_the_token_is_shown_once_at_the_first_start(program: Program) -> None:
     with program.terminal("up", "--port", "0") as first:
         first.expect("Ctrl-C stops it")
-        assert program.token in first.shown
+        assert f"/#token={program.token}" in first.shown
+        assert first.shown.count(program.token) == 1
         assert "Try next" in first.shown
         first.type("\x03")
         assert first.wait() == 0
     with program.terminal("up", "--port", "0") as second:
         second.expect("Ctrl-C stops it")
-        assert program.token not in second.shown
+        assert program.token not in second.shown and "token=" not in second.shown
+        assert f"--state {program.state} open)" in second.shown
 
 
 def test_its_log_is_json_lines_when_nobody_watches(program: Program) -> None:
@@ -314,7 +317,8 @@ def test_on_a_narrow_terminal_each_command_to_try_has_a_line_of_its_own(program:
         banner, _, tries = up.shown.partition("Try next, in another terminal:\n")
         lines = tries.splitlines()
 
-    facts = [line.rstrip() for line in banner.splitlines() if str(program.state) not in line]
+    whole = (str(program.state), program.token)  # what is to be copied is not broken
+    facts = [line.rstrip() for line in banner.splitlines() if not any(part in line for part in whole)]
     assert max(map(len, facts)) < 80 and any(line.startswith(" " * 10) for line in facts), "wrapped between words"
     assert lines[0] == "  # talk to main"
     assert lines[1].endswith(f"--state {program.state} chat")

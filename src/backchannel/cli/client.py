@@ -152,6 +152,11 @@ def _load(file: Path) -> str | None:
         return None
 
 
+def local_address(url: str, token: str | None) -> GatewayAddress:
+    """The address of a gateway for clients on this machine, whatever it listens on."""
+    return GatewayAddress(_websocket_url(url), token)
+
+
 def _websocket_url(text: str) -> str:
     """Read an address as people write it: `host:port`, `http://…` or `ws://…`."""
     scheme, found, rest = text.partition("://")

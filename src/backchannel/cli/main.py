@@ -29,6 +29,7 @@ from backchannel.cli import (
     history,
     import_,
     mcp,
+    page,
     policy,
     runs,
     send,
@@ -144,6 +145,7 @@ START, TALK, LOOK, DECIDE, MOVE = (
 
 app.command(rich_help_panel=START)(up.up)
 app.command(rich_help_panel=START)(up.init)
+app.command(name="open", rich_help_panel=START)(page.open_)
 app.command(rich_help_panel=START)(status.status)
 app.add_typer(config.app, name="config", rich_help_panel=START)
 app.command(rich_help_panel=TALK)(chat.chat)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from backchannel.cli.client import local_address
 from backchannel.cli.options import AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import WordWrap, clock_time, console, is_terminal, patience, say, show_json
+from backchannel.cli.page import page_address, page_link
 from backchannel.version import __version__
 
 if TYPE_CHECKING:
@@ -131,7 +133,7 @@ def _serve(options: Options, config: Config, log_level: str | None) -> None:
 
 def show_banner(options: Options, gateway: Gateway, place: Listening, token: OperatorToken) -> None:
     """Say where the gateway is, who answers there, and what to try."""
-    facts = dict(_facts(options, gateway, token))
+    facts = dict(_facts(options, gateway, place, token))
     warnings = [options.spell(warning) for warning in _warnings(gateway)]
     if is_terminal(sys.stdout):
         _show_on_terminal(facts, warnings, place.url, next_things(options, gateway))
@@ -145,10 +147,16 @@ def show_banner(options: Options, gateway: Gateway, place: Listening, token: Ope
         say(f"try: {command}")
 
 
-def _facts(options: Options, gateway: Gateway, token: OperatorToken) -> Iterator[tuple[str, str]]:
+def _facts(options: Options, gateway: Gateway, place: Listening, token: OperatorToken) -> Iterator[tuple[str, str]]:
     from backchannel.config import needs_default_model
 
     config = gateway.config
+    is_shown = token.is_new and is_terminal(sys.stdout)  # never where it may be kept as a log
+    address = local_address(place.url, token.token)
+    yield (
+        "page",
+        page_link(address) if is_shown else f"{page_address(address.url)} (to log in: {options.command('open')})",
+    )
     yield "agents", ", ".join(_agents(gateway))
     model, found = gateway.agents.get(gateway.agents.default_id).model, config.default_model
     is_found = needs_default_model(config) and model == found.ref
@@ -162,8 +170,8 @@ def _facts(options: Options, gateway: Gateway, token: OperatorToken) -> Iterator
         yield "runs", _unfinished(gateway)
     if config.gateway.auth.token:
         yield "token", "as configured"
-    elif token.is_new and is_terminal(sys.stdout):  # never where it may be kept as a log
-        yield "token", f"{token.token} (shown this once; kept in {config.state_dir / 'token'})"
+    elif is_shown:
+        yield "token", f"in the page's address, shown this once; kept in {config.state_dir / 'token'}"
     else:
         yield "token", f"kept in {config.state_dir / 'token'}"
 
