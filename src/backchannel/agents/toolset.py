@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -11,14 +12,15 @@ import msgspec
 
 from backchannel.agents.registry import Agents
 from backchannel.config.schema_agents import ToolNameSettings
-from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput
+from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput, ToolSource
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import text_content
 from backchannel.core.text import matches, quoted
 from backchannel.core.visibility import is_sandboxed
 from backchannel.errors import InvalidRequest
 
-SESSION_TOOLS = "group:sessions"
+GROUP = "group:"
+SESSION_TOOLS = f"{GROUP}sessions"
 NEVER_FOR_SUBAGENTS = "sessions_spawn"
 
 ToolFunction = Callable[..., Awaitable[Any]]
@@ -32,28 +34,53 @@ class Tools:
         self._agents = agents
         self._scheme = scheme
         self._for_subagents = for_subagents
-        self._tools: dict[str, Tool] = {}
+        self._registered: dict[str, Tool] = {}
+        self._sources: list[ToolSource] = []
 
     def register(self, tool: Tool) -> None:
-        if tool.name in self._tools:
+        if tool.name in self._registered:
             raise ValueError(f"a tool named {tool.name!r} is registered already: give this one another name")
-        self._tools[tool.name] = tool
+        self._registered[tool.name] = tool
+
+    def add_source(self, source: ToolSource) -> None:
+        """Have the tools of a source too; where a name is registered, the registered tool has it."""
+        self._sources.append(source)
 
     def all(self) -> list[Tool]:
         return list(self._tools.values())
 
+    @property
+    def _tools(self) -> Mapping[str, Tool]:
+        if not self._sources:
+            return self._registered
+        known: dict[str, Tool] = {}
+        for source in self._sources:
+            known |= source.tools()
+        return known | self._registered
+
+    async def ready(self, agent_id: str, session_key: str) -> None:
+        """Let the sources find out which tools they have, if this agent may have some of them in this session."""
+        if self._sources and (allowed := self._words_for(agent_id, session_key)):
+            await asyncio.gather(*(source.ready(allowed, session_key) for source in self._sources))
+
+    def _words_for(self, agent_id: str, session_key: str) -> tuple[str, ...]:
+        words = self._agents.get(agent_id).allow_tools or ()
+        return (*words, *self._for_subagents.allow) if SessionKey.stored(session_key).is_subagent else words
+
     def of(self, agent_id: str, session_key: str) -> Mapping[str, Tool]:
         """Name the tools that this agent has in this session: allowed, not denied, and safe if it is sandboxed."""
-        settings, key = self._agents.get(agent_id), SessionKey.stored(session_key)
-        allowed = set(self._tools) if settings.allow_tools is None else self._names(settings.allow_tools)
-        denied = self._names(settings.deny_tools)
+        settings, key, tools = self._agents.get(agent_id), SessionKey.stored(session_key), self._tools
+        if settings.allow_tools is None:
+            allowed = {name for name, tool in tools.items() if not tool.is_opt_in}
+        else:
+            allowed = _named(tools, settings.allow_tools)
+        denied = _named(tools, settings.deny_tools)
         if key.is_subagent:
-            allowed |= self._names(self._for_subagents.allow)
-            denied |= self._denied_to_subagents()
-        # No sandbox backend runs tools yet, so a session that should be sandboxed has none that reach outside.
+            allowed |= _named(tools, self._for_subagents.allow)
+            denied |= self._denied_to_subagents(tools)
         if is_sandboxed(key, self._scheme, settings.sandbox_mode):
-            denied |= {name for name, tool in self._tools.items() if tool.effects is Effects.OUTSIDE}
-        return {name: tool for name, tool in self._tools.items() if name in allowed - denied}
+            denied |= {name for name, tool in tools.items() if _escapes(tool)}
+        return {name: tool for name, tool in tools.items() if name in allowed and name not in denied}
 
     def refusal(self, session_key: str, name: str, has: Iterable[str]) -> str:
         """Say why a run that has other tools does not have this one, as the result of a call of it."""
@@ -67,34 +94,45 @@ class Tools:
 
     def why_not(self, key: SessionKey, name: str) -> str:
         """Say which setting keeps a tool from a session that does not have it, and what would give it."""
-        settings = self._agents.get(key.agent)
+        settings, tools = self._agents.get(key.agent), self._tools
         if key.is_subagent and name == NEVER_FOR_SUBAGENTS:
             return "a sub-agent may not spawn another"
-        if key.is_subagent and name in self._names(self._for_subagents.deny):
+        if key.is_subagent and name in _named(tools, self._for_subagents.deny):
             return "tools.subagents.tools.deny names it"
         for setting, names in settings.deny_settings:
-            if name in self._names(names):
+            if name in _named(tools, names):
                 return f"{setting} names it"
-        if key.is_subagent and name in self._denied_to_subagents():
+        if key.is_subagent and name in self._denied_to_subagents(tools):
             return "a sub-agent has no session tools (tools.subagents.tools.allow can give it back)"
-        if settings.allow_tools is not None and name not in self._names(settings.allow_tools):
+        if settings.allow_tools is None:
+            if name in tools and tools[name].is_opt_in:
+                return f"it is off unless {settings.allow_setting} names it"
+        elif name not in _named(tools, settings.allow_tools):
             return f"{settings.allow_setting} does not name it"
         return "the session runs sandboxed (sandbox.mode), and the tool reaches outside"
 
-    def _denied_to_subagents(self) -> set[str]:
+    def _denied_to_subagents(self, tools: Mapping[str, Tool]) -> set[str]:
         """Session tools are not for sub-agents, unless given back; spawning never is, and what is denied stays so."""
-        given_back = self._names(self._for_subagents.allow) - {NEVER_FOR_SUBAGENTS}
-        denied = (self._names((SESSION_TOOLS,)) - given_back) | self._names(self._for_subagents.deny)
+        given_back = _named(tools, self._for_subagents.allow) - {NEVER_FOR_SUBAGENTS}
+        denied = (_named(tools, (SESSION_TOOLS,)) - given_back) | _named(tools, self._for_subagents.deny)
         return denied | {NEVER_FOR_SUBAGENTS}
 
-    def _names(self, written: Iterable[str]) -> set[str]:
-        names: set[str] = set()
-        for word in written:
-            if word == SESSION_TOOLS:
-                names.update(name for name, tool in self._tools.items() if tool.effects is Effects.SESSION)
-            else:
-                names.update(name for name in self._tools if matches(word, name))
-        return names
+
+def _named(tools: Mapping[str, Tool], words: Iterable[str]) -> set[str]:
+    """Name the tools that words of a setting mean: a group's, or those of a pattern."""
+    names: set[str] = set()
+    for word in words:
+        if word == SESSION_TOOLS:
+            names.update(name for name, tool in tools.items() if tool.effects is Effects.SESSION)
+        elif word.startswith(GROUP):
+            names.update(name for name, tool in tools.items() if tool.group == word.removeprefix(GROUP))
+        else:
+            names.update(name for name in tools if matches(word, name))
+    return names
+
+
+def _escapes(tool: Tool) -> bool:
+    return tool.effects is Effects.OUTSIDE and not tool.keeps_to_sandbox
 
 
 def tool_from(function: ToolFunction, *, name: str | None, description: str | None, effects: Effects) -> Tool:

@@ -6,7 +6,7 @@ agent may call. The store is one class over a driver: see `storage/store.py`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -65,10 +65,32 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """JSON Schema of the arguments."""
     effects: Effects
     call: Callable[[ToolContext, dict[str, Any]], Awaitable[ToolOutput]]
+    group: str | None = None
+    """What it is named by together with others, as `group:<group>`; the session tools are told by their effects."""
+    is_opt_in: bool = False
+    """Whether only an agent whose `tools.allow` names it has it."""
+    keeps_to_sandbox: bool = False
+    """Whether it does what it does inside the sandbox of a session that has one, so that such a session may have it."""
+
+
+class ToolSource(Protocol):
+    """Where tools come from that are not known before somebody asks for them."""
+
+    async def ready(self, allowed: Sequence[str], session_key: str) -> None:
+        """Get the tools that these words of `tools.allow` may name; returns in bounded time, whatever fails there."""
+        ...
+
+    def tools(self) -> Mapping[str, Tool]:
+        """Name the tools that are known now."""
+        ...
 
 
 class ToolSet(Protocol):
     """The tools of the process, and who has which."""
+
+    async def ready(self, agent_id: str, session_key: str) -> None:
+        """Find out which tools there are that this agent may have in this session."""
+        ...
 
     def of(self, agent_id: str, session_key: str) -> Mapping[str, Tool]:
         """Name the tools that this agent has in this session."""

@@ -126,6 +126,7 @@ class Runner:
             async with deadline:
                 _stop_if_cancelled()
                 function = self._agents.function(agent.id)
+                await self._tools.ready(agent.id, active.run.session_key)
                 if function is not None:
                     await self._run_function(active, function)
                 else:
