@@ -34,11 +34,12 @@ class Speaker:
     ref = "test/speaker"
     context_window = 1000
     price: Price | None = None
+    cost: float | None = None
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         for word in ("one ", "two ", "three"):
             yield TextDelta(word)
-        usage = Usage(input=10, output=3)
+        usage = Usage(input=10, output=3, cost=self.cost)
         yield ModelReply(content=(TextBlock(text="one two three"),), usage=usage, model=self.ref)
 
 

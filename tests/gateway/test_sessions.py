@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 
 from .client import Client
-from .conftest import MakeWorld, World
+from .conftest import MakeWorld, Speaker, World
 
 pytestmark = pytest.mark.anyio
+
+
+class Priced(Speaker):
+    """The same, at a price."""
+
+    ref = "test/priced"
+    cost = 0.002
 
 
 async def make(client: Client, *keys: str) -> None:
@@ -25,10 +32,23 @@ async def test_a_row_tells_what_is_known_and_nothing_else(client: Client, world:
     assert (row["kind"], row["agentId"], row["status"]) == ("main", "speaker", "idle")
     assert (row["model"], row["modelProvider"], row["contextTokens"]) == ("test/speaker", "test", 1000)
     assert row["totalTokens"] == 13
+    assert (row["inputTokens"], row["outputTokens"]) == (10, 3)
     assert (row["systemSent"], row["abortedLastRun"]) == (True, False)
     assert row["transcriptPath"].endswith(f"agents/speaker/sessions/{row['sessionId']}.jsonl")
     for absent in ("label", "spawnedBy", "sendPolicy", "thinkingLevel", "displayName", "messages", "lastTo"):
         assert absent not in row
+    assert "estimatedCostUsd" not in row, "the model has no known price"
+
+
+async def test_a_row_tells_what_all_runs_of_a_session_have_cost(client: Client, world: World) -> None:
+    world.gateway.add_model(Priced())
+    for _ in range(2):
+        await client.run(message="hi", agentId="speaker", model="test/priced")
+    row = (await client.ask("sessions.describe", key="agent:speaker:main"))["session"]
+    assert (row["inputTokens"], row["outputTokens"], row["totalTokens"]) == (20, 6, 13)
+    assert row["estimatedCostUsd"] == pytest.approx(0.004)
+    shown = (await client.ask("tools.invoke", tool="sessions_list", sessionKey="agent:speaker:main"))["result"]
+    assert "estimatedCostUsd" not in shown["sessions"][0], "what is paid is no agent's affair"
 
 
 async def test_the_list_says_where_it_comes_from_and_what_the_defaults_are(client: Client) -> None:

@@ -51,6 +51,9 @@ class Row(Answer, frozen=True, kw_only=True):
     transcript_path: Annotated[str | None, doc("The JSONL file of the transcript.")] = None
     spawned_by: Annotated[str | None, doc("Of a sub-agent: the session that started it.")] = None
     archived_at: Annotated[int | None, doc("When it was archived; no list of the tools shows such a session.")] = None
+    input_tokens: Annotated[int | None, doc("What its models were sent in all; in `sessions.list` alone.")] = None
+    output_tokens: Annotated[int | None, doc("What they replied in all; the same.")] = None
+    estimated_cost_usd: Annotated[float | None, doc("What that cost, where the prices are known; the same.")] = None
     last_message_preview: Annotated[str | None, doc("Only in `sessions.list`, when asked for.")] = None
     derived_title: Annotated[str | None, doc("Only in `sessions.list`, when asked for.")] = None
     messages: Annotated[list[msgspec.Raw] | None, doc("The last messages, with `messageLimit`.")] = None

@@ -163,14 +163,25 @@ def _read_filter(call: Call, params: SessionsListParams, now: int) -> SessionFil
 
 
 async def _with_previews(call: Call, params: SessionsListParams, sessions: list[Session]) -> list[Row]:
-    rows = call.parts.rows
     if not (params.include_last_message or params.include_derived_titles):
-        return [rows.row(session) for session in sessions]
+        return [_row(call, session) for session in sessions]
     ids = [session.session_id for session in sessions]
     last = await call.parts.store.last_messages(ids, 1, with_tools=False)
     return [
-        rows.row(session, **_extras(params, session, preview(last.get(session.session_id, [])))) for session in sessions
+        _row(call, session, **_extras(params, session, preview(last.get(session.session_id, []))))
+        for session in sessions
     ]
+
+
+def _row(call: Call, session: Session, **extras: str | None) -> Row:
+    """Show a session with what it has used in all, which is the operator's affair and no agent's."""
+    return call.parts.rows.row(
+        session,
+        input_tokens=session.tokens_in,
+        output_tokens=session.tokens_out,
+        estimated_cost_usd=session.cost,
+        **extras,
+    )
 
 
 def _extras(params: SessionsListParams, session: Session, last: str | None) -> dict[str, str | None]:
@@ -247,7 +258,7 @@ async def sessions_delete(call: Call, params: KeyParams) -> Deleted:
 async def sessions_describe(call: Call, params: KeyParams) -> Described:
     """Shows one session's row."""
     session = await find_session(call.parts, params.key, params.agent_id, archived=True)
-    return Described(session=call.parts.rows.row(session))
+    return Described(session=_row(call, session))
 
 
 async def sessions_preview(call: Call, params: SessionsPreviewParams) -> Previews:
@@ -275,7 +286,7 @@ def _preview(text: str, session: Session | None, last: dict[str, Any], params: S
 
 
 def _changed(call: Call, session: Session) -> Changed:
-    return Changed(ok=True, key=call.parts.rows.key(session.key), entry=call.parts.rows.row(session))
+    return Changed(ok=True, key=call.parts.rows.key(session.key), entry=_row(call, session))
 
 
 class Subscribed(Answer, frozen=True, kw_only=True):
