@@ -124,9 +124,11 @@ export function sessionName(session) {
   return visible(label || displayName || name || shortKey(key));
 }
 
-/** A key without `agent:` and, for main sessions, only the agent's id. */
+const UUID = /([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/gi;
+
+/** A key without `agent:`, with the beginning of each id in it and, for main sessions, only the agent's id. */
 export function shortKey(key = "") {
-  const [first, agent, ...rest] = key.split(":");
+  const [first, agent, ...rest] = key.replace(UUID, "$1…").split(":");
   if (first !== "agent" || !agent || !rest.length) return key;
   return rest.length === 1 && rest[0] === "main" ? agent : `${agent}:${rest.join(":")}`;
 }
@@ -190,12 +192,12 @@ export function Toasts() {
 
 // Things to press
 
-/** A button; `kind` is "primary", "danger", "quiet" or nothing. One with a `disabledReason` cannot be pressed, and says why. */
+/** A button; `kind` is "primary", "danger", "quiet" or nothing. One with a `disabledReason` does nothing but say why. */
 export function Button({ kind = "", disabledReason, disabled, onClick, children, icon, label, type = "button", class: className = "", ...rest }) {
   const isOff = Boolean(disabledReason);
   return html`<button type=${type} class=${`button ${kind} ${icon && !children ? "only-icon" : ""} ${className}`} disabled=${disabled}
     aria-disabled=${isOff ? "true" : undefined} aria-label=${label} title=${disabledReason || rest.title || label}
-    onClick=${isOff ? (event) => event.preventDefault() : onClick} ...${without(rest, "title")}>
+    onClick=${isOff ? (event) => { event.preventDefault(); toast(disabledReason); } : onClick} ...${without(rest, "title")}>
     ${icon && html`<${Icon} name=${icon} size=${16} />`}${children}
   </button>`;
 }
