@@ -1,0 +1,163 @@
+/**
+ * What a run did, as rows on one time axis: model calls and tools as bars, and between them, in words, what happened to
+ * the run itself: a process that died, another try, a time set aside.
+ */
+
+import { html, useMemo } from "../vendor/preact.js";
+import { href } from "../routes.js";
+import { Cost, Fold, Key, Status, Tokens, duration } from "../parts.js";
+import { Quote } from "./pieces.js";
+import { buildScale } from "./scale.js";
+import { clockTime, isEnded, oneLine, pretty, until } from "./words.js";
+
+const BARS = new Set(["queued", "model", "tool", "waiting"]);
+
+export function Timeline({ run, entries, now }) {
+  const rows = useMemo(() => pairUp(entries), [entries]);
+  const start = Math.min(run.acceptedAt, ...entries.map((entry) => entry.at));
+  const end = isEnded(run) ? Math.max(run.endedAt ?? start, ...entries.map((entry) => entry.endedAt ?? entry.at)) : Math.max(now, start);
+  const endOf = (entry) => entry.endedAt ?? (isEnded(run) ? entry.at : end);
+  const scale = buildScale(rows.filter((row) => BARS.has(row.kind)).map((row) => ({ from: row.at, to: endOf(row) })), start, end);
+  const axis = { start, scale, endOf, now };
+  return html`<div class="timeline" role="group" aria-labelledby="timeline-title">
+    <${Axis} scale=${scale} />
+    <ol>${rows.map((row, index) => (BARS.has(row.kind) ? html`<${Bar} key=${index} entry=${row} axis=${axis} run=${run} />` : html`<${Mark} key=${index} entry=${row} axis=${axis} run=${run} />`))}</ol>
+  </div>`;
+}
+
+/** Joins an interruption with the moment in which the run went on. */
+function pairUp(entries) {
+  const rows = [];
+  for (const entry of entries) {
+    const open = entry.kind === "resumed" ? rows.findLast((row) => row.kind === "interrupted" && row.resumedAt === undefined) : undefined;
+    if (open) open.resumedAt = entry.at;
+    else rows.push({ ...entry });
+  }
+  return rows;
+}
+
+function Axis({ scale }) {
+  return html`<div class="axis" aria-hidden="true"><div class="axis-line">
+    ${scale.ticks.map((tick) => html`<span class="tick" key=${tick.ms} style=${{ left: percent(tick.left) }}>${tick.ms ? `+${duration(tick.ms)}` : "0"}</span>`)}
+    ${scale.folds.map((fold) => html`<span class="fold-mark" key=${fold.left} style=${{ left: percent(fold.left), width: percent(fold.width) }} title=${`Nothing happened for ${duration(fold.ms)}`}>${duration(fold.ms)}</span>`)}
+  </div></div>`;
+}
+
+const percent = (part) => `${(part * 100).toFixed(3)}%`;
+
+const TITLES = { queued: "Waited in line", model: "Model", waiting: "Waits" };
+
+function Bar({ entry, axis, run }) {
+  const from = axis.scale.at(entry.at);
+  const to = axis.scale.at(axis.endOf(entry));
+  const isOpen = entry.endedAt === undefined && !isEnded(run);
+  const took = duration(axis.endOf(entry) - entry.at);
+  const title = entry.kind === "tool" ? entry.name : (TITLES[entry.kind] ?? entry.kind);
+  const tone = entry.isError || entry.error ? "bad" : entry.kind;
+  const row = html`<span class="tl-name">
+      <span class=${`tl-kind ${tone}`} aria-hidden="true" />
+      <span class="tl-title">${title}</span>
+      ${entry.kind === "tool" && html`<span class="muted small">tool</span>`}
+      ${entry.kind === "model" && entry.model && html`<span class="muted small clip">${entry.model}</span>`}
+      ${(entry.isError || entry.error) && html`<${Status} status="error" />`}
+    </span>
+    <span class="tl-track" aria-hidden="true">
+      ${axis.scale.folds.map((fold) => html`<span class="tl-fold" key=${fold.left} style=${{ left: percent(fold.left), width: percent(fold.width) }} />`)}
+      <span class=${`tl-bar ${tone} ${isOpen ? "open" : ""}`} style=${{ left: percent(from), width: percent(Math.max(to - from, 0)) }} />
+    </span>
+    <span class="tl-took number">${isOpen ? `${took} so far` : took}</span>`;
+  const details = detailsOf(entry, axis);
+  return html`<li class="tl-row">
+    ${details ? html`<${Fold} summary=${row} label=${`${title}, ${took}`}><div class="tl-more">${details}</div><//>` : html`<div class="tl-plain">${row}</div>`}
+    <${Excerpt} entry=${entry} />
+  </li>`;
+}
+
+/** The line under a bar that tells most rows without opening them. */
+function Excerpt({ entry }) {
+  const text = entry.kind === "model" ? entry.text : entry.error;
+  if (!text) return null;
+  return html`<div class=${`tl-excerpt ${entry.error ? "bad-text" : ""}`} dir="auto">${oneLine(text, 140)}</div>`;
+}
+
+function detailsOf(entry, axis) {
+  const isKnown = ["text", "thinking", "arguments", "result", "error", "tokensIn", "tokensOut", "childKey", "exchangeId"].some((name) => entry[name] !== undefined);
+  if (!isKnown) return null;
+  return html`
+    <p class="small muted">
+      ${clockTime(entry.at, axis.now)}${entry.endedAt ? ` to ${clockTime(entry.endedAt, axis.now)}` : ""}
+      ${entry.step !== undefined && html`, step ${entry.step}`}
+      ${(entry.tokensIn !== undefined || entry.tokensOut !== undefined) && html`, <${Tokens} n=${entry.tokensIn ?? 0} /> in, <${Tokens} n=${entry.tokensOut ?? 0} /> out`}
+      ${entry.cost !== undefined && html`, <${Cost} usd=${entry.cost} />`}
+    </p>
+    <${Links} entry=${entry} />
+    ${entry.error && html`<${Part} name="Error"><${Quote} text=${entry.error} kind="bad" /><//>`}
+    ${entry.thinking && html`<${Part} name="Thinking"><${Quote} text=${entry.thinking} kind="faint" /><//>`}
+    ${entry.text && html`<${Part} name="Text"><${Quote} text=${entry.text} /><//>`}
+    ${entry.arguments !== undefined && html`<${Part} name="Arguments"><pre class="code" tabindex="0">${pretty(entry.arguments)}</pre><//>`}
+    ${entry.result !== undefined && html`<${Part} name=${entry.isError ? "Result, an error" : "Result"}><pre class=${`code ${entry.isError ? "bad" : ""}`} tabindex="0">${prettyResult(entry.result)}</pre><//>`}`;
+}
+
+const Part = ({ name, children }) => html`<h3>${name}</h3>${children}`;
+
+/** A result is JSON as text, mostly. */
+function prettyResult(result) {
+  if (typeof result !== "string") return pretty(result);
+  try {
+    return pretty(JSON.parse(result));
+  } catch {
+    return result;
+  }
+}
+
+function Links({ entry }) {
+  if (!entry.childKey && !entry.exchangeId && !entry.deliveryId) return null;
+  return html`<p class="links">
+    ${entry.childKey && html`<span>Started <${Key} session=${entry.childKey} /></span>`}
+    ${entry.exchangeId && html`<a href=${href("exchanges", [entry.exchangeId])}>See the exchange</a>`}
+    ${entry.deliveryId && html`<a href=${href("deliveries", [], { id: entry.deliveryId })}>See the delivery</a>`}
+  </p>`;
+}
+
+/** What happened to the run itself, in words. */
+function Mark({ entry, axis, run }) {
+  const { tone, text } = sayMark(entry, axis, run);
+  const left = axis.scale.at(entry.at);
+  return html`<li class=${`tl-mark ${tone}`}>
+    <span class="tl-mark-text"><span class="tl-kind ${tone}" aria-hidden="true" /><span>${text}</span></span>
+    <span class="tl-track" aria-hidden="true"><span class=${`tl-point ${tone}`} style=${{ left: percent(left) }} /></span>
+    <span class="tl-took number muted" title=${clockTime(entry.at, axis.now)}>+${duration(entry.at - axis.start)}</span>
+    <${Links} entry=${entry} />
+  </li>`;
+}
+
+function sayMark(entry, axis, run) {
+  const why = entry.error ? `: ${oneLine(entry.error, 300)}` : "";
+  switch (entry.kind) {
+    case "interrupted":
+      return { tone: "bad", text: `${entry.text ?? "The process died here"}${wentOn(entry, run)}` };
+    case "resumed":
+      return { tone: "good", text: "It went on here" };
+    case "retry":
+      return { tone: "warn", text: `${entry.name ?? "The model"} failed, and was asked again${why}` };
+    case "setAside":
+      return { tone: "warn", text: setAside(entry, axis) };
+    case "retried":
+      return { tone: "info", text: "A person started it once more" };
+    case "ended":
+      return { tone: entry.error || run.status !== "ok" ? "bad" : "good", text: `Ended: ${entry.name ?? run.status}${why}` };
+    default:
+      return { tone: "info", text: entry.text ?? entry.kind };
+  }
+}
+
+function wentOn(entry, run) {
+  if (entry.resumedAt !== undefined) return `, and it went on after ${duration(entry.resumedAt - entry.at)}`;
+  return isEnded(run) ? "" : ", and it has not gone on yet";
+}
+
+function setAside(entry, axis) {
+  if (entry.endedAt === undefined) return "Set aside after crashes: it is tried again by itself";
+  const rest = entry.endedAt > axis.now ? `, tried again ${until(entry.endedAt, axis.now)}` : "";
+  return `Set aside after crashes, until ${clockTime(entry.endedAt, axis.now)}${rest}`;
+}
