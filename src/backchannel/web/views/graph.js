@@ -1,0 +1,77 @@
+/** What `exchanges.map` tells, as boxes and lines that can be drawn: few enough to be seen at once. */
+
+import { counted } from "./words.js";
+
+export const OPERATOR = "operator";
+const MOST_DRAWN = 40;
+const FEW_CHILDREN = 3;
+
+/**
+ * @param {{nodes: object[], edges: object[]}} map the answer of `exchanges.map`
+ * @returns {{edges: object[], nodes: Map<string, object>, boxes: object[], lines: object[], leftOut: number}}
+ *   `edges` are all there are, for the table; `boxes` and `lines` what is drawn
+ */
+export function buildGraph(map) {
+  const edges = map.edges.map((edge) => ({ ...edge, from: edge.from ?? OPERATOR }));
+  const known = new Map(map.nodes.map((node) => [node.key, node]));
+  const ids = new Set(edges.flatMap((edge) => [edge.from, edge.to]));
+  const nodes = new Map([...ids].map((id) => [id, toNode(id, known.get(id))]));
+  const groups = groupChildren(nodes, edges);
+  return { edges, nodes, ...keepBusiest(toBoxes(nodes, groups), toLines(edges, groups)) };
+}
+
+function toNode(id, known) {
+  if (id === OPERATOR) return { id, name: "the operator", kind: OPERATOR };
+  return { id, kind: "other", ...known, key: id };
+}
+
+/** Finds, by id, the group that a sub-agent belongs to: many that nobody but their requester talks to are one box. */
+function groupChildren(nodes, edges) {
+  const children = new Map();
+  for (const id of nodes.keys()) {
+    const own = edges.filter((edge) => edge.from === id || edge.to === id);
+    const isLeaf = id.includes(":subagent:") && own.every((edge) => edge.to === id && edge.from === own[0].from);
+    if (isLeaf) children.set(own[0].from, [...(children.get(own[0].from) ?? []), id]);
+  }
+  const groups = new Map();
+  for (const [parent, ids] of children) {
+    const group = { id: `${parent} sub-agents`, kind: "sub-agents", name: counted(ids.length, "sub-agent"), parent };
+    if (ids.length > FEW_CHILDREN) ids.forEach((id) => groups.set(id, group));
+  }
+  return groups;
+}
+
+const toBoxes = (nodes, groups) => [...new Set([...nodes.values()].map((node) => groups.get(node.id) ?? node))];
+
+function toLines(edges, groups) {
+  const lines = new Map();
+  for (const edge of edges) {
+    const [from, to] = [edge.from, edge.to].map((id) => groups.get(id)?.id ?? id);
+    const name = JSON.stringify([from, to]);
+    lines.set(name, add(lines.get(name) ?? { from, to, sends: 0, replies: 0, spawns: 0, weight: 0, lastAt: 0 }, edge));
+  }
+  return [...lines.values()];
+}
+
+const add = (line, edge) => ({
+  ...line,
+  sends: line.sends + edge.sends,
+  replies: line.replies + edge.replies,
+  spawns: line.spawns + edge.spawns,
+  weight: line.weight + edge.sends + edge.spawns,
+  cost: edge.cost === undefined ? line.cost : (line.cost ?? 0) + edge.cost,
+  lastAt: Math.max(line.lastAt, edge.lastAt ?? 0),
+});
+
+/** Keeps those that talk most where there are too many to be seen; the table has them all. */
+function keepBusiest(boxes, lines) {
+  const weight = new Map(boxes.map((box) => [box.id, 0]));
+  for (const line of lines) for (const id of [line.from, line.to]) weight.set(id, weight.get(id) + line.weight);
+  const byWeight = [...boxes].sort((a, b) => weight.get(b.id) - weight.get(a.id) || (a.id < b.id ? -1 : 1));
+  const kept = new Set(byWeight.slice(0, MOST_DRAWN).map((box) => box.id));
+  return {
+    boxes: boxes.filter((box) => kept.has(box.id)),
+    lines: lines.filter((line) => kept.has(line.from) && kept.has(line.to)),
+    leftOut: boxes.length - kept.size,
+  };
+}
