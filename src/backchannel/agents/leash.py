@@ -1,0 +1,251 @@
+"""The leash: a small program between the gateway and a program that it starts, so that nothing outlives either.
+
+Run as `python -I -S leash.py <pid of the gateway> [--<limit>=<number> …] -- <program> [<argument> …]`. It starts the
+program in a session of its own, with the standard input and outputs that it was given itself, and ends as the program
+ends: with its exit code, or of its signal. It is a *child subreaper*: whatever the program starts comes to the leash
+when it loses its parent, also after a double fork and `setsid`. So "no child is left" means that no descendant is.
+
+- The program ends: what it has left running is killed.
+- SIGTERM: all of it is asked to end, and killed a second later, or at the second SIGTERM.
+- The gateway dies, however that happens: all of it is killed at once.
+
+This file uses nothing but the standard library, and as little of that as it can: it is started for every program.
+On a system that is not Linux there is no subreaper; there the program's process group is killed.
+"""
+
+import os
+import resource
+import select
+import signal
+import sys
+import time
+
+IS_LINUX = sys.platform == "linux"
+GRACE_S = 1.0
+"""How long a program may take to end when it is asked to."""
+LOOK_EVERY_S = 1.0
+"""How often the leash looks whether the gateway lives, where the system has nothing that tells."""
+GIVE_UP_S = 10.0
+"""How long the leash tries to kill what is left: what runs as another user, or hangs in the kernel, stays."""
+STOP_ROUNDS, REAP_AT_ONCE = 100, 100
+"""Bounds of what a program that forks without end could make endless."""
+LIMITS = {
+    "cpu-seconds": resource.RLIMIT_CPU,
+    "memory-bytes": resource.RLIMIT_AS,
+    "processes": resource.RLIMIT_NPROC,
+    "file-bytes": resource.RLIMIT_FSIZE,
+}
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit codes of a program that could not be started, as shells use them."""
+
+
+def main(arguments: list[str]) -> int:
+    """Start the program, and see it to its end; gives the status that `waitpid` had for it."""
+    parent = int(arguments[0])
+    split = arguments.index("--")
+    limits, argv = arguments[1:split], arguments[split + 1 :]
+    if os.getpid() != os.getsid(0) and os.getpid() != os.getpgrp():
+        os.setsid()  # not in the terminal's foreground: an interrupt there is for the gateway alone
+    wake = _wake_up_on(signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1, signal.SIGHUP)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
+    gone = _parent_handle(parent)
+    if os.getppid() != parent:
+        return 0  # it died before it was watched: nothing has been started
+    child = _start(argv, limits)
+    return _Leash(parent, child, wake, gone).hold()
+
+
+def _wake_up_on(*signals: int) -> int:
+    """Make signals readable: each is a byte in a pipe, so that none is lost between a check and the wait."""
+    readable, writable = os.pipe()
+    os.set_blocking(readable, False)
+    os.set_blocking(writable, False)
+    for number in signals:
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    return readable
+
+
+def _prctl(option: int, value: int) -> None:
+    if IS_LINUX:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _parent_handle(parent: int) -> int | None:
+    """Get something that becomes readable when the parent dies, where the system has that."""
+    try:
+        return os.pidfd_open(parent)
+    except (AttributeError, OSError):
+        return None
+
+
+def _start(argv: list[str], limits: list[str]) -> int:
+    leash = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            _become(leash, argv, limits)
+        except OSError as error:
+            os.write(2, f"cannot start {argv[0]}: {error.strerror}\n".encode(errors="replace"))
+            os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
+        finally:
+            os._exit(NOT_EXECUTABLE)
+    nothing = os.open(
+        os.devnull, os.O_RDWR
+    )  # a pipe that the program closes is closed: the leash does not keep it open
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    return child
+
+
+def _become(leash: int, argv: list[str], limits: list[str]) -> None:
+    """Turn this process into the program."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (
+        signal.SIGTERM,
+        signal.SIGCHLD,
+        signal.SIGUSR1,
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+    ):
+        signal.signal(number, signal.SIG_DFL)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != leash:
+        os._exit(NOT_EXECUTABLE)
+    for limit in limits:
+        name, _, number_text = limit.removeprefix("--").partition("=")
+        resource.setrlimit(LIMITS[name], (int(number_text), int(number_text)))
+    os.execvp(argv[0], argv)
+
+
+class _Leash:
+    def __init__(self, parent: int, child: int, wake: int, gone: int | None) -> None:
+        self._parent = parent
+        self._child = child
+        self._status: int | None = None
+        self._wake = wake
+        self._gone = gone
+        self._poll = select.poll()
+        self._poll.register(wake, select.POLLIN)
+        if gone is not None:
+            self._poll.register(gone, select.POLLIN)
+
+    def hold(self) -> int:
+        """Wait for the end of the program, the gateway, or the leash; then leave nothing behind."""
+        asked_at: float | None = None
+        while self._reap():
+            if self._status is not None or self._is_orphan():
+                break
+            if asked_at is not None and time.monotonic() - asked_at >= GRACE_S:
+                break
+            if signal.SIGTERM in self._wait(None if asked_at is None else asked_at + GRACE_S - time.monotonic()):
+                if asked_at is not None:
+                    break
+                asked_at = time.monotonic()
+                self._signal_all(signal.SIGTERM)
+                self._signal_all(signal.SIGCONT)
+        self._kill_all()
+        return self._status or 0
+
+    def _wait(self, limit_s: float | None) -> bytes:
+        """Sleep until something happens; gives the signals that came."""
+        if self._gone is None:
+            limit_s = min(LOOK_EVERY_S, LOOK_EVERY_S if limit_s is None else limit_s)
+        events = self._poll.poll(None if limit_s is None else max(limit_s, 0) * 1000)
+        return os.read(self._wake, 1024) if any(number == self._wake for number, _ in events) else b""
+
+    def _is_orphan(self) -> bool:
+        return os.getppid() != self._parent
+
+    def _reap(self) -> bool:
+        """Collect who has ended; tells whether anybody is left."""
+        for _ in range(REAP_AT_ONCE):
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                break
+            if pid == self._child:
+                self._status = status
+        return True
+
+    def _kill_all(self) -> None:
+        """Kill until no child is left."""
+        until = time.monotonic() + GIVE_UP_S
+        if self._gone is not None:
+            self._poll.unregister(self._gone)
+        while self._reap() and time.monotonic() < until:
+            self._stop_all()
+            self._signal_all(signal.SIGKILL)
+            self._wait(0.02)
+
+    def _stop_all(self) -> None:
+        """Let nobody fork any more: killing one after the other could be outrun."""
+        stopped: set[int] = set()
+        for _ in range(STOP_ROUNDS):
+            new = self._targets() - stopped
+            if not new:
+                return
+            for target in new:
+                _kill(target, signal.SIGSTOP)
+            stopped |= new
+
+    def _signal_all(self, number: int) -> None:
+        for target in self._targets():
+            _kill(target, number)
+
+    def _targets(self) -> set[int]:
+        """Whom to signal: process groups, as negative numbers. All of a group is hit, also what it forks just now."""
+        if not IS_LINUX:
+            return {-self._child}
+        own = os.getpgrp()
+        return {pid if group == own else -group for pid, group in _descendants(os.getpid())}
+
+
+def _kill(pid: int, number: int) -> None:
+    try:  # noqa: SIM105 - contextlib would take longer to import than all that is done here
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _descendants(root: int) -> list[tuple[int, int]]:
+    """Find all processes below one, each with its process group."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - nor pathlib
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                    # pid (name) state parent group …; the name may have spaces and brackets of its own
+                    parent, group = map(int, file.read().rpartition(b")")[2].split()[1:3])
+            except (OSError, ValueError):
+                continue  # it has ended
+            children.setdefault(parent, []).append((int(name), group))
+    found = list(children.get(root, ()))
+    for pid, _ in found:
+        found.extend(children.get(pid, ()))
+    return found
+
+
+def _end_as(status: int) -> None:
+    """End as the program ended."""
+    if os.WIFSIGNALED(status):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        number = os.WTERMSIG(status)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+if __name__ == "__main__":
+    _end_as(main(sys.argv[1:]))
