@@ -39,7 +39,7 @@ const PATHS = {
 /** `<Icon name="search" />`. */
 export function Icon({ name, size = 18, class: className = "" }) {
   return html`<svg class=${`icon ${className}`} width=${size} height=${size} viewBox="0 0 24 24" fill="none" stroke="currentColor"
-    stroke-width="1.75" stroke-linecap="round" stroke-linejoin="round" aria-hidden="true" focusable="false">
+    stroke-width=${name === "more" ? 3 : 1.75} stroke-linecap="round" stroke-linejoin="round" aria-hidden="true" focusable="false">
     ${(PATHS[name] || []).map((d) => html`<path d=${d} />`)}
   </svg>`;
 }

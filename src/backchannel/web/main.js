@@ -25,7 +25,7 @@ const VIEWS = {
   sessions: {
     load: () => Promise.all([import("./views/sessions.js"), import("./views/session.js")]),
     show: ([sessions, session], [key], params) => html`<div class=${`panes ${key ? "has-session" : ""}`}>
-      <${sessions.SessionsView} selected=${key} />
+      <${sessions.SessionsView} selected=${key} params=${params} />
       ${key ? html`<${session.SessionView} key=${key} sessionKey=${key} params=${params} />` : html`<${session.NoSession} />`}
     </div>`,
   },

@@ -389,7 +389,7 @@ export function Table({ columns, rows, keyOf, onOpen, hrefOf, label, selected })
  * `total` is how many there are where not all are loaded (-1: nobody knows); `onEnd` loads more. The element that
  * `render(item, index)` gives is put into a list item; the first link or button in it takes part in the arrow keys.
  */
-export function VirtualList({ items, rowHeight = 56, keyOf, render, label, onEnd, total, header, footer, role = "list", itemRole = "listitem" }) {
+export function VirtualList({ items, rowHeight = 56, keyOf, render, label, onEnd, total, header, footer, role = "list", itemRole = "listitem", itemProps }) {
   const box = useRef(null);
   const [view, setView] = useState({ top: 0, height: 800 });
   const look = () => {
@@ -436,7 +436,7 @@ export function VirtualList({ items, rowHeight = 56, keyOf, render, label, onEnd
     ${header && html`<div data-header="yes">${header}</div>`}
     <div class="virtual-rows" role=${role} aria-label=${label} style=${{ height: `${items.length * rowHeight}px` }}>
       ${items.slice(first, last).map((item, offset) => html`<div key=${keyOf(item)} class="virtual-row" role=${itemRole} data-index=${first + offset}
-        aria-setsize=${setSize} aria-posinset=${first + offset + 1} style=${{ height: `${rowHeight}px`, transform: `translateY(${(first + offset) * rowHeight}px)` }}>
+        aria-setsize=${setSize} aria-posinset=${first + offset + 1} ...${itemProps?.(item)} style=${{ height: `${rowHeight}px`, transform: `translateY(${(first + offset) * rowHeight}px)` }}>
         ${render(item, first + offset)}
       </div>`)}
     </div>

@@ -1,0 +1,317 @@
+/** The transcript on the screen: rows in groups that the browser draws only when they are seen, and what happens below them. */
+import { Component, html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { Icon } from "../icons.js";
+import { Markdown } from "../markdown.js";
+import { Button, Empty, ErrorNote, Fold, Skeleton, Text, When, toast, visible } from "../parts.js";
+import { audienceOf, readMessage } from "../speech.js";
+import { LongText, MessageRow, PlainText, RunNote, ToolCall } from "./message.js";
+
+const GROUP = 40;
+const NEAR_END_PX = 80;
+const OLDER_PAGE = 500;
+const MOST_PAGES = 100;
+
+export function TranscriptLog({ transcript, session, showsAll, params, outbox, onRetry, canRetry, onAgain, onDrop }) {
+  const box = useRef(null);
+  const groups = useGroups(transcript);
+  const agent = session.agentId || agentOf(transcript.key);
+  const scroll = useScroll(box, transcript);
+  const target = useTarget(transcript, params.message, box);
+  const unsent = outbox.filter((entry) => !transcript.knowsRun(entry.id));
+  if (transcript.error && !transcript.messages.length) return html`<div class="log"><${ErrorNote} error=${transcript.error} retry=${() => transcript.syncSoon(0)} /></div>`;
+  if (!transcript.isLoaded) return html`<div class="log"><${Skeleton} rows=${5} height=${72} /></div>`;
+  const isEmpty = !transcript.messages.length && !transcript.pending.length && !unsent.length && !transcript.live.size && !transcript.notes.length;
+  return html`<div class="log-frame">
+    <div class="log" ref=${box} onScroll=${scroll.look} tabindex="0" role="region" aria-label="Transcript">
+      <div class="log-inner">
+        ${transcript.hasOlder && html`<${Older} load=${scroll.loadOlder} />`}
+        <div role="log" aria-live="polite" aria-relevant="additions" aria-label="Messages">
+          ${groups.map((group) => html`<${Group} key=${group.id} entries=${group.entries} showsAll=${showsAll} target=${target} runs=${transcript.runs} agent=${agent} sessionKey=${transcript.key} onRetry=${onRetry} canRetry=${canRetry} />`)}
+        </div>
+        ${isEmpty && html`<${Empty} icon="sessions" title=${transcript.isNew ? "A new session" : "Nothing was said here yet"}><p>Write below; the agent answers here.</p><//>`}
+        <${LiveRuns} transcript=${transcript} agent=${agent} />
+        <${Pending} transcript=${transcript} />
+        ${unsent.map((entry) => html`<${Unsent} key=${entry.id} entry=${entry} onAgain=${onAgain} onDrop=${onDrop} />`)}
+      </div>
+    </div>
+    ${!scroll.isAtEnd && html`<${Button} class="to-end" icon="down" onClick=${scroll.toEnd}>${scroll.isNew ? "New messages" : "To the end"}<//>`}
+  </div>`;
+}
+
+const agentOf = (key) => key.split(":")[1] || "agent";
+
+// Entries
+
+const readings = new WeakMap();
+
+function reading(message) {
+  let found = readings.get(message);
+  if (!found) readings.set(message, (found = readMessage(message)));
+  return found;
+}
+
+/**
+ * Rows as entries: a tool's result stands with its call. Entries and groups stay the same objects while nothing in them
+ * changes, and groups keep their place when older rows come, so that only what is new is rendered.
+ */
+function useGroups(transcript) {
+  const kept = useRef({ entries: new Map(), groups: [] });
+  return useMemo(() => {
+    const { entries, groups } = build(transcript, kept.current.entries);
+    const before = new Map(kept.current.groups.map((group) => [group.id, group]));
+    kept.current = { entries, groups: groups.map((group) => same(before.get(group.id), group)) };
+    return kept.current.groups;
+  }, [transcript.messages, transcript.notes, transcript]);
+}
+
+function same(before, group) {
+  const isSame = before && before.entries.length === group.entries.length && before.entries.every((entry, index) => entry === group.entries[index]);
+  return isSame ? before : group;
+}
+
+function build({ messages, notes, prepended }, known) {
+  const results = new Map();
+  const called = new Set();
+  const asked = new Map();
+  for (const message of messages) {
+    if (message.role === "toolResult") results.set(message.toolCallId, message);
+    else if (message.role === "user" && message.runId) asked.set(message.runId, message);
+    for (const block of message.content || []) if (block.type === "toolCall") called.add(block.id);
+  }
+  const entries = new Map();
+  const groups = new Map();
+  const put = (at, entry) => {
+    const id = Math.floor(at / GROUP);
+    if (!groups.has(id)) groups.set(id, { id, entries: [] });
+    groups.get(id).entries.push(entry);
+  };
+  const byRow = notesByRow(notes);
+  byRow.get(undefined)?.forEach((note) => put(-prepended, noteEntry(note, entries, known)));
+  messages.forEach((message, index) => {
+    const at = index - prepended;
+    const isInCall = message.role === "toolResult" && called.has(message.toolCallId);
+    if (!isInCall) put(at, messageEntry(message, results, asked, entries, known));
+    byRow.get(message.id)?.forEach((note) => put(at, noteEntry(note, entries, known)));
+  });
+  return { entries, groups: [...groups.values()].sort((a, b) => a.id - b.id) };
+}
+
+function messageEntry(message, results, asked, entries, known) {
+  const calls = (message.content || []).filter((block) => block.type === "toolCall");
+  const own = calls.map((call) => results.get(call.id));
+  const audience = message.role === "assistant" ? audienceOf(asked.get(message.runId)) : undefined;
+  const before = known.get(message.id);
+  const isSame = before && before.message === message && before.own.every((each, index) => each === own[index]) && Boolean(before.audience) === Boolean(audience);
+  const entry = isSame
+    ? before
+    : { id: message.id, message, reading: reading(message), own, results: new Map(calls.map((call, index) => [call.id, own[index]])), audience };
+  entries.set(message.id, entry);
+  return entry;
+}
+
+function notesByRow(notes) {
+  const found = new Map();
+  for (const note of notes) found.set(note.after, [...(found.get(note.after) || []), note]);
+  return found;
+}
+
+function noteEntry(note, entries, known) {
+  const id = `note-${note.id}`;
+  const entry = known.get(id) || { id, note };
+  entries.set(id, entry);
+  return entry;
+}
+
+class Group extends Component {
+  shouldComponentUpdate(next) {
+    if (next.entries !== this.props.entries || next.showsAll !== this.props.showsAll || next.target !== this.props.target || next.agent !== this.props.agent || next.canRetry !== this.props.canRetry) return true;
+    return next.runs !== this.props.runs && next.entries.some(({ message }) => message?.runId && next.runs.get(message.runId)?.status !== this.props.runs.get(message.runId)?.status);
+  }
+
+  render({ entries, showsAll, target, runs, agent, sessionKey, onRetry, canRetry }) {
+    const last = lastOfRun(entries);
+    return html`<div class="group">${entries.map((entry) => {
+      if (entry.note) return html`<${Note} key=${entry.id} note=${entry.note} />`;
+      const { message } = entry;
+      const run = message.runId && last.get(message.runId) === entry ? endedBadly(runs.get(message.runId)) : undefined;
+      return html`<${MessageRow} key=${entry.id} entry=${entry} showsAll=${showsAll} isTarget=${target === entry.id} run=${run} agent=${agent} sessionKey=${sessionKey} onRetry=${onRetry} canRetry=${canRetry} />`;
+    })}</div>`;
+  }
+}
+
+function lastOfRun(entries) {
+  return new Map(entries.filter(({ message }) => message?.runId).map((entry) => [entry.message.runId, entry]));
+}
+
+function endedBadly(run) {
+  return run && (["error", "timeout", "aborted"].includes(run.status) || run.resumeAt || run.waitingFor) ? run : undefined;
+}
+
+/** An answer that is in no transcript, such as that to a command. */
+function Note({ note }) {
+  return html`<div class="message who-gateway said-note"><${Icon} name="gear" size=${16} class="message-icon" /><div class="message-main">
+    <header class="message-head"><strong class="speaker">Gateway</strong><span class="chip">not part of the conversation</span><span class="muted small"><${When} ts=${note.timestamp} /></span></header>
+    <div class="message-body"><${LongText} text=${note.text} isMarkdown=${true} /></div></div></div>`;
+}
+
+// What happens now
+
+function LiveRuns({ transcript, agent }) {
+  const shown = [...transcript.live].filter(([runId, live]) => live.text || live.thinking || live.tools.length || transcript.runs.get(runId)?.status !== "ok");
+  return shown.map(([runId, live]) => html`<${LiveRun} key=${runId} live=${live} agent=${agent} />`);
+}
+
+/** A reply as it grows. It is not announced word by word: its row will be. */
+function LiveRun({ live, agent }) {
+  return html`<div class="message who-agent live" aria-busy="true"><${Icon} name="agents" size=${16} class="message-icon" /><div class="message-main">
+    <header class="message-head"><strong class="speaker"><${Text}>${agent}<//></strong><span class="status tone-busy"><span class="dot" aria-hidden="true"></span>${doing(live)}</span></header>
+    <div class="message-body">
+      ${live.thinking && !live.text && html`<${Fold} class="quiet-fold" summary="thinking"><${PlainText} text=${live.thinking} /><//>`}
+      ${live.text && html`<${Markdown} text=${tail(live.text)} />`}
+      ${live.tools.map((tool) => html`<${ToolCall} key=${tool.callId} call=${{ id: tool.callId, name: tool.name, arguments: tool.args }} isRunning=${true} />`)}
+    </div></div></div>`;
+}
+
+function doing(live) {
+  if (live.tools.length) return `using ${visible(live.tools.at(-1).name)}`;
+  if (live.text) return "writing";
+  return live.thinking ? "thinking" : "working";
+}
+
+/** The end of a reply that has become very long: the whole is shown once it is a row. */
+function tail(text) {
+  return text.length <= 20_000 ? text : `…${text.slice(-20_000)}`;
+}
+
+/** What was accepted and waits for its turn. */
+function Pending({ transcript }) {
+  const { pending, pendingLeftOut, runs } = transcript;
+  if (!pending.length) return null;
+  return html`<section class="inbox" aria-label="Inbox">
+    <h2 class="small muted">In the inbox: ${pending.length + pendingLeftOut} waiting</h2>
+    ${pending.map((message) => html`<${PendingRow} key=${message.id} message=${message} run=${runs.get(message.runId)} />`)}
+    ${pendingLeftOut > 0 && html`<p class="muted small">and ${pendingLeftOut} more</p>`}
+  </section>`;
+}
+
+function PendingRow({ message, run }) {
+  const { text, machinery, name, sessionKey, what } = readMessage(message);
+  return html`<div class="pending-row"><span class="status tone-wait"><span class="dot" aria-hidden="true"></span>waits</span>
+    <strong><${Text}>${name || sessionKey || ""}<//></strong><span class="grow wrap" dir="auto">${visible((text || what || machinery || "").slice(0, 400))}</span>
+    ${run?.waitingFor && html`<${RunNote} run=${run} />`}</div>`;
+}
+
+/** What the gateway has not confirmed yet, or has refused. */
+function Unsent({ entry, onAgain, onDrop }) {
+  return html`<article class="message who-person unsent"><${Icon} name="person" size=${16} class="message-icon" /><div class="message-main">
+    <header class="message-head"><strong class="speaker">Operator</strong>${entry.error ? null : html`<span class="status tone-wait"><span class="dot" aria-hidden="true"></span>sending</span>`}</header>
+    <div class="message-body"><${LongText} text=${entry.text} />
+      ${entry.error && html`<div class="run-note tone-bad" role="alert"><span class="wrap">Not sent: <${Text}>${entry.error}<//></span>
+        <${Button} icon="retry" onClick=${() => onAgain(entry.id)}>Send again<//><${Button} onClick=${() => onDrop(entry.id)}>Discard<//></div>`}
+    </div></div></article>`;
+}
+
+// Where one is in it
+
+function Older({ load }) {
+  const here = useRef(null);
+  const [isBusy, setBusy] = useState(false);
+  const go = async () => {
+    if (isBusy) return;
+    setBusy(true);
+    await load();
+    setBusy(false);
+  };
+  const latest = useRef(go);
+  latest.current = go;
+  useEffect(() => {
+    const observer = new IntersectionObserver(([seen]) => seen.isIntersecting && latest.current(), { rootMargin: "400px 0px 0px 0px", root: here.current.closest(".log") });
+    observer.observe(here.current);
+    return () => observer.disconnect();
+  }, []);
+  return html`<div class="older" ref=${here}><${Button} onClick=${go} disabled=${isBusy}>${isBusy ? "Loading …" : "Load older messages"}<//></div>`;
+}
+
+/** Stays at the end while one is there, and otherwise where one reads, whatever comes above or below. */
+function useScroll(box, transcript) {
+  const isStuck = useRef(true);
+  const anchor = useRef(null);
+  const [isAtEnd, setAtEnd] = useState(true);
+  const [isNew, setNew] = useState(false);
+  const count = transcript.messages.length;
+
+  const look = () => {
+    const element = box.current;
+    if (!element) return;
+    isStuck.current = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR_END_PX;
+    setAtEnd(isStuck.current);
+    if (isStuck.current) setNew(false);
+  };
+  const toEnd = () => {
+    if (!box.current) return;
+    box.current.scrollTop = box.current.scrollHeight;
+    isStuck.current = true;
+  };
+  useLayoutEffect(() => {
+    const held = anchor.current;
+    if (held?.element.isConnected) box.current.scrollTop += held.element.getBoundingClientRect().top - held.top;
+    else if (isStuck.current) toEnd();
+    anchor.current = null;
+  });
+  useEffect(() => {
+    if (!isStuck.current) setNew(true);
+  }, [count]);
+  useEffect(() => {
+    const inner = box.current?.firstElementChild;
+    if (!inner) return undefined;
+    const observer = new ResizeObserver(() => isStuck.current && toEnd());
+    observer.observe(inner);
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, [transcript.isLoaded]);
+
+  const loadOlder = async (limit) => {
+    const element = box.current;
+    const first = element?.querySelector(".message, .machinery");
+    try {
+      const hold = () => {
+        element.style.overflowAnchor = "none"; // or the browser would move it too
+        if (first) anchor.current = { element: first, top: first.getBoundingClientRect().top };
+      };
+      await transcript.loadOlder(limit, hold);
+      requestAnimationFrame(() => requestAnimationFrame(() => (element.style.overflowAnchor = "")));
+    } catch (error) {
+      if (error.code !== "disconnected") toast(error.message, "bad");
+    }
+  };
+  return { look, toEnd, loadOlder, isAtEnd, isNew, isStuck };
+}
+
+/** Goes to the message that the address names, loading older ones until it is there. */
+function useTarget(transcript, messageId, box) {
+  const done = useRef(null);
+  useEffect(() => {
+    if (!messageId || !transcript.isLoaded || done.current === messageId) return undefined;
+    let isOver = false;
+    const find = async () => {
+      for (let page = 0; page < MOST_PAGES && !isOver && !transcript.has(messageId) && transcript.hasOlder; page++) await transcript.loadOlder(OLDER_PAGE);
+      if (isOver) return;
+      done.current = messageId;
+      if (transcript.has(messageId)) show(box, messageId);
+      else toast("That message is not in this transcript.", "bad");
+    };
+    find().catch((error) => error.code !== "disconnected" && toast(error.message, "bad"));
+    return () => (isOver = true);
+  }, [messageId, transcript.isLoaded]);
+  return messageId;
+}
+
+/** Scroll to a row; rows that were never drawn have estimated heights, so it is looked at again once they are. */
+function show(box, messageId, tries = 4) {
+  requestAnimationFrame(() => {
+    const row = document.getElementById(`m-${messageId}`);
+    row?.scrollIntoView({ block: "center" });
+    if (tries > 0) setTimeout(() => show(box, messageId, tries - 1), 60);
+    else row?.focus({ preventScroll: true });
+  });
+}

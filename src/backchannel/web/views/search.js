@@ -1,0 +1,58 @@
+/** Search within one session: the whole transcript where the gateway can search it, else what is loaded. */
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { gateway } from "../gateway.js";
+import { Button, ErrorNote, Search, Text, When } from "../parts.js";
+import { go } from "../routes.js";
+import { readMessage } from "../speech.js";
+
+const SPEAKERS = { user: "asked", assistant: "agent", toolResult: "tool", system: "gateway" };
+const MOST = 200;
+
+export function SearchWithin({ transcript, onClose }) {
+  const [query, setQuery] = useState("");
+  const [found, setFound] = useState(null);
+  const [error, setError] = useState(null);
+  const turn = useRef(0);
+  const root = useRef(null);
+  useEffect(() => root.current.querySelector("input").focus(), []);
+
+  const look = async (before) => {
+    const mine = ++turn.current;
+    try {
+      const page = gateway.knows("chat.search") ? await gateway.call("chat.search", { sessionKey: transcript.key, query, ...(before && { before }) }) : searchLoaded(transcript, query);
+      if (mine !== turn.current) return;
+      setError(null);
+      setFound((known) => ({ ...page, matches: before ? [...known.matches, ...page.matches] : page.matches }));
+    } catch (failed) {
+      if (mine === turn.current) setError(failed);
+    }
+  };
+  useEffect(() => {
+    turn.current++;
+    if (query.trim()) look();
+    else setFound(null);
+  }, [query]);
+  const keys = (event) => event.key === "Escape" && !query && onClose();
+  return html`<div class="search-within" ref=${root} onKeyDown=${keys}>
+    <div class="row"><${Search} label="Search in this session" value=${query} onSearch=${setQuery} isMain=${false} /><${Button} kind="quiet" icon="close" label="Close the search" onClick=${onClose} /></div>
+    <${ErrorNote} error=${error} />
+    ${found && html`<ol class="matches" aria-label="Matches">
+      ${found.matches.map((match) => html`<li key=${match.messageId}><a href="#" onClick=${(event) => { event.preventDefault(); go("sessions", transcript.key, { message: match.messageId }); }}>
+        <span class="muted small">${SPEAKERS[match.role] || match.role} · <${When} ts=${match.timestamp} /></span><span class="cut"><${Text}>${match.excerpt}<//></span></a></li>`)}
+    </ol>
+    ${!found.matches.length && !found.hasMore && html`<p class="muted small">Nothing found.</p>`}
+    ${found.hasMore && html`<${Button} onClick=${() => look(found.nextBefore)}>Search further back<//>`}`}
+  </div>`;
+}
+
+function searchLoaded(transcript, query) {
+  const wanted = query.trim().toLowerCase();
+  const matches = [];
+  for (let index = transcript.messages.length - 1; index >= 0 && matches.length < MOST; index--) {
+    const message = transcript.messages[index];
+    const { text } = readMessage(message);
+    const at = text.toLowerCase().indexOf(wanted);
+    if (at >= 0) matches.push({ messageId: message.id, role: message.role, timestamp: message.timestamp, excerpt: text.slice(Math.max(0, at - 40), at + 120) });
+  }
+  return { matches, hasMore: false };
+}
