@@ -6,7 +6,7 @@ import { href } from "../routes.js";
 import { useLive } from "../live.js";
 import { Age, Empty, ErrorNote, Fold, Skeleton, Status, Text } from "../parts.js";
 import { Facts, Heading, Quote } from "./pieces.js";
-import { pretty } from "./words.js";
+import { counted, pretty } from "./words.js";
 
 export function ChannelsView() {
   const { data, error, reload } = useLive(() => gateway.call("channels.list"), [], { events: ["delivery"], minMs: 2000, everyMs: 15_000 });
@@ -20,7 +20,7 @@ export function ChannelsView() {
 }
 
 function Channel({ channel }) {
-  const link = (state, n) => (n ? html`<a href=${href("deliveries", [], { state })}><${Status} status=${state === "pending" ? "waiting" : state} /> <span class="number">${n}</span></a>` : undefined);
+  const link = (state, n) => (n ? html`<a class="number" href=${href("deliveries", [], { state })}>${counted(n, "delivery", "deliveries")}</a>` : undefined);
   const settings = channel.settings && Object.keys(channel.settings).length ? channel.settings : undefined;
   return html`<article class="card" aria-labelledby=${`channel-${channel.name}`}>
     <header class="row spread"><h2 id=${`channel-${channel.name}`}><${Text}>${channel.name}<//></h2><${Status} status=${channel.status} /></header>

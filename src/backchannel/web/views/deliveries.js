@@ -58,7 +58,8 @@ function Mendable({ rows, state, hasMore, reload, onOpen }) {
   const now = useTicker(5000);
   const ids = rows.map((row) => row.id).filter((id) => chosen.has(id));
   const noScope = useScope("operator.write") ?? (isBusy ? "Wait for the answer" : undefined);
-  const which = ids.length ? `${ids.length} chosen` : `all ${hasMore ? "" : `${rows.length} `}${state}`;
+  const isOne = ids.length === 0 && rows.length === 1;
+  const which = isOne ? "it" : ids.length ? `${ids.length} chosen` : `all ${hasMore ? "" : `${rows.length} `}${state}`;
   const mend = async (method) => {
     setBusy(true);
     try {
@@ -72,10 +73,10 @@ function Mendable({ rows, state, hasMore, reload, onOpen }) {
     }
   };
   const toggle = (id) => setChosen((before) => (before.has(id) ? new Set([...before].filter((each) => each !== id)) : new Set([...before, id])));
-  const columns = [{ name: "choose", title: "Choose", render: (row) => html`<input type="checkbox" checked=${chosen.has(row.id)} onChange=${() => toggle(row.id)} aria-label=${`Choose the delivery to ${place(row)}`} />` }, ...COLUMNS(now)];
+  const columns = [{ name: "choose", title: "Choose", render: (row) => html`<input type="checkbox" checked=${chosen.has(row.id)} onChange=${() => toggle(row.id)} aria-label=${`Choose the delivery to ${place(row)}`} />` }, ...COLUMNS(now).filter((column) => column.name !== "state" && column.name !== "next")];
   return html`
     <div class="toolbar">
-      <${Button} icon="retry" kind="primary" disabledReason=${noScope} onClick=${() => mend("deliveries.retry")}>Send ${which} again<//>
+      <${Button} icon="retry" kind=${state === "failed" ? "primary" : ""} disabledReason=${noScope} onClick=${() => mend("deliveries.retry")}>Send ${which} again<//>
       <${Button} disabledReason=${noScope} onClick=${() => ask(true)}>Drop ${which}<//>
       ${ids.length > 0 && html`<${Button} kind="quiet" onClick=${() => setChosen(new Set())}>Choose none<//>`}
     </div>
@@ -101,7 +102,7 @@ const sayMended = (method, { count, refused }) => ({ text: `${count} ${method ==
 
 /** What came of it, refusals with their reasons. */
 function Mended({ told }) {
-  return html`<div role="status">${told && html`<div class="note"><div class="note-text">${told.text}
+  return html`<div role="status" class="told">${told && html`<div class="note"><div class="note-text">${told.text}
     ${told.refused.length > 0 && html`<ul>${told.refused.map((each) => html`<li key=${each.id}><${Text}>${each.error}<//></li>`)}</ul>`}</div></div>`}</div>`;
 }
 

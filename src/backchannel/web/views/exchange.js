@@ -4,7 +4,7 @@ import { html } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";
 import { href } from "../routes.js";
 import { useLive, useTicker } from "../live.js";
-import { Age, CopyButton, Cost, ErrorNote, Fold, Key, Skeleton, Status, duration } from "../parts.js";
+import { Age, CopyButton, Cost, ErrorNote, Fold, Key, Skeleton, Status, duration, sessionName } from "../parts.js";
 import { Back, Facts, Quote } from "./pieces.js";
 import { clockTime, inWords, isControlWord, place, receiptInWords, shortId } from "./words.js";
 
@@ -63,8 +63,13 @@ function headline(exchange) {
     case "announce":
       return "the target says what its own chat shall be told";
     default:
-      return exchange.outcome ? `${exchange.outcome.replace("_", " ")}${exchange.reason ? `: ${exchange.reason}` : ""}` : "over";
+      return howItEnded(exchange);
   }
+}
+
+function howItEnded({ outcome, reason, receipt }) {
+  if (outcome === "announced" && receipt && receipt.state !== "sent") return `announced; the announce ${receiptInWords(receipt)}`;
+  return outcome ? `${outcome.replace("_", " ")}${reason ? `: ${reason}` : ""}` : "over";
 }
 
 /** The way an exchange goes, and where on it this one is. */
@@ -75,7 +80,7 @@ function Course({ exchange }) {
     { name: "Message and reply", note: "" },
     { name: "Turns", note: exchange.turn === 0 && at > 1 ? "none" : String(exchange.turn) },
     { name: "Announce", note: at > 2 && exchange.outcome !== "announced" ? (exchange.outcome ?? "").replace("_", " ") : "" },
-    { name: "Receipt", note: exchange.receipt?.state ?? "" },
+    { name: "Receipt", note: exchange.receipt && html`<${Status} status=${exchange.receipt.state} />` },
   ];
   return html`<ol class="course" aria-label="Where it is">
     ${steps.map((step, index) => html`<li key=${step.name} class=${index < at ? "past" : index === at ? "here" : "ahead"} aria-current=${index === at ? "step" : undefined}>
@@ -88,8 +93,8 @@ function Conversation({ exchange, now }) {
   const requester = exchange.requester?.sessionKey;
   return html`<div class="talk">
     <div class="talk-heads" aria-hidden="true">
-      <div><span class="muted small">Requester</span> ${requester ? html`<${Key} session=${requester} />` : "the operator"}</div>
-      <div><span class="muted small">Target</span> <${Key} session=${exchange.target.sessionKey} /></div>
+      <div><span class="muted small">Requester</span> <strong>${requester ? sessionName(requester) : "the operator"}</strong></div>
+      <div><span class="muted small">Target</span> <strong>${sessionName(exchange.target.sessionKey)}</strong></div>
     </div>
     <ol aria-label="Conversation">
       <${Said} side="left" who=${requester} step="message" at=${exchange.createdAt} text=${exchange.message} now=${now} />
@@ -99,11 +104,13 @@ function Conversation({ exchange, now }) {
   </div>`;
 }
 
+const STEPS = { primary: "reply", announce: "announce to its own chat" };
+
 /** Tells for each run on which side it speaks: turns change sides, beginning with the requester; all else is the target's. */
 function sides(exchange) {
   let turns = 0;
   return (exchange.conversation ?? []).map((step) => {
-    if (step.kind !== "turn") return { step, side: "right", name: step.kind === "primary" ? "reply" : step.kind };
+    if (step.kind !== "turn") return { step, side: "right", name: STEPS[step.kind] ?? step.kind };
     turns += 1;
     return { step, side: turns % 2 ? "left" : "right", name: `turn ${turns}` };
   });

@@ -22,7 +22,7 @@ export function buildGraph(map) {
 
 function toNode(id, known) {
   if (id === OPERATOR) return { id, name: "the operator", kind: OPERATOR };
-  return { id, kind: "other", ...known, key: id };
+  return { id, ...known, kind: id.includes(":subagent:") ? "sub-agent" : (known?.kind ?? "other"), key: id };
 }
 
 /** Finds, by id, the group that a sub-agent belongs to: many that nobody but their requester talks to are one box. */

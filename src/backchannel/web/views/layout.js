@@ -3,8 +3,9 @@
  * always give the same picture, and one more changes as little as can be.
  */
 
-export const BOX = { width: 184, height: 44 };
-const GAP = { column: 116, row: 20 };
+export const BOX = { width: 176, height: 44 };
+const GAP = { column: 112, row: 32 };
+const ARROW = 7;
 const MARGIN = 16;
 
 /**
@@ -24,14 +25,18 @@ export function placeNodes(nodes, edges) {
   return { width: MARGIN * 2 + columns.length * (BOX.width + GAP.column) - GAP.column, height: height + MARGIN * 2, places };
 }
 
-/** The first column are those whom nobody asked, else who asks most; each other stands one behind the first who asks it. */
+/**
+ * In the first column are those whom nobody asked; each other stands one behind the nearest who asks it, so a line never
+ * passes over a column. Where all are asked by somebody, who asks most begins.
+ */
 function toColumns(nodes, edges) {
+  const ids = nodes.map((node) => node.id).sort();
   const rank = new Map();
-  const left = nodes.map((node) => node.id).sort();
-  while (rank.size < nodes.length) {
-    const open = left.filter((id) => !rank.has(id));
-    const frontier = [best(open, edges, rank)];
-    rank.set(frontier[0], 0);
+  while (rank.size < ids.length) {
+    const open = ids.filter((id) => !rank.has(id));
+    const sources = open.filter((id) => !edges.some((edge) => edge.to === id && edge.from !== id));
+    const frontier = sources.length ? sources : [boldest(open, edges)];
+    frontier.forEach((id) => rank.set(id, 0));
     for (const id of frontier) {
       for (const next of targets(id, edges)) {
         if (rank.has(next)) continue;
@@ -41,19 +46,15 @@ function toColumns(nodes, edges) {
     }
   }
   const columns = [];
-  for (const id of left) (columns[rank.get(id)] ??= []).push(id);
+  for (const id of ids) (columns[rank.get(id)] ??= []).push(id);
   return columns;
 }
 
 const targets = (id, edges) => edges.filter((edge) => edge.from === id && edge.to !== id).map((edge) => edge.to).sort();
 
-function best(open, edges, rank) {
-  const score = (id) => {
-    const asked = edges.filter((edge) => edge.to === id && edge.from !== id && !rank.has(edge.from));
-    const asks = edges.filter((edge) => edge.from === id && edge.to !== id);
-    return [asked.length === 0 ? 1 : 0, sumOf(asks) - sumOf(asked)];
-  };
-  return open.map((id) => ({ id, score: score(id) })).sort((a, b) => b.score[0] - a.score[0] || b.score[1] - a.score[1] || (a.id < b.id ? -1 : 1))[0].id;
+function boldest(open, edges) {
+  const asks = (id) => sumOf(edges.filter((edge) => edge.from === id)) - sumOf(edges.filter((edge) => edge.to === id));
+  return [...open].sort((a, b) => asks(b) - asks(a) || (a < b ? -1 : 1))[0];
 }
 
 const sumOf = (edges) => edges.reduce((sum, edge) => sum + edge.weight, 0);
@@ -77,26 +78,31 @@ function mean(id, near, edges) {
 }
 
 /**
- * The line of an edge. Forward lines run from the right side of a box to the left side of the next; lines back, and within a
- * column, bow around, so that two that talk in both directions have two lines.
+ * The line of an edge, and where its count stands. Forward lines run from the right side of a box to the left side of the
+ * next; lines back, and within a column, bow around, so that two that talk in both directions have two lines.
+ * @returns {{d: string, x: number, y: number}}
  */
 export function pathOf(from, to) {
-  const half = BOX.height / 2;
-  if (from === to) {
-    const x = from.x + BOX.width;
-    const y = from.y + half;
-    return { d: `M ${x} ${y - 8} c 44 -18 44 34 0 16`, x: x + 34, y };
-  }
-  if (to.column > from.column) {
-    const [x1, y1, x2, y2] = [from.x + BOX.width, from.y + half - 5, to.x - 7, to.y + half - 5];
-    const bend = Math.min((x2 - x1) / 2, 90);
-    return { d: `M ${x1} ${y1} C ${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, x: (x1 + x2) / 2, y: (y1 + y2) / 2 };
-  }
-  if (to.column === from.column) {
-    const [x, y1, y2] = [from.x + BOX.width, from.y + half + 7, to.y + half + 7];
-    return { d: `M ${x} ${y1} C ${x + 60} ${y1} ${x + 60} ${y2} ${x + 7} ${y2}`, x: x + 46, y: (y1 + y2) / 2 };
-  }
-  const [x1, y1, x2, y2] = [from.x, from.y + half + 9, to.x + BOX.width + 7, to.y + half + 9];
-  const bend = Math.min((x1 - x2) / 2, 90);
-  return { d: `M ${x1} ${y1} C ${x1 - bend} ${y1} ${x2 + bend} ${y2} ${x2} ${y2}`, x: (x1 + x2) / 2, y: (y1 + y2) / 2 };
+  const middle = from.y + BOX.height / 2;
+  const aim = to.y + BOX.height / 2;
+  if (from === to) return curve([from.x + BOX.width, middle - 9], [from.x + BOX.width + 50, middle - 28], [from.x + BOX.width + 50, middle + 28], [from.x + BOX.width + 6, middle + 9]);
+  if (to.column > from.column) return sweep([from.x + BOX.width, middle - 8], [to.x - ARROW, aim - 8]);
+  if (to.column < from.column) return sweep([from.x, middle + 10], [to.x + BOX.width + ARROW, aim + 10]);
+  const right = from.x + BOX.width;
+  return curve([right, middle + 7], [right + 60, middle + 7], [right + 60, aim + 7], [right + ARROW, aim + 7]);
+}
+
+/** A line that leaves and arrives level. */
+function sweep(start, end) {
+  const bend = Math.max(-90, Math.min(90, (end[0] - start[0]) / 2));
+  return curve(start, [start[0] + bend, start[1]], [end[0] - bend, end[1]], end);
+}
+
+const COUNT_AT = 0.4; // nearer to who asks: the counts of two opposite lines stand apart
+
+function curve(...points) {
+  const [start, one, two, end] = points;
+  const t = COUNT_AT;
+  const at = (axis) => (1 - t) ** 3 * start[axis] + 3 * (1 - t) ** 2 * t * one[axis] + 3 * (1 - t) * t ** 2 * two[axis] + t ** 3 * end[axis];
+  return { d: `M ${start.join(" ")} C ${[one, two, end].map((point) => point.join(" ")).join(" ")}`, x: at(0), y: at(1) };
 }

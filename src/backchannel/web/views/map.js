@@ -55,7 +55,7 @@ function Line({ line, graph, places, isNear }) {
   const from = places.get(line.from);
   const to = places.get(line.to);
   const path = pathOf(from, to);
-  const title = `${nameOf(graph, line.from)} to ${nameOf(graph, line.to)}: ${inWords(line)}`;
+  const title = `${line.weight} · ${nameOf(graph, line.from)} to ${nameOf(graph, line.to)}: ${inWords(line)}`;
   const thick = 1.25 + Math.min(3.5, Math.log2(1 + line.weight) / 1.6);
   return html`<a href=${pairHref(line)} class=${`map-line ${line.sends ? "" : "spawns"} ${isNear ? "" : "far"}`} aria-label=${title}>
     <title>${title}</title>
@@ -65,17 +65,21 @@ function Line({ line, graph, places, isNear }) {
   </a>`;
 }
 
+const KINDS = { [OPERATOR]: "a person or program", "sub-agents": "started for one task each" };
+
 function Box({ box, place, onNear }) {
   const name = box.name ?? sessionName(box.key);
-  const cut = name.length > 24 ? `${name.slice(0, 23)}…` : name;
+  const cut = name.length > 21 ? `${name.slice(0, 20)}…` : name;
   const link = box.key ? href("sessions", [box.key]) : box.parent ? href("sessions", [], { spawnedBy: box.parent }) : undefined;
-  const body = html`<title>${box.key ?? name}</title>
+  const kind = KINDS[box.kind] ?? [box.kind, box.agentId].filter(Boolean).join(" · ");
+  const title = visible([cut, kind, box.key].filter(Boolean).join(" "));
+  const body = html`<title>${title}</title>
     <rect x=${place.x} y=${place.y} width=${BOX.width} height=${BOX.height} rx="10" />
     <text class="map-name" x=${place.x + 14} y=${place.y + 19}>${visible(cut)}</text>
-    <text class="map-kind" x=${place.x + 14} y=${place.y + 34}>${box.kind === OPERATOR ? "a person or program" : box.kind === "sub-agents" ? "started for one task each" : [box.kind, box.agentId].filter(Boolean).join(" · ")}</text>`;
+    <text class="map-kind" x=${place.x + 14} y=${place.y + 34}>${visible(kind)}</text>`;
   const near = { onMouseEnter: () => onNear(box.id), onMouseLeave: () => onNear(undefined), onFocus: () => onNear(box.id), onBlur: () => onNear(undefined) };
   if (!link) return html`<g class="map-box" ...${near}>${body}</g>`;
-  return html`<a class="map-box" href=${link} aria-label=${name} ...${near}>${body}</a>`;
+  return html`<a class="map-box" href=${link} ...${near}>${body}</a>`;
 }
 
 const nameOf = (graph, id) => {

@@ -5,7 +5,7 @@
 
 import { html, useMemo } from "../vendor/preact.js";
 import { href } from "../routes.js";
-import { Cost, Fold, Key, Status, Tokens, duration } from "../parts.js";
+import { Fold, Key, Status, count, duration, money } from "../parts.js";
 import { Quote } from "./pieces.js";
 import { buildScale } from "./scale.js";
 import { clockTime, isEnded, oneLine, pretty, until } from "./words.js";
@@ -65,12 +65,19 @@ function Bar({ entry, axis, run }) {
       ${axis.scale.folds.map((fold) => html`<span class="tl-fold" key=${fold.left} style=${{ left: percent(fold.left), width: percent(fold.width) }} />`)}
       <span class=${`tl-bar ${tone} ${isOpen ? "open" : ""}`} style=${{ left: percent(from), width: percent(Math.max(to - from, 0)) }} />
     </span>
+    <span class="tl-used number">${used(entry)}</span>
     <span class="tl-took number">${isOpen ? `${took} so far` : took}</span>`;
   const details = detailsOf(entry, axis);
   return html`<li class="tl-row">
     ${details ? html`<${Fold} summary=${row} label=${`${title}, ${took}`}><div class="tl-more">${details}</div><//>` : html`<div class="tl-plain">${row}</div>`}
     <${Excerpt} entry=${entry} />
   </li>`;
+}
+
+/** Tokens and cost of a model call, on one line. */
+function used(entry) {
+  const tokens = entry.tokensIn === undefined && entry.tokensOut === undefined ? "" : `${count(entry.tokensIn ?? 0)} in, ${count(entry.tokensOut ?? 0)} out`;
+  return [tokens, money(entry.cost)].filter(Boolean).join(" · ");
 }
 
 /** The line under a bar that tells most rows without opening them. */
@@ -87,8 +94,6 @@ function detailsOf(entry, axis) {
     <p class="small muted">
       ${clockTime(entry.at, axis.now)}${entry.endedAt ? ` to ${clockTime(entry.endedAt, axis.now)}` : ""}
       ${entry.step !== undefined && html`, step ${entry.step}`}
-      ${(entry.tokensIn !== undefined || entry.tokensOut !== undefined) && html`, <${Tokens} n=${entry.tokensIn ?? 0} /> in, <${Tokens} n=${entry.tokensOut ?? 0} /> out`}
-      ${entry.cost !== undefined && html`, <${Cost} usd=${entry.cost} />`}
     </p>
     <${Links} entry=${entry} />
     ${entry.error && html`<${Part} name="Error"><${Quote} text=${entry.error} kind="bad" /><//>`}
@@ -126,6 +131,7 @@ function Mark({ entry, axis, run }) {
   return html`<li class=${`tl-mark ${tone}`}>
     <span class="tl-mark-text"><span class="tl-kind ${tone}" aria-hidden="true" /><span>${text}</span></span>
     <span class="tl-track" aria-hidden="true"><span class=${`tl-point ${tone}`} style=${{ left: percent(left) }} /></span>
+    <span class="tl-used" />
     <span class="tl-took number muted" title=${clockTime(entry.at, axis.now)}>+${duration(entry.at - axis.start)}</span>
     <${Links} entry=${entry} />
   </li>`;

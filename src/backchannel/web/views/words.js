@@ -67,6 +67,7 @@ const RECEIPTS = {
 
 /** Says where a receipt stands, as the end of a sentence. */
 export function receiptInWords(receipt, now = Date.now()) {
+  if (receipt.state === "pending" && receipt.text === undefined) return "is not written yet";
   const said = RECEIPTS[receipt.state] ?? receipt.state;
   return receipt.state === "pending" && receipt.dueAt > now ? `${said} again ${until(receipt.dueAt, now)}` : said;
 }
