@@ -104,8 +104,8 @@ export function Tokens({ n }) {
 const TONES = {
   running: "busy", sending: "busy", started: "busy", primary: "busy", handover: "busy", turn: "busy", announce: "busy",
   queued: "wait", pending: "wait", waiting: "wait", scheduled: "wait", setAside: "wait", interrupted: "wait",
-  ok: "good", sent: "good", done: "good", success: "good", resumed: "good",
-  error: "bad", failed: "bad", timeout: "bad", down: "bad", unavailable: "bad",
+  ok: "good", sent: "good", done: "good", success: "good", resumed: "good", accepted: "good", announced: "good",
+  forbidden: "bad", error: "bad", failed: "bad", timeout: "bad", down: "bad", unavailable: "bad",
   uncertain: "warn", degraded: "warn",
 };
 const WORDS = { no_channel: "no channel", setAside: "set aside" };

@@ -6,7 +6,7 @@ import { href } from "../routes.js";
 import { useLive, useTicker } from "../live.js";
 import { Button, CopyButton, Dialog, ErrorNote, Key, Skeleton, Status, Text } from "../parts.js";
 import { Facts, Quote, useAct, useScope } from "./pieces.js";
-import { Field, TextField } from "./forms.js";
+import { Pick, TextField } from "./forms.js";
 import { clockTime, place, receiptInWords, shortId, until } from "./words.js";
 
 const MENDABLE = ["failed", "uncertain"];
@@ -87,9 +87,7 @@ function Reroute({ delivery, onDone, reload }) {
   const set = (name) => (value) => setTo({ ...to, [name]: value });
   return html`<form class="form" onSubmit=${send} aria-label="Re-route">
     <h3>Send the whole text to another chat</h3>
-    <${Field} label="Channel" hint="The channel that it shall go over">
-      <select value=${to.channel} required onChange=${(event) => set("channel")(event.currentTarget.value)}>${[...new Set([to.channel, ...names])].filter(Boolean).map((name) => html`<option key=${name} value=${name} selected=${name === to.channel}>${name}</option>`)}</select>
-    <//>
+    <${Pick} label="Channel" hint="The channel that it shall go over" value=${to.channel} onChange=${set("channel")} required options=${[...new Set([to.channel, ...names])].filter(Boolean).map((name) => [name, name])} />
     <${TextField} label="To" hint="The chat, as the channel writes it" value=${to.to} onInput=${set("to")} required autofocus />
     <${TextField} label="Account" hint="On that channel; may be left out" value=${to.accountId} onInput=${set("accountId")} />
     <${TextField} label="Thread" hint="In that chat; may be left out" value=${to.threadId} onInput=${set("threadId")} />

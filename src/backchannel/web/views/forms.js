@@ -1,29 +1,42 @@
 /** Fields of forms: a label that says what is asked, a hint below it, and the choice of who speaks. */
 
-import { html } from "../vendor/preact.js";
+import { html, useRef } from "../vendor/preact.js";
 import { sessionName } from "../parts.js";
 
-/** A label around one input, with a hint. */
+let made = 0;
+
+/** A label, one input, and a hint that describes it. `children` makes the input, of the attributes that tie them together. */
 export function Field({ label, hint, children }) {
-  return html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;
+  const id = useRef(null);
+  id.current ??= `field-${++made}`;
+  const describedBy = hint ? `${id.current}-hint` : undefined;
+  return html`<div class="field">
+    <label for=${id.current}>${label}</label>
+    ${children({ id: id.current, "aria-describedby": describedBy })}
+    ${hint && html`<small id=${describedBy}>${hint}</small>`}
+  </div>`;
 }
 
 /** One line of text, or several with `rows`; `suggestions` are offered while one writes. */
 export function TextField({ label, hint, value, onInput, rows, suggestions, autofocus, ...rest }) {
-  const list = suggestions ? `suggestions-${label.replace(/\W/g, "")}` : undefined;
-  const focus = autofocus ? (element) => element && !element.dataset.seen && ((element.dataset.seen = "yes"), element.focus()) : undefined;
+  const wasFocused = useRef(false);
+  const focus = (element) => {
+    if (!autofocus || !element || wasFocused.current) return;
+    wasFocused.current = true;
+    element.focus();
+  };
   const change = (event) => onInput(event.currentTarget.value);
-  const input = rows
-    ? html`<textarea rows=${rows} value=${value} ref=${focus} dir="auto" onInput=${change} ...${rest}></textarea>`
-    : html`<input type="text" value=${value} ref=${focus} list=${list} autocomplete="off" spellcheck=${false} onInput=${change} ...${rest} />`;
-  return html`<${Field} label=${label} hint=${hint}>${input}${list && html`<datalist id=${list}>${suggestions.map((each) => html`<option key=${each} value=${each} />`)}</datalist>`}<//>`;
+  return html`<${Field} label=${label} hint=${hint}>${(tied) => (rows
+    ? html`<textarea rows=${rows} value=${value} ref=${focus} dir="auto" onInput=${change} ...${tied} ...${rest}></textarea>`
+    : html`<input type="text" value=${value} ref=${focus} list=${suggestions ? `${tied.id}-list` : undefined} autocomplete="off" spellcheck=${false} onInput=${change} ...${tied} ...${rest} />
+        ${suggestions && html`<datalist id=${`${tied.id}-list`}>${suggestions.map((each) => html`<option key=${each} value=${each} />`)}</datalist>`}`)}<//>`;
 }
 
 /** One of a few words; `options` are `[value, word]`. */
-export function Pick({ label, hint, value, options, onChange }) {
-  return html`<${Field} label=${label} hint=${hint}><select value=${value} onChange=${(event) => onChange(event.currentTarget.value)}>
+export function Pick({ label, hint, value, options, onChange, ...rest }) {
+  return html`<${Field} label=${label} hint=${hint}>${(tied) => html`<select value=${value} onChange=${(event) => onChange(event.currentTarget.value)} ...${tied} ...${rest}>
     ${options.map(([each, word]) => html`<option key=${each} value=${each} selected=${each === value}>${word}</option>`)}
-  </select><//>`;
+  </select>`}<//>`;
 }
 
 /** Whether the operator speaks, or the session that is shown. */
@@ -31,9 +44,8 @@ export function AsChoice({ session, value, onChange }) {
   if (!session) return null;
   const key = typeof session === "string" ? session : session.key;
   const choices = [["", "the operator"], [key, sessionName(session)]];
-  const name = `as-${key}`;
   return html`<fieldset class="as"><legend>As</legend>
-    ${choices.map(([each, word]) => html`<label class="check" key=${each}><input type="radio" name=${name} checked=${value === each} onChange=${() => onChange(each)} /> <bdi>${word}</bdi></label>`)}
+    ${choices.map(([each, word]) => html`<label class="check" key=${each}><input type="radio" name=${`as-${key}`} checked=${value === each} onChange=${() => onChange(each)} /> <bdi>${word}</bdi></label>`)}
   </fieldset>`;
 }
 
