@@ -58,9 +58,10 @@ class Provider:
         self._loop.call_soon_threadsafe(self.stub.then, held.answer)
         return held
 
-    def then(self, *texts: str) -> None:
+    def then(self, *answers: str | Answer) -> None:
         """Say how the next requests are answered."""
-        self._loop.call_soon_threadsafe(self.stub.then, *(Answer(text=text) for text in texts))
+        told = (Answer(text=answer) if isinstance(answer, str) else answer for answer in answers)
+        self._loop.call_soon_threadsafe(self.stub.then, *told)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import os
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
 import termios
@@ -141,7 +142,7 @@ class Terminal:
 
     def __init__(self, command: list[str], env: dict[str, str], home: Path) -> None:
         self._master, slave = os.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, b"\x32\x00\xc8\x00\x00\x00\x00\x00")  # 50 lines of 200 characters
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
         self.process = subprocess.Popen(
             command,
             env=env,
@@ -166,6 +167,10 @@ class Terminal:
         before = self.shown[self._seen : found]
         self._seen = found + len(text)
         return before
+
+    def resize(self, lines: int, columns: int) -> None:
+        """Change the size of the window, as its corner is dragged."""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())

@@ -26,3 +26,13 @@ def read_screen(written: str) -> list[str]:
             line[column] = key
             column += 1
     return ["".join(line).rstrip() for line in lines]
+
+
+_STYLING = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+def read_pictures(written: str) -> list[list[str]]:
+    """Give the lines of each picture that was drawn on the second screen, and then of what was left on the first."""
+    drawn, _, left = written.partition("\x1b[?1049l")
+    pictures = [*drawn.split("\x1b[H")[1:], left]
+    return [_STYLING.sub("", picture).replace("\r", "").split("\n") for picture in pictures]

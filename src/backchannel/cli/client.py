@@ -171,7 +171,8 @@ def _websocket_url(text: str) -> str:
 class GatewayClient:
     """One connection to a gateway."""
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, socket: ClientConnection, url: str) -> None:
+        self.url = url
         self.hello: Payload = {}
         self._socket = socket
         self._exits = ExitStack()
@@ -190,7 +191,7 @@ class GatewayClient:
         import platform
 
         with ExitStack() as exits:
-            client = cls(exits.enter_context(_open(address)))
+            client = cls(exits.enter_context(_open(address)), address.url)
             client.hello = client.call(
                 "connect",
                 minProtocol=PROTOCOL_VERSION,

@@ -56,7 +56,7 @@ def list_deliveries(
             delivery_id,
             delivery["state"],
             age(delivery["createdAt"]),
-            _place(delivery),
+            place_of(delivery),
             _progress(delivery),
             until(delivery["dueAt"], now_ms) if "dueAt" in delivery else "",
             one_line(delivery.get("error") or delivery.get("text") or ""),
@@ -73,7 +73,8 @@ def list_deliveries(
         say_more(limit)
 
 
-def _place(delivery: dict[str, Any]) -> str:
+def place_of(delivery: dict[str, Any]) -> str:
+    """Where a delivery goes."""
     place = " ".join(delivery[name] for name in ("channel", "accountId", "to") if name in delivery)
     return f"{place} thread {delivery['threadId']}" if "threadId" in delivery else place
 
@@ -179,7 +180,7 @@ def _show(delivery: dict[str, Any]) -> None:
             "state": delivery["state"],
             "session": delivery["sessionKey"],
             "run": delivery.get("runId"),
-            "to": _place(delivery),
+            "to": place_of(delivery),
             "made": clock_time(delivery["createdAt"]),
             "changed": clock_time(delivery["updatedAt"]),
             "next try": clock_time(delivery["dueAt"]) if "dueAt" in delivery else None,

@@ -41,6 +41,7 @@ from backchannel.cli import (
     transcripts,
     tree,
     up,
+    watch,
 )
 from backchannel.cli.options import GLOBAL_OPTIONS, Options, exit_code_of, message_of, next_step, options_of
 from backchannel.cli.output import say, say_styled
@@ -152,6 +153,7 @@ app.command(rich_help_panel=TALK)(chat.chat)
 app.command(rich_help_panel=TALK)(send.send)
 app.command(rich_help_panel=TALK)(spawn.spawn)
 app.add_typer(cron.app, name="cron", rich_help_panel=TALK)
+app.command(rich_help_panel=LOOK)(watch.watch)
 app.add_typer(sessions.app, name="sessions", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(history.history)
 app.command(rich_help_panel=LOOK)(tree.tree)

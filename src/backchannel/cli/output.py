@@ -34,7 +34,7 @@ PROSE = 16
 LEAST_PROSE = 8
 """The room that is left to it before the first column is folded."""
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _PARTS = re.compile(r"\n|[^\S\n]+|\S+")
 _STYLES = {
     "ok": "green",
@@ -123,12 +123,13 @@ def show_table(columns: Sequence[str], rows: Rows, *, empty: str, spare: Sequenc
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def build_table(columns: Sequence[str], rows: Rows, spare: Sequence[str] = ()) -> Table:
+def build_table(columns: Sequence[str], rows: Rows, spare: Sequence[str] = (), *, is_flat: bool = False) -> Table:
     """Build a table as wide as the terminal. Empty columns are left out.
 
     Where there is no room, texts that have a short form take it, the last column first; then the `spare` columns are
     left out. The last column may hold prose, which is wrapped at its words, and gives way to the first one, which names
-    the row: it is folded only where even that leaves no room for it.
+    the row: it is folded only where even that leaves no room for it. A flat table has a line for each row: what would
+    be wrapped or folded is cut, and a row that tells of a failure stands out.
     """
     from rich.cells import chop_cells
     from rich.table import Table
@@ -146,11 +147,30 @@ def build_table(columns: Sequence[str], rows: Rows, spare: Sequence[str] = ()) -
             shown.pop(column, None)
     others = _least_width(shown, columns, prose=LEAST_PROSE) - _width({columns[0]: shown[columns[0]]})
     table = Table(box=None, header_style="bold", pad_edge=False)
+    if is_flat:
+        return _flattened(table, shown, columns, room - others)
     for column in shown:
         table.add_column(column, overflow="fold", no_wrap=whole[column] != short[column] or column == columns[0])
     for first, *rest in zip(*shown.values(), strict=True):
         folded = "\n".join(chop_cells(first, min(room, max(NARROWEST, room - others))))
         table.add_row(*(Text(text, style=_STYLES.get(text, "")) for text in (folded, *rest)))
+    return table
+
+
+def _flattened(table: Table, shown: Mapping[str, Sequence[str]], columns: Sequence[str], first: int) -> Table:
+    """Fill a table with a line for each row, its first column at most so wide and its last as wide as there is room."""
+    from rich.text import Text
+
+    widest = {columns[0]: max(NARROWEST, first)}
+    if columns[-1] in shown:
+        named = _width({columns[0]: [text[: widest[columns[0]]] for text in shown[columns[0]]]})
+        others = _width({column: texts for column, texts in shown.items() if column not in (columns[0], columns[-1])})
+        widest[columns[-1]] = max(LEAST_PROSE, console().width - named - others - 4)
+    for column in shown:
+        table.add_column(column, overflow="ellipsis", no_wrap=True, max_width=widest.get(column))
+    for row in zip(*shown.values(), strict=True):
+        is_wrong = any(_STYLES.get(text) == "red" for text in row)
+        table.add_row(*(Text(text, style=_STYLES.get(text, "")) for text in row), style="bold red" if is_wrong else "")
     return table
 
 

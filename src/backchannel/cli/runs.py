@@ -63,7 +63,7 @@ def list_runs(
             run["status"],
             age(run["acceptedAt"]),
             _took(run),
-            one_line(_result(run)),
+            one_line(result_of(run)),
         ]
         for run_id, run in zip(short_ids([run["runId"] for run in listed["runs"]]), listed["runs"], strict=True)
     ]
@@ -72,7 +72,8 @@ def list_runs(
         say_more(limit)
 
 
-def _result(run: dict[str, Any]) -> str:
+def result_of(run: dict[str, Any]) -> str:
+    """What came of a run, or what it waits for."""
     reply = run.get("reply") or ""
     return run.get("error") or (in_words(reply) if is_control_word(reply) else reply) or _aside(run)
 

@@ -213,11 +213,11 @@ def title_of(session: Payload) -> str | None:
     return name_of(session) or session.get("spawn", {}).get("task")
 
 
-def line_of(session: Payload) -> str:
+def line_of(session: Payload, *, with_time: bool = True) -> str:
     """Show a session in one line: when it changed, its key, what it does, its receipt and its title."""
     receipt, title = receipt_of(session), title_of(session)
     parts = [
-        clock_time(session["updatedAt"]),
+        with_time and clock_time(session["updatedAt"]),
         session["key"],
         state_of(session),
         receipt and f"receipt {receipt}",
