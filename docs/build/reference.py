@@ -67,7 +67,7 @@ leaves a gap, and is then closed.
 | event | payload | who gets it |
 |---|---|---|
 | `connect.challenge` | `{nonce, ts}` | everyone, first |
-| `agent` | `{runId, sessionKey, seq, stream, ts, data, internal?}`; streams: `lifecycle` (`phase`: `start`, `end`, `error`), `assistant` (`text` so far, `delta`), `thinking` (`delta`), `tool` (`phase`: `start`, `result`) | whoever started the run, watches its session, or subscribed to all |
+| `agent` | `{runId, sessionKey, seq, stream, ts, data, internal?}`; streams: `lifecycle` (`phase`: `start`, `end`, `error`), `assistant` (`text` so far, `delta`), `thinking` (`delta`), `tool` (`phase`: `start`, `result`), `retry` (the model failed and is asked again: `attempt`, `error`, `retryAt`) | whoever started the run, watches its session, or subscribed to all |
 | `chat` | `{runId, sessionKey, seq, state: delta \\| final \\| aborted \\| error, deltaText?, message? {role, content, timestamp}, errorMessage?, stopReason?}`; a delta carries the whole text so far | the same; of internal runs only what they post to webchat, as `final` |
 | `sessions.changed` | `{sessionKey, reason, ts}` | after `sessions.subscribe` |
 | `session.message` | `{sessionKey, sessionId, messageId, messageSeq, message}` | after `sessions.messages.subscribe` |

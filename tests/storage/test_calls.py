@@ -197,7 +197,8 @@ def function_call(started: Started, n: int) -> ToolCall:
 async def test_a_function_agents_call_returns_what_it_returned_the_first_time(host: Host) -> None:
     started = await begin(host.store)
     call = function_call(started, 1)
-    assert await host.store.open_function_call(started.fence, call) == call
+    begun = msgspec.structs.replace(call, started_at=host.clock.now_ms())
+    assert await host.store.open_function_call(started.fence, call) == begun
     await host.store.commit_function_result(started.fence, result_of(call), "null", 5)
     store = await host.restart()
     resumed = await store.resume_run(started.run.id)

@@ -64,7 +64,7 @@ def test_a_new_file_and_those_beside_it_are_for_their_owner_alone(database: Path
 def test_a_new_file_gets_every_table_and_says_whose_it_is(database: Path) -> None:
     prepare_sqlite(database)
     assert rows(database, "PRAGMA application_id") == [(APPLICATION_ID,)]
-    assert rows(database, "PRAGMA user_version") == [(2,)]
+    assert rows(database, "PRAGMA user_version") == [(3,)]
     assert rows(database, "PRAGMA journal_mode") == [("wal",)]
     names = {name for (name,) in rows(database, "SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert {

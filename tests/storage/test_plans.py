@@ -17,7 +17,7 @@ from backchannel.core.delivery import DeliveryLane, DeliveryState
 from backchannel.core.exchange_values import Change
 from backchannel.core.facts import Fact
 from backchannel.core.keys import SessionKey
-from backchannel.core.runs import FlowCall, Join, RunState
+from backchannel.core.runs import Fence, FlowCall, Join, RunState
 from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
 from backchannel.core.short_ids import IdKind, parse_written_id
 from backchannel.core.spawn_values import SpawnRules
@@ -39,6 +39,7 @@ from backchannel.storage import (
     sessions,
     spawns,
     steps,
+    timeline,
     timers,
     tokens,
 )
@@ -111,7 +112,8 @@ def tx(tmp_path: Path) -> Iterator[ExplainingTx]:
     prepare_sqlite(tmp_path / "test.db")
     with closing(sqlite3.connect(tmp_path / "test.db", isolation_level=None)) as connection:
         tx = ExplainingTx(connection)
-        for key in (MAIN, CRON, MAIN):
+        runs.accept(tx, request(id="r", digest="of r"), start=True)
+        for key in (CRON, MAIN):
             runs.accept(tx, request(key=key), start=True)
         sessions.patch(tx, SessionKey.of("main", "old"), SessionPatch(label="old"))
         sessions.archive(tx, sessions.need(tx, "agent:main:old"))
@@ -156,6 +158,8 @@ HOT: dict[str, Read] = {
     "run": partial(runs.find, run_id="r"),
     "runs": partial(runs.page, session_key=None, states=(), limit=9, before=None),
     "runs of a session": partial(runs.page, session_key=str(MAIN), states=(RunState.OK,), limit=9, before=5),
+    "what a run did": partial(timeline.timeline, run_id="r"),
+    "a model that is asked again": partial(steps.note_retry, fence=Fence("r", 1), why="busy", wait_ms=1),
     "open calls": partial(steps.open_calls, run_id="r"),
     "call": partial(steps.find_call, call_id="c"),
     "what a call has sent": partial(exchanges.repeat, call_id="c"),

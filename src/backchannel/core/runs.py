@@ -235,6 +235,9 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     arguments: str
     state: CallState
     result: str | None = None
+    started_at: int | None = None
+    """When it was asked for or, with outside effects, marked as begun; not known of calls of older versions."""
+    ended_at: int | None = None
 
     @property
     def block(self) -> ToolCallBlock:

@@ -37,7 +37,7 @@ from backchannel.gateway.protocol import (
     ShownMessage,
     show_event_head,
 )
-from backchannel.runtime.events import Event, Hub, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
+from backchannel.runtime.events import Event, Hub, ModelRetried, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
 from backchannel.tools.rows import show_delivery
 
 MAX_WATCHED = 4096
@@ -142,6 +142,8 @@ class Subscriptions:
                 self._send_reply(event)
             case ThinkingGrew(run, delta):
                 self._send_agent(run, "thinking", {"delta": delta}, droppable=True)
+            case ModelRetried(run, error, attempt, retry_at):
+                self._send_agent(run, "retry", {"attempt": attempt, "error": error, "retryAt": retry_at})
             case ToolStarted(run, call_id, name, arguments):
                 data = {"phase": "start", "toolCallId": call_id, "name": name, "args": arguments}
                 self._send_agent(run, "tool", data)

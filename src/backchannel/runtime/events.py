@@ -36,6 +36,15 @@ class ThinkingGrew(msgspec.Struct, frozen=True):
     delta: str
 
 
+class ModelRetried(msgspec.Struct, frozen=True):
+    """A model failed in a way that may pass, and is asked again at `retry_at`; what it had streamed does not count."""
+
+    run: Run
+    error: str
+    attempt: int
+    retry_at: int
+
+
 class ToolStarted(msgspec.Struct, frozen=True):
     run: Run
     call_id: str
@@ -56,7 +65,7 @@ class WaitStarted(msgspec.Struct, frozen=True):
     run_id: str
 
 
-Progress = ReplyGrew | ThinkingGrew | ToolStarted | ToolEnded | WaitStarted
+Progress = ReplyGrew | ThinkingGrew | ModelRetried | ToolStarted | ToolEnded | WaitStarted
 Event = Fact | Progress
 Listener = Callable[[Event], None]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 import structlog
@@ -38,7 +39,7 @@ from backchannel.core.runs import Outcome, RunKind, RunState, Started, Step, Too
 from backchannel.core.text import storable_text
 from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailable
 from backchannel.runtime.active import ActiveRun, RunContext, RunSetup, ToolCalls, is_cancelled
-from backchannel.runtime.events import Hub, ReplyGrew, ThinkingGrew
+from backchannel.runtime.events import Hub, ModelRetried, ReplyGrew, ThinkingGrew
 from backchannel.runtime.lanes import Stop, StopReason
 from backchannel.storage.messages import HistoryPage
 from backchannel.storage.store import Store
@@ -200,6 +201,9 @@ class Runner:
         log.info(
             "model failed, asking again", run_id=active.run.id, error=failed.message, attempt=attempt, wait_s=wait_s
         )
+        self._hub.publish(ModelRetried(active.run, failed.message, attempt, self._clock.now_ms() + int(wait_s * 1000)))
+        with suppress(Unavailable):  # it is for people who look: the run does not wait for room to say it
+            await self._store.note_retry(active.fence, failed.message, int(wait_s * 1000))
         await self._clock.sleep(wait_s)
 
     async def _stream(self, active: ActiveRun, model: Model, request: ModelRequest) -> ModelReply:

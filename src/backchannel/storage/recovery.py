@@ -23,8 +23,9 @@ from backchannel.core.runs import (
     Started,
     set_aside_ms,
 )
+from backchannel.core.timeline import RunEventKind
 from backchannel.errors import InvalidRequest
-from backchannel.storage import exchanges, inbox, runs, sessions, steps, timers
+from backchannel.storage import exchanges, inbox, run_events, runs, sessions, steps, timers
 from backchannel.storage.events import RunRetried
 from backchannel.storage.runs import Sets
 from backchannel.storage.tx import LIVE, RUNNING, Tx, required
@@ -55,6 +56,7 @@ class Interrupted(msgspec.Struct, frozen=True):
 def enter(tx: Tx) -> int:
     """Register this process, and count the crash of every run that a dead one held; returns our number."""
     (number,) = required(tx.one("INSERT INTO processes (started_at) VALUES (?) RETURNING number", tx.now))
+    run_events.add_interruptions(tx, number)
     _count_lost_time(tx, number)
     # Only runs that the dead process itself had taken up count: one that still waited was not the cause.
     counted = tx.all(
@@ -119,6 +121,7 @@ def resume(tx: Tx, run_id: str) -> Started | None:
     fence = Fence(run_id, tx.number)
     outcome = _final(run)
     if outcome is None:
+        run_events.add(tx, run, RunEventKind.RESUMED, process=tx.number)
         return Started(held, fence, sessions.required_session(tx, run.session_key))
     steps.finish(tx, fence, outcome, reply=None, at_step=run.step, ran_ms=run.ran_ms)
     return None
@@ -142,6 +145,8 @@ def _given_up(run: Run) -> Outcome:
 def _set_aside(tx: Tx, run: Run, until: int) -> None:
     """Take a run out of its lane for a while: what comes after it goes on, and nobody is told of an end."""
     steps.close_open(tx, run, None)
+    why = f"the process died {run.crashes} times in step {run.step + 1}"
+    run_events.add(tx, run, RunEventKind.SET_ASIDE, until_at=until, why=why)
     aside = runs.update(tx, run.id, state=RunState.QUEUED.value)
     session, has_notes, _ = runs.free_lane(tx, aside, Sets("set_aside = set_aside + 1, ", ()))
     if has_notes:
@@ -172,6 +177,7 @@ def retry(tx: Tx, run_id: str) -> Run:
     run = runs.need(tx, run_id)
     if run.is_set_aside:
         timers.clear_timer(tx, TIMER, run_id)
+        run_events.add(tx, run, RunEventKind.RETRIED)
         return _put_back(tx, run, crashes=0, excused_ms=run.ran_ms)
     if run.state in (RunState.OK, RunState.QUEUED, RunState.RUNNING):
         raise InvalidRequest(
@@ -180,6 +186,7 @@ def retry(tx: Tx, run_id: str) -> Run:
         )
     sessions.check_kept(sessions.need(tx, run.session_key))
     exchanges.check_retry(tx, run)
+    run_events.add(tx, run, RunEventKind.RETRIED, why=run.error)
     tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", tx.now, run.session_key)
     tx.tell(SessionChanged(run.session_key, "run"))
     queued = runs.update(

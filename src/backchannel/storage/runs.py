@@ -13,8 +13,9 @@ from backchannel.core.keys import Kind
 from backchannel.core.messages import Message, Role, decode_message, encode_message
 from backchannel.core.runs import Accepted, Fence, Join, Outcome, Run, RunKind, RunRequest, RunState, Started
 from backchannel.core.sessions import WEBCHAT, Session, write_address
+from backchannel.core.timeline import RunEventKind
 from backchannel.errors import FenceLost, RunNotFound, StopRequested
-from backchannel.storage import archiving, idempotency, inbox, messages, sessions
+from backchannel.storage import archiving, idempotency, inbox, messages, run_events, sessions
 from backchannel.storage.events import NotesFlushed, RunClosed, RunEntered
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import LIVE, QUEUED, READY, Check, Row, Tx, columns, required, tell_shadowed
@@ -218,6 +219,8 @@ def tell_of_next(tx: Tx, event: NotesFlushed) -> None:
 
 def _begin(tx: Tx, run: Run, session: Session, number: int) -> Started:
     """Bind a run that was queued to the current transcript, and start it."""
+    if run.started_at is not None and number != NOBODY:  # it was set aside, or a person retries it
+        run_events.add(tx, run, RunEventKind.RESUMED, process=number)
     row = tx.one(
         "UPDATE runs SET state = 'running', session_id = ?, started_at = coalesce(started_at, ?), ran_at = ?, "
         f"fence = ?, message = NULL WHERE id = ? RETURNING {FIELDS}",

@@ -8,7 +8,8 @@ from backchannel.core.exchange_values import WaitEnd
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.runs import CallState, Fence, Outcome, Run, RunState, Step, ToolCall, function_model
-from backchannel.storage import deliveries, exchanges, messages, runs, spawns
+from backchannel.core.timeline import RunEventKind
+from backchannel.storage import deliveries, exchanges, messages, run_events, runs, spawns
 from backchannel.storage.events import CallClosed, RunUnanswered
 from backchannel.storage.ids import new_id
 from backchannel.storage.runs import Sets
@@ -56,6 +57,7 @@ def _plan(tx: Tx, run: Run, reply: Message) -> list[ToolCall]:
             name=block.name,
             arguments=msgspec.json.encode(block.arguments).decode(),
             state=CallState.PLANNED,
+            started_at=tx.now,
         )
         for position, block in enumerate(reply.tool_calls)
     ]
@@ -88,6 +90,11 @@ def _used(run: Run, step: Step) -> Sets:
     )
 
 
+def note_retry(tx: Tx, fence: Fence, why: str, wait_ms: int) -> None:
+    """Write down that a model failed and is asked again after a pause; nothing else is kept of the attempt."""
+    run_events.add(tx, runs.owned(tx, fence), RunEventKind.RETRY, until_at=tx.now + wait_ms, why=why)
+
+
 def start_call(tx: Tx, fence: Fence, call_id: str) -> None:
     """Mark a call before it begins: after a crash it is known that its effect is not."""
     runs.unstopped(tx, fence)
@@ -116,8 +123,9 @@ def open_function_call(tx: Tx, fence: Fence, call: ToolCall) -> ToolCall:
     runs.unstopped(tx, fence)
     known = find_call(tx, call.id)
     if known is None:
-        insert_call(tx, call)
-    return known or call
+        known = msgspec.structs.replace(call, started_at=tx.now)
+        insert_call(tx, known)
+    return known
 
 
 def commit_function_result(tx: Tx, fence: Fence, result: Message, recorded: str, ran_ms: int) -> None:
@@ -165,18 +173,19 @@ def finish(tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_
 FIELDS = columns(ToolCall.__struct_fields__)
 
 
-def _call_of_row(row: Row) -> ToolCall:
+def call_of_row(row: Row) -> ToolCall:
+    """Read a call as its row says."""
     return msgspec.convert(row, ToolCall, strict=False)
 
 
 def find_call(tx: Tx, call_id: str) -> ToolCall | None:
     row = tx.one(f"SELECT {FIELDS} FROM tool_calls WHERE id = ?", call_id)
-    return None if row is None else _call_of_row(row)
+    return None if row is None else call_of_row(row)
 
 
 def insert_call(tx: Tx, call: ToolCall) -> None:
     tx.run(
-        f"INSERT INTO tool_calls ({FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO tool_calls ({FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
         call.id,
         call.run_id,
         call.step,
@@ -185,6 +194,7 @@ def insert_call(tx: Tx, call: ToolCall) -> None:
         call.arguments,
         call.state.value,
         call.result,
+        call.started_at,
     )
 
 
@@ -194,15 +204,17 @@ def open_calls(tx: Tx, run_id: str) -> list[ToolCall]:
         f"SELECT {FIELDS} FROM tool_calls WHERE run_id = ? AND state <> 'done' ORDER BY step, position",
         run_id,
     )
-    return [_call_of_row(row) for row in rows]
+    return [call_of_row(row) for row in rows]
 
 
 def mark_started(tx: Tx, call_id: str) -> None:
-    tx.run("UPDATE tool_calls SET state = 'started' WHERE id = ? AND state = 'planned'", call_id)
+    tx.run(
+        "UPDATE tool_calls SET state = 'started', started_at = ? WHERE id = ? AND state = 'planned'", tx.now, call_id
+    )
 
 
 def mark_done(tx: Tx, call_id: str, result: str | None = None) -> None:
-    tx.run("UPDATE tool_calls SET state = 'done', result = ? WHERE id = ?", result, call_id)
+    tx.run("UPDATE tool_calls SET state = 'done', result = ?, ended_at = ? WHERE id = ?", result, tx.now, call_id)
 
 
 def close_open(tx: Tx, run: Run, outcome: Outcome | None) -> None:

@@ -45,6 +45,7 @@ from backchannel.storage import (
 )
 from backchannel.storage import runs as run_units
 from backchannel.storage import sessions as session_units
+from backchannel.storage import timeline as timeline_units
 from backchannel.storage import tokens as token_units
 from backchannel.storage import troubles as trouble_units
 from backchannel.storage.exchanges import Opened
@@ -86,6 +87,7 @@ class Store:
     accept_run = write(run_units.accept)
     start_next = write(run_units.start_next)
     commit_reply = write(steps.commit_reply)
+    note_retry = write(steps.note_retry)
     start_call = write(steps.start_call)
     commit_result = write(steps.commit_result)
     open_calls = look(steps.open_calls)
@@ -94,6 +96,7 @@ class Store:
     finish_run = write(steps.finish)
     request_abort = write(run_units.request_abort)
     run = look(run_units.find)
+    timeline = read(timeline_units.timeline)
     is_own_run = look(runs.is_own)
     runs = read(run_units.page)
     sessions_with_queue = read(run_units.sessions_with_queue)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from backchannel.core.control_words import is_silent
 from backchannel.core.exchange_values import Party
@@ -13,6 +14,7 @@ from backchannel.core.messages import Provenance, ProvenanceKind, Usage
 from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.text import quoted
+from backchannel.core.timeline import TimelineEntry
 from backchannel.errors import Forbidden, InvalidRequest, RunNotFound
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.connections import Call, Method
@@ -230,6 +232,30 @@ async def runs_list(call: Call, params: RunsListParams) -> RunsListed:
     )
 
 
+class TimelineShown(Answer, frozen=True, kw_only=True):
+    run: RunRow
+    entries: list[TimelineEntry]
+    truncated: bool = False
+
+
+async def runs_timeline(call: Call, params: RunParams) -> TimelineShown:
+    """Tells what a run did, step by step, and what happened to it, oldest first."""
+    found, rows = await call.parts.store.timeline(params.run_id), call.parts.rows
+    return TimelineShown(
+        run=rows.run(found.run),
+        entries=[_with_keys(entry, rows) for entry in found.timeline.entries],
+        truncated=found.timeline.is_cut,
+    )
+
+
+def _with_keys(entry: TimelineEntry, rows: Rows) -> TimelineEntry:
+    """Show the session that an entry names as the operator would write it."""
+    if entry.session_key is None:
+        return entry
+    key = rows.key(entry.session_key)
+    return replace(entry, session_key=key, child_key=entry.child_key and key)
+
+
 async def runs_retry(call: Call, params: RunParams) -> RunShown:
     """Queues a run once more that failed, or at once one that is set aside."""
     run = await call.parts.store.retry_run(params.run_id)
@@ -333,6 +359,17 @@ METHODS: tuple[Method[Any], ...] = (
     ),
     Method("runs.get", RunParams, TokenScope.READ, runs_get, "`{run}`"),
     Method("runs.list", RunsListParams, TokenScope.READ, runs_list, "`{count, hasMore, nextCursor?, runs}`"),
+    Method(
+        "runs.timeline",
+        RunParams,
+        TokenScope.READ,
+        runs_timeline,
+        "`{run, entries: [{at, endedAt?, kind: queued | model | tool | retry | interrupted | resumed | setAside | "
+        "retried | waiting | ended, step?, name?, callId?, arguments?, result?, isError?, text?, thinking?, tokensIn?, "
+        "tokensOut?, cost?, model?, status?, stopReason?, error?, process?, sessionKey?, childKey?, exchangeId?, "
+        "deliveryId?}], truncated?}`; an entry without `endedAt` goes on, or took no time. `interrupted` is where "
+        "`process` died or was stopped, `resumed` where one went on. Long texts are cut",
+    ),
     Method("runs.retry", RunParams, TokenScope.WRITE, runs_retry, "`{run}`"),
     Method(
         "exchanges.get",

@@ -1,0 +1,57 @@
+"""What rarely happens to a run: each a row, written in the unit in which it happens. Steps are in the transcript."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backchannel.core.runs import Run
+from backchannel.core.timeline import RunEvent, RunEventKind
+from backchannel.storage.tx import RUNNING, Tx, columns
+
+_FIELDS = columns(RunEvent.__struct_fields__)
+
+
+def add(
+    tx: Tx,
+    run: Run,
+    kind: RunEventKind,
+    *,
+    process: int | None = None,
+    until_at: int | None = None,
+    why: str | None = None,
+) -> None:
+    """Write down what happens to a run now."""
+    tx.run(
+        f"INSERT INTO run_events ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        run.id,
+        tx.now,
+        kind.value,
+        run.step,
+        process,
+        until_at,
+        why,
+    )
+
+
+def add_interruptions(tx: Tx, number: int) -> None:
+    """Write down for each run that an earlier process held when that ended, and whether it did so on purpose.
+
+    When a process died is known from its last sign of life, and from the run's last commit. A run may wait for its
+    function through several starts: it was interrupted once.
+    """
+    last = "coalesce(r.ran_at, r.started_at)"
+    tx.run(
+        f"INSERT INTO run_events ({_FIELDS}) "
+        f"SELECT r.id, CASE WHEN p.ended_at IS NOT NULL THEN p.ended_at WHEN p.alive_at > {last} THEN p.alive_at "
+        f"ELSE {last} END, 'interrupted', r.step, p.number, NULL, "
+        "CASE WHEN p.ended_at IS NULL THEN 'the process died' ELSE 'the gateway was stopped' END "
+        f"FROM runs r JOIN processes p ON p.number = r.fence WHERE r.{RUNNING} AND p.number < ? AND NOT EXISTS "
+        "(SELECT 1 FROM run_events e WHERE e.run_id = r.id AND e.kind = 'interrupted' AND e.process = p.number)",
+        number,
+    )
+
+
+def of_run(tx: Tx, run_id: str, limit: int) -> list[RunEvent]:
+    """List what happened to a run, oldest first; of a great many, the newest."""
+    rows = tx.all(f"SELECT {_FIELDS} FROM run_events WHERE run_id = ? ORDER BY number DESC LIMIT ?", run_id, limit)
+    return [msgspec.convert(row, RunEvent, strict=False) for row in reversed(rows)]
