@@ -49,7 +49,7 @@ function isBetween(exchange, one, other) {
 
 function PairFilter({ session, other, onClear }) {
   if (!session || !other) return html`<${SessionFilter} session=${session} onClear=${onClear} />`;
-  return html`<span class="chip">Between <${Key} session=${session} /> and ${other === "operator" ? "the operator" : html`<${Key} session=${other} />`}<${Button} kind="quiet" icon="close" label="Show all exchanges" onClick=${onClear} /></span>`;
+  return html`<span class="filter-chip">Between <${Key} session=${session} /> and ${other === "operator" ? "the operator" : html`<${Key} session=${other} />`}<${Button} kind="quiet" icon="close" label="Show all exchanges" onClick=${onClear} /></span>`;
 }
 
 const COLUMNS = [

@@ -20,7 +20,7 @@ export function Heading({ id, title, about, children }) {
 /** Says that a list shows one session only, and takes that away. */
 export function SessionFilter({ session, onClear }) {
   if (!session) return null;
-  return html`<span class="chip">Only <${Key} session=${session} /><${Button} kind="quiet" icon="close" label="Show all sessions" onClick=${onClear} /></span>`;
+  return html`<span class="filter-chip">Only <${Key} session=${session} /><${Button} kind="quiet" icon="close" label="Show all sessions" onClick=${onClear} /></span>`;
 }
 
 /** Names and values; what is not known is left out. */

@@ -36,7 +36,7 @@ export function RunView({ runId }) {
 
 /** Whether an event may have changed what is shown: words that a model writes have not. */
 function concerns(runId, run, event, payload) {
-  if (event === "agent") return payload.runId === runId && (payload.stream === "lifecycle" || payload.stream === "tool");
+  if (event === "agent") return payload.runId === runId && payload.stream !== "assistant" && payload.stream !== "thinking";
   if (event === "delivery") return payload.runId === runId;
   return payload.sessionKey === run?.sessionKey;
 }
@@ -87,7 +87,7 @@ function whyNoStop(run) {
 function RunFacts({ run, entries, now }) {
   const flows = entries.filter((entry) => entry.childKey);
   const children = [...new Set(flows.map((entry) => entry.childKey))];
-  const delivered = entries.find((entry) => entry.deliveryId)?.deliveryId;
+  const delivered = entries.find((entry) => entry.kind === "ended")?.deliveryId;
   const usage = run.usage ?? {};
   return html`<${Facts} facts=${{
     Session: html`<${Key} session=${run.sessionKey} /> <a class="small" href=${href("sessions", [run.sessionKey], { message: run.messageId, run: run.runId })}>at its message</a>`,

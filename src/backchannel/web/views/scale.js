@@ -30,7 +30,7 @@ export function buildScale(spans, start, end) {
   return {
     at: (ms) => place(pieces, Math.min(Math.max(ms, start), last)),
     folds: pieces.filter((piece) => piece.isFold).map((piece) => ({ left: piece.left, width: piece.width, ms: piece.to - piece.from })),
-    ticks: ticks(pieces, start, drawn),
+    ticks: ticks(pieces, start, drawn).filter((tick) => !pieces.some((piece) => piece.isFold && tick.left > piece.left - 0.05 && tick.left < piece.left + piece.width + 0.03)),
   };
 }
 

@@ -5,12 +5,12 @@
 
 import { html, useMemo } from "../vendor/preact.js";
 import { href } from "../routes.js";
-import { Fold, Key, Status, count, duration, money } from "../parts.js";
+import { Fold, Key, Status, count, duration, money, sessionName } from "../parts.js";
 import { Quote } from "./pieces.js";
 import { buildScale } from "./scale.js";
 import { clockTime, isEnded, oneLine, pretty, until } from "./words.js";
 
-const BARS = new Set(["queued", "model", "tool", "waiting"]);
+const BARS = new Set(["queued", "model", "tool", "waiting", "lost"]);
 
 export function Timeline({ run, entries, now }) {
   const rows = useMemo(() => pairUp(entries), [entries]);
@@ -25,15 +25,26 @@ export function Timeline({ run, entries, now }) {
   </div>`;
 }
 
-/** Joins an interruption with the moment in which the run went on. */
+/** Joins an interruption with the moment in which the run went on, and a call with what it waits for. */
 function pairUp(entries) {
   const rows = [];
   for (const entry of entries) {
-    const open = entry.kind === "resumed" ? rows.findLast((row) => row.kind === "interrupted" && row.resumedAt === undefined) : undefined;
-    if (open) open.resumedAt = entry.at;
-    else rows.push({ ...entry });
+    const broken = entry.kind === "resumed" && rows.findLast((row) => row.kind === "interrupted" && row.resumedAt === undefined);
+    const calling = entry.kind === "waiting" && rows.find((row) => row.kind === "tool" && row.callId === entry.callId);
+    if (broken) broken.resumedAt = entry.at;
+    else if (calling) calling.isWaiting = true;
+    else rows.push(...lostWork(entry, entries), { ...entry });
   }
   return rows;
+}
+
+/** The work that an interruption cut off, of which nothing was kept: it is done again. */
+function lostWork(entry, entries) {
+  if (entry.kind !== "interrupted") return [];
+  const before = entries.filter((other) => other !== entry && other.at <= entry.at && other.kind !== "interrupted");
+  const isCalling = before.some((other) => other.kind === "tool" && (other.endedAt ?? Infinity) > entry.at);
+  const since = Math.max(...before.map((other) => Math.min(other.endedAt ?? other.at, entry.at)));
+  return isCalling || !(entry.at > since) ? [] : [{ kind: "lost", at: since, endedAt: entry.at }];
 }
 
 function Axis({ scale }) {
@@ -45,7 +56,14 @@ function Axis({ scale }) {
 
 const percent = (part) => `${(part * 100).toFixed(3)}%`;
 
-const TITLES = { queued: "Waited in line", model: "Model", waiting: "Waits" };
+const TITLES = { queued: "Accepted", model: "Model", waiting: "Waits", lost: "At work" };
+
+const NOTES = {
+  lost: () => "broken off, done again",
+  queued: (entry) => (entry.endedAt === undefined ? "waits in line" : entry.endedAt - entry.at > 50 ? "waited in line" : ""),
+  model: (entry) => entry.model ?? "",
+  tool: (entry) => (entry.sessionKey ? `${entry.isWaiting ? "waits for" : "to"} ${sessionName(entry.sessionKey)}` : "tool"),
+};
 
 function Bar({ entry, axis, run }) {
   const from = axis.scale.at(entry.at);
@@ -57,8 +75,7 @@ function Bar({ entry, axis, run }) {
   const row = html`<span class="tl-name">
       <span class=${`tl-kind ${tone}`} aria-hidden="true" />
       <span class="tl-title">${title}</span>
-      ${entry.kind === "tool" && html`<span class="muted small">tool</span>`}
-      ${entry.kind === "model" && entry.model && html`<span class="muted small clip">${entry.model}</span>`}
+      ${NOTES[entry.kind] && html`<span class="muted small">${NOTES[entry.kind](entry)}</span>`}
       ${(entry.isError || entry.error) && html`<${Status} status="error" />`}
     </span>
     <span class="tl-track" aria-hidden="true">
@@ -82,7 +99,7 @@ function used(entry) {
 
 /** The line under a bar that tells most rows without opening them. */
 function Excerpt({ entry }) {
-  const text = entry.kind === "model" ? entry.text : entry.error;
+  const text = entry.error ?? entry.text;
   if (!text) return null;
   return html`<div class=${`tl-excerpt ${entry.error ? "bad-text" : ""}`} dir="auto">${oneLine(text, 140)}</div>`;
 }
@@ -120,7 +137,7 @@ function Links({ entry }) {
   return html`<p class="links">
     ${entry.childKey && html`<span>Started <${Key} session=${entry.childKey} /></span>`}
     ${entry.exchangeId && html`<a href=${href("exchanges", [entry.exchangeId])}>See the exchange</a>`}
-    ${entry.deliveryId && html`<a href=${href("deliveries", [], { id: entry.deliveryId })}>See the delivery</a>`}
+    ${entry.deliveryId && html`<a href=${href("deliveries", [], { id: entry.deliveryId })}>See the receipt</a>`}
   </p>`;
 }
 
@@ -141,21 +158,23 @@ function sayMark(entry, axis, run) {
   const why = entry.error ? `: ${oneLine(entry.error, 300)}` : "";
   switch (entry.kind) {
     case "interrupted":
-      return { tone: "bad", text: `${entry.text ?? "The process died here"}${wentOn(entry, run)}` };
+      return { tone: "bad", text: `${sentence(entry.text ?? "the process died")} here${wentOn(entry, run)}` };
     case "resumed":
       return { tone: "good", text: "It went on here" };
     case "retry":
-      return { tone: "warn", text: `${entry.name ?? "The model"} failed, and was asked again${why}` };
+      return { tone: "warn", text: `The model failed, and was asked again${entry.endedAt ? ` after ${duration(entry.endedAt - entry.at)}` : ""}${why}` };
     case "setAside":
       return { tone: "warn", text: setAside(entry, axis) };
     case "retried":
       return { tone: "info", text: "A person started it once more" };
     case "ended":
-      return { tone: entry.error || run.status !== "ok" ? "bad" : "good", text: `Ended: ${entry.name ?? run.status}${why}` };
+      return { tone: entry.error || run.status !== "ok" ? "bad" : "good", text: `Ended: ${entry.status ?? run.status}${why}` };
     default:
       return { tone: "info", text: entry.text ?? entry.kind };
   }
 }
+
+const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 function wentOn(entry, run) {
   if (entry.resumedAt !== undefined) return `, and it went on after ${duration(entry.resumedAt - entry.at)}`;
