@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 from tests.cli.program import PATIENCE_S, Program, Up
+from tests.support import far_end
 from tests.support.beside import Beside, beside
 from tests.support.far_end import FarEnd
 from tests.support.stub_provider import Answer, Asked, StubProvider, Told
 from tests.support.stub_wires import Call
 
+ROOT = Path(__file__).parents[2]
 AGENTS = ("main", "researcher", "writer")
 
 
@@ -51,7 +54,7 @@ class Held:
 class GatewayProcess:
     """The gateway on a state folder and a port of its own, a provider of its models, and the far end of a channel."""
 
-    def __init__(self, home: Path, side: Beside, settings: Mapping[str, Any]) -> None:
+    def __init__(self, home: Path, side: Beside) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
         self._side = side
@@ -59,6 +62,9 @@ class GatewayProcess:
         self.stub = side.open(StubProvider(reply=echo))
         self.far_end = side.open(FarEnd())
         self.program = Program(home)
+
+    def write_config(self, settings: Mapping[str, Any]) -> None:
+        """Write the configuration: these settings beside the usual ones."""
         self.program.write_config(json.dumps(self._config() | dict(settings)))
 
     def _config(self) -> dict[str, Any]:
@@ -87,9 +93,13 @@ class GatewayProcess:
         assert self._up is not None, "it does not run"
         return self._up
 
-    def start(self) -> None:
-        command = self.program.command("up", "--port", str(self._port))
-        self._up = Up(command, self.program.env, self.program.home)
+    def start(self, *, ago_s: float | None = None) -> None:
+        """Start it, as it is today or as it was some time ago."""
+        command, env = self.program.command("up", "--port", str(self._port)), self.program.env
+        if ago_s is not None:
+            command = [sys.executable, "-m", "tests.web.past", str(self.program.state), str(self._port), str(ago_s)]
+            env = env | {"PYTHONPATH": str(ROOT)}
+        self._up = Up(command, env, self.program.home)
         self._up.wait_ready()
 
     def kill(self) -> None:
@@ -122,6 +132,10 @@ class GatewayProcess:
         """Say how the next requests for a model are answered."""
         self._side.tell(self.stub.then, *(Answer(text=one) if isinstance(one, str) else one for one in told))
 
+    def tell_far_end(self, *told: far_end.Told) -> None:
+        """Say what becomes of the next posts to the channel."""
+        self._side.tell(self.far_end.then, *told)
+
     def hold(self, *texts: str, at: int = 1, calls: tuple[Call, ...] = ()) -> Held:
         """Let the next reply stop before its text number `at`."""
         held = Held(self._side, Answer(text=texts, calls=calls, gate=asyncio.Event(), held_at=at))
@@ -139,6 +153,23 @@ class Client:
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self._next = 0
+        self._events: list[dict[str, Any]] = []
+
+    def event(self, name: str) -> dict[str, Any]:
+        """Wait for an event that nobody has waited for yet."""
+        while True:
+            for frame in self._events:
+                if frame["event"] == name:
+                    self._events.remove(frame)
+                    payload: dict[str, Any] = frame["payload"]
+                    return payload
+            self._read()
+
+    def _read(self) -> dict[str, Any]:
+        frame: dict[str, Any] = json.loads(self._socket.recv(PATIENCE_S))
+        if frame["type"] == "event":
+            self._events.append(frame)
+        return frame
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Call a method, and return its first answer.
@@ -148,10 +179,8 @@ class Client:
         """
         self._next += 1
         self._socket.send(json.dumps({"type": "req", "id": str(self._next), "method": method, "params": params}))
-        while True:
-            frame = json.loads(self._socket.recv(PATIENCE_S))
-            if frame["type"] == "res" and frame["id"] == str(self._next):
-                break
+        while (frame := self._read())["type"] != "res" or frame["id"] != str(self._next):
+            pass
         if not frame["ok"]:
             raise Refusal(frame["error"]["message"])
         payload: dict[str, Any] = frame["payload"]
@@ -159,10 +188,13 @@ class Client:
 
 
 @contextmanager
-def gateway_process(home: Path, **settings: Any) -> Iterator[GatewayProcess]:
+def gateway_process(
+    home: Path, settings: Callable[[GatewayProcess], Mapping[str, Any]] = lambda gateway: {}
+) -> Iterator[GatewayProcess]:
     """Start a gateway with these settings beside the usual ones; it is gone when the context ends."""
     with beside() as side:
-        gateway = GatewayProcess(home, side, settings)
+        gateway = GatewayProcess(home, side)
+        gateway.write_config(settings(gateway))
         try:
             gateway.start()
             yield gateway

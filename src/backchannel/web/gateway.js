@@ -157,6 +157,7 @@ class Gateway {
   }
 
   #ask(method, params) {
+    if (this.#socket?.readyState !== WebSocket.OPEN) return Promise.reject(lost("the connection to the gateway was lost"));
     const id = String(this.#nextId++);
     return new Promise((resolve, reject) => {
       this.#calls.set(id, { resolve, reject });

@@ -52,8 +52,10 @@ function App() {
     addEventListener("keydown", shortcuts);
     return () => removeEventListener("keydown", shortcuts);
   }, []);
-  if (state === "refused" || (state === "closed" && !hello)) return html`<${Login} />`;
-  return html`<${Frame} />`;
+  // The login stays until the gateway has taken the token: a wrong one is still in its field then.
+  const isAtLogin = useRef(false);
+  isAtLogin.current = state === "refused" || (state === "closed" && !hello) || (state === "connecting" && isAtLogin.current);
+  return isAtLogin.current ? html`<${Login} />` : html`<${Frame} />`;
 }
 
 function Frame() {
@@ -148,8 +150,9 @@ function Banner() {
 }
 
 function Login() {
-  const { error } = useGateway();
+  const { error, state } = useGateway();
   const [token, setToken] = useState("");
+  const isTrying = state === "connecting";
   const submit = (event) => {
     event.preventDefault();
     if (token.trim()) gateway.login(token);
@@ -161,7 +164,7 @@ function Login() {
     <label class="field"><span>Token</span>
       <input type="password" name="token" autocomplete="current-password" autofocus spellcheck=${false} value=${token} onInput=${(event) => setToken(event.currentTarget.value)} /></label>
     <${ErrorNote} error=${error} />
-    <${Button} type="submit" kind="primary" disabled=${!token.trim()}>Log in<//>
+    <${Button} type="submit" kind="primary" disabled=${!token.trim() || isTrying}>${isTrying ? "Logging in …" : "Log in"}<//>
   </form></main>`;
 }
 
