@@ -72,6 +72,7 @@ leaves a gap, and is then closed.
 | `sessions.changed` | `{sessionKey, reason, ts}` | after `sessions.subscribe` |
 | `session.message` | `{sessionKey, sessionId, messageId, messageSeq, message}` | after `sessions.messages.subscribe` |
 | `delivery` | `{id, state, sessionKey, exchangeId?, runId?, channel?, accountId?, to?, threadId?, attempts, error?, dueAt?, createdAt, updatedAt}`; `deliveries.get` shows text and parts | whoever watches the session, or subscribed to all |
+| `approval` | `{id, runId, sessionKey, tool, args, state, createdAt, answeredAt?, answeredBy?}` | whoever watches the session, or subscribed to all |
 | `tick` | `{ts}` | everyone, every `policy.tickIntervalMs` |
 | `shutdown` | `{reason}` | everyone, before the connection is closed with 1012 |
 

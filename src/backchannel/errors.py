@@ -13,7 +13,8 @@ word, and `details` holds the facts a program may want. Messages say what came a
     │   ├── InvalidSchedule, JobExists, JobConfigured, JobRunning
     │   └── IdempotencyConflict
     ├── NotFound                what was named does not exist
-    │   └── SessionNotFound, RunNotFound, ExchangeNotFound, DeliveryNotFound, JobNotFound, TokenNotFound, UnknownTool
+    │   ├── SessionNotFound, RunNotFound, ExchangeNotFound, DeliveryNotFound, JobNotFound, TokenNotFound
+    │   └── ApprovalNotFound, UnknownTool
     ├── Forbidden               the caller is known, and may not
     │   └── ScopeMissing, PolicyDenied
     ├── Unauthorized, BadSignature, SlowDown
@@ -218,6 +219,12 @@ class TokenNotFound(NotFound):
     """No token has this id."""
 
     code = "token_not_found"
+
+
+class ApprovalNotFound(NotFound):
+    """No approval has this id."""
+
+    code = "approval_not_found"
 
 
 class UnknownTool(NotFound):

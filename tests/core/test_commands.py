@@ -21,6 +21,7 @@ from backchannel.core.commands import (
 )
 
 N = CommandName
+OWNERS_ONLY = (N.SEND, N.APPROVE, N.DENY)
 SPECS = {spec.name: spec for spec in COMMANDS}
 PLAIN = [N.NEW, N.RESET, N.STOP, N.STATUS, N.HELP]
 
@@ -130,10 +131,10 @@ def test_a_usage_reply_repeats_only_the_beginning_of_what_came() -> None:
 
 
 @pytest.mark.parametrize(("spec", "standing"), list(itertools.product(COMMANDS, Standing)), ids=str)
-def test_send_is_for_owners_the_rest_for_authorised_senders_and_nothing_for_strangers(
+def test_some_are_for_owners_the_rest_for_authorised_senders_and_nothing_for_strangers(
     spec: CommandSpec, standing: Standing
 ) -> None:
-    expected = standing is Standing.OWNER or (standing is Standing.AUTHORISED and spec.name is not N.SEND)
+    expected = standing is Standing.OWNER or (standing is Standing.AUTHORISED and spec.name not in OWNERS_ONLY)
     decision = may_use(spec, standing)
     assert decision.allowed is expected
     assert expected or (decision.rule is not None and f"/{spec.name}" in decision.reason)

@@ -18,6 +18,7 @@ from backchannel.storage.migrations import APPLICATION_ID, prepare_sqlite
 from backchannel.storage.store import Store
 from tests.storage.support import Host, ManualClock, converse, rows, texts
 
+NEWEST = 4
 OTHER = SessionKey.of("main", "project")
 
 Picture = dict[str, tuple[bytes, int]]
@@ -64,10 +65,11 @@ def test_a_new_file_and_those_beside_it_are_for_their_owner_alone(database: Path
 def test_a_new_file_gets_every_table_and_says_whose_it_is(database: Path) -> None:
     prepare_sqlite(database)
     assert rows(database, "PRAGMA application_id") == [(APPLICATION_ID,)]
-    assert rows(database, "PRAGMA user_version") == [(3,)]
+    assert rows(database, "PRAGMA user_version") == [(NEWEST,)]
     assert rows(database, "PRAGMA journal_mode") == [("wal",)]
     names = {name for (name,) in rows(database, "SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert {
+        "approvals",
         "barriers",
         "channel_state",
         "cron_jobs",

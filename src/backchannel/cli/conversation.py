@@ -7,13 +7,14 @@ ends is read from the gateway's rows, never from an event alone: an event that w
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import uuid
 from collections.abc import Callable
 
 from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, Payload
-from backchannel.cli.output import Spinner, WordWrap, clock_time, is_terminal, say, say_dim, say_styled
+from backchannel.cli.output import Spinner, WordWrap, clock_time, is_terminal, one_line, say, say_dim, say_styled
 from backchannel.core.control_words import is_control_word
 from backchannel.errors import GatewayError
 
@@ -21,6 +22,9 @@ LONGEST_WAIT_MS = 60_000
 """One request to the gateway waits no longer; then it is made again."""
 LOOK_AGAIN_S = 1.0
 """How often the receipt is read when no event comes."""
+
+CALL_SHOWN = 600
+"""How much of a tool call is shown to whoever has to allow it."""
 
 _OPEN = ("pending", "sending")
 
@@ -105,7 +109,7 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
         StoppedWaiting: Ctrl-C came twice, or while no gateway was there.
         CallFailed: the gateway refused the message.
     """
-    wants_abort = False
+    wants_abort = is_again = False
     while True:
         try:
             client = link.client()
@@ -116,7 +120,11 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
                 client.call("chat.abort", sessionKey=session, runId=run_id)
             elif sent["status"] == "queued":
                 view.remark(why_queued(client.call("runs.get", runId=run_id)["run"]))
-            return wait_for_run(client, run_id, on_event=view.hear)
+            questions = Questions(client, run_id, view)
+            if is_again:  # what was asked while nobody heard it
+                questions.ask_pending(session)
+            is_again = True
+            return wait_for_run(client, run_id, on_event=questions.hear)
         except KeyboardInterrupt:
             if wants_abort or link.is_lost:
                 raise StoppedWaiting(
@@ -131,6 +139,52 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
                 raise
             view.close()
             link.lose()  # the gateway gets the time that reconnecting takes
+
+
+class Questions:
+    """Puts the tool calls of a run that wait for an owner's word to the person at the keyboard."""
+
+    def __init__(self, client: GatewayClient, run_id: str, view: ReplyView) -> None:
+        self._client = client
+        self._run_id = run_id
+        self._view = view
+        self._asked: set[str] = set()
+
+    def hear(self, event: Payload) -> None:
+        """Take an event: a question is asked here, everything else is the view's."""
+        if event["event"] == "approval":
+            self._ask(event["payload"])
+        else:
+            self._view.hear(event)
+
+    def ask_pending(self, session: str) -> None:
+        """Ask what was asked before this connection could hear of it."""
+        for approval in self._client.call("approvals.list", sessionKey=session, state="pending")["approvals"]:
+            self._ask(approval)
+
+    def _ask(self, approval: Payload) -> None:
+        if approval["runId"] != self._run_id or approval["state"] != "pending" or approval["id"] in self._asked:
+            return
+        self._asked.add(approval["id"])
+        call = f"{approval['tool']} {json.dumps(approval['args'], ensure_ascii=False)}"
+        self._view.remark(f"The agent asks to call {one_line(call, CALL_SHOWN)}")
+        if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
+            self._view.remark(f"It waits: backchannel approvals approve {approval['id']}, or deny")
+            return
+        try:
+            answer = input("Let it? y = yes, a = always in this session, n = no: ").strip().lower()
+        except EOFError:
+            self._view.remark(f"It waits: /approve {approval['id']}, or /deny {approval['id']}")
+            return
+        decision = "approve" if answer in ("y", "yes", "a", "always") else "deny"
+        try:
+            self._client.call(
+                "approvals.answer", id=approval["id"], decision=decision, always=answer in ("a", "always")
+            )
+        except CallFailed as refused:  # somebody else answered, or this token may not
+            if refused.is_retryable:
+                raise
+            self._view.remark(refused.message)
 
 
 def why_queued(run: Payload) -> str:

@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 
 from backchannel.cli import (
     agents,
+    approvals,
     chat,
     config,
     cron,
@@ -160,6 +161,7 @@ app.command(rich_help_panel=LOOK)(tree.tree)
 app.add_typer(runs.app, name="runs", rich_help_panel=LOOK)
 app.add_typer(deliveries.app, name="deliveries", rich_help_panel=LOOK)
 app.add_typer(agents.app, name="agents", rich_help_panel=DECIDE)
+app.add_typer(approvals.app, name="approvals", rich_help_panel=DECIDE)
 app.add_typer(policy.app, name="policy", rich_help_panel=DECIDE)
 app.add_typer(tokens.app, name="tokens", rich_help_panel=DECIDE)
 app.add_typer(tools.app, name="tools", rich_help_panel=MOVE)

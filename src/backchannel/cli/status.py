@@ -41,6 +41,9 @@ def _show(options: Options, state: dict[str, Any]) -> None:
             "model": state["model"],
             "runs": f"{runs['running']} running, {runs['queued']} queued, {runs['failed']} failed in 24 hours",
             "deliveries": ", ".join(f"{deliveries[state]} {state}" for state in ("waiting", "failed", "uncertain")),
+            "approvals": f"{state['approvals']['pending']} waiting (backchannel approvals)"
+            if state["approvals"]["pending"]
+            else None,
             "connections": state["connections"],
         }
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
+from backchannel.core.approvals import ApprovalRuleSettings
 from backchannel.core.settings import Settings, setting
 from backchannel.core.visibility import AgentToAgentSettings, SandboxMode, SandboxVisibility, Visibility
 
@@ -167,3 +168,10 @@ class ToolsSettings(Settings, frozen=True, kw_only=True):
         AgentToAgentSettings()
     )
     subagents: Annotated[SubagentToolSettings, setting("What sub-agents have.")] = SubagentToolSettings()
+    approval: Annotated[
+        tuple[ApprovalRuleSettings, ...],
+        setting("Which calls wait for an owner's word. The first rule that fits decides; none: the call goes ahead."),
+    ] = ()
+    approval_timeout_minutes: Annotated[
+        float, setting("How long a call waits for that; then it is not carried out. 0 is for ever.", ge=0, le=525_600)
+    ] = 0

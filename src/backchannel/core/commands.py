@@ -47,6 +47,8 @@ class CommandName(StrEnum):
     STATUS = "status"
     MODEL = "model"
     SUBAGENTS = "subagents"
+    APPROVE = "approve"
+    DENY = "deny"
     HELP = "help"
 
 
@@ -59,9 +61,11 @@ class CommandForm:
     """What the argument is, such as `child`; shown as `<child>`."""
     has_spaces: bool = False
     """Whether the argument may be several words: a label may."""
+    last: str | None = None
+    """A fixed word behind the argument."""
 
     def __str__(self) -> str:
-        shown = (self.word, self.argument and f"<{self.argument}>")
+        shown = (self.word, self.argument and f"<{self.argument}>", self.last)
         return " ".join(part for part in shown if part)
 
 
@@ -109,6 +113,18 @@ COMMANDS = (
             CommandForm("stop", "child|all", has_spaces=True),
         ),
         alone="list",
+    ),
+    CommandSpec(
+        CommandName.APPROVE,
+        "let a tool call go ahead that waits for an owner's word; with `always`, later ones of this tool here too",
+        (CommandForm(argument="id"), CommandForm(argument="id", last="always")),
+        Standing.OWNER,
+    ),
+    CommandSpec(
+        CommandName.DENY,
+        "do not let a tool call go ahead that waits for an owner's word",
+        (CommandForm(argument="id"),),
+        Standing.OWNER,
     ),
     CommandSpec(CommandName.HELP, "show the commands"),
 )
@@ -188,10 +204,14 @@ def _fit(name: CommandName, form: CommandForm, words: list[str]) -> Command | No
         if not left or left[0].lower() != form.word:
             return None
         left = left[1:]
+    if form.last is not None:
+        if not left or left[-1].lower() != form.last:
+            return None
+        left = left[:-1]
     if bool(left) is (form.argument is None) or (len(left) > 1 and not form.has_spaces):
         return None
     argument = " ".join(left)
-    return Command(name, form.word, argument or None) if len(argument) <= _ARGUMENT_LIMIT else None
+    return Command(name, form.word or form.last, argument or None) if len(argument) <= _ARGUMENT_LIMIT else None
 
 
 def _usage_reply(spec: CommandSpec, words: list[str]) -> str:

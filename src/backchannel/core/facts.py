@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from backchannel.core.approvals import Approval
 from backchannel.core.delivery import Delivery
 from backchannel.core.messages import Message
 from backchannel.core.runs import Run
@@ -53,6 +54,12 @@ class DeliveryChanged(msgspec.Struct, frozen=True):
     delivery: Delivery
 
 
+class ApprovalChanged(msgspec.Struct, frozen=True):
+    """A call has to be allowed, or was allowed or denied."""
+
+    approval: Approval
+
+
 class TimerSet(msgspec.Struct, frozen=True):
     """Something is due at this time."""
 
@@ -66,4 +73,13 @@ class PolicyShadowed(msgspec.Struct, frozen=True):
     reason: str
 
 
-Fact = MessageAppended | RunChanged | SessionChanged | TranscriptClosed | DeliveryChanged | TimerSet | PolicyShadowed
+Fact = (
+    MessageAppended
+    | RunChanged
+    | SessionChanged
+    | TranscriptClosed
+    | DeliveryChanged
+    | ApprovalChanged
+    | TimerSet
+    | PolicyShadowed
+)

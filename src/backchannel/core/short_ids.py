@@ -12,6 +12,7 @@ from enum import StrEnum
 from backchannel.core.text import quoted
 from backchannel.errors import (
     AmbiguousId,
+    ApprovalNotFound,
     DeliveryNotFound,
     ExchangeNotFound,
     JobNotFound,
@@ -37,6 +38,7 @@ class IdKind(StrEnum):
     SESSION = "session"
     JOB = "job"
     TOKEN = "token"
+    APPROVAL = "approval"
 
 
 _NOT_FOUND: dict[IdKind, type[NotFound]] = {
@@ -46,6 +48,7 @@ _NOT_FOUND: dict[IdKind, type[NotFound]] = {
     IdKind.SESSION: SessionNotFound,
     IdKind.JOB: JobNotFound,
     IdKind.TOKEN: TokenNotFound,
+    IdKind.APPROVAL: ApprovalNotFound,
 }
 _NOUNS = {IdKind.JOB: "cron job"}
 

@@ -7,7 +7,7 @@ them to the subscribers that asked for them. Who gets what:
 - `chat` alone: a node, of its own sessions;
 - `sessions.changed`: whoever subscribed to all sessions;
 - `session.message`: whoever subscribed to the messages of that session;
-- `delivery`: whoever watches the session of a delivery, or subscribed to all sessions.
+- `delivery`, `approval`: whoever watches the session of it, or subscribed to all sessions.
 
 Runs that belong to a flow of the gateway send `agent` events marked `internal`, and no `chat` events: what such a flow
 says to people is a delivery, and one to webchat is a `chat` event once it is sent. Events are hints: each connection
@@ -22,10 +22,11 @@ from typing import Any, Protocol
 
 from msgspec import Raw
 
+from backchannel.core.approvals import Approval
 from backchannel.core.contracts import Clock
 from backchannel.core.control_words import is_control_word
 from backchannel.core.delivery import Delivery, DeliveryState
-from backchannel.core.facts import DeliveryChanged, MessageAppended, RunChanged, SessionChanged
+from backchannel.core.facts import ApprovalChanged, DeliveryChanged, MessageAppended, RunChanged, SessionChanged
 from backchannel.core.messages import Role, text_content
 from backchannel.core.runs import Run, RunState
 from backchannel.core.sessions import WEBCHAT
@@ -38,7 +39,7 @@ from backchannel.gateway.protocol import (
     show_event_head,
 )
 from backchannel.runtime.events import Event, Hub, ModelRetried, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
-from backchannel.tools.rows import show_delivery
+from backchannel.tools.rows import show_approval, show_delivery
 
 MAX_WATCHED = 4096
 """Sessions that one connection watches at most; the one it has watched longest gives way."""
@@ -138,6 +139,8 @@ class Subscriptions:
                 self._send_session(event)
             case DeliveryChanged():
                 self._send_delivery(event.delivery)
+            case ApprovalChanged():
+                self._send_approval(event.approval)
             case ReplyGrew():
                 self._send_reply(event)
             case ThinkingGrew(run, delta):
@@ -226,6 +229,11 @@ class Subscriptions:
             self._send_to(audience, show_event_head("delivery", show_delivery(delivery, self._show_key)))
         if delivery.channel == WEBCHAT.channel and delivery.state is DeliveryState.SENT:
             self._send_to(audience | self._by_chat.of(delivery.session_key), self._posted(delivery))
+
+    def _send_approval(self, approval: Approval) -> None:
+        audience = self._everything.keys() | self._by_session.of(approval.session_key)
+        if audience:
+            self._send_to(audience, show_event_head("approval", show_approval(approval, self._show_key)))
 
     def _posted(self, delivery: Delivery) -> str:
         """Show a text that was delivered to webchat; a run of a flow has no other `chat` event."""

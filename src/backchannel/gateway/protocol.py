@@ -20,7 +20,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from backchannel.core.messages import Block, Role
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest
-from backchannel.tools.rows import DeliveryRow
+from backchannel.tools.rows import ApprovalRow, DeliveryRow
 
 PROTOCOL_VERSION = 4
 MAX_REQUEST_ID_LENGTH = 256
@@ -305,6 +305,7 @@ EVENTS: Mapping[str, type[Answer]] = {
     "sessions.changed": SessionsChanged,
     "session.message": SessionMessage,
     "delivery": DeliveryRow,
+    "approval": ApprovalRow,
     "tick": Tick,
     "shutdown": Shutdown,
 }

@@ -8,7 +8,8 @@ it had its effect is not known.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ import structlog
 
 from backchannel.agents.registry import ToolFailed
 from backchannel.config.agents import AgentSettings
+from backchannel.core.approvals import Approval, ApprovalState, refusal
 from backchannel.core.contracts import (
     Clock,
     Effects,
@@ -42,6 +44,7 @@ from backchannel.core.runs import CallState, Run, Started, ToolCall, function_ca
 from backchannel.core.sessions import Session
 from backchannel.core.text import storable_text
 from backchannel.errors import FenceLost, GatewayError, StopRequested
+from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.events import Hub, ToolEnded, ToolStarted
 from backchannel.runtime.lanes import StopReason
 from backchannel.storage.ids import new_id
@@ -66,14 +69,45 @@ class ActiveRun:
         """As it was when the run started, or was resumed."""
         self.text = ""
         """What the model has streamed of the step in progress."""
+        self.deadline: asyncio.Timeout | None = None
+        """When its time is over, while it is carried out."""
         self._clock = clock
         self._since = clock.monotonic()
         self._ran_before_ms = started.run.ran_ms
+        self._pauses = 0
+        self._paused_at = 0.0
+        self._left_s: float | None = None
 
     @property
     def ran_ms(self) -> int:
         """How long the run has run, in this process and before."""
-        return self._ran_before_ms + int((self._clock.monotonic() - self._since) * 1000)
+        until = self._paused_at if self._pauses else self._clock.monotonic()
+        return self._ran_before_ms + int((until - self._since) * 1000)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let no time pass for the run: it waits for a person. Several calls of it may at once."""
+        self._pauses += 1
+        if self._pauses == 1:
+            self._paused_at, self._left_s = self._clock.monotonic(), self._stop_deadline()
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            if self._pauses == 0:
+                self._since += self._clock.monotonic() - self._paused_at
+                self._restart_deadline(self._left_s)
+
+    def _stop_deadline(self) -> float | None:
+        deadline = self.deadline
+        if deadline is None or (when := deadline.when()) is None or deadline.expired():
+            return None
+        deadline.reschedule(None)
+        return when - asyncio.get_running_loop().time()
+
+    def _restart_deadline(self, left_s: float | None) -> None:
+        if left_s is not None and self.deadline is not None:
+            self.deadline.reschedule(asyncio.get_running_loop().time() + left_s)
 
     @property
     def session_id(self) -> str:
@@ -150,8 +184,11 @@ class Durable(Protocol):
 class ToolCalls:
     """Carries out tool calls."""
 
-    def __init__(self, store: Store, tools: ToolSet, hub: Hub, clock: Clock, durable: Durable) -> None:
+    def __init__(
+        self, store: Store, tools: ToolSet, approvals: Approvals, hub: Hub, clock: Clock, durable: Durable
+    ) -> None:
         self._store = store
+        self._approvals = approvals
         self._tools = tools
         self._hub = hub
         self._clock = clock
@@ -201,18 +238,30 @@ class ToolCalls:
         tool = tools.get(call.name)
         if tool is None:
             return _error(self._tools.refusal(active.run.session_key, call.name, tools))
+        if tool.effects is Effects.OUTSIDE and call.state is not CallState.PLANNED:
+            return _error(
+                "The gateway was interrupted while this call was in progress. Whether it had its effect is not "
+                "known: check before you repeat it."
+            )
+        if self._approvals.are_needed_for(call):
+            approval = await self._approved(active, call)
+            if approval.state is not ApprovalState.APPROVED:
+                return _error(refusal(approval))
         if tool.effects is Effects.OUTSIDE:
-            if call.state is not CallState.PLANNED:
-                return _error(
-                    "The gateway was interrupted while this call was in progress. Whether it had its effect is not "
-                    "known: check before you repeat it."
-                )
             await self._durable(lambda: self._store.start_call(active.fence, call.id))
         arguments = call.block.arguments
         self._hub.publish(ToolStarted(active.run, call.id, call.name, arguments))
         output = await _invoke(tool, _context(active.run, call), arguments)
         self._hub.publish(ToolEnded(active.run, call.id, call.name, output.is_error))
         return ToolOutput(storable_content(output.content), output.is_error)
+
+    async def _approved(self, active: ActiveRun, call: ToolCall) -> Approval:
+        """Ask a person for a call, and wait for the answer; no time passes for the run meanwhile."""
+        approval = await self._durable(lambda: self._approvals.ask(active.fence, call))
+        if not approval.is_pending:
+            return approval
+        with active.paused():
+            return await self._approvals.answered(approval)
 
 
 def is_cancelled() -> bool:

@@ -39,6 +39,7 @@ from backchannel.core.runs import Outcome, RunKind, RunState, Started, Step, Too
 from backchannel.core.text import storable_text
 from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailable
 from backchannel.runtime.active import ActiveRun, RunContext, RunSetup, ToolCalls, is_cancelled
+from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.events import Hub, ModelRetried, ReplyGrew, ThinkingGrew
 from backchannel.runtime.lanes import Stop, StopReason
 from backchannel.storage.messages import HistoryPage
@@ -68,6 +69,7 @@ class Runner:
         agents: Agents,
         models: Models,
         tools: ToolSet,
+        approvals: Approvals,
         hub: Hub,
         clock: Clock,
     ) -> None:
@@ -79,7 +81,7 @@ class Runner:
         self._clock = clock
         self._sizes: dict[str, int] = {}
         """What telling a model of each tool costs of its window."""
-        self._calls = ToolCalls(store, tools, hub, clock, self._durable)
+        self._calls = ToolCalls(store, tools, approvals, hub, clock, self._durable)
 
     async def work(self, started: Started, stop_reason: StopReason) -> None:
         """Carry out a run to its end. Never raises but for a shutdown."""
@@ -122,7 +124,7 @@ class Runner:
         remaining_s = active.run.remaining_s(limit_s)
         if remaining_s == 0:
             return _timed_out(limit_s)  # before a crash: it does not get more
-        deadline = asyncio.timeout(remaining_s)
+        deadline = active.deadline = asyncio.timeout(remaining_s)
         try:
             async with deadline:
                 _stop_if_cancelled()

@@ -26,6 +26,7 @@ from backchannel.core.runs import Accepted, Run, RunKind, RunRequest, RunState
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
+from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.events import Event, Hub, WaitStarted, log_failures
 from backchannel.runtime.exchanges import Exchanges
 from backchannel.runtime.guard import SendGuard
@@ -71,7 +72,15 @@ class Runtime:
         self._store = store
         self._agents = agents
         self._clock = clock
-        self._runner = Runner(store, agents, models, tools, self.hub, clock)
+        # The lanes are made below: they need the runner, which needs a way to give a slot back.
+        self._approvals = Approvals(
+            store,
+            config.tools.approval,
+            config.tools.approval_timeout_minutes,
+            self.hub,
+            lambda key, run_id: self._lanes.paused(key, run_id),
+        )
+        self._runner = Runner(store, agents, models, tools, self._approvals, self.hub, clock)
         slots = Slots(defaults.max_concurrent, defaults.subagents.max_concurrent)
         self._lanes = Lanes(store, self._runner.work, slots, lambda key: not agents.is_awaited(key.agent))
         self._waits = Waits(store)
@@ -87,6 +96,7 @@ class Runtime:
 
     def _on_facts(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
+            self._approvals.on_fact(fact)
             self._waits.on_fact(fact)  # before the lanes: a run that returns from a wait comes before queued ones
             self._lanes.on_fact(fact)
             self.outbox.on_fact(fact)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from backchannel.storage import archiving, barriers, cron, inbox, interruption, recovery, timers
+from backchannel.storage import approvals, archiving, barriers, cron, inbox, interruption, recovery, timers
 from backchannel.storage.timers import Timer
 from backchannel.storage.tx import Tx
 
@@ -27,6 +27,7 @@ HANDLERS: Mapping[str, Handler] = {
     recovery.TIMER: recovery.due,
     interruption.TIMER: interruption.due,
     inbox.TIMER: inbox.due,
+    approvals.TIMER: approvals.due,
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from backchannel.core.approvals import Decided, answered_text
 from backchannel.core.command_texts import (
     ALL,
     LISTED,
@@ -34,12 +35,16 @@ from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session
+from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.core.spawn_values import SpawnState
+from backchannel.errors import AmbiguousId, InvalidRequest, NotFound
 from backchannel.storage import (
+    approvals,
     barriers,
     families,
     idempotency,
     interruption,
+    lookups,
     messages,
     runs,
     sessions,
@@ -61,6 +66,8 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
     agent_model: str | None = None
     """The model of the session's agent; None when it is a function."""
     judge: Judge | None = None
+    name: str = "an operator"
+    """Who it was, for what is written down of an answer."""
     at_webchat: bool = False
     """Whether it was written by `chat.send`, which is answered there."""
 
@@ -91,6 +98,21 @@ def carry_out(tx: Tx, command: Command, key: SessionKey, asker: Asker) -> str:
             return model_text(command.argument, asker.agent_model, command.doubt)
         case CommandName.SUBAGENTS:
             return _subagents(tx, command, session)
+        case CommandName.APPROVE:
+            return _answer(tx, command, Decided.APPROVE, asker)
+        case CommandName.DENY:
+            return _answer(tx, command, Decided.DENY, asker)
+
+
+def _answer(tx: Tx, command: Command, decision: Decided, asker: Asker) -> str:
+    """Answer a call that waits for an owner's word, by its id or the beginning of it."""
+    written, always = parse_written_id(command.argument or ""), command.word == "always"
+    try:
+        approval_id = choose_id(IdKind.APPROVAL, written, lookups.matching(tx, IdKind.APPROVAL, written))
+        approval = approvals.answer(tx, approval_id, decision, asker.name, always=always)
+    except (NotFound, AmbiguousId, InvalidRequest) as error:
+        return error.message
+    return answered_text(approval, always=always)
 
 
 def carry_out_once(

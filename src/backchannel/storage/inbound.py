@@ -161,7 +161,12 @@ def _command(tx: Tx, arrival: Arrival, admission: Admission) -> None:
     if isinstance(command, CommandReply):
         text = command.text
     else:
-        asker = Asker(standing=admission.standing, agent_model=arrival.agent_model, judge=arrival.judge)
+        asker = Asker(
+            standing=admission.standing,
+            agent_model=arrival.agent_model,
+            judge=arrival.judge,
+            name=f"{arrival.event.channel} {arrival.event.sender_id}",
+        )
         text = commands.carry_out(tx, command, routed.key, asker)
     reply = Post(session_key=str(routed.key), address=routed.address, text=text, always=True)
     deliveries.post(tx, reply, at_once=True)

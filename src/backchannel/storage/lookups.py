@@ -14,6 +14,7 @@ _PLACES = {
     IdKind.EXCHANGE: "SELECT id FROM exchanges WHERE id",
     IdKind.JOB: "SELECT id FROM cron_jobs WHERE id",
     IdKind.TOKEN: "SELECT id FROM tokens WHERE id",
+    IdKind.APPROVAL: "SELECT id FROM approvals WHERE id",
 }
 _CURRENT_IDS = "SELECT session_id FROM session_ids WHERE end_reason IS NULL AND session_id"
 _KEYS = "SELECT key FROM sessions WHERE key"

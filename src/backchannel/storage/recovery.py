@@ -30,13 +30,14 @@ from backchannel.storage.events import RunRetried
 from backchannel.storage.runs import Sets
 from backchannel.storage.tx import LIVE, RUNNING, Tx, required
 
-# A run that did nothing but wait for other sessions when its process died. A function agent is run from its beginning:
-# that it waited before an earlier crash proves nothing, for it may have died on the way back to its call.
+# A run that did nothing but wait for other sessions, or for a person, when its process died. A function agent is run
+# from its beginning: that it waited before an earlier crash proves nothing, for it may have died on the way back.
 _OPEN_CALLS = (
     "SELECT 1 FROM tool_calls c LEFT JOIN waits w ON w.call_id = c.id AND (c.step >= 0 OR w.fence = runs.fence) "
-    "WHERE c.run_id = runs.id AND c.state <> 'done'"
+    "LEFT JOIN approvals a ON a.call_id = c.id AND a.state = 'pending' AND (c.step >= 0 OR a.fence = runs.fence) "
+    "WHERE c.run_id = runs.id AND c.state <> 'done' AND coalesce(w.call_id, a.call_id)"
 )
-_ONLY_WAITS = f"EXISTS ({_OPEN_CALLS} AND w.call_id IS NOT NULL) AND NOT EXISTS ({_OPEN_CALLS} AND w.call_id IS NULL)"
+_ONLY_WAITS = f"EXISTS ({_OPEN_CALLS} IS NOT NULL) AND NOT EXISTS ({_OPEN_CALLS} IS NULL)"
 
 
 TIMER = "resume"

@@ -9,7 +9,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.runs import CallState, Fence, Outcome, Run, RunState, Step, ToolCall, function_model
 from backchannel.core.timeline import RunEventKind
-from backchannel.storage import deliveries, exchanges, messages, run_events, runs, spawns
+from backchannel.storage import approvals, deliveries, exchanges, messages, run_events, runs, spawns
 from backchannel.storage.events import CallClosed, RunUnanswered
 from backchannel.storage.ids import new_id
 from backchannel.storage.runs import Sets
@@ -225,6 +225,7 @@ def close_open(tx: Tx, run: Run, outcome: Outcome | None) -> None:
     how = "was interrupted too often" if outcome is None else f"ended ({outcome.state})"
     for call in open_calls(tx, run.id):
         how_far = _how_far(tx, call)
+        approvals.close(tx, call.id)
         result = result_message(run, call, f"The run {how} before this call had a result; {how_far}.", tx.now)
         if call.step < 0:
             _close_function_call(tx, run, call, result, leaves_trace=outcome is not None and how_far != _NOT_DONE)

@@ -22,6 +22,7 @@ from backchannel.core.messages import Message, decode_messages
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionNotFound, Unavailable
+from backchannel.storage import approvals as approval_units
 from backchannel.storage import (
     clock,
     commands,
@@ -82,6 +83,13 @@ class Store:
     last_lines = read(messages.last_of_each)
     pending = read(inbox.pending)
     add_note = write(inbox.add_once)
+
+    # Calls that a person has to allow
+    ask_approval = write(approval_units.ask)
+    answer_approval = write(approval_units.answer)
+    approval = look(approval_units.find)
+    approvals = read(approval_units.page)
+    approvals_pending = look(approval_units.count_pending)
 
     # Runs and their steps
     accept_run = write(run_units.accept)

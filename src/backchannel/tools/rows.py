@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from backchannel.core.approvals import Approval
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.delivery import Delivery
@@ -261,6 +262,34 @@ class DeliveryRow(Answer, frozen=True, kw_only=True):
     thread_id: str | None = None
     error: str | None = None
     due_at: int | None = None
+
+
+class ApprovalRow(Answer, frozen=True, kw_only=True):
+    """A tool call that a person has to allow."""
+
+    id: str
+    run_id: str
+    session_key: str
+    tool: str
+    args: Any
+    state: str
+    created_at: int
+    answered_at: int | None = None
+    answered_by: str | None = None
+
+
+def show_approval(approval: Approval, show_key: Callable[[str], str]) -> ApprovalRow:
+    return ApprovalRow(
+        id=approval.id,
+        run_id=approval.run_id,
+        session_key=show_key(approval.session_key),
+        tool=approval.tool,
+        args=msgspec.Raw(approval.arguments.encode()),
+        state=approval.state.value,
+        created_at=approval.created_at,
+        answered_at=approval.answered_at,
+        answered_by=approval.answered_by,
+    )
 
 
 class ReceiptRow(DeliveryRow, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Any
 
 from backchannel.gateway.connections import Method
 from backchannel.gateway.methods import (
+    approvals,
     catalog,
     chat,
     cron,
@@ -29,6 +30,7 @@ METHODS: Mapping[str, Method[Any]] = {
         sessions,
         catalog,
         deliveries,
+        approvals,
         cron,
         tokens,
         exports,

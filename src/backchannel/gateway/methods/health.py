@@ -43,6 +43,7 @@ class Status(Answer, frozen=True, kw_only=True):
     connections: int
     runs: dict[str, int]
     deliveries: dict[str, int]
+    approvals: dict[str, int]
     commits: int
     agents: list[str]
     default_agent_id: str
@@ -87,6 +88,7 @@ async def status(call: Call, params: NoParams) -> Status:
             "failed": waiting.get("failed", 0),
             "uncertain": waiting.get("uncertain", 0),
         },
+        approvals={"pending": await parts.store.approvals_pending()},
         commits=parts.store.commits,
         agents=parts.agents.ids(),
         default_agent_id=parts.agents.default_id,
@@ -111,8 +113,8 @@ METHODS: tuple[Method[Any], ...] = (
         TokenScope.READ,
         status,
         "`{version, status: ok | degraded | unavailable, ts, uptimeMs, connections, "
-        "runs {queued, running, failed, setAside}, deliveries {waiting, failed, uncertain}, commits, agents, "
-        f"defaultAgentId, model, {_PROBLEMS}}}`; `runs.failed` counts the last 24 hours",
+        "runs {queued, running, failed, setAside}, deliveries {waiting, failed, uncertain}, approvals {pending}, "
+        f"commits, agents, defaultAgentId, model, {_PROBLEMS}}}`; `runs.failed` counts the last 24 hours",
     ),
 )
 

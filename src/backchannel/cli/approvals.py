@@ -1,0 +1,74 @@
+"""`backchannel approvals`: the tool calls that wait for an owner's word, and giving it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from backchannel.cli.client import ask
+from backchannel.cli.naming import find_id, find_key
+from backchannel.cli.options import AsJson, Limit, options_of
+from backchannel.cli.output import age, one_line, say, say_more, show_json, show_table
+from backchannel.core.short_ids import IdKind
+
+app = typer.Typer(help="List the tool calls that wait for an owner's word, and give it.", rich_markup_mode=None)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or its beginning, as `approvals` shows it.")]
+Session = Annotated[str | None, typer.Option("--session", help="Only those of this session.")]
+All = Annotated[bool, typer.Option("--all", help="Those that were answered too.")]
+Always = Annotated[bool, typer.Option("--always", help="Do not ask for this tool in this session again.")]
+
+
+@app.callback(invoke_without_command=True)
+@app.command("list")
+def list_approvals(
+    ctx: typer.Context, session: Session = None, every: All = False, limit: Limit = 20, as_json: AsJson = False
+) -> None:
+    """List the calls that wait, the newest first. `approvals` alone does the same."""
+    if ctx.invoked_subcommand is not None:
+        return
+    options = options_of(ctx)
+    state = None if every else "pending"
+    listed = ask(options, "approvals.list", sessionKey=find_key(options, session), state=state, limit=limit)
+    if as_json:
+        show_json(listed)
+        return
+    rows = [
+        [
+            approval["id"],
+            approval["state"],
+            age(approval["createdAt"]),
+            approval["sessionKey"],
+            approval["tool"],
+            one_line(json.dumps(approval["args"], ensure_ascii=False)),
+        ]
+        for approval in listed["approvals"]
+    ]
+    empty = "Nothing was asked for." if every else "Nothing waits for your word."
+    show_table(["id", "state", "age", "session", "tool", "arguments"], rows, empty=empty, spare=("state", "age"))
+    if listed["hasMore"]:
+        say_more(limit)
+
+
+@app.command()
+def approve(ctx: typer.Context, approval_id: Id, always: Always = False, as_json: AsJson = False) -> None:
+    """Let a call go ahead."""
+    _answer(ctx, approval_id, as_json, decision="approve", always=always)
+
+
+@app.command()
+def deny(ctx: typer.Context, approval_id: Id, as_json: AsJson = False) -> None:
+    """Do not let a call go ahead; the model is told."""
+    _answer(ctx, approval_id, as_json, decision="deny")
+
+
+def _answer(ctx: typer.Context, approval_id: str, as_json: bool, **answer: Any) -> None:
+    options = options_of(ctx)
+    found = find_id(options, IdKind.APPROVAL, approval_id)
+    approval = ask(options, "approvals.answer", id=found, **answer)["approval"]
+    if as_json:
+        show_json(approval)
+    else:
+        say(f"The call of {approval['tool']} in {approval['sessionKey']} is {approval['state']}.")

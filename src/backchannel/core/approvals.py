@@ -1,0 +1,129 @@
+"""Approvals: which tool calls a person has to allow first, and what one that was asked for is.
+
+The rules are `tools.approval`: the first whose patterns fit a call decides whether somebody is asked; a call that no
+rule fits goes ahead. A call that asks is a row before anyone hears of it, and its run waits until the row is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from backchannel.core.redaction import redact_value_opening
+from backchannel.core.settings import Settings, setting
+from backchannel.core.text import cut, matches
+
+_SHOWN_ARGUMENTS = 1500
+_NAME_LIMIT = 64
+
+
+class ApprovalRuleSettings(Settings, frozen=True, kw_only=True):
+    """Which calls need a person's word."""
+
+    tool: Annotated[str, setting("The tools it is about, as a name or a pattern with `*`.", min_length=1)]
+    match: Annotated[
+        str | None,
+        setting(
+            "Only calls with an argument, or a text within one, that this pattern fits; `*` is a wildcard. "
+            "Unset: all calls."
+        ),
+    ] = None
+    ask: Annotated[
+        Literal["always", "never"],
+        setting("Whether such a call waits for an owner's word. The first rule that fits a call decides."),
+    ]
+
+
+class ApprovalState(StrEnum):
+    PENDING = "pending"
+    APPROVED = "approved"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    """Nobody answered in time, or the run ended first."""
+
+
+class Decided(StrEnum):
+    """What a person says of a call."""
+
+    APPROVE = "approve"
+    DENY = "deny"
+
+    @property
+    def state(self) -> ApprovalState:
+        return ApprovalState.APPROVED if self is Decided.APPROVE else ApprovalState.DENIED
+
+
+class Approval(msgspec.Struct, frozen=True, array_like=True):
+    """One call that had to be allowed; the fields are the columns of its row."""
+
+    id: str
+    call_id: str
+    run_id: str
+    session_key: str
+    tool: str
+    arguments: str
+    """JSON, as the model wrote it."""
+    state: ApprovalState
+    created_at: int
+    answered_at: int | None = None
+    answered_by: str | None = None
+    number: int = 0
+
+    @property
+    def is_pending(self) -> bool:
+        return self.state is ApprovalState.PENDING
+
+    @property
+    def args(self) -> Any:
+        return msgspec.json.decode(self.arguments)
+
+
+def asks(rules: Sequence[ApprovalRuleSettings], tool: str, arguments: Any) -> bool:
+    """Whether a call has to be allowed by a person."""
+    for rule in rules:
+        if matches(rule.tool, tool) and (rule.match is None or _any_matches(rule.match, arguments)):
+            return rule.ask == "always"
+    return False
+
+
+def _any_matches(pattern: str, arguments: Any) -> bool:
+    return any(matches(pattern, text) for text in _texts(arguments))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Give every value of the arguments as text, at any depth."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case str(text):
+                yield text
+            case dict(entries):
+                waiting.extend(entries.values())
+            case list(items):
+                waiting.extend(items)
+            case other:
+                yield msgspec.json.encode(other).decode()
+
+
+def ask_text(approval: Approval) -> str:
+    """Word what an owner is asked in a chat; credentials are hidden before anything is cut."""
+    name = cut(" ".join(approval.tool.split()), _NAME_LIMIT)
+    arguments = redact_value_opening(approval.args, _SHOWN_ARGUMENTS)
+    shown = cut(msgspec.json.encode(arguments).decode(), _SHOWN_ARGUMENTS)
+    return f"May I call {name}?\n{shown}\n/approve {approval.id} lets it go ahead, /deny {approval.id} does not."
+
+
+def answered_text(approval: Approval, *, always: bool) -> str:
+    """Word what is said to whoever answered."""
+    later = f"; {approval.tool} is not asked for in this session again" if always else ""
+    return f"The call of {approval.tool} is {approval.state.value}{later}."
+
+
+def refusal(approval: Approval) -> str:
+    """Tell a model why its call was not carried out."""
+    if approval.state is ApprovalState.DENIED:
+        return "The owner denied this call: it was not carried out. Do not repeat it; go on without it, or ask."
+    return "Nobody allowed this call in time: it was not carried out."

@@ -1,0 +1,59 @@
+"""Waiting for a person's word on a tool call: without limit of time, without a slot, and over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from backchannel.core.approvals import Approval, ApprovalRuleSettings, asks
+from backchannel.core.facts import ApprovalChanged, Fact
+from backchannel.core.runs import Fence, ToolCall
+from backchannel.runtime.events import Hub, WaitStarted
+from backchannel.storage.store import Store
+
+Pause = Callable[[str, str], AbstractAsyncContextManager[None]]
+"""Gives the slot of a session's run back for a while."""
+
+
+class Approvals:
+    """Asks for the calls that the rules name, and waits for the answers."""
+
+    def __init__(
+        self, store: Store, rules: Sequence[ApprovalRuleSettings], timeout_minutes: float, hub: Hub, pause: Pause
+    ) -> None:
+        self._store = store
+        self._rules = rules
+        self._lives_ms = round(timeout_minutes * 60_000)
+        self._hub = hub
+        self._pause = pause
+        self._waiting: dict[str, asyncio.Event] = {}
+
+    def on_fact(self, fact: Fact) -> None:
+        if isinstance(fact, ApprovalChanged) and not fact.approval.is_pending:
+            answered = self._waiting.pop(fact.approval.id, None)
+            if answered is not None:
+                answered.set()
+
+    def are_needed_for(self, call: ToolCall) -> bool:
+        """Whether a call has to be allowed."""
+        return asks(self._rules, call.name, call.block.arguments)
+
+    async def ask(self, fence: Fence, call: ToolCall) -> Approval:
+        """Ask for a call; the question is durable when this returns, and may have been answered before."""
+        return await self._store.ask_approval(fence, call, self._lives_ms)
+
+    async def answered(self, approval: Approval) -> Approval:
+        """Wait for an answer."""
+        async with self._pause(approval.session_key, approval.run_id):
+            self._hub.publish(WaitStarted(approval.run_id))
+            while approval.is_pending:
+                # Listen before looking: an answer that comes in between is not missed.
+                event = self._waiting.setdefault(approval.id, asyncio.Event())
+                found = await self._store.approval(approval.id)
+                if found is None:
+                    raise LookupError(f"the approval {approval.id!r} is gone")
+                approval = found
+                if approval.is_pending:
+                    await event.wait()
+        return approval

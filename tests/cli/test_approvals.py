@@ -1,0 +1,82 @@
+"""`backchannel approvals`, and what `chat` does when the agent asks for a call."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from .program import PATIENCE_S, Program
+
+ASKING = '{ tools: { approval: [{ tool: "sessions_list", ask: "always" }] } }'
+ASKS = "list sessions"
+
+
+@pytest.fixture
+def asking(program: Program) -> Program:
+    """The program with an agent that has to ask before it lists sessions."""
+    program.write_config(ASKING)
+    return program
+
+
+def _pending(program: Program, count: int = 1) -> list[str]:
+    """Wait until so many calls wait, and name them."""
+    while len(waiting := program.json("approvals")["approvals"]) < count:
+        pass
+    return [approval["id"] for approval in waiting]
+
+
+def test_a_call_that_waits_is_listed_told_by_the_status_and_goes_ahead_with_a_word(asking: Program) -> None:
+    with asking.up():
+        assert asking.answer("approvals") == "Nothing waits for your word.\n"
+        with subprocess.Popen(
+            asking.command("chat", ASKS), env=asking.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as chat:
+            (waiting,) = _pending(asking)
+            heading, row = asking.answer("approvals").splitlines()
+            assert "TOOL" in heading and waiting in row and "sessions_list" in row
+            assert "1 waiting (backchannel approvals)" in asking.answer("status")
+            said = asking.answer("approvals", "approve", waiting[:4])
+            assert said == "The call of sessions_list in agent:main:main is approved.\n"
+            out, err = chat.communicate(timeout=PATIENCE_S)
+        assert "I see one session" in out
+        assert f"backchannel approvals approve {waiting}" in err
+        (answered,) = asking.json("approvals", "--all")["approvals"]
+        assert answered["state"] == "approved" and answered["answeredBy"].startswith("operator")
+
+
+def test_a_call_is_denied_once(asking: Program) -> None:
+    with asking.up():
+        asking.json("sessions")
+        with subprocess.Popen(asking.command("chat", ASKS), env=asking.env, stdout=subprocess.PIPE, text=True) as chat:
+            (waiting,) = _pending(asking)
+            assert asking.json("approvals", "deny", waiting)["state"] == "denied"
+            out, _ = chat.communicate(timeout=PATIENCE_S)
+        assert "denied" in out
+        again = asking.run("approvals", "approve", waiting)
+        assert (again.returncode, "is denied already" in again.stderr) == (1, True)
+
+
+def test_at_a_terminal_the_person_is_asked_in_the_chat_and_may_allow_it_for_good(asking: Program) -> None:
+    with asking.up(), asking.terminal("chat") as talk:
+        talk.expect("> ")
+        talk.type(f"{ASKS}\n")
+        talk.expect("asks to call sessions_list")
+        talk.expect("n = no: ")
+        talk.type("a\n")
+        talk.expect("I see one session")
+        talk.expect("> ")
+        talk.type("list my sessions\n")
+        assert "n = no" not in talk.expect("I see one session")
+
+
+def test_a_question_is_asked_again_when_the_gateway_is_back(asking: Program) -> None:
+    with asking.up() as first, asking.terminal("chat", ASKS) as talk:
+        talk.expect("n = no: ")
+        first.kill()
+        with asking.up():
+            talk.type("y\n")
+            talk.expect("n = no: ")
+            talk.type("y\n")
+            assert talk.wait() == 0
+        assert "I see one session" in talk.shown

@@ -1,0 +1,56 @@
+"""Which calls have to be allowed, and what is said of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from backchannel.core.approvals import Approval, ApprovalRuleSettings, ApprovalState, ask_text, asks
+
+
+def rule(tool: str, ask: Any = "always", match: str | None = None) -> ApprovalRuleSettings:
+    return ApprovalRuleSettings(tool=tool, match=match, ask=ask)
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_asked"),
+    [
+        ([], False),
+        ([rule("exec")], True),
+        ([rule("write")], False),
+        ([rule("ex*")], True),
+        ([rule("exec", "never"), rule("*")], False),
+        ([rule("exec", match="rm *")], True),
+        ([rule("exec", match="ls*")], False),
+        ([rule("exec", "never", match="rm -r*"), rule("exec")], False),
+    ],
+)
+def test_the_first_rule_that_fits_decides(rules: list[ApprovalRuleSettings], is_asked: bool) -> None:
+    assert asks(rules, "exec", {"command": "rm -rf build"}) is is_asked
+
+
+@pytest.mark.parametrize("value", ["secret plan", ["a", "secret plan"], {"deep": [{"er": "secret plan"}]}])
+def test_a_pattern_is_compared_with_every_value_however_deep(value: Any) -> None:
+    assert asks([rule("post", match="secret*")], "post", {"what": value})
+
+
+@pytest.mark.parametrize(("pattern", "fits"), [("7", True), ("true", True), ("null", True), ("8", False)])
+def test_numbers_and_such_are_compared_as_they_are_written(pattern: str, fits: bool) -> None:
+    assert asks([rule("post", match=pattern)], "post", {"n": 7, "yes": True, "no": None}) is fits
+
+
+def test_the_question_shows_the_call_and_how_to_answer_and_hides_credentials() -> None:
+    arguments = '{"command":"curl -H \\"Authorization: Bearer sk-abcdefghijklmnopqrstuvwxyz0123456789\\" x"}'
+    approval = Approval("1a2b3c4d", "r/0/0", "r", "agent:main:main", "exec", arguments, ApprovalState.PENDING, 1)
+    text = ask_text(approval)
+    assert text.startswith("May I call exec?\n") and "curl" in text
+    assert "/approve 1a2b3c4d" in text and "/deny 1a2b3c4d" in text
+    assert "abcdefghijklmnop" not in text
+
+
+def test_a_question_about_a_huge_call_is_short() -> None:
+    approval = Approval(
+        "1", "r/0/0", "r", "k", "write", '{"content":"' + "x" * 100_000 + '"}', ApprovalState.PENDING, 1
+    )
+    assert len(ask_text(approval)) < 2_000
