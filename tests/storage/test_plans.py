@@ -28,6 +28,7 @@ from backchannel.storage import (
     deliveries,
     exchanges,
     exports,
+    families,
     idempotency,
     inbox,
     interruption,
@@ -223,6 +224,21 @@ def _walks_in_order(plan: str) -> bool:
         "SCAN deliveries [",
     )
     return plan.startswith(ordered) and "LIMIT ?" in plan
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        partial(families.branch, key=str(MAIN), limit=9),
+        partial(families.newest_trees, agent_id=None, limit=9),
+        partial(families.newest_trees, agent_id="main", limit=9),
+    ],
+)
+def test_trees_are_grown_from_the_sessions_that_they_show(tx: ExplainingTx, read: Read) -> None:
+    tx.plans.clear()
+    read(tx)
+    assert [plan for plan in tx.plans if "sessions_children (spawned_by=?)" in plan]
+    assert not [plan for plan in tx.plans if plan.startswith("SCAN") and not _walks_in_order(plan)]
 
 
 @pytest.mark.parametrize("agent_id", [None, "main"])

@@ -130,6 +130,8 @@ class Store:
     open_spawn = write(spawns.open_)
     family = read(families.family)
     spawn_story = look(families.story)
+    branch = read(families.branch)
+    newest_trees = read(families.newest_trees)
 
     # What comes from people
     take_inbound = write(inbound.take)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from backchannel.core.messages import Message, Usage
 from backchannel.core.runs import Run
 from backchannel.core.sessions import WEBCHAT, Address, Session
 from backchannel.core.shapes import Answer, doc
-from backchannel.core.text import one_line, shown_name
+from backchannel.core.text import ELLIPSIS, one_line, shown_name
 from backchannel.errors import UnknownAgent, UnknownModel
 from backchannel.storage.deliveries import Receipt
 from backchannel.tools.base import Parts
@@ -220,6 +221,18 @@ class Rows:
 
 
 _NO_KEY = SessionKey("main", ("main",))  # only a group's channel is ever read from its key
+
+
+_UUID_END = re.compile(r"(?<=[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]{22}$")
+
+
+def name_of(session: Session) -> str:
+    """Call a session by its name, a main session by its agent, and any other by the shortest that says which it is."""
+    if name := shown_name(session.label or session.display_name):
+        return name
+    if session.kind == Kind.MAIN:
+        return session.agent_id
+    return _UUID_END.sub(ELLIPSIS, ":".join(SessionKey.stored(session.key).path))
 
 
 def duration_ms(run: Run) -> int | None:

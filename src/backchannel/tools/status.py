@@ -137,7 +137,7 @@ class SessionStatusTool(SessionTool):
             active_run=_own(rows, run),
             children=[_child(rows, member) for member in seen],
             children_left_out=(family.total - len(family.children)) or None,
-            spawn=_spawn(story),
+            spawn=show_spawn(story),
             exchanges=[
                 Flow(id=id_, state=state, updated_at=at) for id_, state, at in await store.exchanges_of(session.key)
             ],
@@ -166,11 +166,12 @@ def _child(rows: Rows, member: ChildSession) -> Child:
         usage=_usage(child),
         label=child.label,
         archived_at=child.archived_at,
-        spawn=_spawn(member.story),
+        spawn=show_spawn(member.story),
     )
 
 
-def _spawn(story: SpawnRecord | None) -> SpawnShown | None:
+def show_spawn(story: SpawnRecord | None) -> SpawnShown | None:
+    """Show what started a sub-agent, and what became of it."""
     if story is None:
         return None
     spawn, run = story.spawn, story.run

@@ -19,6 +19,7 @@ from backchannel.gateway.methods import (
     sessions,
     tokens,
     tools,
+    trees,
 )
 
 METHODS: Mapping[str, Method[Any]] = {
@@ -28,6 +29,7 @@ METHODS: Mapping[str, Method[Any]] = {
         runs,
         chat,
         sessions,
+        trees,
         catalog,
         deliveries,
         approvals,

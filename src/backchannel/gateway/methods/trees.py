@@ -1,0 +1,133 @@
+"""Trees: which session spawned which, how each is doing, and what all that has used."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from backchannel.core.keys import normalise_agent_id
+from backchannel.core.messages import Usage
+from backchannel.core.shapes import Answer, Params
+from backchannel.errors import InvalidRequest
+from backchannel.gateway.addressing import find_session
+from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.protocol import TokenScope
+from backchannel.storage.families import Relative, Relatives
+from backchannel.tools.rows import Rows, name_of
+from backchannel.tools.status import Flow, SpawnShown, show_spawn
+
+_SHOWN, _MOST_SHOWN = 200, 5000
+
+
+class TreeParams(Params, frozen=True, kw_only=True):
+    key: str | None = None
+    agent_id: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _SHOWN
+
+
+class TreeNode(Answer, frozen=True, kw_only=True):
+    """A session, and the keys of those below it that are shown."""
+
+    key: str
+    name: str
+    kind: str
+    channel: str
+    agent_id: str
+    status: str
+    updated_at: int
+    usage: Usage
+    tree_usage: Usage
+    children: list[str]
+    spawned: int
+    tokens: int
+    cost: float | None = None
+    parent_key: str | None = None
+    label: str | None = None
+    display_name: str | None = None
+    archived: bool = False
+    archived_at: int | None = None
+    spawn: SpawnShown | None = None
+    task: str | None = None
+    run_status: str | None = None
+    started_at: int | None = None
+    ended_at: int | None = None
+    receipt: Flow | None = None
+
+
+class Trees(Answer, frozen=True, kw_only=True):
+    ts: int
+    count: int
+    roots: list[str]
+    nodes: list[TreeNode]
+    truncated: bool = False
+
+
+async def sessions_tree(call: Call, params: TreeParams) -> Trees:
+    """Shows who spawned whom: one session with all below it, or the newest sessions with those that spawned them."""
+    if params.key is not None and params.agent_id is not None:
+        raise InvalidRequest("key, agentId: only one of them can be given", param="agentId")
+    store, limit = call.parts.store, min(params.limit, _MOST_SHOWN)
+    if params.key is not None:
+        session = await find_session(call.parts, params.key, archived=True)
+        found = await store.branch(session.key, limit)
+    else:
+        agent_id = None if params.agent_id is None else normalise_agent_id(params.agent_id)
+        found = await store.newest_trees(agent_id, limit)
+    return _show(call, found)
+
+
+def _show(call: Call, found: Relatives) -> Trees:
+    rows = call.parts.rows
+    return Trees(
+        ts=call.parts.clock.now_ms(),
+        count=len(found.members),
+        roots=[rows.key(key) for key in found.forest.roots],
+        nodes=[_node(rows, member, found.forest.children[key]) for key, member in reversed(found.members.items())],
+        truncated=found.is_cut,
+    )
+
+
+def _node(rows: Rows, member: Relative, children: list[str]) -> TreeNode:
+    row, session, spawn = rows.row(member.session), member.session, show_spawn(member.story)
+    return TreeNode(
+        key=row.key,
+        name=name_of(session),
+        kind=row.kind,
+        channel=row.channel,
+        agent_id=row.agent_id,
+        status=row.status,
+        updated_at=row.updated_at,
+        usage=Usage(input=session.tokens_in, output=session.tokens_out, cost=session.cost),
+        tree_usage=member.tree_usage,
+        children=[rows.key(child) for child in children],
+        spawned=member.spawned,
+        tokens=session.tokens_in + session.tokens_out,
+        cost=session.cost,
+        parent_key=row.spawned_by,
+        label=row.label,
+        display_name=row.display_name,
+        archived=session.archived_at is not None,
+        archived_at=session.archived_at,
+        spawn=spawn,
+        task=spawn.task if spawn else None,
+        run_status=spawn.run_status if spawn else None,
+        started_at=spawn.started_at if spawn else None,
+        ended_at=spawn.ended_at if spawn else None,
+        receipt=spawn.receipt if spawn else None,
+    )
+
+
+METHODS: tuple[Method[Any], ...] = (
+    Method(
+        "sessions.tree",
+        TreeParams,
+        TokenScope.READ,
+        sessions_tree,
+        "`{ts, count, roots: [key], nodes: [{key, name, parentKey?, label?, displayName?, kind, channel, agentId, "
+        "status, updatedAt, archived?, archivedAt?, children: [key], spawned, tokens, cost?, usage, treeUsage, task?, "
+        "runStatus?, startedAt?, endedAt?, receipt? {id, state, updatedAt}, spawn?}], truncated?}`, parents before "
+        "their children; `tokens`, `cost` and `usage` are a session's own, `treeUsage` is that of all below it too, "
+        "`spawned` counts its children whether shown or not, and `spawn` is that of `session_status`",
+    ),
+)
