@@ -42,7 +42,7 @@ function Shown({ delivery, now }) {
       Id: html`<span class="mono wrap">${delivery.id}</span> <${CopyButton} text=${delivery.id} label="Copy the id" />`,
     }} />
     <${Parts} parts=${delivery.parts} />
-    ${delivery.text !== undefined ? html`<h3>Text</h3><${Quote} text=${delivery.text} />` : html`<p class="muted">Its text is not written yet.</p>`}`;
+    ${delivery.text !== undefined ? html`<h3>Text</h3><${Quote} text=${delivery.text} isMarkdown />` : html`<p class="muted">Its text is not written yet.</p>`}`;
 }
 
 function Parts({ parts }) {

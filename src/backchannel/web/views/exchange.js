@@ -97,7 +97,7 @@ function Conversation({ exchange, now }) {
       <div><span class="muted small">Target</span> <strong>${sessionName(exchange.target.sessionKey)}</strong></div>
     </div>
     <ol aria-label="Conversation">
-      <${Said} side="left" who=${requester} step="message" at=${exchange.createdAt} text=${exchange.message} now=${now} />
+      <${Said} side="left" who=${requester} step="message" at=${exchange.createdAt} text=${exchange.message} isMarkdown=${Boolean(requester)} now=${now} />
       ${sides(exchange).map(({ side, step, name }) => html`<${Step} key=${step.runId} side=${side} step=${step} name=${name} now=${now} />`)}
       <${Receipt} exchange=${exchange} now=${now} />
     </ol>
@@ -150,7 +150,7 @@ function notSaid(step) {
 }
 
 /** One thing said, on its side. */
-function Said({ side, who, step, at, text, remark, isBad, now, children }) {
+function Said({ side, who, step, at, text, isMarkdown = true, remark, isBad, now, children }) {
   return html`<li class=${`said ${side} ${remark ? "remark" : ""}`}>
     <p class="said-head">
       <span class="said-side">${side === "left" ? "Requester" : "Target"}</span>
@@ -158,7 +158,7 @@ function Said({ side, who, step, at, text, remark, isBad, now, children }) {
       <span class="muted small">${step}</span>
       <span class="muted small number" title=${new Date(at).toLocaleString()}>${clockTime(at, now)}</span>
     </p>
-    ${text !== undefined && html`<div class="bubble"><${Quote} text=${text} /></div>`}
+    ${text !== undefined && html`<div class="bubble"><${Quote} text=${text} isMarkdown=${isMarkdown} /></div>`}
     ${remark && html`<p class=${`said-remark ${isBad ? "bad-text" : ""}`}>${side === "left" ? "The requester" : "The target"} ${remark}.</p>`}
     ${children}
   </li>`;

@@ -5,6 +5,7 @@ import { href } from "../routes.js";
 import { Icon } from "../icons.js";
 import { Button, Key, toast, visible } from "../parts.js";
 import { useGateway } from "../live.js";
+import { LongText } from "./message.js";
 
 /** The head of a view: what it is, one line about it, what can be done. */
 export function Heading({ id, title, about, children }) {
@@ -29,9 +30,9 @@ export function Facts({ facts }) {
   return html`<dl class="strip">${known.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
-/** A text of somebody else: as it is, in its own direction, long ones within bounds. */
-export function Quote({ text, kind = "" }) {
-  return html`<div class=${`quote ${kind}`} dir="auto" tabindex=${text?.length > 600 ? 0 : undefined}>${visible(text)}</div>`;
+/** A text of somebody else: as it is or, of an agent, as Markdown; long ones within bounds. */
+export function Quote({ text, kind = "", isMarkdown = false }) {
+  return html`<div class=${`quote ${kind}`} dir="auto" tabindex=${text?.length > 600 ? 0 : undefined}><${LongText} text=${text ?? ""} isMarkdown=${isMarkdown} /></div>`;
 }
 
 /** Commands between backticks as such, in a sentence of the gateway. */

@@ -109,5 +109,5 @@ function Reply({ run }) {
   if (run.error) return html`<h2>Why it failed</h2><${Quote} text=${run.error} kind="bad" />${run.errorCode && html`<p class="muted small">Code <code>${run.errorCode}</code></p>`}`;
   if (!run.reply) return null;
   if (isControlWord(run.reply)) return html`<h2>Reply</h2><p class="muted">${inWords(run.reply)} <code>${run.reply.trim()}</code></p>`;
-  return html`<h2>Reply</h2><${Quote} text=${run.reply} />`;
+  return html`<h2>Reply</h2><${Quote} text=${run.reply} isMarkdown />`;
 }

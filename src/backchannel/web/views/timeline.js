@@ -10,14 +10,15 @@ import { Quote } from "./pieces.js";
 import { buildScale } from "./scale.js";
 import { clockTime, isEnded, oneLine, pretty, until } from "./words.js";
 
-const BARS = new Set(["queued", "model", "tool", "waiting", "lost"]);
+const WORK = new Set(["model", "tool", "lost"]);
+const BARS = new Set(["queued", "waiting", ...WORK]);
 
 export function Timeline({ run, entries, now }) {
   const rows = useMemo(() => pairUp(entries), [entries]);
   const start = Math.min(run.acceptedAt, ...entries.map((entry) => entry.at));
   const end = isEnded(run) ? Math.max(run.endedAt ?? start, ...entries.map((entry) => entry.endedAt ?? entry.at)) : Math.max(now, start);
   const endOf = (entry) => entry.endedAt ?? (isEnded(run) ? entry.at : end);
-  const scale = buildScale(rows.filter((row) => BARS.has(row.kind)).map((row) => ({ from: row.at, to: endOf(row) })), start, end);
+  const scale = buildScale(rows.filter((row) => WORK.has(row.kind)).map((row) => ({ from: row.at, to: endOf(row) })), start, end);
   const axis = { start, scale, endOf, now };
   return html`<div class="timeline" role="group" aria-labelledby="timeline-title">
     <${Axis} scale=${scale} />
@@ -62,7 +63,7 @@ const NOTES = {
   lost: () => "broken off, done again",
   queued: (entry) => (entry.endedAt === undefined ? "waits in line" : entry.endedAt - entry.at > 50 ? "waited in line" : ""),
   model: (entry) => entry.model ?? "",
-  tool: (entry) => (entry.sessionKey ? `${entry.isWaiting ? "waits for" : "to"} ${sessionName(entry.sessionKey)}` : "tool"),
+  tool: (entry) => (entry.sessionKey ? `${entry.childKey ? "starts" : entry.isWaiting ? "waits for" : "to"} ${sessionName(entry.sessionKey)}` : "tool"),
 };
 
 function Bar({ entry, axis, run }) {
@@ -115,7 +116,7 @@ function detailsOf(entry, axis) {
     <${Links} entry=${entry} />
     ${entry.error && html`<${Part} name="Error"><${Quote} text=${entry.error} kind="bad" /><//>`}
     ${entry.thinking && html`<${Part} name="Thinking"><${Quote} text=${entry.thinking} kind="faint" /><//>`}
-    ${entry.text && html`<${Part} name="Text"><${Quote} text=${entry.text} /><//>`}
+    ${entry.text && html`<${Part} name=${entry.kind === "queued" ? "Message" : "Text"}><${Quote} text=${entry.text} isMarkdown=${entry.kind === "model"} /><//>`}
     ${entry.arguments !== undefined && html`<${Part} name="Arguments"><pre class="code" tabindex="0">${pretty(entry.arguments)}</pre><//>`}
     ${entry.result !== undefined && html`<${Part} name=${entry.isError ? "Result, an error" : "Result"}><pre class=${`code ${entry.isError ? "bad" : ""}`} tabindex="0">${prettyResult(entry.result)}</pre><//>`}`;
 }
