@@ -6,7 +6,7 @@ import { href } from "../routes.js";
 import { useLive, useTicker } from "../live.js";
 import { Age, CopyButton, Cost, ErrorNote, Fold, Key, Skeleton, Status, duration, sessionName } from "../parts.js";
 import { Back, Facts, Quote } from "./pieces.js";
-import { clockTime, inWords, isControlWord, place, receiptInWords, shortId } from "./words.js";
+import { clockTime, inWords, isControlWord, place, receiptInWords, sayControls, shortId } from "./words.js";
 
 const EVENTS = ["agent", "delivery", "sessions.changed"];
 
@@ -178,8 +178,8 @@ function Receipt({ exchange, now }) {
 /** Why it took this way. */
 function End({ exchange }) {
   const lines = [];
-  if (exchange.loopEnd) lines.push(["No more turns", exchange.loopEnd]);
-  if (exchange.outcome) lines.push(["Announce", `${exchange.outcome.replace("_", " ")}${exchange.reason ? `: ${exchange.reason}` : ""}`]);
+  if (exchange.loopEnd) lines.push(["No more turns", sayControls(exchange.loopEnd)]);
+  if (exchange.outcome) lines.push(["Announce", `${exchange.outcome.replace("_", " ")}${exchange.reason ? `: ${sayControls(exchange.reason)}` : ""}`]);
   if (!lines.length) return null;
   return html`<h2>Why it ended</h2><${Facts} facts=${Object.fromEntries(lines)} />`;
 }

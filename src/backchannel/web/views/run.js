@@ -99,7 +99,7 @@ function RunFacts({ run, entries, now }) {
     Model: run.model,
     Tokens: usage.input === undefined && usage.output === undefined ? undefined : `${(usage.input ?? 0).toLocaleString("en")} in, ${(usage.output ?? 0).toLocaleString("en")} out`,
     Cost: usage.cost === undefined ? undefined : html`<${Cost} usd=${usage.cost} />`,
-    "Sub-agents": children.length ? html`<span class="inline-list">${children.map((key) => html`<${Key} key=${key} session=${key} />`)}</span>` : undefined,
+    "Sub-agents": children.length ? html`<span class="inline-list">${children.slice(0, 12).map((key) => html`<${Key} key=${key} session=${key} />`)}${children.length > 12 ? ` and ${children.length - 12} more` : ""}</span>` : undefined,
     Delivery: delivered ? html`<a href=${href("deliveries", [], { id: delivered })}>its receipt</a>` : undefined,
     "Longest time": run.timeoutSeconds ? counted(run.timeoutSeconds, "second") : undefined,
   }} />`;

@@ -167,7 +167,7 @@ function sayMark(entry, axis, run) {
     case "setAside":
       return { tone: "warn", text: setAside(entry, axis) };
     case "retried":
-      return { tone: "info", text: "A person started it once more" };
+      return { tone: "info", text: `A person started it once more${entry.text ? `, after it had failed: ${oneLine(entry.text, 300)}` : ""}` };
     case "ended":
       return { tone: entry.error || run.status !== "ok" ? "bad" : "good", text: `Ended: ${entry.status ?? run.status}${why}` };
     default:

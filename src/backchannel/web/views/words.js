@@ -17,6 +17,9 @@ export const isControlWord = (text) => Object.hasOwn(MEANINGS, (text ?? "").trim
 /** Says to a person what a control word, or no text at all, means. */
 export const inWords = (text) => `(${MEANINGS[(text ?? "").trim()] ?? "no text"})`;
 
+/** A sentence of the gateway with the control words in it said in words. */
+export const sayControls = (text) => (text ?? "").replace(/\b(?:REPLY_SKIP|ANNOUNCE_SKIP|NO_REPLY)\b/g, (word) => `“${MEANINGS[word]}”`);
+
 /** "1 run", "3 runs". */
 export const counted = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 
@@ -96,7 +99,7 @@ export function runResult(run, now = Date.now()) {
 /** Says what a run waits for that is neither at work nor at an end; "" where there is nothing to say. */
 export function runWaits(run, now = Date.now()) {
   if (run.waitingFor === "function") return "waits for the program whose function is its agent";
-  if (run.resumeAt) return `set aside after crashes, tried again ${until(run.resumeAt, now)} (${clockTime(run.resumeAt, now)})`;
+  if (run.resumeAt) return `after crashes; tried again ${until(run.resumeAt, now)} (${clockTime(run.resumeAt, now)})`;
   return "";
 }
 
