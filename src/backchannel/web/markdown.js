@@ -82,7 +82,7 @@ function table(token, depth) {
 }
 
 function Code({ text, lang }) {
-  return html`<div class="code"><div class="code-head"><span>${(lang || "").split(/\s/)[0].slice(0, 32)}</span><${CopyButton} text=${text} label="Copy code" /></div>
+  return html`<div class="code-block"><div class="code-head"><span>${(lang || "").split(/\s/)[0].slice(0, 32)}</span><${CopyButton} text=${text} label="Copy code" /></div>
     <pre dir="ltr" tabindex="0"><code>${text}</code></pre></div>`;
 }
 

@@ -146,8 +146,9 @@ export function Composer({ sessionKey, onSend, onAbort, isRunning, history, name
       ${isRunning && html`<${Button} icon="stop" label="Stop the run (Esc)" disabledReason=${mayWrite ? undefined : "This token may only read."} onClick=${onAbort} />`}
       <${Button} type="submit" kind="primary" icon="send" label="Send" disabled=${!draft?.trim() || !mayWrite} />
     </div>
-    <p class="composer-hint muted"><span><kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> is a new line, <kbd>/</kbd> lists commands, <kbd>↑</kbd> brings back${isRunning ? html`, <kbd>Esc</kbd> stops` : ""}</span>
-      ${state !== "open" && html`<span>not connected: it is sent as soon as the gateway is back</span>`}</p>
+    <p class="composer-hint muted">${state === "open"
+      ? html`<kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> is a new line, <kbd>/</kbd> lists commands, <kbd>↑</kbd> brings back${isRunning ? html`, <kbd>Esc</kbd> stops` : ""}`
+      : "Not connected: what you write is kept, and sent as soon as the gateway is back."}</p>
   </form>`;
 }
 

@@ -17,6 +17,9 @@ export function TranscriptLog({ transcript, session, showsAll, params, outbox, o
   const agent = session.agentId || agentOf(transcript.key);
   const scroll = useScroll(box, transcript);
   const target = useTarget(transcript, params.message, box);
+  useLayoutEffect(() => {
+    if (outbox.length) scroll.toEnd(); // whoever writes wants to see what comes of it
+  }, [outbox.at(-1)?.id]);
   const unsent = outbox.filter((entry) => !transcript.knowsRun(entry.id));
   if (transcript.error && !transcript.messages.length) return html`<div class="log"><${ErrorNote} error=${transcript.error} retry=${() => transcript.syncSoon(0)} /></div>`;
   if (!transcript.isLoaded) return html`<div class="log"><${Skeleton} rows=${5} height=${72} /></div>`;
@@ -215,19 +218,23 @@ function Unsent({ entry, onAgain, onDrop }) {
 
 function Older({ load }) {
   const here = useRef(null);
+  const observer = useRef(null);
   const [isBusy, setBusy] = useState(false);
   const go = async () => {
     if (isBusy) return;
     setBusy(true);
     await load();
     setBusy(false);
+    if (!here.current) return;
+    observer.current.unobserve(here.current); // one who is still at the top gets the next page
+    observer.current.observe(here.current);
   };
   const latest = useRef(go);
   latest.current = go;
   useEffect(() => {
-    const observer = new IntersectionObserver(([seen]) => seen.isIntersecting && latest.current(), { rootMargin: "400px 0px 0px 0px", root: here.current.closest(".log") });
-    observer.observe(here.current);
-    return () => observer.disconnect();
+    observer.current = new IntersectionObserver(([seen]) => seen.isIntersecting && latest.current(), { rootMargin: "400px 0px 0px 0px", root: here.current.closest(".log") });
+    observer.current.observe(here.current);
+    return () => observer.current.disconnect();
   }, []);
   return html`<div class="older" ref=${here}><${Button} onClick=${go} disabled=${isBusy}>${isBusy ? "Loading …" : "Load older messages"}<//></div>`;
 }

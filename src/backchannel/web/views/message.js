@@ -87,30 +87,28 @@ function MachineryRow({ entry, agent, isTarget }) {
 
 /** Text of any length: the beginning at once, the rest in steps. */
 export function LongText({ text, isMarkdown, isCode }) {
-  const [shown, setShown] = useState(FIRST_CHARS);
+  const [steps, setSteps] = useState(0);
   if (text.length <= FIRST_CHARS) return html`<${Piece} text=${text} isMarkdown=${isMarkdown} isCode=${isCode} />`;
-  const left = text.length - shown;
+  const pieces = cut(text, steps);
+  const left = text.length - pieces.reduce((sum, piece) => sum + piece.length, 0);
   return html`<div class="long-text">
-    <${Piece} text=${text.slice(0, cutAt(text, FIRST_CHARS))} isMarkdown=${isMarkdown} isCode=${isCode} />
-    ${pieces(text, shown).map((piece, index) => html`<${Piece} key=${index} text=${piece} isCode=${isCode} />`)}
-    ${left > 0 && html`<div class="row"><${Button} onClick=${() => setShown(shown + MORE_CHARS)}>Show more<//><span class="muted small">${size(left)} of ${size(text.length)} are left</span></div>`}
+    ${pieces.map((piece, index) => html`<${Piece} key=${index} text=${piece} isMarkdown=${isMarkdown && index === 0} isCode=${isCode} />`)}
+    ${left > 0 && html`<div class="row"><${Button} onClick=${() => setSteps(steps + 1)}>Show more<//><span class="muted small">${size(left)} of ${size(text.length)} are left</span></div>`}
   </div>`;
 }
 
-function pieces(text, shown) {
-  const found = [];
-  for (let from = cutAt(text, FIRST_CHARS); from < Math.min(shown, text.length) && shown > FIRST_CHARS; ) {
-    const to = Math.min(from + MORE_CHARS, text.length, Math.max(shown, from + 1));
-    found.push(text.slice(from, to));
+/** The beginning of a text, and the pieces that were asked for since, each up to the end of a line where there is one. */
+function cut(text, steps) {
+  const pieces = [];
+  let from = 0;
+  for (let step = 0; step <= steps && from < text.length; step++) {
+    const limit = from + (step ? MORE_CHARS : FIRST_CHARS);
+    const line = text.lastIndexOf("\n", limit) + 1;
+    const to = limit >= text.length ? text.length : line > from + FIRST_CHARS / 2 ? line : limit;
+    pieces.push(text.slice(from, to));
     from = to;
   }
-  return found;
-}
-
-/** The end of a line near the limit, so that no word of Markdown is torn apart. */
-function cutAt(text, limit) {
-  const line = text.lastIndexOf("\n", limit);
-  return line > limit / 2 ? line : limit;
+  return pieces;
 }
 
 function size(chars) {

@@ -1,5 +1,5 @@
 /** Search within one session: the whole transcript where the gateway can search it, else what is loaded. */
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";
 import { Button, ErrorNote, Search, Text, When } from "../parts.js";
 import { go } from "../routes.js";
@@ -14,7 +14,7 @@ export function SearchWithin({ transcript, onClose }) {
   const [error, setError] = useState(null);
   const turn = useRef(0);
   const root = useRef(null);
-  useEffect(() => root.current.querySelector("input").focus(), []);
+  useLayoutEffect(() => root.current.querySelector("input").focus(), []);
 
   const look = async (before) => {
     const mine = ++turn.current;
