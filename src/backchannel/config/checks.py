@@ -21,6 +21,7 @@ from backchannel.config.schema_doors import MIN_SECRET_LENGTH
 from backchannel.core.channels import channel_name_problem
 from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import DmScope, KeyScheme, normalise_agent_id
+from backchannel.core.mcp_names import MCP_GROUP, MCP_SEPARATOR, server_name_problem
 from backchannel.core.text import matches, nearest
 from backchannel.errors import InvalidSessionKey, UnknownAgent
 
@@ -68,6 +69,7 @@ def check_start(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:
     yield from _open_door(file)
     yield from _models_not_to_be_asked(file, here)
     yield from _misspelt_tools(file, here.tools)
+    yield from _tools_of_no_server(file)
 
 
 def _open_door(file: ConfigFile) -> Iterator[Issue]:
@@ -98,6 +100,21 @@ def _misspelt_tools(file: ConfigFile, known: Collection[str]) -> Iterator[Issue]
             close = None if name in known or ANY in name else nearest(name, known, cutoff=_MISSPELT)
             if close is not None:
                 yield Issue("warning", (*path, index), f"no tool has this name; did you mean `{close}`?", name)
+
+
+def _tools_of_no_server(file: ConfigFile) -> Iterator[Issue]:
+    """Warn of tools of MCP servers that are not there; a program may bring a tool with such a name."""
+    servers = file.mcp.servers
+    for path, names in _tool_lists(file):
+        for index, name in enumerate(names or ()):
+            server, separator, _ = name.removeprefix(MCP_GROUP).partition(MCP_SEPARATOR)
+            is_group = name.startswith(MCP_GROUP)
+            known = server in servers or (not is_group and server.lower() in map(str.lower, servers))
+            if known or ANY in server or not (is_group or separator):
+                continue
+            close = nearest(server, servers)
+            hint = f"did you mean `{close}`?" if close else f"configured: {', '.join(sorted(servers)) or 'none'}"
+            yield Issue("warning", (*path, index), f"`mcp.servers` has no `{server}`; {hint}", name)
 
 
 def _tool_lists(file: ConfigFile) -> Iterator[tuple[SettingPath, Sequence[str] | None]]:
@@ -325,6 +342,26 @@ def _shared_main_session(file: ConfigFile) -> Iterator[Issue]:
         yield Issue("warning", where, message)
 
 
+def _mcp_servers(file: ConfigFile) -> Iterator[Issue]:
+    """An MCP server has a name that tools can begin with, and is a program or an address."""
+    folded: dict[str, str] = {}
+    for name, server in file.mcp.servers.items():
+        path: SettingPath = ("mcp", "servers", name)
+        if problem := server_name_problem(name):
+            yield Issue("error", path, problem)
+        elif (other := folded.setdefault(name.lower(), name)) != name:
+            yield Issue(
+                "error", path, f"`mcp.servers.{other}` has this name too; case makes no difference to tools.allow"
+            )
+        if (server.command is None) == (server.url is None):
+            came = "neither is there" if server.command is None else "both are there"
+            yield Issue("error", path, f"expected `command` (a program) or `url` (an address); {came}")
+        elif server.url is not None and (server.args or server.env or server.cwd):
+            yield Issue("error", path, "`args`, `env` and `cwd` are for a `command`; a `url` takes `headers`")
+        elif server.command is not None and server.headers:
+            yield Issue("error", path, "`headers` are for a `url`; a `command` takes `env`")
+
+
 def _without_effect(file: ConfigFile) -> Iterator[Issue]:
     defaults = file.agents.defaults
     shared = first(defaults.tools.sessions.visibility, file.tools.sessions.visibility)
@@ -355,5 +392,6 @@ _RULES: tuple[Callable[[ConfigFile], Iterator[Issue]], ...] = (
     _cron,
     _cron_deliveries,
     _shared_main_session,
+    _mcp_servers,
     _without_effect,
 )

@@ -20,6 +20,7 @@ from backchannel.config.schema_doors import (
     GatewaySettings,
     HookSettings,
 )
+from backchannel.config.schema_mcp import McpSettings
 from backchannel.core.inbound import BindingSettings
 from backchannel.core.keys import DmScope, KeyScheme
 from backchannel.core.send_policy import SendPolicySettings
@@ -132,6 +133,7 @@ class ConfigFile(Settings, frozen=True, kw_only=True):
     messages: Annotated[MessageSettings, setting("What people are told.")] = MessageSettings()
     agents: Annotated[AgentsSettings, setting("The agents.")] = AgentsSettings()
     tools: Annotated[ToolsSettings, setting("The tools of all agents.")] = ToolsSettings()
+    mcp: Annotated[McpSettings, setting("MCP servers whose tools agents may have.")] = McpSettings()
     models: Annotated[ModelsSettings, setting("Where models are found.")] = ModelsSettings()
     gateway: Annotated[GatewaySettings, setting("Where the gateway listens.")] = GatewaySettings()
     database: Annotated[DatabaseSettings, setting("Where everything is stored.")] = DatabaseSettings()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import structlog
 
@@ -52,6 +52,9 @@ from backchannel.tools.registry import SessionTools, agent_tools
 from backchannel.tools.rows import Rows
 from backchannel.triggers.cron import CronJobs
 
+if TYPE_CHECKING:
+    from backchannel.agents.mcp.servers import McpServers
+
 log = structlog.get_logger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
 Tool = TypeVar("Tool", bound=ToolFunction)
@@ -69,6 +72,14 @@ class RunFailed(GatewayError):
         self.run = run
 
 
+def _mcp_servers(config: Config, clock: Clock) -> McpServers | None:
+    if not config.mcp.servers:
+        return None
+    from backchannel.agents.mcp.servers import McpServers  # with the client of the SDK, which takes a second to import
+
+    return McpServers(config, clock)
+
+
 class Gateway:
     """Agents, their sessions and everything that keeps them, in this process."""
 
@@ -83,6 +94,9 @@ class Gateway:
         self.models = Models(config.models.providers)
         self.models.register(DemoModel())
         self.toolset = Tools(self.agents, self.scheme, config.tools.subagents.tools)
+        self.mcp_servers = _mcp_servers(config, self.clock)
+        if self.mcp_servers is not None:
+            self.toolset.add_source(self.mcp_servers)
         self.channels = configured_channels(config.channels, self.clock)
         self.failed: asyncio.Future[BaseException] | None = None
         """Done when the database can no longer be trusted: the process must end."""
@@ -126,6 +140,8 @@ class Gateway:
             exits.push_async_callback(self._close_store, store)
             exits.push_async_callback(self.models.close)
             exits.push_async_callback(close_channels, self.channels)
+            if self.mcp_servers is not None:
+                exits.push_async_callback(self.mcp_servers.close)
             parts = self._parts = await self._put_together(store)
             exits.push_async_callback(parts.runtime.close)
             self._add_session_tools(parts)
@@ -156,6 +172,7 @@ class Gateway:
             **{field.name: getattr(parts, field.name) for field in fields(parts)},
             runtime=runtime,
             toolset=self.toolset,
+            mcp_servers=self.mcp_servers,
             channels=self.channels,
             keeper=ChannelKeeper(self.channels, inbound.receive, self.clock),
             commands=commands,

@@ -18,6 +18,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from backchannel.agents.models import SERVICES
+from backchannel.core.credentials import is_secret_name
 from backchannel.core.settings import Settings, secret_fields
 from backchannel.gateway.auth import TOKEN_PREFIX
 
@@ -26,8 +27,11 @@ MASK = "[hidden]"
 MIN_SECRET_LENGTH = 6
 """Shorter values are left alone: masking them would hide ordinary words."""
 
+LOOKS_SECRET_LENGTH = 20
+"""How long a value is that is hidden whatever its name is."""
+
 _MADE_TOKEN = re.compile(rf"\b{TOKEN_PREFIX}[A-Za-z0-9_-]{{20,}}")
-_LOUD = ("httpx2", "httpcore2", "openai", "anthropic", "asyncio", "websockets", "uvicorn")
+_LOUD = ("httpx2", "httpcore2", "openai", "anthropic", "asyncio", "websockets", "uvicorn", "mcp.client", "client")
 
 
 def configure_logs(level: str, stream: TextIO, *, as_json: bool, secrets: Iterable[str] = ()) -> None:
@@ -139,6 +143,8 @@ def _secrets_in(value: Any) -> Iterator[str]:
             inner = getattr(value, name)
             if name in hidden and isinstance(inner, str):
                 yield inner
+            elif name in hidden and isinstance(inner, dict):
+                yield from _secrets_by_name(inner)
             else:
                 yield from _secrets_in(inner)
     elif isinstance(value, dict):
@@ -147,3 +153,11 @@ def _secrets_in(value: Any) -> Iterator[str]:
     elif isinstance(value, tuple):
         for inner in value:
             yield from _secrets_in(inner)
+
+
+def _secrets_by_name(values: Mapping[str, str]) -> Iterator[str]:
+    """Choose from an environment or headers what may be a secret: hiding `production` would hide an ordinary word."""
+    for name, value in values.items():
+        if is_secret_name(name) or len(value) >= LOOKS_SECRET_LENGTH:
+            yield value
+            yield value.rpartition(" ")[2]  # of `Bearer <token>` the token alone too

@@ -77,6 +77,9 @@ class Metrics:
         yield _gauge("deliveries", "Deliveries that are not settled.", [(("waiting",), in_line), *lost], ("state",))
         yield _gauge("cron_jobs", "Jobs that come by the clock.", troubles.jobs)
         yield _gauge("connections", "Open connections.", self._connections.count)
+        if parts.mcp_servers is not None:
+            counts = [(("up",), parts.mcp_servers.up), (("down",), len(parts.mcp_servers.down()))]
+            yield _gauge("mcp_servers", "MCP servers that agents needed.", counts, ("state",))
         yield _gauge("disk_free_bytes", "Room on the disk of the state folder.", condition.free_bytes)
 
     def _since_start(self) -> Iterator[Metric]:

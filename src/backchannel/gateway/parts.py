@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from backchannel.agents.toolset import Tools
 from backchannel.channels.inbound import Inbound
@@ -14,6 +15,9 @@ from backchannel.tools.commands import ChatCommands
 from backchannel.tools.rows import Rows
 from backchannel.triggers.cron import CronJobs
 
+if TYPE_CHECKING:
+    from backchannel.agents.mcp.servers import McpServers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayParts(Parts):
@@ -21,6 +25,8 @@ class GatewayParts(Parts):
 
     runtime: Runtime
     toolset: Tools
+    mcp_servers: McpServers | None
+    """None if none is configured."""
     channels: Channels
     keeper: ChannelKeeper
     commands: ChatCommands

@@ -55,6 +55,10 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 TOOL_CALL_LIMIT_S = 600.0
+INTERRUPTED = (
+    "The gateway was interrupted while this call was in progress. Whether it had its effect is not known: check before "
+    "you repeat it."
+)
 
 
 class ActiveRun:
@@ -236,6 +240,8 @@ class ToolCalls:
     async def output(self, active: ActiveRun, tools: Mapping[str, Tool], call: ToolCall) -> ToolOutput:
         """Call the tool, unless it had begun before a crash and may not be begun again."""
         tool = tools.get(call.name)
+        if call.state is not CallState.PLANNED and (tool is None or tool.effects is Effects.OUTSIDE):
+            return _error(INTERRUPTED)  # also if its tool is not there any more, or not yet again
         if tool is None:
             return _error(self._tools.refusal(active.run.session_key, call.name, tools))
         if tool.effects is Effects.OUTSIDE and call.state is not CallState.PLANNED:

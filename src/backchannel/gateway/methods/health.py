@@ -277,6 +277,14 @@ def _channels(seen: Seen) -> Iterator[HealthProblem]:
             yield HealthProblem(code="channel_down", message=message, hint=hint)
 
 
+def _mcp_servers(seen: Seen) -> Iterator[HealthProblem]:
+    if (servers := seen.parts.mcp_servers) is None:
+        return
+    for name, why in servers.down().items():
+        hint = "Calls of its tools fail meanwhile; see what it wrote in the log, and its settings under mcp.servers."
+        yield HealthProblem(code="mcp_server_down", message=f"The MCP server {name} is down: {why}.", hint=hint)
+
+
 def _waiting_for(channel: str, seen: Seen) -> str:
     if waiting := seen.troubles.waiting.get(channel, 0):
         told = _count(waiting, "delivery waits and is", "deliveries wait and are")
@@ -331,6 +339,7 @@ CHECKS: tuple[Callable[[Seen], Iterator[HealthProblem]], ...] = (
     _loop,
     _clock,
     _channels,
+    _mcp_servers,
     _deliveries,
     _runs,
     _functions,

@@ -1,0 +1,1 @@
+"""MCP servers whose tools agents have: `servers.py` is the way in."""

@@ -1,0 +1,296 @@
+"""The life of one server in one place: started when it is first needed, kept, and started again when it dies.
+
+One task has the connection from its beginning to its end; calls come from the tasks of runs and go through it. An
+attempt to start has `START_LIMIT_S`, which is long, because a program may have to be fetched first; what waits for it
+has `PATIENCE_S`. After a failure there is a pause, twice as long each time, and short again once the server has stayed
+up.
+
+    starting ──► up ──► down, for a while ──► starting …
+        └───────────────────▲
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from typing import Any, TypeAlias
+
+import anyio
+import mcp_types
+import structlog
+from mcp import Client, MCPError
+from mcp.client._transport import TransportStreams
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import TypeAdapter, ValidationError
+
+from backchannel.agents.mcp.pipes import ServerEnded
+from backchannel.core.contracts import Clock
+from backchannel.core.text import clean_name
+from backchannel.version import __version__
+
+log = structlog.get_logger(__name__)
+
+START_LIMIT_S = 60.0
+PATIENCE_S = 10.0
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 60.0
+STEADY_S = 30.0
+"""How long a server has to be up for its next failure to count as the first."""
+LIST_LIMIT_S = 30.0
+MOST_PAGES = 100
+CALM_S = 1.0
+"""How long after a list of tools the next one is asked for, if the server says that it has changed."""
+_ABOUT = mcp_types.Implementation(name="backchannel", version=__version__)
+_SESSION_GONE = "Session terminated"
+"""What the SDK makes of an HTTP session that the server does not know any more."""
+
+Transport: TypeAlias = Callable[[], AbstractAsyncContextManager[TransportStreams]]
+OnListed: TypeAlias = Callable[[Sequence[mcp_types.Tool]], None]
+CallAnswer: TypeAlias = mcp_types.CallToolResult | mcp_types.InputRequiredResult
+_answers: TypeAdapter[CallAnswer] = TypeAdapter(CallAnswer)
+
+
+class ServerDown(Exception):
+    """A server cannot be asked now; the message says why, and when it is tried again."""
+
+
+class CallLost(Exception):
+    """A call broke off; nobody knows whether it had its effect, unless `is_unsent`."""
+
+    def __init__(self, message: str, *, is_unsent: bool = False) -> None:
+        super().__init__(message)
+        self.is_unsent = is_unsent
+
+
+class KeptServer:
+    """A server that is kept running, and the connection to it."""
+
+    def __init__(
+        self,
+        name: str,
+        transport: Transport,
+        clock: Clock,
+        on_listed: OnListed,
+        explain: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self._transport = transport
+        self._clock = clock
+        self._on_listed = on_listed
+        self._explain = explain
+        """Knows more of a failure than its exception says."""
+        self._client: Client | None = None
+        self._why: str | None = None
+        """Why it is not up, since it last failed."""
+        self._retry_at: float | None = None
+        """When the pause after a failure is over; None while it is being started."""
+        self._began = 0.0
+        self._failures = 0
+        self._moved = asyncio.Event()
+        """Is set, and replaced, whenever the server comes up or goes down."""
+        self._listing_due = asyncio.Event()
+        self._session_gone = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self._client is not None
+
+    @property
+    def problem(self) -> str | None:
+        """Say why it cannot be asked now, and when it is tried again; None: it can, or is just being started."""
+        if self._client is not None or self._task is None:
+            return None
+        if self._why is not None:
+            pause_s = 0 if self._retry_at is None else self._retry_at - self._clock.monotonic()
+            return f"{self._why}; it is tried again " + (f"in {pause_s:.0f} s" if pause_s >= 1 else "now")
+        waited_s = self._clock.monotonic() - self._began
+        return f"it has not answered in the {waited_s:.0f} s since its start" if waited_s > PATIENCE_S else None
+
+    def start(self) -> None:
+        if self._task is None:
+            self._began = self._clock.monotonic()
+            self._task = asyncio.create_task(self._keep(), name=f"mcp:{self.name}")
+
+    async def settled(self) -> None:
+        """Start it, and wait a while for its first attempt to come up or fail; calls wait for later ones."""
+        self.start()
+        if self._client is None and not self._failures:
+            await self._wait_for_move(self._began + PATIENCE_S)
+
+    async def _wait_for_move(self, until: float) -> bool:
+        left_s = until - self._clock.monotonic()
+        if left_s <= 0:
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self._moved.wait()
+                return True
+        return False
+
+    def _move(self, client: Client | None, why: str | None) -> None:
+        self._client, self._why = client, why
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        self._move(None, "the gateway is stopping")
+
+    async def _keep(self) -> None:
+        while True:
+            self._began = self._clock.monotonic()
+            self._retry_at = None
+            try:
+                await self._live()
+                why = "it ended"
+            except Exception as error:  # the edge of a server: whatever it does, it is started again
+                why = in_words(error)
+                if isinstance(_first(error), MCPError) and (more := self._explain()):
+                    why = f"{why} ({more})"
+                log.debug("an MCP server failed", server=self.name, exc_info=error)
+            if self._client is not None and self._clock.monotonic() - self._began > STEADY_S:
+                self._failures = 0
+            pause_s = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
+            self._failures = min(self._failures + 1, 10)
+            self._retry_at = self._clock.monotonic() + pause_s
+            log.warning("an MCP server is down", server=self.name, why=why, again_in_s=pause_s)
+            self._move(None, why)
+            await self._clock.sleep(pause_s)
+
+    async def _live(self) -> None:
+        """Connect, list the tools, and follow the server until it is gone."""
+        self._listing_due.clear()
+        self._session_gone.clear()
+        async with AsyncExitStack() as exits:
+            limit = asyncio.timeout(START_LIMIT_S)
+            try:
+                async with limit:
+                    client = Client(self._transport(), client_info=_ABOUT, message_handler=self._on_message, cache=None)
+                    await exits.enter_async_context(client)
+                    count = await self._list(client)
+            except TimeoutError:
+                if limit.expired():
+                    raise ServerEnded(f"it did not answer within {START_LIMIT_S:.0f} s of its start") from None
+                raise
+            say = log.info if self._failures else log.debug  # what was said to be down is said to be back
+            say("an MCP server is up", server=self.name, version=client.protocol_version, tools=count)
+            self._move(client, None)
+            await self._follow(client)
+
+    async def _on_message(self, message: mcp_types.ServerNotification | Exception) -> None:
+        if isinstance(message, mcp_types.ToolListChangedNotification):
+            self._listing_due.set()
+
+    async def _list(self, client: Client) -> int:
+        tools: list[mcp_types.Tool] = []
+        cursor: str | None = None
+        for _ in range(MOST_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            tools += page.tools
+            if not (cursor := page.next_cursor):
+                break
+        self._on_listed(tools)
+        return len(tools)
+
+    async def _follow(self, client: Client) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch_session)
+            if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                tasks.start_soon(self._listen, client)
+            while True:
+                await self._listing_due.wait()
+                self._listing_due.clear()
+                try:
+                    async with asyncio.timeout(LIST_LIMIT_S):
+                        await self._list(client)
+                except (MCPError, ValidationError, TimeoutError) as error:
+                    log.warning("the tools of an MCP server are not known anew", server=self.name, why=in_words(error))
+                await self._clock.sleep(CALM_S)
+
+    async def _watch_session(self) -> None:
+        await self._session_gone.wait()
+        raise ServerEnded("it has ended the session")
+
+    async def _listen(self, client: Client) -> None:
+        """Hear of changes from a server of the newer protocol, which tells them to those who ask only."""
+        pause_s = CALM_S
+        while True:
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    async for _ in changes:
+                        self._listing_due.set()
+                        pause_s = CALM_S
+            except ListenNotSupportedError:
+                return
+            except (MCPError, SubscriptionLost, TimeoutError) as error:
+                log.debug("an MCP server tells no changes", server=self.name, why=in_words(error))
+            await self._clock.sleep(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            self._listing_due.set()  # it may have changed meanwhile
+
+    async def call(self, tool: str, arguments: dict[str, Any], limit_s: float) -> CallAnswer:
+        """Call a tool; if the caller is cancelled, or the limit is over, the server is told so.
+
+        Raises:
+            ServerDown: it was not asked.
+            CallLost: the connection ended during the call.
+            MCPError: it refused, or took too long.
+            ValidationError: its answer is none.
+        """
+        client = await self._connected()
+        params = mcp_types.CallToolRequestParams(name=tool, arguments=arguments)
+        try:
+            return await client.session.send_request(
+                mcp_types.CallToolRequest(params=params),
+                _answers,
+                request_read_timeout_seconds=limit_s,
+                progress_callback=self._on_progress,
+            )
+        except MCPError as error:
+            if error.code == mcp_types.CONNECTION_CLOSED:
+                if self._client is client:
+                    await self._wait_for_move(self._clock.monotonic() + PATIENCE_S)  # it will be said how it ended
+                raise CallLost(self._why or "the connection ended") from error
+            if error.message == _SESSION_GONE:
+                self._session_gone.set()
+                self._move(None, "it has ended the session")
+                raise CallLost("it has ended the session", is_unsent=True) from error
+            raise
+
+    async def _connected(self) -> Client:
+        """Give the connection; one that was just lost, or is being made, is waited for."""
+        self.start()
+        until = self._clock.monotonic() + PATIENCE_S
+        while self._client is None:
+            is_hopeless = self._failures > 1 and self._retry_at is not None
+            if is_hopeless or not await self._wait_for_move(until):
+                raise ServerDown(self.problem or "it is being started")
+        return self._client
+
+    async def _on_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        told = clean_name(message or "")
+        log.debug("an MCP server goes on", server=self.name, progress=progress, total=total, message=told)
+
+
+def in_words(error: BaseException) -> str:
+    """Say what went wrong, of several things the first."""
+    error = _first(error)
+    if isinstance(error, MCPError):
+        return f"it refused: {clean_name(error.message, limit=300)}"
+    if isinstance(error, ServerEnded):
+        return str(error)
+    if isinstance(error, ValidationError):
+        return "it answered what the protocol does not know"
+    return clean_name(f"{type(error).__name__}: {error}", limit=300)
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,114 @@
+"""Answers of servers, made fit for the SDK before it reads them.
+
+The SDK refuses an answer as a whole for one thing in it that is not as the protocol says, and takes its time over an
+answer of a hundred thousand parts. So of a list of tools what a gateway has a use for is kept, and what is wrong with
+one tool costs no other; of a result so many blocks are kept, and a block of a kind that nobody knows is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from mcp.client._transport import ReadStream
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCResponse
+
+from backchannel.core.text import clean_name
+
+MOST_BLOCKS = 500
+MOST_LISTED = 2_000
+"""How many tools of one page are looked at; how many are used is decided by `listing.py`."""
+
+_NEEDED = {
+    "text": ("text",),
+    "image": ("data", "mimeType"),
+    "audio": ("data", "mimeType"),
+    "resource_link": ("uri", "name"),
+}
+_HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+
+
+def mended(result: dict[str, Any]) -> dict[str, Any]:
+    """Make an answer fit to be read; what it has beside tools and content stays as it is."""
+    if isinstance(tools := result.get("tools"), list):
+        return {**result, "tools": list(_tools(tools[:MOST_LISTED]))}
+    if isinstance(content := result.get("content"), list):
+        blocks = [_block(block) for block in content[:MOST_BLOCKS]]
+        if (more := len(content) - MOST_BLOCKS) > 0:
+            blocks.append({"type": "text", "text": f"({more:,} more blocks are left out)"})
+        return {**result, "content": blocks}
+    if "content" not in result and isinstance(result.get("structuredContent"), dict):
+        return {**result, "content": []}
+    return result
+
+
+def _tools(given: list[Any]) -> Iterator[dict[str, Any]]:
+    for tool in given:
+        if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+            continue
+        schema, hints = tool.get("inputSchema"), tool.get("annotations")
+        kept: dict[str, Any] = {"name": tool["name"]}
+        kept["inputSchema"] = schema if _is_schema(schema) else {"type": "object"}
+        kept |= {name: tool[name] for name in ("title", "description") if isinstance(tool.get(name), str)}
+        if isinstance(hints, dict):
+            kept["annotations"] = {name: hints[name] for name in _HINTS if isinstance(hints.get(name), bool)}
+        yield kept
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") == "object"
+
+
+def _block(block: Any) -> dict[str, Any]:
+    if isinstance(block, dict):
+        kind = block.get("type")
+        needed = _NEEDED.get(kind) if isinstance(kind, str) else None
+        if needed is not None and all(isinstance(block.get(name), str) for name in needed):
+            kept = {name: block[name] for name in ("type", *needed)}
+            if isinstance(block.get("description"), str):
+                kept["description"] = block["description"]
+            return kept
+        if kind == "resource" and isinstance(resource := block.get("resource"), dict):
+            names = ("uri", "mimeType", "text", "blob")
+            kept = {name: resource[name] for name in names if isinstance(resource.get(name), str)}
+            if "uri" in kept and ("text" in kept or "blob" in kept):
+                return {"type": "resource", "resource": kept}
+        if isinstance(kind, str):
+            return {"type": "text", "text": f"(a block that cannot be read, of type {clean_name(kind)})"}
+    return {"type": "text", "text": "(a block that cannot be read)"}
+
+
+class MendingStream:
+    """What a transport receives, with the answers in it made fit to be read."""
+
+    def __init__(self, inner: ReadStream[SessionMessage | Exception]) -> None:
+        self._inner = inner
+
+    async def receive(self) -> SessionMessage | Exception:
+        return _read(await self._inner.receive())
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        return _read(await self._inner.__anext__())
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._inner.__aexit__(kind, error, trace)
+
+
+def _read(item: SessionMessage | Exception) -> SessionMessage | Exception:
+    if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
+        item.message.result = mended(item.message.result)
+    return item

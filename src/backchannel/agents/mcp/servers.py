@@ -1,0 +1,173 @@
+"""MCP servers as a source of tools: which server an agent's settings may name, its tools, and calling them.
+
+A server is asked for when a run of an agent begins whose `tools.allow` may name one of its tools. What it was found to
+have once stays listed while it is down; calls then say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mcp_types
+import structlog
+from mcp import MCPError
+from mcp.client._transport import TransportStreams
+from pydantic import ValidationError
+
+from backchannel.agents.mcp.keeping import CallAnswer, CallLost, KeptServer, ServerDown
+from backchannel.agents.mcp.listing import ListedTool, listed
+from backchannel.agents.mcp.pipes import program_transport
+from backchannel.agents.mcp.results import output_of
+from backchannel.agents.mcp.web import HttpAnswers, web_transport
+from backchannel.agents.programs import Program, environment
+from backchannel.config.schema import Config
+from backchannel.config.schema_mcp import McpServerSettings
+from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput
+from backchannel.core.mcp_names import servers_named
+from backchannel.core.messages import text_content
+from backchannel.core.text import clean_name
+
+log = structlog.get_logger(__name__)
+
+UNKNOWN_EFFECT = "Whether the call had its effect is not known: check before you repeat it."
+
+
+class McpServers:
+    """The configured servers. Nothing is started before it is needed; `close` ends all of them."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        base = config.file.parent if config.file is not None else None
+        self._servers = {
+            name: McpServer(name, settings, base, clock)
+            for name, settings in config.mcp.servers.items()
+            if settings.enabled
+        }
+        self._names = tuple(self._servers)
+
+    async def ready(self, allowed: Sequence[str], session_key: str) -> None:
+        """Start the servers of which these words may name a tool, and wait for those that come up soon."""
+        if names := servers_named(tuple(allowed), self._names):
+            await asyncio.gather(*(self._servers[name].ready(session_key) for name in names))
+
+    def tools(self) -> Mapping[str, Tool]:
+        """Name the tools that are known, also of servers that are down."""
+        known: dict[str, Tool] = {}
+        for server in self._servers.values():
+            known |= server.tools
+        return known
+
+    @property
+    def up(self) -> int:
+        """How many servers can be asked now."""
+        return sum(server.is_up for server in self._servers.values())
+
+    def down(self) -> dict[str, str]:
+        """Name the servers that are needed and cannot be asked, each with the reason."""
+        problems = ((name, server.problem) for name, server in self._servers.items())
+        return {name: problem for name, problem in problems if problem is not None}
+
+    async def close(self) -> None:
+        """End all servers; they are started again if they are needed again."""
+        await asyncio.gather(*(server.close() for server in self._servers.values()))
+
+
+class McpServer:
+    """One configured server."""
+
+    def __init__(self, name: str, settings: McpServerSettings, base: Path | None, clock: Clock) -> None:
+        self.name = name
+        self.tools: Mapping[str, Tool] = {}
+        self._settings = settings
+        self._base = base
+        self._told: set[str] = set()
+        self._answers = HttpAnswers()
+        self._kept = KeptServer(name, self._transport, clock, self._on_listed, self._refusal)
+
+    @property
+    def is_up(self) -> bool:
+        return self._kept.is_up
+
+    @property
+    def problem(self) -> str | None:
+        return self._kept.problem
+
+    async def ready(self, session_key: str) -> None:
+        await self._kept.settled()
+
+    async def close(self) -> None:
+        await self._kept.close()
+
+    def _transport(self) -> AbstractAsyncContextManager[TransportStreams]:
+        if self._settings.url is not None:
+            return web_transport(self._settings, self._answers)
+        return program_transport(self._program(), self.name)
+
+    def _program(self) -> Program:
+        settings = self._settings
+        assert settings.command is not None
+        cwd = None if settings.cwd is None else Path(settings.cwd).expanduser()
+        if cwd is not None and self._base is not None:
+            cwd = self._base / cwd
+        return Program((settings.command, *settings.args), cwd, environment(settings.env))
+
+    def _refusal(self) -> str | None:
+        """Say what an HTTP server answered last; the SDK does not tell it."""
+        status = self._answers.refused
+        return None if status is None else f"HTTP {status}"
+
+    def _on_listed(self, tools: Sequence[mcp_types.Tool]) -> None:
+        found = listed(self.name, self._settings, tools, self._note)
+        self.tools = {name: self._tool(tool) for name, tool in found.items()}
+
+    def _note(self, text: str) -> None:
+        """Log what had to be changed, once."""
+        if text not in self._told:
+            self._told.add(text)
+            log.warning("an MCP server is used with a change", server=self.name, why=text)
+
+    def _tool(self, tool: ListedTool) -> Tool:
+        return Tool(
+            name=tool.name,
+            description=tool.description,
+            parameters=tool.parameters,
+            effects=tool.effects,
+            call=partial(self._call, tool),
+            group=f"mcp:{self.name}",
+            is_opt_in=True,
+        )
+
+    async def _call(self, tool: ListedTool, context: ToolContext, arguments: dict[str, Any]) -> ToolOutput:
+        limit_s = self._settings.timeout_seconds
+        try:
+            answer = await self._answer(tool, arguments, limit_s)
+        except ServerDown as down:
+            return _error(f"The MCP server {self.name} is down: {down}.")
+        except CallLost as lost:
+            return _error(f"The MCP server {self.name} was lost during the call: {lost}. {UNKNOWN_EFFECT}")
+        except ValidationError:
+            return _error(f"The MCP server {self.name} answered what is no result. {UNKNOWN_EFFECT}")
+        except MCPError as error:
+            if error.code == mcp_types.REQUEST_TIMEOUT:
+                return _error(f"The call took longer than {limit_s:g} s and was cancelled. {UNKNOWN_EFFECT}")
+            return _error(clean_name(error.message, limit=2_000) or f"error {error.code}")
+        if isinstance(answer, mcp_types.InputRequiredResult):
+            return _error("The tool asks a person for something in between, and nobody can be asked here.")
+        return output_of(answer)
+
+    async def _answer(self, tool: ListedTool, arguments: dict[str, Any], limit_s: float) -> CallAnswer:
+        """Ask the server; once more if the first call did not reach it, or did no harm."""
+        try:
+            return await self._kept.call(tool.own_name, arguments, limit_s)
+        except CallLost as lost:
+            if not lost.is_unsent and tool.effects is not Effects.NONE:
+                raise
+            return await self._kept.call(tool.own_name, arguments, limit_s)
+
+
+def _error(text: str) -> ToolOutput:
+    return ToolOutput(text_content(text), is_error=True)

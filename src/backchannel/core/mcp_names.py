@@ -1,0 +1,66 @@
+"""The names of the tools of MCP servers: `<server>__<tool>`, valid for every provider, and the same at each start.
+
+A server's name has no `__` and does not end with `_`, so the first `__` of a tool's name tells whose it is, and tools
+of two servers never collide. What a server calls its tools is up to it: a name that no provider takes is made valid,
+and where two become the same each of them gets a part of its hash. So which name a tool has depends on the names
+alone, not on their order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+
+MCP_SEPARATOR = "__"
+MCP_GROUP = "group:mcp:"
+LONGEST_SERVER = 32
+LONGEST_TOOL = 64
+"""How long a tool's name may be for every provider."""
+
+_SERVER = re.compile(r"[A-Za-z0-9]+(?:(?:-+|_)[A-Za-z0-9]+)*\Z")
+_INVALID = re.compile(r"[^A-Za-z0-9_-]")
+_SEVERAL = re.compile(r"_{2,}")
+_HASH_LENGTH = 8
+
+
+def server_name_problem(name: str) -> str | None:
+    """Say why a server cannot have this name, and which one would do."""
+    if _SERVER.match(name) and len(name) <= LONGEST_SERVER:
+        return None
+    rule = f"a server's name is letters, digits, `-` and single `_`, at most {LONGEST_SERVER}"
+    better = _SEVERAL.sub("_", _INVALID.sub("-", name)).strip("-_")[:LONGEST_SERVER].strip("-_")
+    return f"{rule}; its tools begin with it" + (f" (`{better}` would do)" if better else "")
+
+
+def tool_names(server: str, given: Iterable[str]) -> dict[str, str]:
+    """Give each tool of a server the name that agents call it by; one that is valid as it is keeps it."""
+    valid = {name: f"{server}{MCP_SEPARATOR}{_INVALID.sub('_', name)}" for name in given}
+    wanted = Counter(valid.values())
+    names: dict[str, str] = {}
+    for name, own in valid.items():
+        is_its_own = not _INVALID.search(name) or wanted[own] == 1
+        names[name] = own if is_its_own and len(own) <= LONGEST_TOOL else _hashed(own, name)
+    return names
+
+
+def _hashed(valid: str, name: str) -> str:
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
+    return f"{valid[: LONGEST_TOOL - _HASH_LENGTH - 1]}_{digest}"
+
+
+def may_name(word: str, server: str) -> bool:
+    """Whether a word of `tools.allow` may name a tool of this server, whichever tools it has."""
+    if word.startswith("group:"):
+        return word == f"{MCP_GROUP}{server}"
+    own = f"{server}{MCP_SEPARATOR}".lower()
+    start, wildcard, _ = word.strip().lower().partition("*")
+    return start.startswith(own) or (bool(wildcard) and own.startswith(start))
+
+
+@lru_cache(maxsize=256)
+def servers_named(words: tuple[str, ...], servers: tuple[str, ...]) -> tuple[str, ...]:
+    """Name the servers of which words of `tools.allow` may name a tool; asked before every run."""
+    return tuple(server for server in servers if any(may_name(word, server) for word in words))

@@ -1,0 +1,264 @@
+"""MCP servers as tools of agents: real programs, good and bad, under a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backchannel.agents.mcp import keeping
+from backchannel.agents.scripted import Scripted, ScriptedModel, call
+from backchannel.core.contracts import ModelRequest
+from backchannel.core.messages import ImageBlock, Message
+from backchannel.gateway.app import Gateway
+from backchannel.gateway.methods.health import examine
+
+pytestmark = pytest.mark.anyio
+SERVER = Path(__file__).parent.parent / "support" / "mcp_server.py"
+MAIN = "agent:main:main"
+
+
+def server(behaviour: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return {
+        "command": sys.executable,
+        "args": ["-I", "-S", str(SERVER), json.dumps(behaviour or {})],
+        **more,
+    }
+
+
+class Caller:
+    """A gateway whose model calls what a test says, and then says done."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.wanted: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[ModelRequest] = []
+        gateway.add_model(ScriptedModel(replies=self._reply))
+
+    def _reply(self, request: ModelRequest) -> Scripted:
+        self.requests.append(request)
+        if self.wanted:
+            calls = [call(name, **arguments) for name, arguments in self.wanted]
+            self.wanted = []
+            return calls
+        return "done"
+
+    async def names(self) -> set[str]:
+        await self.gateway.ask("main", "hello")
+        return {tool.name for tool in self.requests[-1].tools}
+
+    async def call(self, name: str, **arguments: Any) -> Message:
+        self.wanted = [(name, arguments)]
+        await self.gateway.ask("main", f"call {name}")
+        return self.requests[-1].messages[-1]
+
+
+@asynccontextmanager
+async def calling(tmp_path: Path, servers: dict[str, Any], allow: list[str] | None = None) -> AsyncIterator[Caller]:
+    config = {
+        "agents": {"list": [{"id": "main", "model": "scripted/test"}, {"id": "other", "model": "scripted/test"}]},
+        "tools": {"allow": allow or ["*"], "deny": ["group:sessions"]},
+        "mcp": {"servers": servers},
+    }
+    gateway = Gateway.open(config, state=tmp_path / "state")
+    caller = Caller(gateway)
+    async with gateway:
+        yield caller
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110  # what is waited for happens in another process
+            await asyncio.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+async def test_a_tool_of_a_server_is_named_after_both_and_called(tmp_path: Path) -> None:
+    async with calling(tmp_path, {"far": server({"page": 3})}) as at:
+        assert {"far__echo", "far__post", "far__blocks"} <= await at.names()
+        told = await at.call("far__echo", text="hello")
+
+    assert told.text == "echo: hello" and not told.is_error
+
+
+async def test_a_server_is_started_for_an_agent_that_may_name_its_tools_and_only_then(tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    env = {"MCP_DIARY": str(diary)}
+    async with calling(tmp_path, {"far": server(env=env)}, ["group:mcp:near", "farther__*", "read"]) as at:
+        assert await at.names() == set()
+        assert not diary.exists()
+    async with calling(tmp_path, {"far": server(env=env)}, ["far__e*"]) as at:
+        assert await at.names() == {"far__echo", "far__endless"}
+        await at.names()
+    assert diary.read_text().count("started") == 1
+
+
+async def test_each_kind_of_block_becomes_what_a_model_can_be_shown(tmp_path: Path) -> None:
+    async with calling(tmp_path, {"far": server()}) as at:
+        told = await at.call("far__blocks")
+        structured = await at.call("far__structured")
+        failed = await at.call("far__fail", text="why")
+        refused = await at.call("far__refuse")
+
+    assert [block for block in told.content if isinstance(block, ImageBlock)] == [
+        ImageBlock(mime_type="image/png", data=told.content[1].data)  # type: ignore[union-attr]
+    ]
+    assert told.text.split("\n") == [
+        "some text",
+        "(an image that is no PNG, JPEG, GIF or WebP, as image/png: it is not kept)",
+        "(audio, 28 bytes of audio/wav: it is not kept)",
+        "(a link to a.txt, file:///a.txt: a file)",
+        "file:///b.txt:",
+        "what is in b",
+        "(the resource file:///c.bin, 28 bytes of application/x-c: it is not kept)",
+        "(a block that cannot be read, of type hologram)",
+        "(a block that cannot be read)",
+    ]
+    assert structured.text == '{"degrees":21}'
+    assert (failed.text, failed.is_error) == ("fail: why", True)
+    assert (refused.text, refused.is_error) == ("no such thing", True)
+
+
+async def test_what_is_too_long_is_cut_in_the_middle(tmp_path: Path) -> None:
+    async with calling(tmp_path, {"far": server()}) as at:
+        told = await at.call("far__big")
+        many = await at.call("far__many")
+
+    assert len(told.text) < 110_000
+    assert told.text.startswith("aaa") and told.text.endswith("bbb") and "MIDDLE" not in told.text
+    assert "[… 9,900,006 characters of 10,000,006 are left out here …]" in told.text
+    assert "(19,500 more blocks are left out)" in many.text
+
+
+async def test_garbage_on_the_output_is_no_message_and_does_no_harm(tmp_path: Path) -> None:
+    async with calling(tmp_path, {"far": server({"start": "garbage"})}) as at:
+        assert (await at.call("far__garbage", text="hi")).text == "garbage: hi"
+        assert (await at.call("far__echo", text="still")).text == "echo: still"
+
+
+async def test_a_server_that_crashes_in_a_call_is_started_again_and_its_tools_stay(tmp_path: Path) -> None:
+    async with calling(tmp_path, {"far": server()}) as at:
+        crashed = await at.call("far__crash")
+        after = await at.call("far__echo", text="again")
+
+    assert crashed.is_error
+    assert "it ended with code 3 and last wrote: it hurts" in crashed.text
+    assert "not known: check before you repeat it" in crashed.text
+    assert after.text == "echo: again"
+
+
+async def test_a_message_without_an_end_ends_the_server_and_not_the_gateway(tmp_path: Path) -> None:
+    async with calling(tmp_path, {"far": server()}) as at:
+        told = await at.call("far__endless")
+        after = await at.call("far__echo", text="again")
+
+    assert "it sent a message of more than 16 MB" in told.text
+    assert after.text == "echo: again"
+
+
+async def test_a_server_that_cannot_start_is_named_by_status_and_holds_nothing_up(tmp_path: Path) -> None:
+    servers = {"far": server({"start": "fail"}), "gone": {"command": "/no/such/program"}, "near": server()}
+    async with calling(tmp_path, servers) as at:
+        assert "near__echo" in await at.names()
+        condition = await examine(at.gateway.parts)
+        down = {problem.message for problem in condition.problems if problem.code == "mcp_server_down"}
+
+    assert len(down) == 2
+    assert any("MCP server far is down: it ended with code 1 and last wrote: there is no key; it is" in d for d in down)
+    assert any("MCP server gone is down: it ended with code 127 and last wrote: cannot start" in each for each in down)
+
+
+async def test_a_server_that_hangs_at_its_start_holds_a_run_up_once_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "PATIENCE_S", 0.3)
+    async with calling(tmp_path, {"far": server({"start": "hang"}), "near": server()}) as at:
+        async with asyncio.timeout(5):
+            assert not any(name.startswith("far") for name in await at.names())
+        servers = at.gateway.mcp_servers
+        assert servers is not None
+        await until(lambda: "far" in servers.down() and bool(servers.tools()))
+        async with asyncio.timeout(5):
+            assert "near__echo" in await at.names()
+
+
+async def test_known_tools_of_a_server_that_is_down_say_why_and_when_it_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "FIRST_PAUSE_S", 30.0)
+    monkeypatch.setattr(keeping, "PATIENCE_S", 0.3)
+    async with calling(tmp_path, {"far": server()}) as at:
+        await at.call("far__crash")
+        assert "far__echo" in await at.names()
+        told = await at.call("far__echo", text="hello")
+
+    assert told.is_error
+    assert "The MCP server far is down: it ended with code 3" in told.text
+    assert "it is tried again in 30 s" in told.text or "it is tried again in 29 s" in told.text
+
+
+async def test_tools_that_a_server_changes_are_seen_by_the_next_run(tmp_path: Path) -> None:
+    async with calling(tmp_path, {"far": server()}) as at:
+        await at.call("far__rename")
+        await until(lambda: "far__after" in at.gateway.toolset.of("main", MAIN))
+        assert await at.names() == {"far__after"}
+
+
+async def test_an_abort_and_a_time_limit_cancel_the_call_at_the_server(tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    env = {"MCP_DIARY": str(diary)}
+    async with calling(tmp_path, {"far": server(env=env), "brief": server(env=env, timeoutSeconds=0.2)}) as at:
+        told = await at.call("brief__hang")
+        assert "took longer than 0.2 s and was cancelled" in told.text
+        await until(lambda: "cancelled" in diary.read_text())
+        diary.write_text("")
+
+        at.wanted = [("far__hang", {})]
+        await at.gateway.submit("main", "hang", run_id="r")
+        await until(lambda: "call hang" in diary.read_text())
+        await at.gateway.runtime.abort(MAIN, "r")
+        assert (await at.gateway.runtime.wait("r", 10)).state == "aborted"
+        await until(lambda: "cancelled" in diary.read_text())
+
+
+async def test_a_server_gets_no_environment_of_ours_and_its_secrets_are_not_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-of-the-gateway")
+    async with calling(tmp_path, {"far": server(env={"API_KEY": "hunter-two-and-more"})}) as at:
+        names = json.loads((await at.call("far__secret")).text)
+        repeated = repr(at.gateway.config.mcp)
+
+    shown = capsys.readouterr()
+    assert "API_KEY" in names and "ANTHROPIC_API_KEY" not in names
+    assert "hunter-two" not in shown.err + shown.out + repeated
+    assert "the key is" in shown.err and "\x1b[31m" not in shown.err
+
+
+async def test_nothing_of_a_server_is_left_when_the_gateway_stops(tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    async with calling(tmp_path, {"far": server(env={"MCP_DIARY": str(diary)})}) as at:
+        child = int((await at.call("far__fork")).text)
+        own = int(diary.read_text().split()[1])
+        assert is_alive(child) and is_alive(own)
+    assert not is_alive(child) and not is_alive(own)
+
+
+async def test_all_sessions_share_one_server(tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    async with calling(tmp_path, {"far": server(env={"MCP_DIARY": str(diary)})}) as at:
+        await asyncio.gather(*(at.gateway.ask(f"agent:main:s{n}", "hello") for n in range(5)))
+        await at.gateway.ask("agent:other:main", "hello")
+    assert diary.read_text().count("started") == 1
