@@ -237,8 +237,12 @@ export function Dialog({ title, onClose, children, wide }) {
   const dialog = useRef(null);
   const before = useRef(document.activeElement);
   useLayoutEffect(() => {
-    dialog.current.showModal();
-    return () => before.current?.isConnected && before.current.focus();
+    const element = dialog.current;
+    element.showModal();
+    return () => {
+      element.close(); // while it is open, nothing behind it takes the focus
+      if (before.current?.isConnected) before.current.focus();
+    };
   }, []);
   const outside = (event) => event.target === dialog.current && onClose();
   return html`<dialog ref=${dialog} class=${wide ? "wide" : ""} aria-labelledby="dialog-title" onClick=${outside}

@@ -1,6 +1,6 @@
 /** Fields of forms: a label that says what is asked, a hint below it, and the choice of who speaks. */
 
-import { html, useRef } from "../vendor/preact.js";
+import { html, useLayoutEffect, useRef } from "../vendor/preact.js";
 import { sessionName } from "../parts.js";
 
 let made = 0;
@@ -19,16 +19,14 @@ export function Field({ label, hint, children }) {
 
 /** One line of text, or several with `rows`; `suggestions` are offered while one writes. */
 export function TextField({ label, hint, value, onInput, rows, suggestions, autofocus, ...rest }) {
-  const wasFocused = useRef(false);
-  const focus = (element) => {
-    if (!autofocus || !element || wasFocused.current) return;
-    wasFocused.current = true;
-    element.focus();
-  };
+  const input = useRef(null);
+  useLayoutEffect(() => {
+    if (autofocus) input.current.focus(); // in a dialog that is about to open the attribute does it
+  }, []);
   const change = (event) => onInput(event.currentTarget.value);
   return html`<${Field} label=${label} hint=${hint}>${(tied) => (rows
-    ? html`<textarea rows=${rows} value=${value} ref=${focus} dir="auto" onInput=${change} ...${tied} ...${rest}></textarea>`
-    : html`<input type="text" value=${value} ref=${focus} list=${suggestions ? `${tied.id}-list` : undefined} autocomplete="off" spellcheck=${false} onInput=${change} ...${tied} ...${rest} />
+    ? html`<textarea rows=${rows} value=${value} ref=${input} autofocus=${autofocus} dir="auto" onInput=${change} ...${tied} ...${rest}></textarea>`
+    : html`<input type="text" value=${value} ref=${input} autofocus=${autofocus} list=${suggestions ? `${tied.id}-list` : undefined} autocomplete="off" spellcheck=${false} onInput=${change} ...${tied} ...${rest} />
         ${suggestions && html`<datalist id=${`${tied.id}-list`}>${suggestions.map((each) => html`<option key=${each} value=${each} />`)}</datalist>`}`)}<//>`;
 }
 

@@ -70,7 +70,7 @@ const KINDS = { [OPERATOR]: "a person or program", "sub-agents": "started for on
 function Box({ box, place, onNear }) {
   const name = box.name ?? sessionName(box.key);
   const cut = name.length > 21 ? `${name.slice(0, 20)}…` : name;
-  const link = box.key ? href("sessions", [box.key]) : box.parent ? href("sessions", [], { spawnedBy: box.parent }) : undefined;
+  const link = box.key ? href("sessions", [box.key]) : box.parent ? href("sessions", [box.parent], { tree: "1" }) : undefined;
   const kind = KINDS[box.kind] ?? [box.kind, box.agentId].filter(Boolean).join(" · ");
   const title = visible([cut, kind, box.key].filter(Boolean).join(" "));
   const body = html`<title>${title}</title>
@@ -92,7 +92,7 @@ const inWords = (line) =>
 
 /** Where a line leads: to the exchanges of the two, or to the sub-agent that was only started. */
 function pairHref({ from, to, sends }) {
-  if (sends === 0) return to.endsWith(" sub-agents") ? href("sessions", [], { spawnedBy: from }) : href("sessions", [to]);
+  if (sends === 0) return to.endsWith(" sub-agents") ? href("sessions", [from], { tree: "1" }) : href("sessions", [to]);
   return from === OPERATOR ? href("exchanges", [], { session: to, with: OPERATOR }) : href("exchanges", [], { session: from, with: to });
 }
 
