@@ -74,14 +74,14 @@ function Bar({ entry, axis, run }) {
   const title = entry.kind === "tool" ? entry.name : (TITLES[entry.kind] ?? entry.kind);
   const tone = entry.isError || entry.error ? "bad" : entry.kind;
   const row = html`<span class="tl-name">
-      <span class=${`tl-kind ${tone}`} aria-hidden="true" />
+      <span class=${`tl-kind is-${tone}`} aria-hidden="true" />
       <span class="tl-title">${title}</span>
-      ${NOTES[entry.kind] && html`<span class="muted small">${NOTES[entry.kind](entry)}</span>`}
       ${(entry.isError || entry.error) && html`<${Status} status="error" />`}
+      ${NOTES[entry.kind] && html`<span class="muted small">${NOTES[entry.kind](entry)}</span>`}
     </span>
     <span class="tl-track" aria-hidden="true">
       ${axis.scale.folds.map((fold) => html`<span class="tl-fold" key=${fold.left} style=${{ left: percent(fold.left), width: percent(fold.width) }} />`)}
-      <span class=${`tl-bar ${tone} ${isOpen ? "open" : ""}`} style=${{ left: percent(from), width: percent(Math.max(to - from, 0)) }} />
+      <span class=${`tl-bar is-${tone} ${isOpen ? "is-open" : ""}`} style=${{ left: percent(from), width: percent(Math.max(to - from, 0)) }} />
     </span>
     <span class="tl-used number">${used(entry)}</span>
     <span class="tl-took number">${isOpen ? `${took} so far` : took}</span>`;
@@ -146,9 +146,9 @@ function Links({ entry }) {
 function Mark({ entry, axis, run }) {
   const { tone, text } = sayMark(entry, axis, run);
   const left = axis.scale.at(entry.at);
-  return html`<li class=${`tl-mark ${tone}`}>
-    <span class="tl-mark-text"><span class="tl-kind ${tone}" aria-hidden="true" /><span>${text}</span></span>
-    <span class="tl-track" aria-hidden="true"><span class=${`tl-point ${tone}`} style=${{ left: percent(left) }} /></span>
+  return html`<li class=${`tl-mark is-${tone}`}>
+    <span class="tl-mark-text"><span class=${`tl-kind is-${tone}`} aria-hidden="true" /><span>${text}</span></span>
+    <span class="tl-track" aria-hidden="true"><span class=${`tl-point is-${tone}`} style=${{ left: percent(left) }} /></span>
     <span class="tl-used" />
     <span class="tl-took number muted" title=${clockTime(entry.at, axis.now)}>+${duration(entry.at - axis.start)}</span>
     <${Links} entry=${entry} />
