@@ -186,16 +186,18 @@ function View({ view, args, params }) {
   return place.show(module, args, params);
 }
 
-/** Keys for the whole page: `/` goes to the search field. */
+/** Keys for the whole page: `/` goes to the search field, `j` and `k` into the list. */
 function shortcuts(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, [contenteditable]")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog, [contenteditable]")) return;
   if (event.key === "/") {
     const search = document.querySelector("[data-search=main]");
-    if (search) {
-      event.preventDefault();
-      search.focus();
-      search.select();
-    }
+    search?.focus();
+    search?.select();
+    if (search) event.preventDefault();
+  } else if ((event.key === "j" || event.key === "k") && !event.target.closest(".virtual, .table")) {
+    const row = document.querySelector(".virtual [aria-current=true]") || document.querySelector(".virtual-row a, .table tr.opens");
+    row?.focus();
+    if (row) event.preventDefault();
   }
 }
 

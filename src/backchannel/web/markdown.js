@@ -7,17 +7,23 @@ import { lexer } from "./vendor/marked.js";
 import { CopyButton, visible } from "./parts.js";
 
 const DEEPEST = 24;
+const SLOW_MS = 40;
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", hellip: "…", mdash: "—", ndash: "–" };
 const HEADINGS = ["h3", "h3", "h4", "h5", "h6", "h6"];
 
-/** A text in Markdown. The tokens of a text are found once. */
+/** A text in Markdown. One that grows, `isLive`, is plain once it takes too long to read it over again at each word. */
 export class Markdown extends Component {
+  isSlow = false;
+
   shouldComponentUpdate(next) {
     return next.text !== this.props.text;
   }
 
-  render({ text }) {
-    return html`<div class="prose" dir="auto">${nodesOf(text)}</div>`;
+  render({ text, isLive }) {
+    const start = performance.now();
+    const nodes = isLive && this.isSlow ? plain(text) : nodesOf(text);
+    this.isSlow ||= performance.now() - start > SLOW_MS;
+    return html`<div class="prose" dir="auto">${nodes}</div>`;
   }
 }
 

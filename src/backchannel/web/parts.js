@@ -416,6 +416,7 @@ export function VirtualList({ items, rowHeight = 56, keyOf, render, label, onEnd
     if (isNearEnd && items.length) onEnd?.();
   }, [isNearEnd, items.length]);
 
+  const goal = useRef(null); // the row that keys pressed in quick succession have reached
   const focusRow = (index) => {
     const to = Math.max(0, Math.min(items.length - 1, index));
     const element = box.current;
@@ -423,12 +424,20 @@ export function VirtualList({ items, rowHeight = 56, keyOf, render, label, onEnd
     if (top < element.scrollTop) element.scrollTop = top;
     else if (top + rowHeight > element.scrollTop + element.clientHeight) element.scrollTop = top + rowHeight - element.clientHeight;
     look();
-    requestAnimationFrame(() => element.querySelector(`[data-index="${to}"]`)?.querySelector("a, button")?.focus({ preventScroll: true }));
+    goal.current = to;
+    const focus = () => {
+      const row = goal.current === to && element.querySelector(`[data-index="${to}"] :is(a, button:not([tabindex="-1"]))`);
+      if (!row) return false;
+      goal.current = null;
+      row.focus({ preventScroll: true });
+      return true;
+    };
+    if (!focus()) requestAnimationFrame(focus); // a row that was off the screen is there in a moment
   };
   const keys = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
     const row = event.target.closest("[data-index]");
-    const at = row ? Number(row.dataset.index) : -1;
+    const at = goal.current ?? (row ? Number(row.dataset.index) : -1);
     const page = Math.max(1, Math.floor(view.height / rowHeight) - 1);
     const to = { ArrowDown: at + 1, j: at + 1, ArrowUp: at - 1, k: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: items.length - 1 }[event.key];
     if (to === undefined) return;

@@ -134,6 +134,7 @@ export function Composer({ sessionKey, onSend, onAbort, isRunning, history, name
     else if (event.key === "ArrowUp" && isRecalling && history.length) recallBy(1);
     else if (event.key === "ArrowDown" && recall.current >= 0) recallBy(-1);
     else if (event.key === "Escape" && isRunning) onAbort();
+    else if (event.key === "Escape") (document.querySelector(".session-row[aria-current]") || document.querySelector(".session-row"))?.focus(); // back to the list
     else return;
     event.preventDefault();
   };

@@ -14,7 +14,7 @@ const MOST_PAGES = 100;
 export function TranscriptLog({ transcript, session, showsAll, params, outbox, onRetry, canRetry, onAgain, onDrop }) {
   const box = useRef(null);
   const groups = useGroups(transcript);
-  const agent = session.agentId || agentOf(transcript.key);
+  const agent = speakerOf(session, transcript.key);
   const scroll = useScroll(box, transcript);
   const target = useTarget(transcript, params.message, box);
   useLayoutEffect(() => {
@@ -41,7 +41,11 @@ export function TranscriptLog({ transcript, session, showsAll, params, outbox, o
   </div>`;
 }
 
-const agentOf = (key) => key.split(":")[1] || "agent";
+/** How the agent of a session is called: a sub-agent often has the same agent as the one who started it. */
+function speakerOf({ agentId, spawnedBy }, key) {
+  const agent = agentId || key.split(":")[1] || "agent";
+  return spawnedBy || key.includes(":subagent:") ? `${agent}, sub-agent` : agent;
+}
 
 // Entries
 
@@ -133,13 +137,18 @@ class Group extends Component {
 
   render({ entries, showsAll, target, runs, agent, sessionKey, onRetry, canRetry }) {
     const last = lastOfRun(entries);
-    return html`<div class="group">${entries.map((entry) => {
+    return html`<div class="group">${entries.map((entry, index) => {
       if (entry.note) return html`<${Note} key=${entry.id} note=${entry.note} />`;
       const { message } = entry;
       const run = message.runId && last.get(message.runId) === entry ? endedBadly(runs.get(message.runId)) : undefined;
-      return html`<${MessageRow} key=${entry.id} entry=${entry} showsAll=${showsAll} isTarget=${target === entry.id} run=${run} agent=${agent} sessionKey=${sessionKey} onRetry=${onRetry} canRetry=${canRetry} />`;
+      return html`<${MessageRow} key=${entry.id} entry=${entry} showsAll=${showsAll} isTarget=${target === entry.id} isContinued=${continues(entries[index - 1], entry)} run=${run} agent=${agent} sessionKey=${sessionKey} onRetry=${onRetry} canRetry=${canRetry} />`;
     })}</div>`;
   }
+}
+
+/** Whether the agent goes on in the same run: it need not be named again. */
+function continues(before, { message, reading }) {
+  return Boolean(message.runId && reading.who === "agent" && before?.message?.runId === message.runId && before.reading.who === "agent" && !before.reading.isMachinery);
 }
 
 function lastOfRun(entries) {
@@ -170,7 +179,7 @@ function LiveRun({ live, agent }) {
     <header class="message-head"><strong class="speaker"><${Text}>${agent}<//></strong><span class="status tone-busy"><span class="dot" aria-hidden="true"></span>${doing(live)}</span></header>
     <div class="message-body">
       ${live.thinking && !live.text && html`<${Fold} class="quiet-fold" summary="thinking"><${PlainText} text=${live.thinking} /><//>`}
-      ${live.text && html`<${Markdown} text=${tail(live.text)} />`}
+      ${live.text && html`<${Markdown} text=${tail(live.text)} isLive=${true} />`}
       ${live.tools.map((tool) => html`<${ToolCall} key=${tool.callId} call=${{ id: tool.callId, name: tool.name, arguments: tool.args }} isRunning=${true} />`)}
     </div></div></div>`;
 }
@@ -242,6 +251,7 @@ function Older({ load }) {
 /** Stays at the end while one is there, and otherwise where one reads, whatever comes above or below. */
 function useScroll(box, transcript) {
   const isStuck = useRef(true);
+  const lastTop = useRef(0);
   const anchor = useRef(null);
   const [isAtEnd, setAtEnd] = useState(true);
   const [isNew, setNew] = useState(false);
@@ -250,14 +260,20 @@ function useScroll(box, transcript) {
   const look = () => {
     const element = box.current;
     if (!element) return;
-    isStuck.current = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR_END_PX;
+    const isNear = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR_END_PX;
+    // Only going up leaves the end: when rows turn out higher than estimated, the end moves away by itself.
+    if (isNear) isStuck.current = true;
+    else if (element.scrollTop < lastTop.current) isStuck.current = false;
+    lastTop.current = element.scrollTop;
     setAtEnd(isStuck.current);
     if (isStuck.current) setNew(false);
   };
   const toEnd = () => {
     if (!box.current) return;
     box.current.scrollTop = box.current.scrollHeight;
+    lastTop.current = box.current.scrollTop;
     isStuck.current = true;
+    setAtEnd(true);
   };
   useLayoutEffect(() => {
     const held = anchor.current;

@@ -13,13 +13,13 @@ const ICONS = { person: "person", agent: "agents", session: "exchanges", tool: "
 /** An entry is `{message, reading, results, audience}`; it is made anew only when one of these has changed. */
 export class MessageRow extends Component {
   shouldComponentUpdate(next) {
-    return ["entry", "showsAll", "isTarget", "run", "agent", "canRetry"].some((name) => next[name] !== this.props[name]);
+    return ["entry", "showsAll", "isTarget", "run", "agent", "canRetry", "isContinued"].some((name) => next[name] !== this.props[name]);
   }
 
-  render({ entry, showsAll, isTarget, run, agent, sessionKey, onRetry, canRetry }) {
+  render({ entry, showsAll, isTarget, isContinued, run, agent, sessionKey, onRetry, canRetry }) {
     const { message, reading } = entry;
     if (reading.isMachinery && !showsAll) return html`<${MachineryRow} entry=${entry} agent=${agent} isTarget=${isTarget} />`;
-    return html`<article id=${`m-${message.id}`} class=${`message who-${reading.who} ${isTarget ? "target" : ""}`} tabindex=${isTarget ? "-1" : undefined}>
+    return html`<article id=${`m-${message.id}`} class=${`message who-${reading.who} ${isTarget ? "target" : ""} ${isContinued ? "continued" : ""}`} tabindex=${isTarget ? "-1" : undefined}>
       <${Icon} name=${ICONS[reading.who]} size=${16} class="message-icon" />
       <div class="message-main">
         <${Head} entry=${entry} agent=${agent} sessionKey=${sessionKey} />
@@ -49,7 +49,7 @@ function Head({ entry, agent, sessionKey }) {
 }
 
 function Speaker({ reading, agent }) {
-  if (reading.who === "session") return html`<strong class="speaker"><${Key} session=${reading.sessionKey} /></strong><span class="visually-hidden">, another session</span>`;
+  if (reading.who === "session") return html`<strong class="speaker"><span class="speaker-kind">session</span> <${Key} session=${reading.sessionKey} /></strong>`;
   if (reading.who === "tool") return html`<strong class="speaker">Result of <code>${visible(reading.name || "a tool")}</code></strong>`;
   const name = reading.who === "agent" ? agent : reading.name;
   return html`<strong class="speaker" title=${reading.id}><${Text}>${name}<//></strong>`;
@@ -64,7 +64,7 @@ function Body({ entry, showsAll }) {
     ${text && (reading.who === "agent" ? html`<${LongText} text=${text} isMarkdown=${true} />` : html`<${LongText} text=${text} isCode=${reading.who === "tool"} />`)}
     ${blocks.filter((block) => block.type === "image").map((block, index) => html`<${Picture} key=${`image-${index}`} block=${block} />`)}
     ${blocks.filter((block) => block.type === "toolCall").map((call) => html`<${ToolCall} key=${call.id} call=${call} result=${results?.get(call.id)} />`)}
-    ${reading.machinery && reading.text && !showsAll && html`<${Fold} class="quiet-fold" summary="what the model was told"><${PlainText} text=${reading.machinery} /><//>`}
+    ${reading.machinery && reading.text && !showsAll && html`<${Fold} class="quiet-fold" summary=${reading.what?.startsWith("result") ? "the whole report" : "what the model was told"}><${PlainText} text=${reading.machinery} /><//>`}
     ${message.stopReason === "aborted" && html`<p class="muted small">stopped here</p>`}
   </div>`;
 }

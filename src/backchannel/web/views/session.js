@@ -1,9 +1,9 @@
 /** One session: its header, its transcript, live, and the field to write to it. */
-import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";
 import { Icon } from "../icons.js";
 import { useGateway, useLive, useStored } from "../live.js";
-import { Button, Confirm, Cost, CopyButton, Empty, ErrorNote, Key, Menu, Status, Text, Tokens, count, sessionName, toast, visible } from "../parts.js";
+import { Button, Confirm, Cost, Empty, Key, Menu, Status, Text, Tokens, count, sessionName, toast, visible } from "../parts.js";
 import { go, href } from "../routes.js";
 import { readMessage } from "../speech.js";
 import { Transcript } from "../transcript.js";
@@ -57,6 +57,7 @@ export function SessionView({ sessionKey, params }) {
     when: (event, payload) => payload.sessionKey === sessionKey,
   });
   const session = described.data?.session || { key: sessionKey };
+  const node = useNode(sessionKey);
   const own = useMemo(() => ownTexts(transcript.messages), [transcript.messages]);
   const active = transcript.activeRun;
   const isRunning = Boolean(active) || transcript.live.size > 0;
@@ -77,7 +78,7 @@ export function SessionView({ sessionKey, params }) {
     }
   };
   return html`<section class="session" aria-label=${`Session ${sessionName(session)}`}>
-    <${SessionHead} session=${session} transcript=${transcript} showsAll=${showsAll} setShowsAll=${setShowsAll}
+    <${SessionHead} session=${session} node=${node} transcript=${transcript} showsAll=${showsAll} setShowsAll=${setShowsAll}
       isSearching=${isSearching} setSearching=${setSearching} isRunning=${isRunning} onAbort=${abort} />
     ${isSearching && html`<${SearchWithin} transcript=${transcript} onClose=${() => setSearching(false)} />`}
     <${TranscriptLog} transcript=${transcript} session=${session} showsAll=${showsAll} params=${params} outbox=${outbox} canRetry=${has("operator.write")}
@@ -87,6 +88,16 @@ export function SessionView({ sessionKey, params }) {
       : null}
     <${Composer} sessionKey=${sessionKey} name=${sessionName(session)} history=${own} isRunning=${isRunning} onSend=${(text) => sender.add(text)} onAbort=${abort} />
   </section>`;
+}
+
+/** What a session used and spawned, and what became of its task; these are no part of its row. */
+function useNode(key) {
+  const { data } = useLive(() => gateway.call("sessions.tree", { key, limit: 1 }).catch(() => undefined), [key], {
+    events: ["sessions.changed"],
+    when: (event, payload) => payload.sessionKey === key,
+    minMs: 1_000,
+  });
+  return data?.nodes.find((node) => node.key === key) || {};
 }
 
 /** What a person wrote here from a client such as this page, newest first, each text once. */
@@ -99,7 +110,7 @@ function ownTexts(messages) {
   return [...found];
 }
 
-function SessionHead({ session, transcript, showsAll, setShowsAll, isSearching, setSearching, isRunning, onAbort }) {
+function SessionHead({ session, node, transcript, showsAll, setShowsAll, isSearching, setSearching, isRunning, onAbort }) {
   const name = sessionName(session);
   const used = session.totalTokens && session.contextTokens ? Math.min(1, session.totalTokens / session.contextTokens) : undefined;
   useEffect(() => {
@@ -116,8 +127,10 @@ function SessionHead({ session, transcript, showsAll, setShowsAll, isSearching, 
         ${session.spawnedBy && html`<span>spawned by <${Key} session=${session.spawnedBy} /></span>`}
         ${used !== undefined && html`<span class="context" title=${`${session.totalTokens.toLocaleString()} of ${session.contextTokens.toLocaleString()} tokens of context`}>
           <meter min="0" max="1" high="0.8" value=${used} aria-label="Context used"></meter>${Math.round(used * 100)}% of ${count(session.contextTokens)}</span>`}
-        ${usedTokens(session) !== undefined && html`<span><${Tokens} n=${usedTokens(session)} /> tokens</span>`}
-        ${session.estimatedCostUsd !== undefined && html`<${Cost} usd=${session.estimatedCostUsd} />`}
+        ${node.tokens !== undefined && html`<span><${Tokens} n=${node.tokens} /> tokens</span>`}
+        ${node.cost !== undefined && html`<${Cost} usd=${node.cost} />`}
+        ${node.spawned > 0 && html`<a href=${href("sessions", session.key, { tree: "1" })}>${node.spawned} sub-agent${node.spawned === 1 ? "" : "s"}</a>`}
+        ${node.receipt && html`<a href=${href("deliveries", [], { id: node.receipt.id })}>receipt: ${node.receipt.state}</a>`}
       </div>
     </div>
     <div class="session-tools">
@@ -126,11 +139,6 @@ function SessionHead({ session, transcript, showsAll, setShowsAll, isSearching, 
       <${SessionMenu} session=${session} isRunning=${isRunning} onAbort=${onAbort} />
     </div>
   </header>`;
-}
-
-function usedTokens({ usage, inputTokens, outputTokens }) {
-  if (inputTokens !== undefined || outputTokens !== undefined) return (inputTokens || 0) + (outputTokens || 0);
-  return usage ? (usage.input || 0) + (usage.output || 0) : undefined;
 }
 
 function SessionMenu({ session, isRunning, onAbort }) {

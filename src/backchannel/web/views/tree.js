@@ -9,12 +9,13 @@ import { href } from "../routes.js";
 const LIMIT = 1000;
 const ROW = 60;
 
-export function SpawnTree({ selected }) {
+/** The tree of all sessions, or of `root` and all below it. */
+export function SpawnTree({ selected, root }) {
   const [isOnlyParents, setOnlyParents] = useStored("tree.parents", true);
-  const { data, error, reload } = useLive(() => gateway.call("sessions.tree", { limit: LIMIT }), [], { events: ["sessions.changed", "delivery"], minMs: 1_000 });
+  const { data, error, reload } = useLive(() => gateway.call("sessions.tree", { limit: LIMIT, ...(root && { key: root }) }), [root], { events: ["sessions.changed", "delivery"], minMs: 1_000 });
   const [closed, setClosed] = useState(new Set());
   const nodes = useMemo(() => new Map((data?.nodes || []).map((node) => [node.key, node])), [data]);
-  const lines = useMemo(() => flatten(data?.roots || [], nodes, closed, isOnlyParents), [data, closed, isOnlyParents]);
+  const lines = useMemo(() => flatten(data?.roots || [], nodes, closed, isOnlyParents && !root), [data, closed, isOnlyParents, root]);
   const toggle = (key) => {
     const next = new Set(closed);
     if (!next.delete(key)) next.add(key);
@@ -32,7 +33,7 @@ export function SpawnTree({ selected }) {
     }
   };
   return html`<div class="tree" onKeyDown=${keys}>
-    <div class="tree-head"><label class="check"><input type="checkbox" checked=${isOnlyParents} onChange=${(event) => setOnlyParents(event.currentTarget.checked)} />only those with sub-agents</label></div>
+    <div class="tree-head">${root ? html`<a href=${href("sessions", selected || [])}>Show all trees</a>` : html`<label class="check"><input type="checkbox" checked=${isOnlyParents} onChange=${(event) => setOnlyParents(event.currentTarget.checked)} />only those with sub-agents</label>`}</div>
     ${lines.length
       ? html`<${VirtualList} label="Spawn tree" role="tree" itemRole="treeitem" items=${lines} rowHeight=${ROW} keyOf=${(line) => line.node.key}
           itemProps=${({ node, depth }) => ({ "aria-level": depth + 1, "aria-expanded": node.children.length ? (closed.has(node.key) ? "false" : "true") : undefined, "aria-selected": node.key === selected ? "true" : "false" })}
@@ -64,12 +65,25 @@ function TreeRow({ line: { node, depth }, isOpen, isSelected, onToggle }) {
       ? html`<button type="button" tabindex="-1" class=${`tree-toggle ${isOpen ? "open" : ""}`} aria-label=${isOpen ? "Fold" : "Unfold"} onClick=${() => onToggle(node.key)}><${Icon} name="chevron" size=${14} /></button>`
       : html`<span class="tree-toggle" aria-hidden="true"></span>`}
     <a href=${href("sessions", node.key)} class="tree-link" title=${node.task ? visible(node.task) : node.key}>
-      <span class="session-line"><span class="session-name cut"><bdi>${sessionName(node)}</bdi></span><span class="muted small"><${Age} ts=${node.endedAt || node.startedAt || node.updatedAt} /></span></span>
+      <span class="session-line"><span class="session-name cut"><bdi>${titleOf(node)}</bdi></span><span class="muted small"><${Age} ts=${node.endedAt || node.startedAt || node.updatedAt} /></span></span>
       <span class="session-line small"><${Status} status=${node.runStatus || node.status} />
         ${node.receipt && html`<span class="muted nowrap" title="What became of its result">receipt: ${node.receipt.state}</span>`}
         ${node.archived && html`<span class="muted">archived</span>`}
-        <span class="muted cut">${node.task ? visible(node.task) : ""}</span>
-        <span class="session-used muted number">${node.tokens ? html`<span title="Tokens">${count(node.tokens)}</span>` : null}${node.cost ? html`<span title="Estimated cost">${money(node.cost)}</span>` : null}</span></span>
+        <${Used} node=${node} /></span>
     </a>
   </div>`;
+}
+
+/** A sub-agent is known by its task, where nobody gave it a name. */
+function titleOf({ key, label, displayName, task }) {
+  return label || displayName ? sessionName({ key, label, displayName }) : task ? visible(task) : sessionName(key);
+}
+
+/** What a session used, with all that it spawned. */
+function Used({ node }) {
+  const all = node.treeUsage || {};
+  const tokens = (all.input || 0) + (all.output || 0);
+  const own = node.spawned ? ` (${count(node.tokens || 0)} of its own)` : "";
+  return html`<span class="session-used muted number">${tokens ? html`<span title=${`Tokens, with all below it${own}`}>${count(tokens)}</span>` : null}
+    ${all.cost ? html`<span title="Estimated cost, with all below it">${money(all.cost)}</span>` : null}</span>`;
 }
