@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from backchannel.cli.apps import load_app, serve_again_on_change
 from backchannel.cli.client import local_address
 from backchannel.cli.options import AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import WordWrap, clock_time, console, is_terminal, patience, say, show_json
@@ -16,7 +17,6 @@ from backchannel.cli.page import page_address, page_link
 from backchannel.version import __version__
 
 if TYPE_CHECKING:
-    from backchannel.config import Config
     from backchannel.gateway.app import Gateway
     from backchannel.gateway.auth import OperatorToken
     from backchannel.gateway.server import Listening
@@ -71,6 +71,11 @@ def up(
     init: Annotated[
         bool, typer.Option("--init", help="Write the starter configuration first if there is none.")
     ] = False,
+    app: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="Serve the gateway that a program makes, such as shop:gateway."),
+    ] = None,
+    reload: Annotated[bool, typer.Option("--reload", help="With --app: start again when a file changes.")] = False,
     log_level: Annotated[
         str | None,
         typer.Option(
@@ -82,13 +87,25 @@ def up(
     """Start the gateway. Ctrl-C stops it; what it has accepted goes on at its next start."""
     if log_level is not None and log_level not in LOG_LEVELS:
         raise typer.BadParameter(f"expected one of {', '.join(LOG_LEVELS)}", param_hint="--log-level")
+    if reload and app is None:
+        raise typer.BadParameter("it watches the files of a program: name it with --app", param_hint="--reload")
     options = options_of(ctx)
     if init and write_starter(options.where.config_file) and not as_json:
         say(f"Wrote a starter configuration: {options.where.config_file}")
-    _serve(options, options.load_config(host=host, port=port), log_level)
+    if reload:
+        serve_again_on_change()
+        return
+    config = None if app is not None else options.load_config(host=host, port=port)
+
+    def make() -> Gateway:
+        from backchannel.gateway.app import Gateway
+
+        return load_app(app, options, host=host, port=port) if app is not None else Gateway.open(config)
+
+    _serve(options, make, log_level)
 
 
-def _serve(options: Options, config: Config, log_level: str | None) -> None:
+def _serve(options: Options, make: Callable[[], Gateway], log_level: str | None) -> None:
     with patience("starting"):  # the imports are most of it
         import asyncio
 
@@ -96,15 +113,14 @@ def _serve(options: Options, config: Config, log_level: str | None) -> None:
         import structlog
         import uvloop
 
-        from backchannel.gateway.app import Gateway
         from backchannel.gateway.logs import configure_logs, secrets_of
         from backchannel.gateway.methods.health import model_problems
         from backchannel.gateway.server import serve
 
+        gateway = make()
         is_watched = is_terminal(sys.stderr)
         level = log_level or ("warning" if is_watched else "info")
-        configure_logs(level, sys.stderr, as_json=not is_watched, secrets=secrets_of(config))
-        gateway = Gateway.open(config)
+        configure_logs(level, sys.stderr, as_json=not is_watched, secrets=secrets_of(gateway.config))
     log = structlog.get_logger("backchannel.up")
 
     def ready(place: Listening, token: OperatorToken) -> None:

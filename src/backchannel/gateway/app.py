@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import structlog
 
@@ -83,6 +83,9 @@ def _mcp_servers(config: Config, clock: Clock) -> McpServers | None:
 class Gateway:
     """Agents, their sessions and everything that keeps them, in this process."""
 
+    complete: ClassVar[Callable[[Mapping[str, Any] | None, Path | None], Config] | None] = None
+    """Makes the configuration of what `open` opens, while a command serves the program: it knows what was asked for."""
+
     def __init__(self, config: Config, *, clock: Clock | None = None, faults: Faults | None = None) -> None:
         if needs_default_model(config):
             config = with_default_model(config, default_model(os.environ))
@@ -117,6 +120,8 @@ class Gateway:
         """
         if isinstance(config, Config):
             return cls(config)
+        if cls.complete is not None:
+            return cls(cls.complete(config, None if state is None else Path(state)))
         folder = Path(state) if state is not None else Path(tempfile.mkdtemp(prefix="backchannel-"))
         gateway = cls(config_from(config or {}, os.environ, state=folder))
         if state is None:
