@@ -14,7 +14,7 @@ import pytest
 
 from backchannel.config.schema_doors import CronJob
 from backchannel.core.delivery import DeliveryLane, DeliveryState
-from backchannel.core.exchange_values import Change
+from backchannel.core.exchange_values import Change, ExchangeState
 from backchannel.core.facts import Fact
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Fence, FlowCall, Join, RunState
@@ -26,6 +26,7 @@ from backchannel.storage import (
     archiving,
     cron,
     deliveries,
+    exchange_lists,
     exchanges,
     exports,
     families,
@@ -46,6 +47,7 @@ from backchannel.storage import (
 )
 from backchannel.storage.deliveries import Post
 from backchannel.storage.events import UnitEvent
+from backchannel.storage.exchange_lists import ExchangePlace
 from backchannel.storage.idempotency import McpCall
 from backchannel.storage.interruption import Rest
 from backchannel.storage.migrations import prepare_sqlite
@@ -163,6 +165,9 @@ HOT: dict[str, Read] = {
     "a model that is asked again": partial(steps.note_retry, fence=Fence("r", 1), why="busy", wait_ms=1),
     "open calls": partial(steps.open_calls, run_id="r"),
     "call": partial(steps.find_call, call_id="c"),
+    "exchanges": partial(exchange_lists.page, limit=9),
+    "exchanges after": partial(exchange_lists.page, after=ExchangePlace(5, "x"), limit=9),
+    "open exchanges": partial(exchange_lists.page, states=(ExchangeState.TURN,), limit=9),
     "what a call has sent": partial(exchanges.repeat, call_id="c"),
     "what a call has started": partial(spawns.describe_call, call_id="c"),
     "spawn": partial(spawns.open_, ask=SPAWN, limits=SPAWN.rules),
@@ -222,6 +227,8 @@ def _walks_in_order(plan: str) -> bool:
         "SCAN runs [",
         "SCAN messages USING INDEX",
         "SCAN deliveries [",
+        "SCAN exchanges USING COVERING INDEX exchanges_recent ",
+        "SCAN exchanges USING INDEX exchanges_recent_open ",
     )
     return plan.startswith(ordered) and "LIMIT ?" in plan
 
@@ -239,6 +246,24 @@ def test_trees_are_grown_from_the_sessions_that_they_show(tx: ExplainingTx, read
     read(tx)
     assert [plan for plan in tx.plans if "sessions_children (spawned_by=?)" in plan]
     assert not [plan for plan in tx.plans if plan.startswith("SCAN") and not _walks_in_order(plan)]
+
+
+@pytest.mark.parametrize("after", [None, ExchangePlace(5, "x")])
+def test_the_exchanges_of_a_session_are_found_on_either_side(tx: ExplainingTx, after: ExchangePlace | None) -> None:
+    tx.plans.clear()
+    exchange_lists.page(tx, session_key=str(MAIN), after=after, limit=9)
+    searches = [plan for plan in tx.plans if plan.startswith("SEARCH exchanges USING")]
+    for side in ("requester", "target"):
+        assert [plan for plan in searches if f"exchanges_recent_of_{side} ({side}_key=?" in plan]
+    assert not [plan for plan in tx.plans if plan.startswith("SCAN exchanges")]
+
+
+def test_a_map_is_made_of_the_newest_flows(tx: ExplainingTx) -> None:
+    tx.plans.clear()
+    exchange_lists.talk_map(tx, 5)
+    for index in ("exchanges_recent (created_at>?)", "spawns_recent (created_at>?)", "runs_exchange (exchange_id=?)"):
+        assert [plan for plan in tx.plans if index in plan], index
+    assert not [plan for plan in tx.plans if plan.startswith(("SCAN runs", "SCAN exchanges", "SCAN spawns"))]
 
 
 @pytest.mark.parametrize("agent_id", [None, "main"])

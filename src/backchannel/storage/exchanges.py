@@ -31,6 +31,7 @@ from backchannel.core.exchange_values import (
     read_exchange,
     write_exchange,
 )
+from backchannel.core.facts import SessionChanged
 from backchannel.core.flow import AbortRun, QueueRun, Refused, RunEnded, Settle
 from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.limits import Wait
@@ -259,6 +260,7 @@ def _write(tx: Tx, exchange: Exchange) -> None:
         tx.now,
         exchange.id,
     )
+    tx.tell(SessionChanged(str(exchange.target.key), "exchange"))  # also where no run begins or ends with it
 
 
 def perform(tx: Tx, exchange: Exchange, actions: tuple[Action, ...]) -> None:

@@ -28,6 +28,7 @@ from backchannel.storage import (
     commands,
     cron,
     deliveries,
+    exchange_lists,
     exchanges,
     exports,
     families,
@@ -125,6 +126,8 @@ class Store:
     open_exchange = write(exchanges.open_)
     exchange = look(exchanges.look)
     exchange_story = look(exchanges.story)
+    exchange_page = read(exchange_lists.page)
+    talk_map = read(exchange_lists.talk_map)
     expire_wait = write(exchanges.expire_wait)
     repeat_spawn = look(spawns.repeat)
     open_spawn = write(spawns.open_)

@@ -12,6 +12,7 @@ from backchannel.gateway.methods import (
     chat,
     cron,
     deliveries,
+    exchanges,
     exports,
     health,
     nodes,
@@ -27,6 +28,7 @@ METHODS: Mapping[str, Method[Any]] = {
     for group in (
         health,
         runs,
+        exchanges,
         chat,
         sessions,
         trees,

@@ -1,0 +1,314 @@
+"""Exchanges: what a `sessions_send` has come to, lists of them, and who talked to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta, field
+from msgspec.structs import replace
+
+from backchannel.core.control_words import is_control_word
+from backchannel.core.exchange_values import ExchangeState, Party
+from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.runs import Run, RunKind
+from backchannel.core.sessions import Session
+from backchannel.core.shapes import Answer, Params
+from backchannel.core.text import cut
+from backchannel.errors import InvalidRequest
+from backchannel.gateway.addressing import resolve
+from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.protocol import TokenScope
+from backchannel.storage.exchange_lists import ExchangePlace, Talk
+from backchannel.storage.exchanges import ExchangeRecord
+from backchannel.tools.base import read_cursor, write_cursor
+from backchannel.tools.listing import active_since
+from backchannel.tools.rows import ReceiptRow, Rows, RunRow, name_of, show_receipt
+
+_LISTED, _MOST_LISTED = 50, 200
+_LISTED_TEXT = 500
+"""How much of a text a list has."""
+
+
+class ExchangeParams(Params, frozen=True, kw_only=True):
+    id: Annotated[str, Meta(min_length=1)] | None = None
+    run_id: Annotated[str, Meta(min_length=1)] | None = None
+
+
+class PartyShown(Answer, frozen=True, kw_only=True):
+    """One of the two sessions, as it was when the send was accepted."""
+
+    session_key: str
+    channel: str
+
+
+class ExchangeShown(Answer, frozen=True, kw_only=True):
+    """An exchange, with its runs and its receipt."""
+
+    id: str
+    state: str
+    turn: int
+    max_turns: int
+    waiting: bool
+    target: PartyShown
+    message: str
+    path: tuple[str, ...]
+    runs: list[RunRow]
+    receipt: ReceiptRow
+    created_at: int
+    updated_at: int
+    requester: PartyShown | None = None
+    reply: str | None = None
+    latest_reply: str | None = None
+    loop_end: str | None = None
+    outcome: str | None = None
+    reason: str | None = None
+
+
+class ExchangeListed(ExchangeShown, frozen=True, kw_only=True):
+    """An exchange in a list, its texts cut."""
+
+    turns: int
+    cost: float | None = None
+
+
+class Spoken(Answer, frozen=True, kw_only=True):
+    """What one side said in an exchange, and the run in which it did."""
+
+    run_id: str
+    kind: str
+    session_key: str
+    at: int
+    status: str
+    ended_at: int | None = None
+    asked: str | None = None
+    reply: str | None = None
+    error: str | None = None
+    cost: float | None = None
+    tokens: int | None = None
+    is_control: bool = False
+    control: str | None = None
+
+
+class ExchangeTold(ExchangeListed, frozen=True, kw_only=True):
+    """An exchange whole, as a conversation too."""
+
+    conversation: list[Spoken]
+
+
+class ExchangesListParams(Params, frozen=True, kw_only=True):
+    session_key: str | None = None
+    states: tuple[ExchangeState, ...] = ()
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _LISTED
+    cursor: str | None = None
+
+
+class ExchangesListed(Answer, frozen=True, kw_only=True):
+    count: int
+    has_more: bool
+    exchanges: list[ExchangeListed]
+    next_cursor: str | None = None
+
+
+class MapParams(Params, frozen=True, kw_only=True):
+    active_minutes: Annotated[int, Meta(ge=1, le=100_000_000)] | None = None
+
+
+class MapNode(Answer, frozen=True, kw_only=True):
+    key: str
+    name: str
+    kind: str
+    agent_id: str
+
+
+class MapEdge(Answer, frozen=True, kw_only=True):
+    """What passed from one to another; nobody is the operator."""
+
+    from_: str | None = field(name="from")
+    to: str
+    sends: int
+    replies: int
+    spawns: int
+    last_at: int
+    cost: float | None = None
+
+
+class TalkShown(Answer, frozen=True, kw_only=True):
+    ts: int
+    nodes: list[MapNode]
+    edges: list[MapEdge]
+    since: int | None = None
+    truncated: bool = False
+
+
+class ExchangeFound(Answer, frozen=True, kw_only=True):
+    exchange: ExchangeShown
+
+
+async def exchanges_get(call: Call, params: ExchangeParams) -> ExchangeFound:
+    """Shows what a `sessions_send` has come to, by the exchange's id or by any of its runs."""
+    if (params.id is None) == (params.run_id is None):
+        raise InvalidRequest("exchanges.get: give exactly one of id and runId", param="id")
+    story = await call.parts.store.exchange_story(params.id, params.run_id)
+    return ExchangeFound(exchange=_told(story, call.parts.rows))
+
+
+async def exchanges_list(call: Call, params: ExchangesListParams) -> ExchangesListed:
+    """Lists exchanges, newest first: all, or those that a session takes part in, in the states given or in any."""
+    key = None
+    if params.session_key is not None:
+        key = str((await resolve(call.parts, params.session_key)).key)
+    query: list[Any] = ["exchanges.list", key, sorted(params.states)]
+    after = None if params.cursor is None else read_cursor(params.cursor, query, ExchangePlace)
+    limit = min(params.limit, _MOST_LISTED)
+    found = await call.parts.store.exchange_page(session_key=key, states=params.states, after=after, limit=limit + 1)
+    page, has_more = found[:limit], len(found) > limit
+    last = page[-1] if has_more else None
+    return ExchangesListed(
+        count=len(page),
+        has_more=has_more,
+        next_cursor=None if last is None else write_cursor(query, ExchangePlace(last.created_at, last.exchange.id)),
+        exchanges=[_listed(story, call.parts.rows) for story in page],
+    )
+
+
+def _shown(story: ExchangeRecord, rows: Rows) -> dict[str, Any]:
+    exchange = story.exchange
+    return {
+        "id": exchange.id,
+        "state": exchange.state.value,
+        "turn": exchange.turn,
+        "turns": sum(run.kind is RunKind.TURN for run in story.runs),
+        "max_turns": exchange.max_turns,
+        "waiting": exchange.is_waiting,
+        "requester": None if exchange.requester is None else _party(exchange.requester),
+        "target": _party(exchange.target),
+        "message": exchange.request,
+        "path": exchange.path,
+        "reply": exchange.reply,
+        "latest_reply": exchange.latest,
+        "loop_end": exchange.loop_end,
+        "outcome": None if exchange.outcome is None else exchange.outcome.value,
+        "reason": exchange.reason,
+        "runs": [rows.run(run) for run in story.runs],
+        "receipt": show_receipt(story.receipt, rows.key),
+        "cost": _cost(story.runs),
+        "created_at": story.created_at,
+        "updated_at": story.updated_at,
+    }
+
+
+def _told(story: ExchangeRecord, rows: Rows) -> ExchangeTold:
+    return ExchangeTold(**_shown(story, rows), conversation=[_spoken(story, run, rows) for run in story.runs])
+
+
+def _listed(story: ExchangeRecord, rows: Rows) -> ExchangeListed:
+    whole = ExchangeListed(**_shown(story, rows))
+    return replace(
+        whole,
+        message=cut(whole.message, _LISTED_TEXT),
+        reply=_cut(whole.reply),
+        latest_reply=_cut(whole.latest_reply),
+        runs=[replace(run, reply=_cut(run.reply)) for run in whole.runs],
+        receipt=replace(whole.receipt, text=_cut(whole.receipt.text)),
+    )
+
+
+def _cut(text: str | None) -> str | None:
+    return None if text is None else cut(text, _LISTED_TEXT)
+
+
+def _spoken(story: ExchangeRecord, run: Run, rows: Rows) -> Spoken:
+    control = run.reply.strip() if run.reply is not None and is_control_word(run.reply) else None
+    return Spoken(
+        run_id=run.id,
+        kind=run.kind.value,
+        session_key=rows.key(run.session_key),
+        at=run.started_at or run.accepted_at,
+        ended_at=run.ended_at,
+        status=run.state.value,
+        asked=story.exchange.request if run.kind is RunKind.PRIMARY else None,
+        reply=run.reply,
+        error=run.error,
+        cost=run.cost,
+        tokens=run.tokens_in + run.tokens_out or None,
+        is_control=control is not None,
+        control=control,
+    )
+
+
+def _cost(runs: Sequence[Run]) -> float | None:
+    costs = [run.cost for run in runs if run.cost is not None]
+    return sum(costs) if costs else None
+
+
+def _party(party: Party) -> PartyShown:
+    return PartyShown(session_key=party.name, channel=party.channel)
+
+
+async def exchanges_map(call: Call, params: MapParams) -> TalkShown:
+    """Tells who talked to whom: how often, with how many replies, and what it cost."""
+    parts, now = call.parts, call.parts.clock.now_ms()
+    since = active_since(now, params.active_minutes)
+    found = await parts.store.talk_map(since or 0)
+    keys = dict.fromkeys(key for talk in found.talks for key in (talk.requester, talk.target) if key is not None)
+    return TalkShown(
+        ts=now,
+        since=since,
+        nodes=[_map_node(key, found.sessions.get(key), parts.rows, parts.scheme) for key in keys],
+        edges=[_map_edge(talk, parts.rows) for talk in found.talks],
+        truncated=found.is_cut,
+    )
+
+
+def _map_node(key: str, session: Session | None, rows: Rows, scheme: KeyScheme) -> MapNode:
+    if session is None:  # the main session of an agent, before its first message
+        parsed = SessionKey.stored(key)
+        return MapNode(key=rows.key(key), name=parsed.agent, kind=scheme.kind(parsed).value, agent_id=parsed.agent)
+    return MapNode(key=rows.key(key), name=name_of(session), kind=session.kind, agent_id=session.agent_id)
+
+
+def _map_edge(talk: Talk, rows: Rows) -> MapEdge:
+    return MapEdge(
+        from_=None if talk.requester is None else rows.key(talk.requester),
+        to=rows.key(talk.target),
+        sends=talk.sends,
+        replies=talk.replies,
+        spawns=talk.spawns,
+        last_at=talk.last_at,
+        cost=talk.cost,
+    )
+
+
+_SHOWN = (
+    "id, state: primary | handover | turn | announce | done, turn, turns, maxTurns, waiting, "
+    "requester? {sessionKey, channel}, target {sessionKey, channel}, message, path, reply?, latestReply?, "
+    "loopEnd?, outcome?, reason?, cost?, runs, receipt, createdAt, updatedAt"
+)
+METHODS: tuple[Method[Any], ...] = (
+    Method(
+        "exchanges.get",
+        ExchangeParams,
+        TokenScope.READ,
+        exchanges_get,
+        f"`{{exchange {{{_SHOWN}, conversation: [{{runId, kind: primary | turn | announce, sessionKey, at, endedAt?, "
+        "asked?, reply?, status, error?, cost?, tokens?, isControl?, control?}]}}`; `control` is the word that a reply "
+        "was, such as `REPLY_SKIP`, which is meant for the gateway",
+    ),
+    Method(
+        "exchanges.list",
+        ExchangesListParams,
+        TokenScope.READ,
+        exchanges_list,
+        f"`{{count, hasMore, nextCursor?, exchanges: [{{{_SHOWN}}}]}}`, long texts cut",
+    ),
+    Method(
+        "exchanges.map",
+        MapParams,
+        TokenScope.READ,
+        exchanges_map,
+        "`{ts, since?, nodes: [{key, name, kind, agentId}], truncated?, "
+        "edges: [{from, to, sends, replies, spawns, cost?, lastAt}]}`; `from` is null for the operator. It is made of "
+        "the newest 5,000 sends and spawns",
+    ),
+)

@@ -1,0 +1,162 @@
+"""Exchanges in lists, and who talked to whom: read only, each from an index and up to a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from backchannel.core.control_words import CONTROL_WORDS
+from backchannel.core.exchange_values import ExchangeState
+from backchannel.core.sessions import MAX_INTEGER, Session
+from backchannel.core.spawn_values import SpawnOutcome
+from backchannel.storage import exchanges, sessions
+from backchannel.storage.exchanges import ExchangeRecord
+from backchannel.storage.tx import Tx, required
+
+MOST_FLOWS = 5000
+"""How many sends, and how many spawns, a map is made of: the newest."""
+
+
+class ExchangePlace(msgspec.Struct, frozen=True):
+    """A place in the list: exchanges after (older than) this one. It travels in cursors, so it may be forged."""
+
+    created_at: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+    id: str
+
+
+def page(
+    tx: Tx,
+    *,
+    session_key: str | None = None,
+    states: Sequence[ExchangeState] = (),
+    after: ExchangePlace | None = None,
+    limit: int,
+) -> list[ExchangeRecord]:
+    """List exchanges, newest first: all, or those that a session takes part in, in the states given or in any."""
+    where, values = "1 = 1", []
+    if after is not None:
+        where, values = "(created_at, id) < (?, ?)", [after.created_at, after.id]
+    if states:
+        where += f" AND state IN ({', '.join('?' for _ in states)})"
+        values += [state.value for state in states]
+    if states and ExchangeState.DONE not in states:
+        where += " AND state <> 'done'"  # in the words of the index
+    rows = _newest(tx, session_key, where, values, limit)
+    return [exchanges.story(tx, exchange_id) for exchange_id, _ in rows]
+
+
+def _newest(tx: Tx, key: str | None, where: str, values: list[Any], limit: int) -> list[tuple[Any, ...]]:
+    """Find the newest that fit: of all, or of each of the two parts that a session may have in one."""
+    if key is None:
+        newest = f"SELECT id, created_at FROM exchanges WHERE {where} ORDER BY created_at DESC, id DESC LIMIT ?"
+        return tx.all(newest, *values, limit)
+    sides = [
+        f"SELECT * FROM (SELECT id, created_at FROM exchanges WHERE {side} = ? AND {where} "
+        "ORDER BY created_at DESC, id DESC LIMIT ?)"
+        for side in ("requester_key", "target_key")
+    ]
+    given = (key, *values, limit)
+    return tx.all(f"{' UNION '.join(sides)} ORDER BY created_at DESC, id DESC LIMIT ?", *given, *given, limit)
+
+
+class Talk(msgspec.Struct, frozen=True, kw_only=True):
+    """What passed from one session, or from the operator, to another."""
+
+    requester: str | None
+    target: str
+    last_at: int
+    sends: int = 0
+    replies: int = 0
+    """What came back: replies to sends, and results of sub-agents."""
+    spawns: int = 0
+    cost: float | None = None
+
+
+class TalkMap(msgspec.Struct, frozen=True):
+    """Who talked to whom, and the sessions that did, as far as they are still there."""
+
+    talks: list[Talk]
+    sessions: dict[str, Session]
+    is_cut: bool
+
+
+def talk_map(tx: Tx, since: int) -> TalkMap:
+    """Add up the newest sends and spawns since a time."""
+    (count,) = required(
+        tx.one("SELECT count(*) FROM (SELECT 1 FROM exchanges WHERE created_at >= ? LIMIT ?)", since, MOST_FLOWS + 1)
+    )
+    spawned, has_more_spawns = _spawns(tx, since)
+    talks = _joined([*_sends(tx, since), *spawned])
+    keys = dict.fromkeys(key for talk in talks for key in (talk.requester, talk.target) if key is not None)
+    found = {key: session for key in keys if (session := sessions.find(tx, key)) is not None}
+    return TalkMap(talks, found, has_more_spawns or int(count) > MOST_FLOWS)
+
+
+def _sends(tx: Tx, since: int) -> list[Talk]:
+    silent = ", ".join(f"'{word}'" for word in CONTROL_WORDS)
+    rows = tx.all(
+        "SELECT e.requester_key, e.target_key, count(DISTINCT e.id), max(e.updated_at), sum(r.cost), "
+        "sum(CASE WHEN r.session_key = e.target_key AND r.kind IN ('primary', 'turn') AND r.state = 'ok' "
+        f"AND trim(coalesce(r.reply, '')) NOT IN ('', {silent}) THEN 1 ELSE 0 END) "
+        "FROM (SELECT id, requester_key, target_key, updated_at FROM exchanges WHERE created_at >= ? "
+        "ORDER BY created_at DESC, id DESC LIMIT ?) e LEFT JOIN runs r ON r.exchange_id = e.id GROUP BY 1, 2",
+        since,
+        MOST_FLOWS,
+    )
+    return [
+        Talk(requester=asker, target=asked, sends=sends, last_at=last_at, cost=cost, replies=replies)
+        for asker, asked, sends, last_at, cost, replies in rows
+    ]
+
+
+class _Outcome(msgspec.Struct):
+    """The part of a spawn that says what its requester was told."""
+
+    outcome: SpawnOutcome | None = None
+
+
+def _spawns(tx: Tx, since: int) -> tuple[list[Talk], bool]:
+    rows = tx.all(
+        "SELECT s.requester_key, s.child_key, s.updated_at, s.body, (SELECT sum(cost) FROM runs WHERE spawn_id = s.id) "
+        "FROM spawns s WHERE s.created_at >= ? ORDER BY s.created_at DESC, s.id DESC LIMIT ?",
+        since,
+        MOST_FLOWS + 1,
+    )
+    decode = msgspec.json.Decoder(_Outcome).decode
+    talks = [
+        Talk(
+            requester=parent,
+            target=child,
+            spawns=1,
+            replies=int(decode(body).outcome is SpawnOutcome.POSTED),
+            last_at=at,
+            cost=cost,
+        )
+        for parent, child, at, body, cost in rows[:MOST_FLOWS]
+    ]
+    return talks, len(rows) > MOST_FLOWS
+
+
+def _joined(talks: Sequence[Talk]) -> list[Talk]:
+    """Make one of what passed between the same two, the newest first."""
+    joined: dict[tuple[str | None, str], Talk] = {}
+    for talk in talks:
+        pair = (talk.requester, talk.target)
+        known = joined.get(pair)
+        joined[pair] = talk if known is None else _added(known, talk)
+    return sorted(joined.values(), key=lambda talk: talk.last_at, reverse=True)
+
+
+def _added(one: Talk, other: Talk) -> Talk:
+    costs = [cost for cost in (one.cost, other.cost) if cost is not None]
+    return Talk(
+        requester=one.requester,
+        target=one.target,
+        sends=one.sends + other.sends,
+        replies=one.replies + other.replies,
+        spawns=one.spawns + other.spawns,
+        last_at=max(one.last_at, other.last_at),
+        cost=sum(costs) if costs else None,
+    )
