@@ -205,13 +205,46 @@ def test_a_program_runs_where_it_is_told_to(tmp_path: Path) -> None:
     assert ran.stdout.decode().strip() == str(tmp_path)
 
 
-def test_limits_hold_for_the_program() -> None:
-    limits = ProgramLimits(cpu_seconds=7, memory_bytes=1 << 30, processes=50, file_bytes=4096)
+def test_limits_hold_for_each_process() -> None:
+    limits = ProgramLimits(cpu_seconds=7, memory_bytes=1 << 30, file_bytes=4096)
     script = """
     import resource as r
-    print(*(r.getrlimit(w)[0] for w in (r.RLIMIT_CPU, r.RLIMIT_AS, r.RLIMIT_NPROC, r.RLIMIT_FSIZE)))"""
+    print(*(r.getrlimit(w)[0] for w in (r.RLIMIT_CPU, r.RLIMIT_DATA, r.RLIMIT_FSIZE)))"""
     program = Program((sys.executable, "-c", textwrap.dedent(script)), None, environment(), limits)
-    assert _ran(leashed(program)).stdout == b"7 1073741824 50 4096\n"
+    assert _ran(leashed(program)).stdout == b"7 1073741824 4096\n"
+
+
+THREADS = "import threading; [threading.Thread(target=threading.Event().wait).start() for _ in range(20)]"
+CHILDREN = "import os, time; [os.fork() or time.sleep(600) for _ in range(20)]; time.sleep(600)"
+GREEDY = (
+    "import os, time; [os.fork() for _ in range(2)]; hold = os.urandom(1 << 20) * 40; time.sleep(600)"  # 4 times 40 MiB
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "reason"),
+    [
+        (THREADS, ProgramLimits(processes=10), "more than 10 processes and threads"),
+        (CHILDREN, ProgramLimits(processes=10), "more than 10 processes and threads"),
+        (GREEDY, ProgramLimits(memory_bytes=100 << 20), "more than 100 MiB of memory"),
+        ("import time; time.sleep(600)", ProgramLimits(disk_bytes=1 << 60), "MiB are left on the disk"),
+    ],
+)
+def test_a_program_that_uses_too_much_with_all_it_started_is_stopped_and_told_why(
+    script: str, limits: ProgramLimits, reason: str
+) -> None:
+    ran = _ran(leashed(Program((sys.executable, "-c", script), None, environment(), limits)))
+    assert ran.returncode == -signal.SIGKILL
+    (said,) = ran.stderr.decode().split("\n")[1:-1]
+    assert said.startswith("stopped: ") and reason in said
+
+
+def test_what_is_to_be_done_after_a_program_is_done_when_all_of_it_has_ended(tmp_path: Path) -> None:
+    script = f"import time, pathlib; time.sleep(0.1); pathlib.Path({str(tmp_path / 'left')!r}).touch()"
+    after = ("mv", str(tmp_path / "left"), str(tmp_path / "removed"))
+    program = Program((sys.executable, "-c", script), None, environment(), after=after)
+    assert _ran(leashed(program)).returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["removed"]
 
 
 def test_a_leash_whose_gateway_is_gone_starts_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from backchannel.agents.registry import Agents
+from backchannel.agents.sandboxes import Sandboxes
 from backchannel.agents.toolset import Tools
 from backchannel.config import config_from
 from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput
@@ -113,3 +114,19 @@ async def test_a_registered_tool_keeps_its_name_from_those_of_a_source(tmp_path:
     tools.add_source(far)
     await tools.ready("main", MAIN)
     assert tools.of("main", MAIN)["far__look"] is own
+
+
+def test_without_a_sandbox_on_this_machine_a_sandboxed_session_has_no_tool_that_reaches_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    settings = config_from(
+        {"tools": {"allow": ["*"]}, "agents": {"defaults": {"sandbox": {"mode": "all"}}}}, {}, state=tmp_path
+    )
+    agents = Agents(settings)
+    sandboxes = Sandboxes(agents, settings.key_scheme, tmp_path)
+    tools = Tools(agents, settings.key_scheme, settings.tools.subagents.tools, sandboxes)
+    for each in (READ, WRITE, PLAIN):
+        tools.register(each)
+    assert names(tools) == {"read"}
+    assert "the package bubblewrap is not installed" in tools.why_not(SessionKey.stored(MAIN), "write")

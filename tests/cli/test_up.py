@@ -137,11 +137,16 @@ def test_a_folder_that_cannot_be_written_is_named(program: Program) -> None:
     assert "Traceback" not in refused.stderr
 
 
-def test_it_says_that_sandboxed_sessions_have_no_tools_with_outside_effects(program: Program) -> None:
+def test_it_says_which_package_brings_the_sandbox_that_is_missing(program: Program, tmp_path: Path) -> None:
     program.write_config('{ agents: { defaults: { sandbox: { mode: "all" } } } }')
+    program.env["PATH"] = str(tmp_path)  # a machine without it
     with program.up() as up:
-        assert "warning: agents.defaults.sandbox.mode" in up.said
+        assert "warning: No sandbox can be made for main: the package bubblewrap is not installed" in up.said
         assert "no tools with outside effects" in up.said
+        (problem,) = json.loads(program.run("status", "--json").stdout)["problems"]
+        assert problem["code"] == "sandbox_missing" and "apt-get install bubblewrap" in problem["message"]
+    (finding,) = program.json("config", "check")["findings"]
+    assert finding["path"] == "agents.defaults.sandbox.mode" and "the package bubblewrap" in finding["message"]
 
 
 def test_clients_are_told_when_it_stops(program: Program) -> None:

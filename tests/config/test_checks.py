@@ -276,7 +276,7 @@ def test_settings_without_effect_are_warned_of() -> None:
     found = warnings(
         {
             "tools": {"agentToAgent": {"enabled": True}, "subagents": {"tools": {"allow": ["sessions_spawn"]}}},
-            "agents": {"list": [{"id": "a", "sandbox": {"mode": "all"}}]},
+            "agents": {"list": [{"id": "a"}]},
             "channels": {"a": bridge()},
             "bindings": [{"match": {"channel": "b"}, "agentId": "a"}],
         }
@@ -287,7 +287,6 @@ def test_settings_without_effect_are_warned_of() -> None:
         "bindings[0].match.channel",
         "tools.agentToAgent.enabled",
         "tools.subagents.tools.allow",
-        "agents.list[0].sandbox.mode",
     ]
 
 

@@ -76,7 +76,7 @@ def test_a_check_warns_of_tools_of_servers_that_are_not_there(tmp_path: Path) ->
     file = tmp_path / "backchannel.json5"
     allow = ["group:mcp:git", "git__log", "GIT__*", "*", "group:mcp:gti", "other__tool", "plain"]
     file.write_text(json.dumps({"tools": {"allow": allow}, "mcp": {"servers": {"git": {"command": "x"}}}}))
-    here = Surroundings(why_not_asked=lambda provider, own: None, tools=())
+    here = Surroundings(why_not_asked=lambda provider, own: None, tools=(), why_no_sandbox=lambda backend: None)
     found = [finding for finding in check_config(file, {}, state=tmp_path, here=here) if "tools.allow" in finding.path]
     assert [(finding.level, finding.path, finding.message) for finding in found] == [
         ("warning", "tools.allow[4]", "got 'group:mcp:gti', `mcp.servers` has no `gti`; did you mean `git`?"),

@@ -1,6 +1,6 @@
 """The leash: a small program between the gateway and a program that it starts, so that nothing outlives either.
 
-Run as `python -I -S leash.py <pid of the gateway> [--<limit>=<number> …] -- <program> [<argument> …]`. It starts the
+Run as `python -I -S leash.py <pid of the gateway> [--<option>=<value> …] -- <program> [<argument> …]`. It starts the
 program in a session of its own, with the standard input and outputs that it was given itself, and ends as the program
 ends: with its exit code, or of its signal. It is a *child subreaper*: whatever the program starts comes to the leash
 when it loses its parent, also after a double fork and `setsid`. So "no child is left" means that no descendant is.
@@ -8,6 +8,9 @@ when it loses its parent, also after a double fork and `setsid`. So "no child is
 - The program ends: what it has left running is killed.
 - SIGTERM: all of it is asked to end, and killed a second later, or at the second SIGTERM.
 - The gateway dies, however that happens: all of it is killed at once.
+- Together it uses more than `--memory-bytes` or `--processes`, or the disk has less than `--disk-bytes` left: all of it
+  is killed, and the last line on its standard error says why.
+- `--after`, a command as JSON, is run when all of it has ended: it removes what is no child, such as a container.
 
 This file uses nothing but the standard library, and as little of that as it can: it is started for every program.
 On a system that is not Linux there is no subreaper; there the program's process group is killed.
@@ -29,12 +32,16 @@ GIVE_UP_S = 10.0
 """How long the leash tries to kill what is left: what runs as another user, or hangs in the kernel, stays."""
 STOP_ROUNDS, REAP_AT_ONCE = 100, 100
 """Bounds of what a program that forks without end could make endless."""
+WATCH_EVERY_S = 0.25
+"""How often it is looked at what the program and all that it started use together."""
 LIMITS = {
     "cpu-seconds": resource.RLIMIT_CPU,
-    "memory-bytes": resource.RLIMIT_AS,
-    "processes": resource.RLIMIT_NPROC,
+    "memory-bytes": resource.RLIMIT_DATA,
     "file-bytes": resource.RLIMIT_FSIZE,
 }
+"""What holds for each process by itself."""
+WATCHED = ("memory-bytes", "processes", "disk-bytes")
+"""What holds for all of it together. Page size and number of threads are in `/proc`, so this is for Linux alone."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a program that could not be started, as shells use them."""
@@ -44,7 +51,9 @@ def main(arguments: list[str]) -> int:
     """Start the program, and see it to its end; gives the status that `waitpid` had for it."""
     parent = int(arguments[0])
     split = arguments.index("--")
-    limits, argv = arguments[1:split], arguments[split + 1 :]
+    options = dict(option.removeprefix("--").split("=", 1) for option in arguments[1:split])
+    after = options.pop("after", None)
+    limits = {name: int(value) for name, value in options.items()}
     if os.getpid() != os.getsid(0) and os.getpid() != os.getpgrp():
         os.setsid()  # not in the terminal's foreground: an interrupt there is for the gateway alone
     wake = _wake_up_on(signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1, signal.SIGHUP)
@@ -54,8 +63,13 @@ def main(arguments: list[str]) -> int:
     gone = _parent_handle(parent)
     if os.getppid() != parent:
         return 0  # it died before it was watched: nothing has been started
-    child = _start(argv, limits)
-    return _Leash(parent, child, wake, gone).hold()
+    watched = {name: limits[name] for name in WATCHED if name in limits and IS_LINUX}
+    told = os.dup(2) if watched else -1
+    child = _start(arguments[split + 1 :], limits)
+    status = _Leash(parent, child, wake, gone, watched, told).hold()
+    if after is not None:
+        _run_after(after)
+    return status
 
 
 def _wake_up_on(*signals: int) -> int:
@@ -84,7 +98,7 @@ def _parent_handle(parent: int) -> int | None:
         return None
 
 
-def _start(argv: list[str], limits: list[str]) -> int:
+def _start(argv: list[str], limits: dict[str, int]) -> int:
     leash = os.getpid()
     child = os.fork()
     if child == 0:
@@ -103,7 +117,7 @@ def _start(argv: list[str], limits: list[str]) -> int:
     return child
 
 
-def _become(leash: int, argv: list[str], limits: list[str]) -> None:
+def _become(leash: int, argv: list[str], limits: dict[str, int]) -> None:
     """Turn this process into the program."""
     os.setsid()
     signal.set_wakeup_fd(-1)
@@ -120,14 +134,20 @@ def _become(leash: int, argv: list[str], limits: list[str]) -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != leash:
         os._exit(NOT_EXECUTABLE)
-    for limit in limits:
-        name, _, number_text = limit.removeprefix("--").partition("=")
-        resource.setrlimit(LIMITS[name], (int(number_text), int(number_text)))
+    for name, kind in LIMITS.items():
+        if name in limits:
+            _, most = resource.getrlimit(kind)
+            value = limits[name] if most == resource.RLIM_INFINITY else min(limits[name], most)
+            resource.setrlimit(kind, (value, value))
     os.execvp(argv[0], argv)
 
 
 class _Leash:
-    def __init__(self, parent: int, child: int, wake: int, gone: int | None) -> None:
+    def __init__(
+        self, parent: int, child: int, wake: int, gone: int | None, watched: dict[str, int], told: int
+    ) -> None:
+        self._watched = watched
+        self._told = told
         self._parent = parent
         self._child = child
         self._status: int | None = None
@@ -142,11 +162,12 @@ class _Leash:
         """Wait for the end of the program, the gateway, or the leash; then leave nothing behind."""
         asked_at: float | None = None
         while self._reap():
-            if self._status is not None or self._is_orphan():
+            if self._status is not None or self._is_orphan() or self._is_too_much():
                 break
-            if asked_at is not None and time.monotonic() - asked_at >= GRACE_S:
+            left_s = None if asked_at is None else asked_at + GRACE_S - time.monotonic()
+            if left_s is not None and left_s <= 0:
                 break
-            if signal.SIGTERM in self._wait(None if asked_at is None else asked_at + GRACE_S - time.monotonic()):
+            if signal.SIGTERM in self._wait(left_s):
                 if asked_at is not None:
                     break
                 asked_at = time.monotonic()
@@ -156,11 +177,39 @@ class _Leash:
         return self._status or 0
 
     def _wait(self, limit_s: float | None) -> bytes:
-        """Sleep until something happens; gives the signals that came."""
+        """Sleep until something happens, or it is time to look; gives the signals that came."""
+        pauses = [] if limit_s is None else [max(limit_s, 0)]
         if self._gone is None:
-            limit_s = min(LOOK_EVERY_S, LOOK_EVERY_S if limit_s is None else limit_s)
-        events = self._poll.poll(None if limit_s is None else max(limit_s, 0) * 1000)
+            pauses.append(LOOK_EVERY_S)
+        if self._watched:
+            pauses.append(WATCH_EVERY_S)
+        events = self._poll.poll(min(pauses) * 1000 if pauses else None)
         return os.read(self._wake, 1024) if any(number == self._wake for number, _ in events) else b""
+
+    def _is_too_much(self) -> bool:
+        """Whether all of it together uses more than it may; says so where the program's errors go."""
+        if not self._watched:
+            return False
+        tree = _descendants(os.getpid())
+        page = resource.getpagesize()
+        disk = os.statvfs(".")
+        limits = self._watched
+        reason = ""
+        if sum(process.threads for process in tree) > limits.get("processes", sys.maxsize):
+            reason = f"more than {limits['processes']} processes and threads"
+        elif sum(process.pages for process in tree) * page > limits.get("memory-bytes", sys.maxsize):
+            reason = f"more than {limits['memory-bytes'] >> 20} MiB of memory"
+        elif disk.f_bavail * disk.f_frsize < limits.get("disk-bytes", 0):
+            reason = f"less than {limits['disk-bytes'] >> 20} MiB are left on the disk"
+        if not reason:
+            return False
+        self._stop_all()
+        os.set_blocking(self._told, False)
+        try:  # noqa: SIM105 - as below
+            os.write(self._told, f"\nstopped: {reason}\n".encode())
+        except OSError:
+            pass  # nobody reads
+        return True
 
     def _is_orphan(self) -> bool:
         return os.getppid() != self._parent
@@ -208,7 +257,7 @@ class _Leash:
         if not IS_LINUX:
             return {-self._child}
         own = os.getpgrp()
-        return {pid if group == own else -group for pid, group in _descendants(os.getpid())}
+        return {process.pid if process.group == own else -process.group for process in _descendants(os.getpid())}
 
 
 def _kill(pid: int, number: int) -> None:
@@ -218,22 +267,45 @@ def _kill(pid: int, number: int) -> None:
         pass
 
 
-def _descendants(root: int) -> list[tuple[int, int]]:
-    """Find all processes below one, each with its process group."""
-    children: dict[int, list[tuple[int, int]]] = {}
+class _Process:
+    """What `/proc/<pid>/stat` tells of a process."""
+
+    def __init__(self, pid: int, stat: bytes) -> None:
+        # pid (name) state parent group …; the name may have spaces and brackets of its own
+        fields = stat.rpartition(b")")[2].split()
+        self.pid = pid
+        self.parent, self.group = int(fields[1]), int(fields[2])
+        self.threads, self.pages = int(fields[17]), int(fields[21])
+
+
+def _descendants(root: int) -> list[_Process]:
+    """Find all processes below one."""
+    children: dict[int, list[_Process]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - nor pathlib
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-                    # pid (name) state parent group …; the name may have spaces and brackets of its own
-                    parent, group = map(int, file.read().rpartition(b")")[2].split()[1:3])
-            except (OSError, ValueError):
+                    process = _Process(int(name), file.read())
+            except (OSError, ValueError, IndexError):
                 continue  # it has ended
-            children.setdefault(parent, []).append((int(name), group))
+            children.setdefault(process.parent, []).append(process)
     found = list(children.get(root, ()))
-    for pid, _ in found:
-        found.extend(children.get(pid, ()))
+    for process in found:
+        found.extend(children.get(process.pid, ()))
     return found
+
+
+def _run_after(command: str) -> None:
+    import json
+
+    argv = json.loads(command)
+    try:
+        after = os.posix_spawnp(argv[0], argv, os.environ)
+    except OSError:
+        return
+    until = time.monotonic() + GIVE_UP_S
+    while os.waitpid(after, os.WNOHANG) == (0, 0) and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def _end_as(status: int) -> None:

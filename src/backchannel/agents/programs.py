@@ -6,6 +6,7 @@ of providers. `leashed` is the outermost wrapping, around a sandbox's: see `leas
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -21,12 +22,18 @@ USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramLimits:
-    """What one process of a program may use; `None` is no limit."""
+    """What a program may use; `None` is no limit. Kept by the leash, without which there are none."""
 
     cpu_seconds: int | None = None
+    """Of each process."""
     memory_bytes: int | None = None
+    """Of each process, and of all together."""
     processes: int | None = None
+    """Processes and threads, together."""
     file_bytes: int | None = None
+    """Of each file that is written."""
+    disk_bytes: int | None = None
+    """What has to be left on the disk of the folder it is started in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +45,8 @@ class Program:
     env: Mapping[str, str]
     """All of it: nothing is inherited. `environment` makes one."""
     limits: ProgramLimits = field(default=ProgramLimits())
-    """Set by the leash; without one they are not kept."""
+    after: tuple[str, ...] = ()
+    """A command for the leash to run when all of it has ended: it removes what is no child of ours."""
 
 
 def environment(own: Mapping[str, str] | None = None, *, of: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -54,10 +62,9 @@ def leashed(program: Program) -> Program:
     It ends as the program does and has its input and outputs. SIGTERM asks all of it to end and kills it a second
     later. The process that calls this is the one that has to start it.
     """
-    limits = tuple(
-        f"--{name}={value}"
-        for name in leash.LIMITS
-        if (value := getattr(program.limits, name.replace("-", "_"))) is not None
-    )
-    argv = (sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *limits, "--", *program.argv)
-    return replace(program, argv=argv, limits=ProgramLimits())
+    limits = ((name.replace("_", "-"), getattr(program.limits, name)) for name in ProgramLimits.__slots__)
+    options = [f"--{name}={value}" for name, value in limits if value is not None]
+    if program.after:
+        options.append(f"--after={json.dumps(program.after)}")
+    argv = (sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *options, "--", *program.argv)
+    return replace(program, argv=argv, limits=ProgramLimits(), after=())

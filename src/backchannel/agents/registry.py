@@ -131,7 +131,9 @@ class Agents:
             raise ValueError(f"a function is the agent {agent_id!r} already: give this one another name")
         if agent_id not in self._settings:
             default = self._settings[self.default_id]
-            self._settings[agent_id] = replace(default, id=agent_id, is_default=False, name=None, instructions=None)
+            self._settings[agent_id] = replace(
+                default, id=agent_id, is_default=False, name=None, instructions=None, workspace=None
+            )
         self._functions[agent_id] = function
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from backchannel.agents.registry import Agents
+from backchannel.agents.sandboxes import Sandboxes
 from backchannel.config.schema_agents import ToolNameSettings
 from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput, ToolSource
 from backchannel.core.keys import KeyScheme, SessionKey
@@ -30,8 +31,15 @@ ToolEffects = Literal["none", "outside"]
 class Tools:
     """All registered tools; `of` names those that one agent has in one session."""
 
-    def __init__(self, agents: Agents, scheme: KeyScheme, for_subagents: ToolNameSettings) -> None:
+    def __init__(
+        self,
+        agents: Agents,
+        scheme: KeyScheme,
+        for_subagents: ToolNameSettings,
+        sandboxes: Sandboxes | None = None,
+    ) -> None:
         self._agents = agents
+        self._sandboxes = sandboxes
         self._scheme = scheme
         self._for_subagents = for_subagents
         self._registered: dict[str, Tool] = {}
@@ -79,7 +87,8 @@ class Tools:
             allowed |= _named(tools, self._for_subagents.allow)
             denied |= self._denied_to_subagents(tools)
         if is_sandboxed(key, self._scheme, settings.sandbox_mode):
-            denied |= {name for name, tool in tools.items() if _escapes(tool)}
+            problem = self._sandbox_problem(key)
+            denied |= {name for name, tool in tools.items() if _escapes(tool, problem)}
         return {name: tool for name, tool in tools.items() if name in allowed and name not in denied}
 
     def refusal(self, session_key: str, name: str, has: Iterable[str]) -> str:
@@ -109,7 +118,15 @@ class Tools:
                 return f"it is off unless {settings.allow_setting} names it"
         elif name not in _named(tools, settings.allow_tools):
             return f"{settings.allow_setting} does not name it"
+        problem = self._sandbox_problem(key)
+        if problem is not None and name in tools and tools[name].keeps_to_sandbox:
+            return f"the session runs sandboxed (sandbox.mode), and there is no sandbox here: {problem}"
         return "the session runs sandboxed (sandbox.mode), and the tool reaches outside"
+
+    def _sandbox_problem(self, key: SessionKey) -> str | None:
+        """Say why programs of a session cannot run in the sandbox that it should have."""
+        sandbox = None if self._sandboxes is None else self._sandboxes.of(key.agent, str(key))
+        return None if sandbox is None else sandbox.problem
 
     def _denied_to_subagents(self, tools: Mapping[str, Tool]) -> set[str]:
         """Session tools are not for sub-agents, unless given back; spawning never is, and what is denied stays so."""
@@ -131,8 +148,8 @@ def _named(tools: Mapping[str, Tool], words: Iterable[str]) -> set[str]:
     return names
 
 
-def _escapes(tool: Tool) -> bool:
-    return tool.effects is Effects.OUTSIDE and not tool.keeps_to_sandbox
+def _escapes(tool: Tool, problem: str | None) -> bool:
+    return tool.effects is Effects.OUTSIDE and (problem is not None or not tool.keeps_to_sandbox)
 
 
 def tool_from(function: ToolFunction, *, name: str | None, description: str | None, effects: Effects) -> Tool:

@@ -33,6 +33,7 @@ app = typer.Typer(help="Check, show and migrate the configuration.", no_args_is_
 def check(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Show what is wrong or doubtful in it. Exits with 1 if something is wrong."""
     from backchannel.agents.models import why_not_asked
+    from backchannel.agents.sandboxes import BACKENDS
     from backchannel.agents.toolset import SESSION_TOOLS as SESSION_GROUP
     from backchannel.config import Surroundings, check_config
     from backchannel.tools.registry import SESSION_TOOLS
@@ -40,7 +41,11 @@ def check(ctx: typer.Context, as_json: AsJson = False) -> None:
     options = options_of(ctx)
     where = options.where
     tools = (SESSION_GROUP, *(tool.name for tool in SESSION_TOOLS))
-    here = Surroundings(why_not_asked=partial(why_not_asked, env=os.environ), tools=tools)
+    here = Surroundings(
+        why_not_asked=partial(why_not_asked, env=os.environ),
+        tools=tools,
+        why_no_sandbox=lambda backend: BACKENDS[backend].why_not(),
+    )
     findings = check_config(options.config, os.environ, state=options.state, here=here)
     errors = sum(finding.level == "error" for finding in findings)
     file = str(where.config_file) if where.has_file else None

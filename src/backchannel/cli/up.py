@@ -114,7 +114,7 @@ def _serve(options: Options, make: Callable[[], Gateway], log_level: str | None)
         import uvloop
 
         from backchannel.gateway.logs import configure_logs, secrets_of
-        from backchannel.gateway.methods.health import model_problems
+        from backchannel.gateway.methods.health import model_problems, sandbox_problems
         from backchannel.gateway.server import serve
 
         gateway = make()
@@ -129,7 +129,7 @@ def _serve(options: Options, make: Callable[[], Gateway], log_level: str | None)
         log_warning = log.info if is_watched else log.warning  # a person sees them in the banner
         for warning in configured.warnings:
             log_warning("configuration", warning=str(warning), line=warning.line)
-        for problem in model_problems(gateway.parts):
+        for problem in (*model_problems(gateway.parts), *sandbox_problems(gateway.parts)):
             log_warning("configuration", warning=problem.message, hint=problem.hint)
         if gateway.store.found.runs:
             log.info("going on", **msgspec.structs.asdict(gateway.store.found))
@@ -193,10 +193,10 @@ def _facts(options: Options, gateway: Gateway, place: Listening, token: Operator
 
 
 def _warnings(gateway: Gateway) -> Iterator[str]:
-    from backchannel.gateway.methods.health import model_problems
+    from backchannel.gateway.methods.health import model_problems, sandbox_problems
 
     yield from map(str, gateway.config.warnings)
-    for problem in model_problems(gateway.parts):
+    for problem in (*model_problems(gateway.parts), *sandbox_problems(gateway.parts)):
         yield f"{problem.message} {problem.hint}"
 
 

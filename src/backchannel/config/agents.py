@@ -16,7 +16,10 @@ from backchannel.config.schema_agents import (
     AgentSubagentSettings,
     InstructionsFileSettings,
     ListedAgentSettings,
+    SandboxBackend,
+    SandboxSettings,
     ThinkingLevel,
+    WorkspaceAccess,
 )
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.text import nearest
@@ -27,6 +30,20 @@ ANY = "*"
 
 _S = TypeVar("_S", bound=AgentSubagentSettings)
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxRules:
+    """What the sandbox of an agent's sessions is, after all defaults."""
+
+    backend: SandboxBackend = "bubblewrap"
+    image: str = "debian:stable-slim"
+    network: bool = False
+    workspace_access: WorkspaceAccess = "rw"
+    cpu_seconds: int = 600
+    memory_mb: int = 2048
+    processes: int = 256
+    output_kb: int = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +67,9 @@ class AgentSettings(SightSettings):
     spawns_under: tuple[str, ...]
     """The other agents it may spawn under; `*` is any, and it may always spawn under itself."""
     subagent_model: str
+    workspace: str | None
+    """The folder of its tools, where one is named; else it has one in the state folder."""
+    sandbox: SandboxRules
 
 
 def agent(config: Config, agent_id: str) -> AgentSettings:
@@ -86,7 +106,23 @@ def agent(config: Config, agent_id: str) -> AgentSettings:
         or "spawned",
         spawns_under=first(own.subagents.allow_agents, defaults.subagents.allow_agents) or (),
         subagent_model=first(own.subagents.model, defaults.subagents.model) or model,
+        workspace=first(own.workspace, defaults.workspace),
+        sandbox=_sandbox(own.sandbox, defaults.sandbox),
     )
+
+
+def _sandbox(own: SandboxSettings, defaults: SandboxSettings) -> SandboxRules:
+    named = {
+        name: value
+        for name in ("backend", "image", "network", "workspace_access")
+        if (value := first(getattr(own, name), getattr(defaults, name))) is not None
+    }
+    limits = {
+        name: value
+        for name in ("cpu_seconds", "memory_mb", "processes", "output_kb")
+        if (value := first(getattr(own.limits, name), getattr(defaults.limits, name))) is not None
+    }
+    return SandboxRules(**named, **limits)
 
 
 def first(*values: _T | None) -> _T | None:

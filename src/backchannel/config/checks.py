@@ -16,7 +16,13 @@ from backchannel.config.agents import ANY, first
 from backchannel.config.findings import SettingPath, show_path
 from backchannel.config.schedules import job_id_problem, schedule_problem, time_zone_problem
 from backchannel.config.schema import ConfigFile
-from backchannel.config.schema_agents import AgentToolSettings, ToolNameSettings, ToolsSettings
+from backchannel.config.schema_agents import (
+    AgentToolSettings,
+    SandboxBackend,
+    SandboxSettings,
+    ToolNameSettings,
+    ToolsSettings,
+)
 from backchannel.config.schema_doors import MIN_SECRET_LENGTH
 from backchannel.core.channels import channel_name_problem
 from backchannel.core.hosts import LOOPBACK_NAMES
@@ -59,6 +65,8 @@ class Surroundings(NamedTuple):
     """Says why a provider of models cannot be asked, given the names of those configured; None: it can."""
     tools: Collection[str]
     """The names of the tools that every gateway has."""
+    why_no_sandbox: Callable[[SandboxBackend], str | None]
+    """Says why sandboxes of a kind cannot be made; None: they can."""
 
 
 def check_start(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:
@@ -70,6 +78,20 @@ def check_start(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:
     yield from _models_not_to_be_asked(file, here)
     yield from _misspelt_tools(file, here.tools)
     yield from _tools_of_no_server(file)
+    yield from _missing_sandboxes(file, here)
+
+
+def _missing_sandboxes(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:
+    defaults = file.agents.defaults.sandbox
+    places: list[tuple[SettingPath, SandboxSettings]] = [(("agents", "defaults", "sandbox", "mode"), defaults)]
+    for index, agent in enumerate(file.agents.list):
+        places.append((("agents", "list", index, "sandbox", "mode"), agent.sandbox))
+    for path, sandbox in places:
+        if sandbox.mode in ("non-main", "all"):
+            problem = here.why_no_sandbox(first(sandbox.backend, defaults.backend) or "bubblewrap")
+            if problem:
+                message = f"no sandbox can be made here, so such sessions get no tools with outside effects: {problem}"
+                yield Issue("warning", path, message)
 
 
 def _open_door(file: ConfigFile) -> Iterator[Issue]:
@@ -372,13 +394,6 @@ def _without_effect(file: ConfigFile) -> Iterator[Issue]:
     if "sessions_spawn" in file.tools.subagents.tools.allow:
         path: SettingPath = ("tools", "subagents", "tools", "allow")
         yield Issue("warning", path, "sub-agents never have `sessions_spawn`")
-    modes: list[tuple[SettingPath, str | None]] = [(("agents", "defaults", "sandbox", "mode"), defaults.sandbox.mode)]
-    for index, agent in enumerate(file.agents.list):
-        modes.append((("agents", "list", index, "sandbox", "mode"), agent.sandbox.mode))
-    for path, mode in modes:
-        if mode in ("non-main", "all"):
-            message = "there is no sandbox to run tools in yet: such sessions get no tools with outside effects"
-            yield Issue("warning", path, message)
 
 
 _RULES: tuple[Callable[[ConfigFile], Iterator[Issue]], ...] = (

@@ -133,7 +133,7 @@ class _Reading:
         self._add([self._finding(issue) for issue in check_rules(file, self.registered)])
         if self.here is not None:
             self._add([self._finding(issue) for issue in check_start(file, self.here)])
-        file = complete(self._with_instructions(file))
+        file = complete(self._with_workspaces(self._with_instructions(file), state_dir))
         return Config(
             **{name: getattr(file, name) for name in file.__struct_fields__},
             state_dir=state_dir,
@@ -184,6 +184,43 @@ class _Reading:
         defaults = replace(agents.defaults, instructions=read(agents.defaults.instructions, ("agents", "defaults")))
         self._add(problems)
         return replace(file, agents=replace(agents, list=listed, defaults=defaults))
+
+    def _with_workspaces(self, file: ConfigFile, state_dir: Path) -> ConfigFile:
+        """Make the paths of workspaces absolute."""
+        problems: list[Finding] = []
+
+        def place(written: str | None, path: SettingPath) -> str | None:
+            if written is None:
+                return None
+            try:
+                folder = (self.base_dir / Path(written).expanduser()).absolute()
+                problem = workspace_problem(folder, state_dir, self.source.file)
+            except (RuntimeError, ValueError, OSError) as error:
+                folder, problem = Path(written), f"the folder cannot be found: {error}"
+            if problem:
+                problems.append(self._finding(Issue("error", (*path, "workspace"), problem, written)))
+            return str(folder)
+
+        agents = file.agents
+        listed = tuple(
+            replace(agent, workspace=place(agent.workspace, ("agents", "list", index)))
+            for index, agent in enumerate(agents.list)
+        )
+        defaults = replace(agents.defaults, workspace=place(agents.defaults.workspace, ("agents", "defaults")))
+        self._add(problems)
+        return replace(file, agents=replace(agents, list=listed, defaults=defaults))
+
+
+def workspace_problem(folder: Path, state_dir: Path, config_file: Path | None) -> str | None:
+    """Say why a folder cannot be given to an agent: the token, the conversations or the settings would be in it."""
+    place, state = folder.resolve(), state_dir.resolve()
+    if place == state or place in state.parents:
+        return "the state folder lies in it, with the token and all conversations; name a folder beside it"
+    if state in place.parents and not place.match(str(state / "agents" / "*" / "workspace")):
+        return "it lies in the state folder; leave it out for one of the agent's own there, or name a folder elsewhere"
+    if config_file is not None and place in config_file.resolve().parents:
+        return "this configuration file lies in it, so that the agent could change it; name a folder beside it"
+    return None
 
 
 def _load_instructions(file: Path) -> str:

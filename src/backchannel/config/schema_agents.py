@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
+from msgspec import Meta
+
 from backchannel.core.approvals import ApprovalRuleSettings
-from backchannel.core.settings import Settings, setting
+from backchannel.core.settings import NonEmpty, Settings, setting
 from backchannel.core.visibility import AgentToAgentSettings, SandboxMode, SandboxVisibility, Visibility
 
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 AnnounceMode: TypeAlias = Literal["post", "wake"]
+
+SandboxBackend: TypeAlias = Literal["bubblewrap", "docker"]
+WorkspaceAccess: TypeAlias = Literal["rw", "ro", "none"]
 
 Names: TypeAlias = tuple[str, ...]
 
@@ -20,8 +25,29 @@ class InstructionsFileSettings(Settings, frozen=True, kw_only=True):
     file: Annotated[str, setting("The file's path, relative to the configuration file. Read at start.", min_length=1)]
 
 
+class SandboxLimitSettings(Settings, frozen=True, kw_only=True):
+    """What a program in a sandbox may use."""
+
+    cpu_seconds: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        setting("Seconds of processor time of each process. Unset everywhere: 600."),
+    ] = None
+    memory_mb: Annotated[
+        Annotated[int, Meta(ge=16)] | None,
+        setting("Memory of all processes of a call together, in MiB. Unset everywhere: 2048."),
+    ] = None
+    processes: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        setting("Processes and threads of a call at the same time. Unset everywhere: 256."),
+    ] = None
+    output_kb: Annotated[
+        Annotated[int, Meta(ge=1, le=1_048_576)] | None,
+        setting("How much output of a command is kept, in KiB; also outside a sandbox. Unset everywhere: 4096."),
+    ] = None
+
+
 class SandboxSettings(Settings, frozen=True, kw_only=True):
-    """Which sessions run sandboxed, and what those may see."""
+    """Which sessions run sandboxed, and what those may see and use."""
 
     mode: Annotated[
         SandboxMode | None,
@@ -34,6 +60,25 @@ class SandboxSettings(Settings, frozen=True, kw_only=True):
             "Unset everywhere: `spawned`."
         ),
     ] = None
+    backend: Annotated[
+        SandboxBackend | None,
+        setting(
+            "What the sandbox is made of: `bubblewrap` (Linux, no root), or `docker`, a container of docker or podman. "
+            "Unset everywhere: `bubblewrap`."
+        ),
+    ] = None
+    image: Annotated[
+        NonEmpty | None,
+        setting("With `docker`: the image that programs run in. Unset everywhere: `debian:stable-slim`."),
+    ] = None
+    network: Annotated[bool | None, setting("Whether programs in it reach the network. Unset everywhere: `false`.")] = (
+        None
+    )
+    workspace_access: Annotated[
+        WorkspaceAccess | None,
+        setting("What it has of the workspace: read and write, read only, or nothing. Unset everywhere: `rw`."),
+    ] = None
+    limits: Annotated[SandboxLimitSettings, setting("What a program in it may use.")] = SandboxLimitSettings()
 
 
 class SessionToolSettings(Settings, frozen=True, kw_only=True):
@@ -54,7 +99,10 @@ class AgentToolSettings(Settings, frozen=True, kw_only=True):
 
     allow: Annotated[
         Names | None,
-        setting("Only these tools. `*` is a wildcard, `group:sessions` names the session tools."),
+        setting(
+            "Only these tools. `*` is a wildcard; `group:sessions` names the session tools, `group:fs` those that read "
+            "and write files, `group:exec` those that run commands."
+        ),
     ] = None
     deny: Annotated[Names | None, setting("Never these tools; wins over `allow`, and adds to `tools.deny`.")] = None
     sessions: Annotated[SessionToolSettings, setting("What the session tools may reach.")] = SessionToolSettings()
@@ -108,6 +156,13 @@ class AgentDefaultSettings(Settings, frozen=True, kw_only=True):
         int, setting("Runs at the same time in one process, over all sessions.", ge=1, le=100_000)
     ] = 64
     subagents: Annotated[SubagentSettings, setting("How sub-agents run.")] = SubagentSettings()
+    workspace: Annotated[
+        NonEmpty | None,
+        setting(
+            "The folder that the tools `group:fs` and `group:exec` work in, relative to the configuration file. "
+            "Unset: one for each agent, in the state folder."
+        ),
+    ] = None
     sandbox: Annotated[SandboxSettings, setting("Which sessions run sandboxed.")] = SandboxSettings()
     tools: Annotated[AgentToolSettings, setting("The tools of agents that name none.")] = AgentToolSettings()
 
@@ -132,6 +187,10 @@ class ListedAgentSettings(Settings, frozen=True, kw_only=True):
     ] = None
     thinking: Annotated[ThinkingLevel | None, setting("How much its model thinks, where it can.")] = None
     subagents: Annotated[AgentSubagentSettings, setting("What it may spawn.")] = AgentSubagentSettings()
+    workspace: Annotated[
+        NonEmpty | None,
+        setting("The folder that its tools work in. Unset: `<state>/agents/<id>/workspace`."),
+    ] = None
     sandbox: Annotated[SandboxSettings, setting("Which of its sessions run sandboxed.")] = SandboxSettings()
     tools: Annotated[AgentToolSettings, setting("The tools it has.")] = AgentToolSettings()
 

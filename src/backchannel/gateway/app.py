@@ -26,6 +26,7 @@ import structlog
 from backchannel.agents.demo import DemoModel
 from backchannel.agents.models import Models
 from backchannel.agents.registry import AgentFunction, Agents
+from backchannel.agents.sandboxes import Sandboxes
 from backchannel.agents.toolset import ToolEffects, ToolFunction, Tools, tool_from
 from backchannel.channels.inbound import Inbound
 from backchannel.channels.registry import ChannelKeeper, close_channels, configured_channels
@@ -96,7 +97,8 @@ class Gateway:
         self.agents = Agents(config)
         self.models = Models(config.models.providers)
         self.models.register(DemoModel())
-        self.toolset = Tools(self.agents, self.scheme, config.tools.subagents.tools)
+        self.sandboxes = Sandboxes(self.agents, self.scheme, config.state_dir)
+        self.toolset = Tools(self.agents, self.scheme, config.tools.subagents.tools, self.sandboxes)
         self.mcp_servers = _mcp_servers(config, self.clock)
         if self.mcp_servers is not None:
             self.toolset.add_source(self.mcp_servers)
@@ -147,6 +149,7 @@ class Gateway:
             exits.push_async_callback(close_channels, self.channels)
             if self.mcp_servers is not None:
                 exits.push_async_callback(self.mcp_servers.close)
+            await asyncio.to_thread(self.sandboxes.problems)  # found out here, and not while a run waits
             parts = self._parts = await self._put_together(store)
             exits.push_async_callback(parts.runtime.close)
             self._add_session_tools(parts)
@@ -178,6 +181,7 @@ class Gateway:
             runtime=runtime,
             toolset=self.toolset,
             mcp_servers=self.mcp_servers,
+            sandboxes=self.sandboxes,
             channels=self.channels,
             keeper=ChannelKeeper(self.channels, inbound.receive, self.clock),
             commands=commands,

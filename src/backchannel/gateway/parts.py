@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from backchannel.agents.sandboxes import Sandboxes
 from backchannel.agents.toolset import Tools
 from backchannel.channels.inbound import Inbound
 from backchannel.channels.registry import ChannelKeeper
@@ -27,6 +28,7 @@ class GatewayParts(Parts):
     toolset: Tools
     mcp_servers: McpServers | None
     """None if none is configured."""
+    sandboxes: Sandboxes
     channels: Channels
     keeper: ChannelKeeper
     commands: ChatCommands

@@ -247,6 +247,18 @@ def _why_demo_is_wrong(parts: GatewayParts) -> str | None:
     return f"The demo model answers for {', '.join(unnamed)}, and {told}: {config.default_model.why}."
 
 
+def _sandboxes(seen: Seen) -> Iterator[HealthProblem]:
+    yield from sandbox_problems(seen.parts)
+
+
+def sandbox_problems(parts: GatewayParts) -> Iterator[HealthProblem]:
+    """Find the agents whose sessions should run sandboxed, and cannot."""
+    for problem, agents in parts.sandboxes.problems().items():
+        message = f"No sandbox can be made for {', '.join(agents)}: {problem}."
+        hint = "Their sandboxed sessions get no tools with outside effects until it can."
+        yield HealthProblem(code="sandbox_missing", message=message, hint=hint)
+
+
 def _loop(seen: Seen) -> Iterator[HealthProblem]:
     stall = seen.parts.runtime.watchdog.long_stall
     if stall is not None and (ago_s := asyncio.get_running_loop().time() - stall[0]) < RECENT_STALL_S:
@@ -336,6 +348,7 @@ CHECKS: tuple[Callable[[Seen], Iterator[HealthProblem]], ...] = (
     _storage,
     _disk,
     _models,
+    _sandboxes,
     _loop,
     _clock,
     _channels,

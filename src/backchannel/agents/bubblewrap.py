@@ -1,0 +1,162 @@
+"""A sandbox of bubblewrap: Linux namespaces, made without root.
+
+Inside, a program sees the system's own folders read-only, a `/tmp` and `/proc` of its own, and the workspace at
+`/workspace`. Nothing else of the machine is there: not the state folder, not anybody's home, no sockets. What a folder
+of the system must not show (`/etc/shadow`, private keys) is left out by naming what is shown.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from backchannel.agents.programs import USUAL_PATH, Program, ProgramLimits
+from backchannel.config.agents import SandboxRules
+
+PROGRAM, PACKAGE = "bwrap", "bubblewrap"
+INSIDE = "/workspace"
+SCRATCH = "/tmp"  # noqa: S108 - it is the sandbox's own
+SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+"""Folders that are links into `/usr` on most systems, and folders of their own on some."""
+SHOWN = (
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/pki/ca-trust",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/certs",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+)
+SHOWN_WITH_NETWORK = ("/etc/hosts", "/etc/resolv.conf")
+USER = "1000"
+ETC = Path(__file__).parent / "sandbox_etc"
+"""Our own `passwd` and `group`, since the system's tell who has accounts here."""
+PROBE_LIMIT_S = 10.0
+FILE_BYTES = 1 << 30
+DISK_BYTES = 128 << 20
+"""A program is stopped before it takes the last of a disk that the gateway may need."""
+MIB = 1 << 20
+
+
+def why_not() -> str | None:
+    """Say why there is no sandbox of bubblewrap on this machine, and what would bring it."""
+    if sys.platform != "linux":
+        return "bubblewrap is for Linux; sandbox.backend `docker` is for other systems"
+    found = shutil.which(PROGRAM)
+    if found is None:
+        return f"the package {PACKAGE} is not installed (on Debian and Ubuntu: apt-get install {PACKAGE})"
+    return _failure(found)
+
+
+@functools.cache
+def _failure(program: str) -> str | None:
+    """Try it: user namespaces may be forbidden to it."""
+    rules = SandboxRules(workspace_access="none")
+    tried = wrapped(Program(("/bin/true",), None, {"PATH": USUAL_PATH}), rules, Path("/"))
+    try:
+        ran = subprocess.run(
+            (program, *tried.argv[1:]), env=tried.env, capture_output=True, timeout=PROBE_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{PACKAGE} does not work here: {error}"
+    if ran.returncode == 0:
+        return None
+    said = ran.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"it ended with {ran.returncode}"]
+    return f"{PACKAGE} does not work here: {said[0]} (does this system let users make namespaces?)"
+
+
+@functools.cache
+def _can_forbid_namespaces(program: str) -> bool:
+    """Whether this version can keep a program from making namespaces of its own."""
+    told = subprocess.run((program, "--help"), capture_output=True, timeout=PROBE_LIMIT_S, check=False)
+    return b"--disable-userns" in told.stdout
+
+
+def wrapped(program: Program, rules: SandboxRules, workspace: Path) -> Program:
+    """Put a program into a sandbox."""
+    has_files = rules.workspace_access != "none"
+    home = INSIDE if has_files else SCRATCH
+    argv = (
+        PROGRAM,
+        *_namespaces(rules),
+        *_system(rules),
+        *_folders(rules, workspace),
+        *("--chdir", _cwd(program.cwd, workspace, home)),
+        "--",
+        *_counted(rules),
+        *program.argv,
+    )
+    env = {name: value for name, value in program.env.items() if name != "TMPDIR"}
+    env |= {"HOME": home, "USER": "agent", "PATH": USUAL_PATH}
+    return replace(program, argv=argv, cwd=workspace, env=env, limits=limits(rules))
+
+
+def limits(rules: SandboxRules) -> ProgramLimits:
+    return ProgramLimits(
+        cpu_seconds=rules.cpu_seconds,
+        memory_bytes=rules.memory_mb * MIB,
+        processes=rules.processes,
+        file_bytes=FILE_BYTES,
+        disk_bytes=DISK_BYTES,
+    )
+
+
+def _namespaces(rules: SandboxRules) -> Iterator[str]:
+    yield from ("--unshare-all", "--unshare-user", "--uid", USER, "--gid", USER, "--hostname", "sandbox")
+    yield from ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
+    if rules.network:
+        yield "--share-net"
+    if (found := shutil.which(PROGRAM)) and _can_forbid_namespaces(found):
+        yield "--disable-userns"
+
+
+def _system(rules: SandboxRules) -> Iterator[str]:
+    yield from ("--ro-bind", "/usr", "/usr")
+    for name in SYSTEM_LINKS:
+        folder = Path("/", name)
+        if folder.is_symlink():
+            yield from ("--symlink", str(folder.readlink()), str(folder))
+        elif folder.exists():
+            yield from ("--ro-bind", str(folder), str(folder))
+    for path in (*SHOWN, *(SHOWN_WITH_NETWORK if rules.network else ())):
+        yield from ("--ro-bind-try", path, path)
+    for name in ("passwd", "group"):
+        yield from ("--ro-bind", str(ETC / name), f"/etc/{name}")
+
+
+def _folders(rules: SandboxRules, workspace: Path) -> Iterator[str]:
+    scratch = str(rules.memory_mb * MIB // 4)  # what lies there is memory
+    yield from ("--proc", "/proc", "--dev", "/dev", "--size", scratch, "--tmpfs", "/dev/shm")  # noqa: S108
+    yield from ("--size", scratch, "--tmpfs", SCRATCH, "--symlink", SCRATCH, "/var/tmp")  # noqa: S108
+    if rules.workspace_access != "none":
+        yield from ("--bind" if rules.workspace_access == "rw" else "--ro-bind", str(workspace), INSIDE)
+    # What is left of the root is memory too, and nobody's to fill.
+    yield from ("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/")
+
+
+def _cwd(cwd: Path | None, workspace: Path, home: str) -> str:
+    """Say where a program begins: in the folder it asks for if that is in the workspace, else at home."""
+    if cwd is None or home != INSIDE or not cwd.is_relative_to(workspace):
+        return home
+    return str(Path(INSIDE, cwd.relative_to(workspace)))
+
+
+def _counted(rules: SandboxRules) -> tuple[str, ...]:
+    """Have the kernel count processes inside, where no others of the user are; for root it does not count."""
+    found = Path("/usr/bin/prlimit")
+    return (str(found), f"--nproc={rules.processes}", "--") if found.exists() and os.geteuid() != 0 else ()

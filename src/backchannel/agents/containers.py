@@ -1,0 +1,90 @@
+"""A sandbox of docker or podman: a container for each program that is started.
+
+The container is no child of ours, so the leash removes it by its name when the program has ended or the gateway has
+died. Values of variables are taken from the client's environment by name: in its arguments everybody could read them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+from backchannel.agents.bubblewrap import INSIDE, SCRATCH
+from backchannel.agents.programs import PASSED_ON, PASSED_ON_PREFIX, Program, ProgramLimits
+from backchannel.config.agents import SandboxRules
+
+CLIENTS = ("docker", "podman")
+FOR_CLIENT = ("PATH", "HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST")
+PROBE_LIMIT_S = 10.0
+
+
+def client() -> str | None:
+    """Find the program that starts containers here."""
+    return next((name for name in CLIENTS if shutil.which(name)), None)
+
+
+def why_not() -> str | None:
+    """Say why no container can be started on this machine, and what would bring it."""
+    found = client()
+    if found is None:
+        return "neither docker nor podman is installed (on Debian and Ubuntu: apt-get install podman)"
+    return _failure(found)
+
+
+@functools.cache
+def _failure(name: str) -> str | None:
+    try:
+        ran = subprocess.run((name, "info"), capture_output=True, timeout=PROBE_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{name} does not work here: {error}"
+    if ran.returncode == 0:
+        return None
+    said = ran.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"it ended with {ran.returncode}"]
+    return f"{name} does not work here: {said[0]}"
+
+
+def wrapped(program: Program, rules: SandboxRules, workspace: Path) -> Program:
+    """Put a program into a container."""
+    name, found = f"backchannel-{uuid4().hex}", client() or CLIENTS[0]
+    has_files = rules.workspace_access != "none"
+    own = {key: value for key, value in program.env.items() if not _is_ours(key)}
+    argv = (
+        *(found, "run", "--rm", "--interactive", "--init", "--name", name, "--pull", "missing"),
+        *_confined(rules),
+        *(("--volume", f"{workspace}:{INSIDE}:{rules.workspace_access}") if has_files else ()),
+        *("--workdir", _cwd(program.cwd, workspace) if has_files else SCRATCH),
+        *("--env", f"HOME={INSIDE if has_files else SCRATCH}"),
+        *(word for key in own for word in ("--env", key)),
+        rules.image,
+        *program.argv,
+    )
+    env = own | {key: os.environ[key] for key in FOR_CLIENT if key in os.environ}
+    return replace(
+        program, argv=argv, cwd=workspace, env=env, limits=ProgramLimits(), after=(found, "rm", "--force", name)
+    )
+
+
+def _confined(rules: SandboxRules) -> Iterator[str]:
+    yield from ("--network", "bridge" if rules.network else "none", "--read-only", "--hostname", "sandbox")
+    yield from ("--cap-drop", "ALL", "--security-opt", "no-new-privileges")
+    yield from ("--user", f"{os.geteuid()}:{os.getegid()}")  # so that files in the workspace are the gateway's
+    yield from ("--memory", f"{rules.memory_mb}m", "--memory-swap", f"{rules.memory_mb}m")
+    yield from ("--pids-limit", str(rules.processes), "--ulimit", f"cpu={rules.cpu_seconds}")
+    yield from ("--tmpfs", f"{SCRATCH}:rw,size={rules.memory_mb // 4}m")
+
+
+def _cwd(cwd: Path | None, workspace: Path) -> str:
+    if cwd is None or not cwd.is_relative_to(workspace):
+        return INSIDE
+    return str(Path(INSIDE, cwd.relative_to(workspace)))
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a variable is about this machine, and wrong in a container."""
+    return name in PASSED_ON or name.startswith(PASSED_ON_PREFIX)

@@ -1,0 +1,89 @@
+"""The sandboxes of sessions: which session has one, what it sees, and how a program is put into it.
+
+A sandbox is not kept: every program gets one of its own. What sessions of one agent share is the workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from backchannel.agents import bubblewrap, containers
+from backchannel.agents.programs import Program
+from backchannel.agents.registry import Agents
+from backchannel.config.agents import AgentSettings, SandboxRules
+from backchannel.config.schema_agents import SandboxBackend
+from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.visibility import is_sandboxed
+
+
+class Backend(NamedTuple):
+    """What sandboxes are made of."""
+
+    why_not: Callable[[], str | None]
+    wrapped: Callable[[Program, SandboxRules, Path], Program]
+
+
+BACKENDS: dict[SandboxBackend, Backend] = {
+    "bubblewrap": Backend(bubblewrap.why_not, bubblewrap.wrapped),
+    "docker": Backend(containers.why_not, containers.wrapped),
+}
+
+
+def workspace_of(settings: AgentSettings, state_dir: Path) -> Path:
+    """Tell where an agent's workspace is; all of its sessions and sub-agents share it."""
+    if settings.workspace is not None:
+        return Path(settings.workspace)
+    return (state_dir / "agents" / settings.id / "workspace").absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What programs of one session run in."""
+
+    rules: SandboxRules
+    workspace: Path
+
+    @property
+    def problem(self) -> str | None:
+        """Say why programs cannot run in it on this machine, and which package is missing."""
+        return BACKENDS[self.rules.backend].why_not()
+
+    def wrap(self, program: Program) -> Program:
+        """Put a program into it; a `cwd` in the workspace is kept. The leash goes around this: `leashed(wrap(…))`."""
+        self.workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return BACKENDS[self.rules.backend].wrapped(program, self.rules, self.workspace)
+
+
+class Sandboxes:
+    """Finds the sandbox of a session."""
+
+    def __init__(self, agents: Agents, scheme: KeyScheme, state_dir: Path) -> None:
+        self._agents = agents
+        self._scheme = scheme
+        self._state_dir = state_dir
+
+    def of(self, agent_id: str, session_key: str) -> Sandbox | None:
+        """Give the sandbox that a session's programs run in; None means that it runs without one."""
+        settings = self._agents.get(agent_id)
+        if not is_sandboxed(SessionKey.stored(session_key), self._scheme, settings.sandbox_mode):
+            return None
+        return Sandbox(settings.sandbox, self.workspace(agent_id))
+
+    def workspace(self, agent_id: str) -> Path:
+        return workspace_of(self._agents.get(agent_id), self._state_dir)
+
+    def problems(self) -> dict[str, list[str]]:
+        """Say why sandboxes that are asked for cannot be made here, each with the agents that have none for it.
+
+        It starts programs to find out, the first time: not for the event loop.
+        """
+        found: dict[str, list[str]] = {}
+        for settings in map(self._agents.get, self._agents.ids()):
+            if settings.sandbox_mode != "off":
+                problem = Sandbox(settings.sandbox, Path()).problem
+                if problem is not None:
+                    found.setdefault(problem, []).append(settings.id)
+        return found

@@ -1,0 +1,19 @@
+"""What the tests of programs and sandboxes share."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from backchannel.agents import bubblewrap
+
+
+@pytest.fixture(scope="session")
+def real_sandbox() -> None:
+    """Have bubblewrap, or skip; where `CI` is set its absence is a failure."""
+    problem = bubblewrap.why_not()
+    if problem is not None and os.environ.get("CI"):
+        pytest.fail(problem)
+    if problem is not None:
+        pytest.skip(problem)

@@ -1,0 +1,69 @@
+"""A sandbox of docker or podman, by the command that starts it; no daemon is asked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from backchannel.agents import containers
+from backchannel.agents.programs import Program, ProgramLimits, environment
+from backchannel.config.agents import SandboxRules
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have a podman, and no docker, that answers as one whose daemon is down."""
+    program = tmp_path / "bin" / "podman"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'cannot connect' >&2\nexit 125\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}")
+    return program
+
+
+@pytest.mark.usefixtures("client")
+def test_a_container_is_confined_as_the_settings_say(tmp_path: Path) -> None:
+    program = Program(("npx", "server"), tmp_path / "ws" / "sub", environment({"KEY": "secret"}))
+    rules = SandboxRules(backend="docker", image="node:22", memory_mb=512, processes=50, cpu_seconds=9)
+    made = containers.wrapped(program, rules, tmp_path / "ws")
+    line = " ".join(made.argv)
+    assert line.startswith("podman run --rm --interactive --init --name backchannel-")
+    for words in (
+        "--network none --read-only",
+        "--cap-drop ALL --security-opt no-new-privileges",
+        f"--user {os.geteuid()}:{os.getegid()}",
+        "--memory 512m --memory-swap 512m --pids-limit 50 --ulimit cpu=9",
+        "--tmpfs /tmp:rw,size=128m",
+        f"--volume {tmp_path}/ws:/workspace:rw --workdir /workspace/sub --env HOME=/workspace --env KEY",
+    ):
+        assert words in line
+    assert line.endswith("node:22 npx server")
+    assert "secret" not in line and made.env["KEY"] == "secret"
+    assert made.after == ("podman", "rm", "--force", made.argv[made.argv.index("--name") + 1])
+    assert made.limits == ProgramLimits()  # the client's own process is not what they are for
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize(("access", "volume"), [("ro", ":/workspace:ro"), ("none", None)])
+def test_a_container_has_of_the_workspace_what_the_settings_say(
+    tmp_path: Path, access: str, volume: str | None
+) -> None:
+    program = Program(("true",), tmp_path, environment())
+    rules = SandboxRules(backend="docker", network=True, workspace_access=access)  # type: ignore[arg-type]  # of the list
+    argv = containers.wrapped(program, rules, tmp_path).argv
+    assert ("--volume" in argv) is (volume is not None)
+    assert volume is None or f"{tmp_path}{volume}" in argv
+    assert argv[argv.index("--network") + 1] == "bridge"
+    assert argv[argv.index("--workdir") + 1] == ("/tmp" if volume is None else "/workspace")
+
+
+@pytest.mark.usefixtures("client")
+def test_a_daemon_that_does_not_answer_is_told() -> None:
+    assert containers.why_not() == "podman does not work here: cannot connect"
+
+
+def test_where_there_is_neither_it_says_which_package_brings_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "apt-get install podman" in (containers.why_not() or "")
