@@ -6,7 +6,7 @@ import { Age, Button, Cost, Empty, ErrorNote, Key, Segmented, Skeleton, Status, 
 import { More, useRows } from "./rows.js";
 import { movesRuns } from "./runs.js";
 import { Heading, SessionFilter } from "./pieces.js";
-import { oneLine } from "./words.js";
+import { inWords, isControlWord, oneLine } from "./words.js";
 
 export { ExchangeView } from "./exchange.js";
 
@@ -22,6 +22,7 @@ export function ExchangesView() {
     events: EVENTS,
     when: movesRuns,
     minMs: 700,
+    keepBy: other,
     keep: other === undefined ? undefined : (exchange) => isBetween(exchange, session, other),
   });
   const choose = (changed) => go("exchanges", [], { ...params, ...changed });
@@ -53,7 +54,7 @@ function PairFilter({ session, other, onClear }) {
 }
 
 const COLUMNS = [
-  { name: "asked", title: "Asked", isMain: true, render: (exchange) => html`<span class="clip strong" dir="auto">${oneLine(exchange.message, 140)}</span>` },
+  { name: "asked", title: "Asked", isMain: true, render: (exchange) => html`<span class="clip" dir="auto">${oneLine(exchange.message, 140)}</span>${said(exchange) && html`<span class="under cut-line" dir="auto">${said(exchange)}</span>`}` },
   { name: "from", title: "From", align: "name", render: (exchange) => (exchange.requester ? html`<${Key} session=${exchange.requester.sessionKey} />` : html`<span class="muted">the operator</span>`) },
   { name: "to", title: "To", align: "name", render: (exchange) => html`<${Key} session=${exchange.target.sessionKey} />` },
   { name: "state", title: "State", render: (exchange) => html`<${Status} status=${stateWord(exchange)} />` },
@@ -63,8 +64,11 @@ const COLUMNS = [
   { name: "age", title: "Age", align: "end", render: (exchange) => html`<${Age} ts=${exchange.createdAt} />` },
 ];
 
+/** The reply to the message, in one line. */
+const said = ({ reply }) => (isControlWord(reply) ? inWords(reply) : oneLine(reply, 140));
+
 /** Where an exchange is; one that is over and failed says so. */
-const stateWord = (exchange) => (exchange.state === "done" ? (exchange.outcome ?? "done") : exchange.state);
+const stateWord = ({ state, outcome }) => (state === "done" && (outcome === "failed" || outcome === "cancelled") ? outcome : state);
 
 function NoExchanges({ isFiltered }) {
   if (isFiltered) return html`<${Empty} title="No exchange is like that">Choose another state, or look at all sessions.<//>`;

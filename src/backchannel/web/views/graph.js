@@ -8,8 +8,8 @@ const FEW_CHILDREN = 3;
 
 /**
  * @param {{nodes: object[], edges: object[]}} map the answer of `exchanges.map`
- * @returns {{edges: object[], nodes: Map<string, object>, boxes: object[], lines: object[], leftOut: number}}
- *   `edges` are all there are, for the table; `boxes` and `lines` what is drawn
+ * @returns {{talks: object[], names: Map<string, object>, boxes: object[], lines: object[], leftOut: number}}
+ *   `talks` are all there are, for the table, and `names` who takes part in them; `boxes` and `lines` are what is drawn
  */
 export function buildGraph(map) {
   const edges = map.edges.map((edge) => ({ ...edge, from: edge.from ?? OPERATOR }));
@@ -17,7 +17,9 @@ export function buildGraph(map) {
   const ids = new Set(edges.flatMap((edge) => [edge.from, edge.to]));
   const nodes = new Map([...ids].map((id) => [id, toNode(id, known.get(id))]));
   const groups = groupChildren(nodes, edges);
-  return { edges, nodes, ...keepBusiest(toBoxes(nodes, groups), toLines(edges, groups)) };
+  const boxes = toBoxes(nodes, groups);
+  const talks = toLines(edges, groups);
+  return { talks, names: new Map(boxes.map((box) => [box.id, box])), ...keepBusiest(boxes, talks) };
 }
 
 function toNode(id, known) {

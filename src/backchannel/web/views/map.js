@@ -29,8 +29,8 @@ export function MapView() {
     </div>
     <${ErrorNote} error=${error} retry=${reload} />
     ${!data && !error && html`<${Skeleton} />`}
-    ${graph && graph.edges.length === 0 && html`<${Empty} icon="map" title="Nobody talked to anybody in this time">Choose a longer time, or tell an agent to ask another session.<//>`}
-    ${graph && graph.edges.length > 0 && html`<${Picture} graph=${graph} /><${Lines} graph=${graph} />`}
+    ${graph && graph.talks.length === 0 && html`<${Empty} icon="map" title="Nobody talked to anybody in this time">Choose a longer time, or tell an agent to ask another session.<//>`}
+    ${graph && graph.talks.length > 0 && html`<${Picture} graph=${graph} /><${Lines} graph=${graph} />`}
     ${data?.truncated && html`<p class="muted small">Only the newest talks of this time are counted.</p>`}
   </section>`;
 }
@@ -83,7 +83,7 @@ function Box({ box, place, onNear }) {
 }
 
 const nameOf = (graph, id) => {
-  const box = graph.boxes.find((each) => each.id === id) ?? graph.nodes.get(id);
+  const box = graph.names.get(id);
   return box?.name ?? (box?.key ? sessionName(box.key) : id);
 };
 
@@ -112,7 +112,7 @@ function Lines({ graph }) {
   const [sort, setSort] = useState({ by: "sends", isUp: true });
   const rows = useMemo(() => {
     const value = BY[sort.by];
-    const sorted = [...graph.edges].sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : a.to < b.to ? -1 : 1));
+    const sorted = [...graph.talks].sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : a.to < b.to ? -1 : 1));
     return sort.isUp ? sorted : sorted.reverse();
   }, [graph, sort]);
   const press = (by) => setSort((before) => ({ by, isUp: before.by === by ? !before.isUp : true }));
@@ -121,8 +121,8 @@ function Lines({ graph }) {
     <thead><tr>${HEADS.map(([by, title], index) => html`<th key=${by} scope="col" class=${index > 1 ? "end" : ""} aria-sort=${aria(by)}>
       <button type="button" class="sort" onClick=${() => press(by)}>${title}<span aria-hidden="true">${sort.by === by ? (aria(by) === "ascending" ? " ↑" : " ↓") : ""}</span></button></th>`)}</tr></thead>
     <tbody>${rows.slice(0, 500).map((edge) => html`<tr key=${`${edge.from} ${edge.to}`}>
-      <td data-title="From">${edge.from === OPERATOR ? "the operator" : html`<${Key} session=${rowOf(graph, edge.from)} />`}</td>
-      <td data-title="To"><${Key} session=${rowOf(graph, edge.to)} /></td>
+      <td data-title="From"><${Who} box=${graph.names.get(edge.from)} /></td>
+      <td data-title="To"><${Who} box=${graph.names.get(edge.to)} /></td>
       <td class="end number" data-title="Messages">${edge.sends ? html`<a href=${pairHref(edge)} aria-label=${`${counted(edge.sends, "message")}: see the exchanges`}>${edge.sends}</a>` : html`<span class="muted">0</span>`}</td>
       <td class="end number" data-title="Replies">${edge.replies}</td>
       <td class="end number" data-title="Started">${edge.spawns}</td>
@@ -132,7 +132,7 @@ function Lines({ graph }) {
   </table>`;
 }
 
-const rowOf = (graph, id) => {
-  const node = graph.nodes.get(id);
-  return { key: id, name: node?.name };
-};
+function Who({ box }) {
+  if (box.key) return html`<${Key} session=${{ key: box.key, name: box.name }} />`;
+  return box.parent ? html`<a href=${href("sessions", [box.parent], { tree: "1" })}>${box.name}</a>` : box.name;
+}

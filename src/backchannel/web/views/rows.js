@@ -14,14 +14,14 @@ const MOST_A_CALL = 200;
  * @param {string} method such as "runs.list"
  * @param {object} params its parameters besides the page
  * @param {string} name the field of the answer that holds the rows
- * @param {object} options those of useLive, and `keep`: a filter of rows that the gateway cannot apply
+ * @param {object} options those of useLive, and `keep`, a filter of rows that the gateway cannot apply, with what it goes by
  * @returns {{rows: object[] | undefined, hasMore: boolean, more: () => void, error, isLoading: boolean, reload: () => void}}
  */
-export function useRows(method, params, name, { keep, ...options } = {}) {
-  const asked = JSON.stringify([method, params]);
+export function useRows(method, params, name, { keep, keepBy, ...options } = {}) {
+  const asked = JSON.stringify([method, params, keepBy]);
   const [wish, setWish] = useState({ asked, wanted: PAGE });
   const wanted = wish.asked === asked ? wish.wanted : PAGE; // another filter begins at its first page
-  const { data, error, isLoading, reload } = useLive(() => readRows(method, params, name, wanted, keep), [asked, wanted], options);
+  const { data, error, isLoading, reload } = useLive(async () => ({ asked, ...(await readRows(method, params, name, wanted, keep)) }), [asked, wanted], options);
   const isOthers = data !== undefined && data.asked !== asked; // rows of the filter before, until those of this one come
   return {
     rows: isOthers ? undefined : data?.rows,
@@ -42,7 +42,7 @@ async function readRows(method, params, name, wanted, keep = () => true) {
     read += page[name].length;
     rows.push(...page[name].filter(keep));
   } while (page.hasMore && read < wanted && page[name].length > 0);
-  return { asked: JSON.stringify([method, params]), rows, hasMore: page.hasMore };
+  return { rows, hasMore: page.hasMore };
 }
 
 /** The end of a list: how many there are, and the rest of them. */
