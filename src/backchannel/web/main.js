@@ -1,5 +1,6 @@
 /** The frame of the page: navigation, login, the state of the connection; views are loaded when one goes there. */
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./vendor/preact.js";
+import { Approvals } from "./approvals.js";
 import { gateway } from "./gateway.js";
 import { Icon } from "./icons.js";
 import { useGateway, useLive, useStored } from "./live.js";
@@ -72,7 +73,7 @@ function Frame() {
   return html`<div class="frame">
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to the content</a>
     <${Navigation} view=${view} problems=${problems} />
-    <${Banner} />
+    <div class="above-main"><${Banner} /><${Approvals} /></div>
     <main id="main" tabindex="-1" ref=${main}><${View} key=${view} view=${view} args=${args} params=${params} /></main>
     <${Toasts} />
   </div>`;

@@ -1,0 +1,62 @@
+"""A call that waits for an owner's word is asked about wherever one is on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.stub_provider import Answer
+from tests.support.stub_wires import Call
+
+from .chats import open_chat
+from .conftest import MakePerson
+from .gateways import GatewayProcess, gateway_process
+
+
+@pytest.fixture(scope="module")
+def asking(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A gateway whose agents have to ask before they list sessions."""
+    settings = {"tools": {"approval": [{"tool": "sessions_list", "ask": "always"}]}}
+    with gateway_process(tmp_path_factory.mktemp("asking"), lambda gateway: settings) as started:
+        yield started
+
+
+def _question(page: Page, text: str) -> None:
+    expect(page.get_by_role("region", name="A call waits for your word")).to_contain_text(text)
+
+
+def test_a_call_is_approved_and_another_denied(asking: GatewayProcess, make_person: MakePerson) -> None:
+    chat = open_chat(make_person(asking, token=asking.token), "agent:main:one")
+    asking.answer(Answer(calls=(Call("sessions_list", {"limit": 7}),)), "Here they are.")
+    chat.send("List the sessions")
+    _question(chat.page, "asks to call sessions_list")
+    _question(chat.page, '"limit": 7')
+    chat.page.get_by_role("button", name="Approve").click()
+    expect(chat.messages.last).to_contain_text("Here they are.")
+    asking.answer(Answer(calls=(Call("sessions_list", {}),)), "Then not.")
+    chat.send("And again")
+    chat.page.get_by_role("button", name="Deny").click()
+
+    expect(chat.messages.last).to_contain_text("Then not.")
+    expect(chat.page.get_by_role("region", name="A call waits for your word")).to_have_count(0)
+
+
+def test_it_is_asked_elsewhere_on_the_page_too_and_after_a_kill(
+    asking: GatewayProcess, make_person: MakePerson
+) -> None:
+    person = make_person(asking, token=asking.token)
+    person.troubles.allow("WebSocket")
+    page = person.open("#/health")
+    expect(page.get_by_role("heading", name="Health")).to_be_visible()
+    asking.answer(Answer(calls=(Call("sessions_list", {}),)), "Done.")
+    sent = asking.call("chat.send", sessionKey="agent:writer:two", message="List them")
+    _question(page, "writer")
+    asking.kill()
+    asking.start()
+    _question(page, "writer")
+    page.get_by_role("button", name="Always").click()
+    expect(page.get_by_role("region", name="A call waits for your word")).to_have_count(0)
+
+    assert asking.call("agent.wait", runId=sent["runId"])["reply"] == "Done."
