@@ -115,3 +115,15 @@ def test_a_token_and_a_job_are_found_by_the_beginning_of_their_ids(running: Prog
 
     assert running.json("tokens", "revoke", token[:6])["id"] == token
     assert running.answer("cron", "remove", "nightly").startswith("Job nightly-report is removed")
+
+
+def test_the_beginning_of_an_archived_sessions_id_names_it_also_when_its_key_is_used_again(running: Program) -> None:
+    running.answer("chat", "--session", "cron:gone", "keep this in mind")
+    (row,) = running.json("sessions", "--search", "cron:gone")["sessions"]
+    running.answer("sessions", "delete", "cron:gone")
+    for _ in range(2):
+        assert "keep this in mind" in running.answer("history", row["sessionId"][:8])
+        rebuilt = running.json("transcripts", "rebuild", row["sessionId"][:8])["rebuilt"]
+        assert [entry["key"] for entry in rebuilt] == ["agent:main:cron:gone"]
+        running.answer("chat", "--session", "cron:gone", "another life")
+    assert "keep this in mind" not in running.answer("history", "cron:gone")

@@ -17,14 +17,25 @@ _PLACES = {
     IdKind.APPROVAL: "SELECT id FROM approvals WHERE id",
 }
 _CURRENT_IDS = "SELECT session_id FROM session_ids WHERE end_reason IS NULL AND session_id"
+_ARCHIVED_IDS = "SELECT session_id FROM session_ids WHERE end_reason = 'deleted' AND session_id"
 _KEYS = "SELECT key FROM sessions WHERE key"
 _UNUSUAL = re.compile("[%_!]")
 _LAST = "\U0010ffff"
 
 
 def matching(tx: Tx, kind: IdKind, written: WrittenId) -> list[str]:
-    """Give the id itself, or else some of those that fit what was written: enough to tell one from several."""
+    """Give the id itself, or else some of those that fit what was written: enough to tell one from several.
+
+    An archived session is found where no other fits: what names one that is there goes on to name it.
+    """
     select = _PLACES.get(kind) or (_KEYS if ":" in written.head else _CURRENT_IDS)
+    found = _fitting(tx, select, written)
+    if kind is IdKind.SESSION and not written.tail and ":" not in written.head and found != [written.text]:
+        found += _children(tx, written.head) if written.is_long_enough else []
+    return found or (_fitting(tx, _ARCHIVED_IDS, written) if select is _CURRENT_IDS else [])
+
+
+def _fitting(tx: Tx, select: str, written: WrittenId) -> list[str]:
     if tx.one(f"{select} = ?", written.text) is not None:
         return [written.text]
     if not written.is_long_enough:
@@ -37,10 +48,7 @@ def matching(tx: Tx, kind: IdKind, written: WrittenId) -> list[str]:
         "%" + _UNUSUAL.sub(r"!\g<0>", written.tail),
         MOST_SHOWN + 1,
     )
-    found = [whole for (whole,) in rows if written.fits(whole)]
-    if kind is IdKind.SESSION and not written.tail and ":" not in written.head:
-        found += _children(tx, written.head)
-    return found
+    return [whole for (whole,) in rows if written.fits(whole)]
 
 
 def _children(tx: Tx, head: str) -> list[str]:

@@ -13,13 +13,15 @@ from backchannel.core.messages import Message, Provenance, ProvenanceKind
 from backchannel.core.runs import Accepted, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, Session
 from backchannel.core.shapes import Answer, Params
-from backchannel.errors import InvalidRequest
+from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import address_for_message, check_agent, find_session, no_session, resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import IdempotencyKey, Label, digest_of, read_content, read_thinking
 from backchannel.gateway.methods.runs import MAX_RUN_S
+from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import TokenScope
 from backchannel.storage.ids import new_id
+from backchannel.storage.inbox import Pending
 
 _LISTED, _MOST_LISTED = 200, 1000
 _PENDING_SHOWN = 100
@@ -155,7 +157,7 @@ async def read_history(
         return ChatHistory(session_key=call.parts.rows.key(str(key)), messages=[], pending=[], has_more=False)
     store, limit = call.parts.store, min(limit, _MOST_LISTED)
     # What waits is read first: a message that enters the transcript in between is then seen twice, never missed.
-    waiting = await store.pending(session.key, _PENDING_SHOWN)
+    waiting = Pending([], 0) if session.archived_at else await store.pending(session.key, _PENDING_SHOWN)
     page = await store.history(session.session_id, limit=limit, before=before, after=after)
     room = call.connections.limits.frame_bytes
     fresh = _not_among(waiting.messages, page.messages)
@@ -197,9 +199,14 @@ def _not_among(pending: list[Message], messages: list[Message]) -> list[Message]
 
 
 async def _session_or_main(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
-    """Find a session; an agent's main session is there before anyone has spoken to it."""
+    """Find a session, an archived one by its id too; a main session is there before anyone has spoken to it."""
     parts = call.parts
-    resolved = await resolve(parts, text, agent_id)
+    try:
+        resolved = await resolve(parts, text, agent_id)
+    except SessionNotFound:
+        if (archived := await _archived(parts, text)) is None:
+            raise
+        return SessionKey.stored(archived.key), archived
     session = await parts.store.session(str(resolved.key))
     if session is not None:
         return resolved.key, session
@@ -207,6 +214,15 @@ async def _session_or_main(call: Call, text: str, agent_id: str | None) -> tuple
         raise no_session(text)
     check_agent(parts, resolved.key.agent)
     return resolved.key, None
+
+
+async def _archived(parts: GatewayParts, text: str) -> Session | None:
+    """Find an archived session by its id, as it would be had its key not been used again."""
+    entry = await parts.store.session_by_id(text)
+    session = None if entry is None or entry.end_reason != "deleted" else await parts.store.session(entry.key)
+    if entry is None or session is None:
+        return None
+    return msgspec.structs.replace(session, session_id=entry.session_id, archived_at=entry.ended_at)
 
 
 async def chat_abort(call: Call, params: ChatAbortParams) -> ChatAborted:
