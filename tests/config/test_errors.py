@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from backchannel.config import check_config, load_config, starter_config
 from backchannel.errors import ConfigError
+from tests.support.privileges import folder_of_somebody
 
 from .conftest import Write
 
@@ -154,12 +154,13 @@ def test_files_that_cannot_be_read_are_told_apart(tmp_path: Path) -> None:
     assert problems(tmp_path) == [(None, "this is a folder, expected a JSON5 file")]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission_is_told(write: Write) -> None:
-    file = write("{}")
-    file.chmod(0)
+def test_a_file_without_permission_is_told() -> None:
+    with folder_of_somebody() as folder:
+        file = folder / "c.json5"
+        file.write_text("{}")
+        file.chmod(0)
 
-    assert problems(file) == [(None, "the file cannot be read: Permission denied")]
+        assert problems(file) == [(None, "the file cannot be read: Permission denied")]
 
 
 def test_a_missing_variable_is_named_with_its_path_and_told_once(write: Write) -> None:

@@ -49,6 +49,10 @@ def _newer_database(state: Path) -> None:
 
 def _emptied_database(state: Path) -> None:
     _write(state / "backchannel.db", b"")
+    _lost_database(state)
+
+
+def _lost_database(state: Path) -> None:
     (state / "agents" / "main" / "sessions").mkdir(parents=True)
     _write(state / "agents" / "main" / "sessions" / "old.jsonl", b"{}\n")
 
@@ -69,6 +73,7 @@ PROBLEMS: dict[str, Callable[[Path], None]] = {
     "…token is empty …": lambda state: _write(state / "token", "\n"),
     "… cannot be read as a database …": lambda state: _write(state / "backchannel.db", b"no database at all" * 400),
     "… is empty, but what lies beside it tells of earlier sessions…": _emptied_database,
+    "… is missing, but what lies beside it tells of earlier sessions…": _lost_database,
     "… was written by a newer Backchannel …": _newer_database,
     "… is a database of another program…": _other_database,
     "… cannot be written (…): check the folder's owner and free space": _configure(

@@ -17,6 +17,7 @@ from backchannel.storage.folder import StateFolder
 from backchannel.storage.migrations import APPLICATION_ID, prepare_sqlite
 from backchannel.storage.store import Store
 from tests.storage.support import Host, ManualClock, converse, rows, texts
+from tests.support.privileges import folder_of_somebody
 
 NEWEST = 4
 OTHER = SessionKey.of("main", "project")
@@ -198,11 +199,12 @@ def test_a_place_where_no_file_can_be_made_is_refused() -> None:
         prepare_sqlite(Path("/proc/backchannel.db"))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
-def test_a_file_that_may_not_be_written_is_refused_untouched(database: Path) -> None:
-    make_database(database)
-    database.chmod(0o400)
-    refuse(database, "cannot be written")
+def test_a_file_that_may_not_be_written_is_refused_untouched() -> None:
+    with folder_of_somebody() as folder:
+        database = folder / "backchannel.db"
+        make_database(database)
+        database.chmod(0o400)
+        refuse(database, "cannot be written")
 
 
 @pytest.mark.anyio
@@ -234,28 +236,35 @@ async def test_what_a_killed_process_had_committed_is_there_at_the_next_start(ho
 
 
 @pytest.mark.parametrize("ends", [None, "deleted"])
-async def test_a_database_that_was_emptied_is_refused_while_transcripts_tell_of_sessions(
-    host: Host, ends: str | None
+@pytest.mark.parametrize("loss", ["empty", "missing"])
+async def test_a_database_that_was_lost_is_refused_while_transcripts_tell_of_sessions(
+    host: Host, loss: str, ends: str | None
 ) -> None:
     await converse(host.store, "hello", OTHER)
     if ends == "deleted":
         await host.store.delete_session(OTHER)
     await host.stop()
-    host.database.write_bytes(b"")
-    with pytest.raises(DatabaseUnusable, match=r"is empty, but.*restore it from a backup, or remove the file"):
-        await host.start()
-    assert host.database.read_bytes() == b""
     host.database.unlink()
+    if loss == "empty":
+        host.database.touch()
+    with pytest.raises(DatabaseUnusable, match=rf"is {loss}, but.*restore it from a backup, or move backchannel.db\*"):
+        await host.start()
+    assert host.database.exists() == (loss == "empty")
+    host.database.unlink(missing_ok=True)
+    (host.path / "agents").rename(host.path / "agents of before")
     assert await (await host.start()).session(str(OTHER)) is None
 
 
-async def test_commits_beside_a_database_that_was_emptied_are_not_thrown_away(host: Host) -> None:
+@pytest.mark.parametrize("loss", ["empty", "missing"])
+async def test_commits_beside_a_database_that_was_lost_are_not_thrown_away(host: Host, loss: str) -> None:
     log = host.database.with_name("backchannel.db-wal")
     await converse(host.store)
     await host.die()
-    host.database.write_bytes(b"")
+    host.database.unlink()
+    if loss == "empty":
+        host.database.touch()
     log.write_bytes(b"commits")
     shutil.rmtree(host.path / "agents")
-    with pytest.raises(DatabaseUnusable, match="is empty"):
+    with pytest.raises(DatabaseUnusable, match=f"is {loss}"):
         await host.start()
     assert log.read_bytes() == b"commits"

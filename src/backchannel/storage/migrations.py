@@ -6,6 +6,8 @@ transaction. A file that is corrupt, not ours or newer than this program is refu
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from collections.abc import Callable
 from importlib import resources
@@ -30,6 +32,8 @@ def prepare_sqlite(path: Path) -> None:
     try:
         if not path.exists():
             path.touch(mode=0o600)  # SQLite would ask the umask; the files that it makes beside it take this mode
+        if not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise PermissionError(errno.EACCES, "it may only be read")  # SQLite would leave files beside it first
         _migrate(path, scripts, current)
     except (OSError, sqlite3.Error) as error:
         raise DatabaseUnusable(
@@ -38,18 +42,19 @@ def prepare_sqlite(path: Path) -> None:
 
 
 def refuse_emptied(path: Path, *, has_past: Callable[[], bool]) -> None:
-    """Refuse an empty file that was not always so: `has_past` tells whether sessions have left transcripts.
+    """Refuse a file that is empty or missing and was not always so: `has_past` tells whether there are transcripts.
 
     Raises:
         DatabaseUnusable: a start would hide that everything is lost, or discard the commits that wait beside the file.
     """
-    if not path.is_file() or path.stat().st_size:
+    if path.exists() and (not path.is_file() or path.stat().st_size):
         return
     log = path.with_name(path.name + "-wal")
     if (log.exists() and log.stat().st_size) or has_past():
+        lost = "empty" if path.exists() else "missing"
         raise DatabaseUnusable(
-            f"{path} is empty, but what lies beside it tells of earlier sessions: its content is lost, and nothing was "
-            "changed; restore it from a backup, or remove the file to start with an empty one"
+            f"{path} is {lost}, but what lies beside it tells of earlier sessions: its content is lost, and nothing "
+            f"was changed; restore it from a backup, or move {path.name}* and the folder `agents` away to start anew"
         )
 
 
@@ -97,7 +102,7 @@ def _version(path: Path) -> int:
     except sqlite3.Error as error:
         raise DatabaseUnusable(
             f"{path} cannot be read as a database ({error}): nothing was changed; "
-            "restore it from a backup, or move it away to start with an empty one"
+            "restore it from a backup, or move it and the folder `agents` away to start anew"
         ) from error
     is_empty = not (application or version or tables)
     if application != APPLICATION_ID and not is_empty:
