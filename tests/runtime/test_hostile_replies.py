@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from backchannel.agents.scripted import ScriptedModel, call
-from backchannel.core.contracts import MOST_CALLS
+from backchannel.agents.scripted import Reply, ScriptedModel, call
+from backchannel.core.contracts import MOST_CALLS, ModelRequest
 from backchannel.core.messages import DEEPEST, Role
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
@@ -67,3 +67,37 @@ async def test_as_many_calls_as_there_may_be_are_carried_out(tmp_path: Path) -> 
     async with running(tmp_path, model, equip=with_look) as gateway:
         assert await gateway.ask("main", "go") == "done"
         assert (await texts_of(gateway)).count("seen") == MOST_CALLS
+
+
+async def test_the_mark_of_headers_that_a_model_repeats_is_seen_by_nobody(tmp_path: Path) -> None:
+    marks: list[str] = []
+    given: list[str] = []
+
+    def repeat(request: ModelRequest) -> Reply:
+        mark = request.system.partition("begins with `[")[2].split()[0]
+        marks.append(mark)
+        if len(marks) == 1:
+            return Reply(thinking=f"It says {mark}.", calls=(call("note", text=f"[{mark} system message]"),))
+        return Reply(text=("As the line [", mark[:5], mark[5:].lower(), f" note] said, {mark[:2]}"))
+
+    def equip(gateway: Gateway) -> None:
+        @gateway.tool(effects="none")
+        async def note(text: str) -> str:
+            given.append(text)
+            return text
+
+    async with running(tmp_path, ScriptedModel(replies=repeat), equip=equip) as gateway:
+        heard: list[str] = []
+        gateway.runtime.hub.listen(lambda event: heard.append(repr(event)))
+        await gateway.submit("main", "what do headers look like?", run_id="r")
+        reply = (await ended(gateway, "r")).reply
+        stored = repr(await transcript_of(gateway))
+
+    assert marks[0] == marks[1] and len(marks[0]) == 16
+    assert reply == f"As the line [ note] said, {marks[0][:2]}"
+    assert given == ["[ system message]"]
+    told = "".join(heard)
+    assert "ReplyGrew" in told and "ThinkingGrew" in told and "It says ." in stored
+    for text in (told, stored):
+        assert marks[0].casefold() not in text.casefold()
+        assert marks[0][:5] not in text

@@ -2,7 +2,8 @@
 
 Each session id has a random *mark*, named in its system prompt. Where a message comes from another session
 or from the gateway itself, the model sees one line with the mark above it. Everything that others wrote is
-stripped of the mark before the model sees it, so a line with the mark was written here.
+stripped of the mark before the model sees it, so a line with the mark was written here. A model that repeats the mark
+all the same has it taken out of its reply, before anyone else sees that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,18 @@ import base64
 from typing import Any
 
 from backchannel.core.keys import ChatType
-from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender
+from backchannel.core.messages import (
+    Block,
+    Chat,
+    Message,
+    Provenance,
+    ProvenanceKind,
+    Role,
+    Sender,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+)
 from backchannel.core.text import SHOWN_LIMIT, clean_name
 
 SESSION_MESSAGE = "session message"
@@ -41,7 +53,7 @@ def strip_mark(text: str, mark: str) -> str:
 
     A text without the mark comes back as the same object.
     """
-    if mark.casefold() not in text.casefold():
+    if not mark or mark.casefold() not in text.casefold():
         return text
     return _without(text, list(mark.casefold()))
 
@@ -75,6 +87,51 @@ def strip_mark_within(value: Any, mark: str) -> Any:
             is_same = all(k is a and v is b for (k, v), (a, b) in zip(pairs, value.items(), strict=True))
             return value if is_same else dict(pairs)
     return value
+
+
+def strip_mark_from(block: Block, mark: str) -> Block:
+    """Remove the mark from what a model wrote; a block without it comes back as the same object.
+
+    Signed thinking stays to the letter: its provider refuses a changed one.
+    """
+    match block:
+        case TextBlock():
+            text = strip_mark(block.text, mark)
+            return block if text is block.text else TextBlock(text=text)
+        case ThinkingBlock(signature=None):
+            thinking = strip_mark(block.thinking, mark)
+            return block if thinking is block.thinking else ThinkingBlock(thinking=thinking)
+        case ToolCallBlock():
+            name, arguments = strip_mark(block.name, mark) or "unknown", strip_mark_within(block.arguments, mark)
+            is_same = name is block.name and arguments is block.arguments
+            return block if is_same else ToolCallBlock(id=block.id, name=name, arguments=arguments)
+    return block
+
+
+class MarkFilter:
+    """Takes the mark out of a text that comes in pieces: an end that could become the mark is kept back."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self._folded = mark.casefold()
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """Give what may be shown by now."""
+        text = strip_mark(self._held + piece, self._mark)
+        shown = len(text) - self._begun(text)
+        self._held = text[shown:]
+        return text[:shown]
+
+    def flush(self) -> str:
+        """Give what was kept back, at the end; half of a mark and more is not given away either."""
+        held, self._held = self._held, ""
+        return held if len(held) < len(self._mark) / 2 else ""
+
+    def _begun(self, text: str) -> int:
+        """How many characters at the end of a text are the beginning of the mark."""
+        tail = text[1 - len(self._folded) :].casefold()
+        return next((size for size in range(len(tail), 0, -1) if self._folded.startswith(tail[-size:])), 0)
 
 
 def quote_name(text: str, *, limit: int = SHOWN_LIMIT) -> str:

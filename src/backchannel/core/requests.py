@@ -31,7 +31,7 @@ from backchannel.core.headers import (
     header_line,
     header_of,
     strip_mark,
-    strip_mark_within,
+    strip_mark_from,
 )
 from backchannel.core.messages import (
     Block,
@@ -164,18 +164,7 @@ def _read_reply_block(block: Block, mark: str, called: set[str]) -> Block | None
             return None  # providers refuse an id that comes twice
         case ToolCallBlock():
             called.add(block.id)
-            return _read_call(block, mark)
-        case ThinkingBlock(signature=None):
-            return ThinkingBlock(thinking=strip_mark(block.thinking, mark))
-    # Signed thinking stays to the letter: it is the model's own, and its provider refuses a changed one.
-    return block
-
-
-def _read_call(call: ToolCallBlock, mark: str) -> ToolCallBlock:
-    name, arguments = strip_mark(call.name, mark) or "unknown", strip_mark_within(call.arguments, mark)
-    if name is call.name and arguments is call.arguments:
-        return call
-    return ToolCallBlock(id=call.id, name=name, arguments=arguments)
+    return strip_mark_from(block, mark)
 
 
 def _missing_result(reply: Message, call: ToolCallBlock) -> Message:

@@ -29,6 +29,7 @@ from backchannel.core.contracts import (
     ToolSet,
     check_calls,
 )
+from backchannel.core.headers import strip_mark_from
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import (
     Block,
@@ -73,6 +74,8 @@ class ActiveRun:
         """As it was when the run started, or was resumed."""
         self.text = ""
         """What the model has streamed of the step in progress."""
+        self.mark = ""
+        """The mark of its session's headers, once a model was told it."""
         self.deadline: asyncio.Timeout | None = None
         """When its time is over, while it is carried out."""
         self._clock = clock
@@ -129,13 +132,16 @@ class ActiveRun:
         return Message(
             id=new_id(),
             role=Role.ASSISTANT,
-            content=storable_content(self._numbered(reply.content)),
+            content=self._unmarked(storable_content(self._numbered(reply.content))),
             timestamp=self._clock.now_ms(),
             run_id=self.run.id,
             model=reply.model,
             usage=reply.usage,
             stop_reason=reply.stop_reason,
         )
+
+    def _unmarked(self, content: tuple[Block, ...]) -> tuple[Block, ...]:
+        return tuple(strip_mark_from(block, self.mark) for block in content)
 
     def _numbered(self, content: tuple[Block, ...]) -> tuple[Block, ...]:
         numbered: list[Block] = []

@@ -32,6 +32,7 @@ from backchannel.core.contracts import (
     ToolSpec,
 )
 from backchannel.core.control_words import held_back
+from backchannel.core.headers import MarkFilter
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, Usage, text_content
 from backchannel.core.requests import build_messages
@@ -210,17 +211,21 @@ class Runner:
 
     async def _stream(self, active: ActiveRun, model: Model, request: ModelRequest) -> ModelReply:
         shown, shown_at, reply = "", 0.0, None
-        async for event in model.stream(request):
-            match event:
-                case TextDelta(text):
-                    active.text += text
-                    now = self._clock.monotonic()
-                    if now - shown_at >= DELTA_INTERVAL_S:
-                        shown, shown_at = self._show(active, shown), now
-                case ThinkingDelta(text):
-                    self._hub.publish(ThinkingGrew(active.run, storable_text(text)))
-                case ModelReply():
-                    reply = event
+        said, thought = MarkFilter(active.mark), MarkFilter(active.mark)
+        try:
+            async for event in model.stream(request):
+                match event:
+                    case TextDelta(text):
+                        active.text += said.feed(text)
+                        now = self._clock.monotonic()
+                        if now - shown_at >= DELTA_INTERVAL_S:
+                            shown, shown_at = self._show(active, shown), now
+                    case ThinkingDelta(text):
+                        self._hub.publish(ThinkingGrew(active.run, storable_text(thought.feed(text))))
+                    case ModelReply():
+                        reply = event
+        finally:
+            active.text += said.flush()  # of one that is stopped, what was streamed is kept
         if reply is None:
             raise ModelFailed("the model ended its stream without a reply", retryable=True)
         if active.text != shown:
@@ -250,6 +255,7 @@ class Runner:
             tools=tuple(setup.tools),
             is_subagent=key.is_subagent,
         )
+        active.mark = entry.mark
         system = with_instructions(system, active.run.instructions, entry.mark)
         budget = context_budget(window, text_tokens(system), sum(map(self._tool_tokens, tools)))
         transcript = await self._with_own_part(active, page) if page.has_more else page.messages
