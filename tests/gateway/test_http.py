@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from backchannel.agents.registry import FunctionContext
 from backchannel.errors import StartupError, StorageFull
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
+from tests.support.gateways import running
 
 from .client import OPERATOR
 from .conftest import MakeWorld, World
@@ -167,7 +171,6 @@ ASKED = {"model": "held", "messages": [{"role": "user", "content": "wait"}]}
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/tools/invoke", {"tool": "sessions_send", "args": SENT}),
         ("/v1/chat/completions", ASKED),
         ("/v1/responses", {"model": "held", "input": "wait"}),
     ],
@@ -185,6 +188,57 @@ async def test_a_request_that_waits_does_not_hold_up_a_gateway_that_stops(
     assert answer.status_code == 503
     assert "shutting_down" in answer.text
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+class SlowDisk:
+    """A disk that takes its time for a commit, once it is told to."""
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self.reached = threading.Event()
+        self.goes_on = threading.Event()
+
+    def before_commit(self, number: int) -> None:
+        if self.is_slow:
+            self.reached.set()
+            self.goes_on.wait(10)
+
+    def after_commit(self, number: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("in_a_commit", [True, False])
+async def test_a_send_that_was_accepted_is_never_told_to_come_again_by_a_gateway_that_stops(
+    tmp_path: Path, in_a_commit: bool
+) -> None:
+    def equip(gateway: Gateway) -> None:
+        @gateway.agent("held")
+        async def held(context: FunctionContext) -> str:
+            await asyncio.Future[None]()
+            return "never"
+
+    disk = SlowDisk()
+    config = {"agents": {"list": [{"id": "main"}, {"id": "held"}]}, "gateway": {"port": 0}}
+    async with (
+        running(tmp_path, config=config, equip=equip, faults=disk) as gateway,
+        listening(gateway, OPERATOR) as at,
+        httpx.AsyncClient(base_url=at.url, trust_env=False, headers=bearer(), timeout=30) as http,
+    ):
+        disk.is_slow = in_a_commit
+        body = {"tool": "sessions_send", "args": SENT}
+        asking = asyncio.create_task(http.post("/tools/invoke", json=body))
+        if in_a_commit:
+            await asyncio.to_thread(disk.reached.wait, 10)
+        else:
+            await until(lambda: gateway.runtime.running > 0 and at.web.waiting > 0)
+        await at.web.close("it stops")
+        disk.goes_on.set()
+        answer = await asking
+        late = await http.post("/tools/invoke", json=body)
+
+        assert (answer.status_code, answer.json()["result"]["status"]) == (200, "accepted")
+        assert await gateway.store.run(answer.json()["result"]["runId"]) is not None
+        assert (late.status_code, late.json()["error"]["details"]["code"]) == (503, "shutting_down")
 
 
 async def test_a_stream_that_waits_is_ended_by_a_gateway_that_stops(

@@ -56,7 +56,7 @@ from backchannel.gateway.peers import let_in
 from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.throttling import FailedAttempts, address_of
 from backchannel.storage.tokens import TokenRow
-from backchannel.tools.base import Caller
+from backchannel.tools.base import Caller, Until
 from backchannel.tools.registry import find_tool, invoke
 
 OPERATOR_TOKEN_ID = "operator"
@@ -331,8 +331,8 @@ class InvokeParams(Params, frozen=True, kw_only=True):
     idempotency_key: IdempotencyKey | None = None
 
 
-async def invoke_as(parts: GatewayParts, holder: TokenHolder, params: InvokeParams) -> Any:
-    """Call a session tool for the holder of a token.
+async def invoke_as(parts: GatewayParts, holder: TokenHolder, params: InvokeParams, until: Until | None = None) -> Any:
+    """Call a session tool for the holder of a token; `until` breaks off what it waits for when the gateway stops.
 
     Raises:
         UnknownTool, InvalidRequest: the call does not fit.
@@ -344,7 +344,7 @@ async def invoke_as(parts: GatewayParts, holder: TokenHolder, params: InvokePara
         raise ScopeMissing(f"{tool.name} needs the scope {needed.value}", scope=needed.value)
     caller = await caller_of(parts, holder, params.session_key)
     check_tool(parts, caller, tool.name)
-    calling = Caller(caller.key, params.idempotency_key, token_id=holder.token_id)
+    calling = Caller(caller.key, params.idempotency_key, token_id=holder.token_id, until=until)
     return await invoke(parts, calling, tool.name, params.args)
 
 

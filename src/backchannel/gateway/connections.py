@@ -176,6 +176,15 @@ class OpenWaits:
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_over = asyncio.Event()
 
+    def check_open(self) -> None:
+        """Refuse what comes when the waits are over.
+
+        Raises:
+            ShuttingDown: nothing of it was begun.
+        """
+        if self._is_over.is_set():
+            raise _stopping()
+
     async def until(self, awaitable: Awaitable[T]) -> T:
         """Await something in the current task.
 

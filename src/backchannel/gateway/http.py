@@ -209,7 +209,9 @@ class Web:
     async def _invoke(self, request: Request) -> Response:
         holder = await self.access.admit(request)
         params = read_posted("/tools/invoke", await request.body(), InvokeParams)
-        result = await self._waits.until(invoke_as(self._parts, holder, params))
+        self._waits.check_open()
+        # Only its wait is broken off when the gateway stops: a change that is being committed is reported.
+        result = await invoke_as(self._parts, holder, params, self._waits.until)
         return Response(msgspec.json.encode({"ok": True, "result": result}), media_type="application/json")
 
     async def _inbound(self, request: Request) -> Response:

@@ -11,9 +11,9 @@ import asyncio
 import base64
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -87,6 +87,12 @@ class SessionTool(ABC):
         return {**schema, "$defs": components} if components else schema
 
 
+class Until(Protocol):
+    """Awaits something that may be broken off."""
+
+    async def __call__(self, awaitable: Awaitable[T]) -> T: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """On whose behalf a tool is called: a session, or the operator, who has no key."""
@@ -98,6 +104,8 @@ class Caller:
     """The run in which the session calls; None for a call from outside a run."""
     token_id: str | None = None
     """Whose token it came by, from outside."""
+    until: Until | None = field(default=None, compare=False)
+    """Ends a wait when the gateway stops, as `ShuttingDown`; what else the call does is left to come to its end."""
 
 
 @dataclass(frozen=True, slots=True)

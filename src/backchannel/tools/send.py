@@ -13,7 +13,7 @@ from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.runs import Run, RunState
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.visibility import sees
-from backchannel.errors import AmbiguousLabel, InvalidRequest, PolicyDenied, SessionNotFound, UnknownAgent
+from backchannel.errors import AmbiguousLabel, InvalidRequest, PolicyDenied, SessionNotFound, ShuttingDown, UnknownAgent
 from backchannel.storage.exchanges import Ask, Opened
 from backchannel.tools.base import Caller, SessionTool, name_flow
 from backchannel.tools.targets import RefusedAnswer, find_address
@@ -69,7 +69,7 @@ class SessionsSend(SessionTool):
     params = SessionsSendParams
     scope = "write"
     outcomes = (
-        ("not waiting", '`{runId, status: "accepted", sessionKey, delivery}`'),
+        ("not waiting, or the gateway stops", '`{runId, status: "accepted", sessionKey, delivery}`'),
         ("finished in time", '`{runId, status: "ok", reply, sessionKey, delivery}`'),
         (
             "the wait ended first",
@@ -91,9 +91,15 @@ class SessionsSend(SessionTool):
         if isinstance(opened, RefusedAnswer):
             return opened
         shown = self._shown(caller, opened.exchange.target.key)
+        accepted = SendAccepted(run_id=opened.run.id, status="accepted", session_key=shown, delivery=_receipt(opened))
         if _wait_ms(params) == 0:
-            return SendAccepted(run_id=opened.run.id, status="accepted", session_key=shown, delivery=_receipt(opened))
-        return _outcome(await self._wait(opened, caller, params), shown)
+            return accepted
+        try:
+            return _outcome(await self._wait(opened, caller, params), shown)
+        except ShuttingDown:
+            if caller.until is None:
+                raise
+            return accepted  # whoever is told that it failed would send it twice
 
     async def _repeated(self, caller: Caller) -> Opened | None:
         """Find what the same call has sent before a crash: whatever has changed since, it stays sent."""
@@ -120,7 +126,8 @@ class SessionsSend(SessionTool):
     async def _wait(self, opened: Opened, caller: Caller, params: SessionsSendParams) -> Opened:
         if caller.run_id is not None and caller.key is not None:
             return await self._parts.exchanges.wait_in_run(opened, caller.key, caller.run_id, params.timeout_seconds)
-        return await self._parts.exchanges.wait(opened, params.timeout_seconds)
+        waiting = self._parts.exchanges.wait(opened, params.timeout_seconds)
+        return await (waiting if caller.until is None else caller.until(waiting))
 
     def _shown(self, caller: Caller, key: SessionKey) -> str:
         return CallerKeys(self._parts.scheme, caller.key).show(key)
