@@ -5,9 +5,11 @@
 import { Component, html } from "./vendor/preact.js";
 import { lexer } from "./vendor/marked.js";
 import { CopyButton, visible } from "./parts.js";
+import { href } from "./routes.js";
 
 const DEEPEST = 24;
 const SLOW_MS = 40;
+const KEY = /^agent:[\w-]+:\S{1,400}$/;
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", hellip: "…", mdash: "—", ndash: "–" };
 const HEADINGS = ["h3", "h3", "h4", "h5", "h6", "h6"];
 
@@ -110,7 +112,7 @@ function span(token, depth) {
     case "del":
       return html`<del>${inline(token.tokens, depth)}</del>`;
     case "codespan":
-      return html`<code>${token.text}</code>`;
+      return code(token.text);
     case "br":
       return html`<br />`;
     case "link":
@@ -122,6 +124,12 @@ function span(token, depth) {
     default:
       return token.raw; // HTML too: as it was typed
   }
+}
+
+/** Code in a line; the key of a session leads to it. */
+function code(text) {
+  const shown = html`<code>${text}</code>`;
+  return KEY.test(text) ? html`<a href=${href("sessions", text)}>${shown}</a>` : shown;
 }
 
 /** The address, if it is one that may be followed. */

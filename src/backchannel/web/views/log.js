@@ -6,7 +6,11 @@ import { Button, Empty, ErrorNote, Fold, Skeleton, Text, When, toast, visible } 
 import { audienceOf, readMessage } from "../speech.js";
 import { LongText, MessageRow, PlainText, RunNote, ToolCall } from "./message.js";
 
-const GROUP = 40;
+const GROUP = 16;
+const ROW_PX = 80;
+/** A transcript of more rows is only rendered around the place that one looks at. */
+const LONG = 600;
+const NEAR = "2400px 0px";
 const NEAR_END_PX = 80;
 const OLDER_PAGE = 500;
 const MOST_PAGES = 100;
@@ -15,6 +19,8 @@ export function TranscriptLog({ transcript, session, showsAll, params, outbox, o
   const box = useRef(null);
   const groups = useGroups(transcript);
   const agent = speakerOf(session, transcript.key);
+  const near = useNear(box);
+  const isLong = transcript.messages.length > LONG;
   const scroll = useScroll(box, transcript);
   const target = useTarget(transcript, params.message, box);
   useLayoutEffect(() => {
@@ -29,7 +35,7 @@ export function TranscriptLog({ transcript, session, showsAll, params, outbox, o
       <div class="log-inner">
         ${transcript.hasOlder && html`<${Older} load=${scroll.loadOlder} />`}
         <div role="log" aria-live="polite" aria-relevant="additions" aria-label="Messages">
-          ${groups.map((group) => html`<${Group} key=${group.id} entries=${group.entries} showsAll=${showsAll} target=${target} runs=${transcript.runs} agent=${agent} sessionKey=${transcript.key} onRetry=${onRetry} canRetry=${canRetry} />`)}
+          ${groups.map((group, index) => html`<${Group} key=${group.id} near=${near} isLong=${isLong} isLast=${index >= groups.length - 2} entries=${group.entries} showsAll=${showsAll} target=${target} runs=${transcript.runs} agent=${agent} sessionKey=${transcript.key} onRetry=${onRetry} canRetry=${canRetry} />`)}
         </div>
         ${isEmpty && html`<${Empty} icon="sessions" title=${transcript.isNew ? "A new session" : "Nothing was said here yet"}><p>Write below; the agent answers here.</p><//>`}
         <${LiveRuns} transcript=${transcript} agent=${agent} />
@@ -129,21 +135,63 @@ function noteEntry(note, entries, known) {
   return entry;
 }
 
+/** Rows that are rendered together. In a long transcript those far from the screen are only as much space as they took. */
 class Group extends Component {
-  shouldComponentUpdate(next) {
-    if (next.entries !== this.props.entries || next.showsAll !== this.props.showsAll || next.target !== this.props.target || next.agent !== this.props.agent || next.canRetry !== this.props.canRetry) return true;
+  state = { isNear: false };
+
+  componentDidMount() {
+    this.unwatch = this.props.near.watch(this.base, (isNear) => {
+      if (!isNear) this.height = this.base.offsetHeight;
+      if (isNear !== this.state.isNear) this.setState({ isNear });
+    });
+  }
+
+  componentWillUnmount() {
+    this.unwatch();
+  }
+
+  isShown({ isLong, isLast, entries, target }, { isNear }) {
+    return !isLong || isLast || isNear || Boolean(target && entries.some((entry) => entry.id === target));
+  }
+
+  shouldComponentUpdate(next, state) {
+    const isShown = this.isShown(next, state);
+    if (isShown !== this.isShown(this.props, this.state)) return true;
+    if (!isShown) return next.entries !== this.props.entries;
+    if (["entries", "showsAll", "target", "agent", "canRetry"].some((name) => next[name] !== this.props[name])) return true;
     return next.runs !== this.props.runs && next.entries.some(({ message }) => message?.runId && next.runs.get(message.runId)?.status !== this.props.runs.get(message.runId)?.status);
   }
 
-  render({ entries, showsAll, target, runs, agent, sessionKey, onRetry, canRetry }) {
+  render(props, state) {
+    const { entries, showsAll, target, runs, agent, sessionKey, onRetry, canRetry } = props;
+    if (!this.isShown(props, state)) return html`<div class="group" style=${{ height: `${this.height || entries.length * ROW_PX}px` }}></div>`;
     const last = lastOfRun(entries);
-    return html`<div class="group">${entries.map((entry, index) => {
+    return html`<div class="group" style=${{ height: "" }}>${entries.map((entry, index) => {
       if (entry.note) return html`<${Note} key=${entry.id} note=${entry.note} />`;
       const { message } = entry;
       const run = message.runId && last.get(message.runId) === entry ? endedBadly(runs.get(message.runId)) : undefined;
       return html`<${MessageRow} key=${entry.id} entry=${entry} showsAll=${showsAll} isTarget=${target === entry.id} isContinued=${continues(entries[index - 1], entry)} run=${run} agent=${agent} sessionKey=${sessionKey} onRetry=${onRetry} canRetry=${canRetry} />`;
     })}</div>`;
   }
+}
+
+/** Tells groups when they come near the screen, and when they leave. */
+function useNear(box) {
+  return useMemo(() => {
+    const listeners = new Map();
+    let observer = null;
+    const heard = (seen) => seen.forEach(({ target, isIntersecting }) => listeners.get(target)?.(isIntersecting));
+    const watch = (element, listener) => {
+      observer ||= new IntersectionObserver(heard, { root: element.closest(".log"), rootMargin: NEAR });
+      listeners.set(element, listener);
+      observer.observe(element);
+      return () => {
+        observer.unobserve(element);
+        listeners.delete(element);
+      };
+    };
+    return { watch };
+  }, [box]);
 }
 
 /** Whether the agent goes on in the same run: it need not be named again. */
