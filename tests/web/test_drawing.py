@@ -116,5 +116,5 @@ def test_many_sub_agents_of_one_session_are_one_box_and_the_busiest_are_drawn(dr
 
     crowd: list[tuple[str | None, str]] = [("agent:a:main", f"agent:b{n}:main") for n in range(50)]
     drawn = draw(drawing, crowd)
-    assert (len(drawn["boxes"]), drawn["leftOut"]) == (40, 11)
+    assert (len(drawn["boxes"]), drawn["leftOut"]) == (24, 27)
     assert "agent:a:main" in drawn["boxes"]

@@ -3,7 +3,7 @@
 import { counted } from "./words.js";
 
 export const OPERATOR = "operator";
-const MOST_DRAWN = 40;
+const MOST_DRAWN = 24;
 const FEW_CHILDREN = 3;
 
 /**
@@ -29,11 +29,12 @@ function toNode(id, known) {
 
 /** Finds, by id, the group that a sub-agent belongs to: many that nobody but their requester talks to are one box. */
 function groupChildren(nodes, edges) {
+  const touching = new Map([...nodes.keys()].map((id) => [id, []]));
+  for (const edge of edges) for (const id of new Set([edge.from, edge.to])) touching.get(id).push(edge);
   const children = new Map();
-  for (const id of nodes.keys()) {
-    const own = edges.filter((edge) => edge.from === id || edge.to === id);
+  for (const [id, own] of touching) {
     const isLeaf = id.includes(":subagent:") && own.every((edge) => edge.to === id && edge.from === own[0].from);
-    if (isLeaf) children.set(own[0].from, [...(children.get(own[0].from) ?? []), id]);
+    if (isLeaf) children.set(own[0].from, children.get(own[0].from) ?? []).get(own[0].from).push(id);
   }
   const groups = new Map();
   for (const [parent, ids] of children) {
@@ -65,12 +66,15 @@ const add = (line, edge) => ({
   lastAt: Math.max(line.lastAt, edge.lastAt ?? 0),
 });
 
-/** Keeps those that talk most where there are too many to be seen; the table has them all. */
+/** Keeps those between whom most passed where there are too many to be seen; the table has them all. */
 function keepBusiest(boxes, lines) {
-  const weight = new Map(boxes.map((box) => [box.id, 0]));
-  for (const line of lines) for (const id of [line.from, line.to]) weight.set(id, weight.get(id) + line.weight);
-  const byWeight = [...boxes].sort((a, b) => weight.get(b.id) - weight.get(a.id) || (a.id < b.id ? -1 : 1));
-  const kept = new Set(byWeight.slice(0, MOST_DRAWN).map((box) => box.id));
+  const name = (line) => JSON.stringify([line.from, line.to]);
+  const kept = new Set();
+  for (const line of [...lines].sort((a, b) => b.weight - a.weight || (name(a) < name(b) ? -1 : 1))) {
+    const isRoom = new Set([...kept, line.from, line.to]).size <= MOST_DRAWN;
+    if (isRoom) kept.add(line.from).add(line.to);
+    if (kept.size === MOST_DRAWN) break;
+  }
   return {
     boxes: boxes.filter((box) => kept.has(box.id)),
     lines: lines.filter((line) => kept.has(line.from) && kept.has(line.to)),

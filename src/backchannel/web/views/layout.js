@@ -4,7 +4,8 @@
  */
 
 export const BOX = { width: 176, height: 44 };
-const GAP = { column: 112, row: 32 };
+const GAP = { column: 112, row: 32, tight: 12 };
+const MANY = 8;
 const ARROW = 7;
 const MARGIN = 16;
 
@@ -16,11 +17,12 @@ const MARGIN = 16;
 export function placeNodes(nodes, edges) {
   const columns = order(toColumns(nodes, edges), edges);
   const tallest = Math.max(...columns.map((column) => column.length), 1);
-  const height = tallest * (BOX.height + GAP.row) - GAP.row;
+  const gap = tallest > MANY ? GAP.tight : GAP.row;
+  const height = tallest * (BOX.height + gap) - gap;
   const places = new Map();
   columns.forEach((column, index) => {
-    const top = (height - (column.length * (BOX.height + GAP.row) - GAP.row)) / 2;
-    column.forEach((id, row) => places.set(id, { x: MARGIN + index * (BOX.width + GAP.column), y: MARGIN + top + row * (BOX.height + GAP.row), column: index }));
+    const top = (height - (column.length * (BOX.height + gap) - gap)) / 2;
+    column.forEach((id, row) => places.set(id, { x: MARGIN + index * (BOX.width + GAP.column), y: MARGIN + top + row * (BOX.height + gap), column: index }));
   });
   return { width: MARGIN * 2 + columns.length * (BOX.width + GAP.column) - GAP.column, height: height + MARGIN * 2, places };
 }

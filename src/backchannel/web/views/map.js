@@ -4,7 +4,7 @@ import { html, useMemo, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";
 import { go, href, useRoute } from "../routes.js";
 import { useLive } from "../live.js";
-import { Age, Cost, Empty, ErrorNote, Key, Segmented, Skeleton, money, sessionName, visible } from "../parts.js";
+import { Age, Button, Cost, Empty, ErrorNote, Key, Segmented, Skeleton, money, sessionName, visible } from "../parts.js";
 import { Heading } from "./pieces.js";
 import { OPERATOR, buildGraph } from "./graph.js";
 import { BOX, pathOf, placeNodes } from "./layout.js";
@@ -56,12 +56,13 @@ function Line({ line, graph, places, isNear }) {
   const to = places.get(line.to);
   const path = pathOf(from, to);
   const title = `${line.weight} · ${nameOf(graph, line.from)} to ${nameOf(graph, line.to)}: ${inWords(line)}`;
+  const wide = 18 + 8 * String(line.weight).length;
   const thick = 1.25 + Math.min(3.5, Math.log2(1 + line.weight) / 1.6);
   return html`<a href=${pairHref(line)} class=${`map-line ${line.sends ? "" : "spawns"} ${isNear ? "" : "far"}`} aria-label=${title}>
     <title>${title}</title>
     <path class="map-hit" d=${path.d} />
     <path class="map-stroke" d=${path.d} stroke-width=${thick.toFixed(2)} marker-end="url(#arrow)" />
-    <g class="map-count"><rect x=${path.x - 13} y=${path.y - 9} width="26" height="18" rx="9" /><text x=${path.x} y=${path.y + 4}>${line.weight}</text></g>
+    <g class="map-count"><rect x=${path.x - wide / 2} y=${path.y - 9} width=${wide} height="18" rx="9" /><text x=${path.x} y=${path.y + 4}>${line.weight}</text></g>
   </a>`;
 }
 
@@ -110,6 +111,7 @@ const HEADS = [["from", "From"], ["to", "To"], ["sends", "Messages"], ["replies"
 /** The same as a table, by any of its columns. */
 function Lines({ graph }) {
   const [sort, setSort] = useState({ by: "sends", isUp: true });
+  const [shown, setShown] = useState(100);
   const rows = useMemo(() => {
     const value = BY[sort.by];
     const sorted = [...graph.talks].sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : a.to < b.to ? -1 : 1));
@@ -120,7 +122,7 @@ function Lines({ graph }) {
   return html`<table class="table map-table" aria-label="Who talked to whom">
     <thead><tr>${HEADS.map(([by, title], index) => html`<th key=${by} scope="col" class=${index > 1 ? "end" : ""} aria-sort=${aria(by)}>
       <button type="button" class="sort" onClick=${() => press(by)}>${title}<span aria-hidden="true">${sort.by === by ? (aria(by) === "ascending" ? " ↑" : " ↓") : ""}</span></button></th>`)}</tr></thead>
-    <tbody>${rows.slice(0, 500).map((edge) => html`<tr key=${`${edge.from} ${edge.to}`}>
+    <tbody>${rows.slice(0, shown).map((edge) => html`<tr key=${`${edge.from} ${edge.to}`}>
       <td data-title="From"><${Who} box=${graph.names.get(edge.from)} /></td>
       <td data-title="To"><${Who} box=${graph.names.get(edge.to)} /></td>
       <td class="end number" data-title="Messages">${edge.sends ? html`<a href=${pairHref(edge)} aria-label=${`${counted(edge.sends, "message")}: see the exchanges`}>${edge.sends}</a>` : html`<span class="muted">0</span>`}</td>
@@ -129,7 +131,8 @@ function Lines({ graph }) {
       <td class="end" data-title="Cost"><${Cost} usd=${edge.cost} /></td>
       <td class="end" data-title="Last"><${Age} ts=${edge.lastAt} /></td>
     </tr>`)}</tbody>
-  </table>`;
+  </table>
+  ${rows.length > shown && html`<div class="more"><span class="muted">${shown} of ${rows.length}</span><${Button} onClick=${() => setShown(shown + 400)}>Show more<//></div>`}`;
 }
 
 function Who({ box }) {

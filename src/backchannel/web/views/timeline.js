@@ -3,26 +3,33 @@
  * the run itself: a process that died, another try, a time set aside.
  */
 
-import { html, useMemo } from "../vendor/preact.js";
+import { html, useMemo, useState } from "../vendor/preact.js";
 import { href } from "../routes.js";
-import { Fold, Key, Status, count, duration, money, sessionName } from "../parts.js";
+import { Button, Fold, Key, Status, count, duration, money, sessionName } from "../parts.js";
 import { Quote } from "./pieces.js";
 import { buildScale } from "./scale.js";
-import { clockTime, isEnded, oneLine, pretty, until } from "./words.js";
+import { clockTime, counted, isEnded, oneLine, pretty, until } from "./words.js";
 
 const WORK = new Set(["model", "tool", "lost"]);
+const SHOWN = 120; // of a long run the newest rows: each tick draws them anew while it is at work
+const MOST_FOLDS = 8; // more of them would be noise
 const BARS = new Set(["queued", "waiting", ...WORK]);
 
 export function Timeline({ run, entries, now }) {
+  const [shown, setShown] = useState(SHOWN);
   const rows = useMemo(() => pairUp(entries), [entries]);
   const start = Math.min(run.acceptedAt, ...entries.map((entry) => entry.at));
   const end = isEnded(run) ? Math.max(run.endedAt ?? start, ...entries.map((entry) => entry.endedAt ?? entry.at)) : Math.max(now, start);
   const endOf = (entry) => entry.endedAt ?? (isEnded(run) ? entry.at : end);
-  const scale = buildScale(rows.filter((row) => WORK.has(row.kind)).map((row) => ({ from: row.at, to: endOf(row) })), start, end);
-  const axis = { start, scale, endOf, now };
+  const first = Math.max(0, rows.length - shown);
+  const from = first > 0 ? rows[first].at : start;
+  const scale = buildScale(rows.filter((row) => WORK.has(row.kind)).map((row) => ({ from: row.at, to: endOf(row) })), from, end);
+  const folds = scale.folds.length > MOST_FOLDS ? [] : scale.folds;
+  const axis = { start, scale, folds, endOf, now };
   return html`<div class="timeline" role="group" aria-labelledby="timeline-title">
-    <${Axis} scale=${scale} />
-    <ol>${rows.map((row, index) => (BARS.has(row.kind) ? html`<${Bar} key=${index} entry=${row} axis=${axis} run=${run} />` : html`<${Mark} key=${index} entry=${row} axis=${axis} run=${run} />`))}</ol>
+    <${Axis} scale=${scale} folds=${folds} since=${from - start} />
+    ${first > 0 && html`<div class="more"><span class="muted">${counted(first, "entry", "entries")} before these</span><${Button} onClick=${() => setShown(shown + SHOWN * 2)}>Show earlier ones<//></div>`}
+    <ol>${rows.slice(first).map((row, index) => (BARS.has(row.kind) ? html`<${Bar} key=${first + index} entry=${row} axis=${axis} run=${run} />` : html`<${Mark} key=${first + index} entry=${row} axis=${axis} run=${run} />`))}</ol>
   </div>`;
 }
 
@@ -48,10 +55,10 @@ function lostWork(entry, entries) {
   return isCalling || !(entry.at > since) ? [] : [{ kind: "lost", at: since, endedAt: entry.at }];
 }
 
-function Axis({ scale }) {
+function Axis({ scale, folds, since }) {
   return html`<div class="axis" aria-hidden="true"><div class="axis-line">
-    ${scale.ticks.map((tick) => html`<span class="tick" key=${tick.ms} style=${{ left: percent(tick.left) }}>${tick.ms ? `+${duration(tick.ms)}` : "0"}</span>`)}
-    ${scale.folds.map((fold) => html`<span class="fold-mark" key=${fold.left} style=${{ left: percent(fold.left), width: percent(fold.width) }} title=${`Nothing happened for ${duration(fold.ms)}`}>${duration(fold.ms)}</span>`)}
+    ${scale.ticks.map((tick) => html`<span class="tick" key=${tick.ms} style=${{ left: percent(tick.left) }}>${since + tick.ms ? `+${duration(since + tick.ms)}` : "0"}</span>`)}
+    ${folds.map((fold) => html`<span class="fold-mark" key=${fold.left} style=${{ left: percent(fold.left), width: percent(fold.width) }} title=${`Nothing happened for ${duration(fold.ms)}`}>${duration(fold.ms)}</span>`)}
   </div></div>`;
 }
 
@@ -80,7 +87,7 @@ function Bar({ entry, axis, run }) {
       ${NOTES[entry.kind] && html`<span class="muted small">${NOTES[entry.kind](entry)}</span>`}
     </span>
     <span class="tl-track" aria-hidden="true">
-      ${axis.scale.folds.map((fold) => html`<span class="tl-fold" key=${fold.left} style=${{ left: percent(fold.left), width: percent(fold.width) }} />`)}
+      ${axis.folds.map((fold) => html`<span class="tl-fold" key=${fold.left} style=${{ left: percent(fold.left), width: percent(fold.width) }} />`)}
       <span class=${`tl-bar is-${tone} ${isOpen ? "is-open" : ""}`} style=${{ left: percent(from), width: percent(Math.max(to - from, 0)) }} />
     </span>
     <span class="tl-used number">${used(entry)}</span>
