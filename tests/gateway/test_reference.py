@@ -104,8 +104,12 @@ def test_fields_without_effect_belong_to_methods_there_are() -> None:
 async def test_the_catalogue_lists_agents_and_models(client: Client) -> None:
     agents = await client.ask("agents.list")
     assert agents["defaultId"] == "main" and agents["mainKey"] == "main" and agents["scope"] == "per-sender"
+    told = {agent["id"]: agent.pop("backchannel") for agent in agents["agents"]}
     assert agents["agents"][0] == {"id": "main", "model": {"primary": "builtin/demo"}}
     assert {"id": "echo"} in agents["agents"]
+    assert (told["main"]["isFunction"], told["main"]["model"]) == (False, "builtin/demo")
+    assert told["echo"]["isFunction"] is True and "model" not in told["echo"]
+    assert told["main"]["subagents"] == {"allowAgents": [], "model": "builtin/demo", "maxChildren": 20}
     models = {model["ref"]: model for model in (await client.ask("models.list"))["models"]}
     assert models["test/speaker"]["contextWindow"] == 1000
     assert models["test/speaker"]["provider"] == "test" and models["test/speaker"]["id"] == "speaker"

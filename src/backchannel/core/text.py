@@ -41,6 +41,16 @@ def one_line(text: str, limit: int) -> str:
     return cut(" ".join(text[: limit * 8].split()), limit)
 
 
+def excerpt_around(text: str, word: str, *, before: int = 60, after: int = 140) -> str | None:
+    """Give what stands around the first place that has a word, in whatever case, on one line; None if there is none."""
+    at = text.lower().find(word.lower())
+    if at < 0:
+        return None
+    start, end = max(0, at - before), at + len(word) + after
+    line = " ".join(text[start:end].split())
+    return f"{ELLIPSIS if start else ''}{line}{ELLIPSIS if end < len(text) else ''}"
+
+
 def quoted(text: str, limit: int = 80) -> str:
     """Quote what came, for an error message; a long text is cut."""
     return repr(cut(text, limit))

@@ -40,6 +40,7 @@ from backchannel.storage import (
     messages,
     recovery,
     runs,
+    searching,
     sending,
     spawns,
     steps,
@@ -82,6 +83,7 @@ class Store:
     message = look(messages.find)
     message_in = look(messages.find_in)
     last_lines = read(messages.last_of_each)
+    search = read(searching.search)
     pending = read(inbox.pending)
     add_note = write(inbox.add_once)
 
@@ -183,6 +185,7 @@ class Store:
     mcp_call = read(idempotency.find_mcp_call)
     matching_ids = read(lookups.matching)
     troubles = read(trouble_units.look)
+    delivery_counts = read(trouble_units.delivery_counts)
     remember_default_model = write(trouble_units.remember_default_model)
 
     def __init__(self, folder: StateFolder, scheme: KeyScheme) -> None:

@@ -47,6 +47,16 @@ def look(tx: Tx, since: int) -> Troubles:
     )
 
 
+def delivery_counts(tx: Tx) -> dict[str, dict[str, int]]:
+    """Count what is to be sent over each channel, and what did not surely arrive, by state."""
+    counts: dict[str, dict[str, int]] = {}
+    for channel, state, count in tx.all(
+        f"SELECT channel, state, count(*) FROM deliveries WHERE {_UNSETTLED} AND channel IS NOT NULL GROUP BY 1, 2"
+    ):
+        counts.setdefault(channel, {})[state] = count
+    return counts
+
+
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     """What earlier processes have accepted and not ended."""
 

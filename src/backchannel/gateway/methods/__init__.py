@@ -9,6 +9,7 @@ from backchannel.gateway.connections import Method
 from backchannel.gateway.methods import (
     approvals,
     catalog,
+    channels,
     chat,
     cron,
     deliveries,
@@ -33,6 +34,7 @@ METHODS: Mapping[str, Method[Any]] = {
         sessions,
         trees,
         catalog,
+        channels,
         deliveries,
         approvals,
         cron,

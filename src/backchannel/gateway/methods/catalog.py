@@ -11,6 +11,7 @@ from backchannel.core.keys import normalise_agent_id
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import NoParams, TokenScope
 
 
@@ -18,8 +19,31 @@ class AgentModel(Answer, frozen=True, kw_only=True):
     primary: str
 
 
+class AgentTool(Answer, frozen=True, kw_only=True):
+    name: str
+    allowed: bool
+    because: str | None = None
+
+
+class AgentSubagents(Answer, frozen=True, kw_only=True):
+    allow_agents: tuple[str, ...]
+    model: str
+    max_children: int
+
+
+class AgentDetails(Answer, frozen=True, kw_only=True):
+    """What OpenClaw's answer has no place for."""
+
+    tools: list[AgentTool]
+    subagents: AgentSubagents
+    is_function: bool
+    model: str | None = None
+    waits_for: str | None = None
+
+
 class AgentShown(Answer, frozen=True, kw_only=True):
     id: str
+    backchannel: AgentDetails
     name: str | None = None
     model: AgentModel | None = None
     thinking_default: str | None = None
@@ -66,7 +90,32 @@ def _show_agent(call: Call, agent_id: str) -> AgentShown:
         name=settings.name,
         model=None if is_function else AgentModel(primary=settings.model),
         thinking_default=settings.thinking,
+        backchannel=AgentDetails(
+            model=None if is_function else settings.model,
+            tools=_tools(call.parts, agent_id),
+            subagents=AgentSubagents(
+                allow_agents=settings.spawns_under,
+                model=settings.subagent_model,
+                max_children=call.parts.config.agents.defaults.subagents.max_children,
+            ),
+            is_function=is_function,
+            waits_for="function" if call.parts.agents.is_awaited(agent_id) else None,
+        ),
     )
+
+
+def _tools(parts: GatewayParts, agent_id: str) -> list[AgentTool]:
+    """Show which tools an agent has in its main session, and why it lacks the others."""
+    key, toolset = parts.scheme.main(agent_id), parts.toolset
+    allowed = toolset.of(agent_id, str(key))
+    return [
+        AgentTool(
+            name=tool.name,
+            allowed=tool.name in allowed,
+            because=None if tool.name in allowed else toolset.why_not(key, tool.name),
+        )
+        for tool in sorted(toolset.all(), key=lambda tool: tool.name)
+    ]
 
 
 async def models_list(call: Call, params: NoParams) -> ModelsListed:
@@ -153,7 +202,9 @@ METHODS: tuple[Method[Any], ...] = (
         NoParams,
         TokenScope.READ,
         agents_list,
-        "`{defaultId, mainKey, scope, agents: [{id, name?, model? {primary}, thinkingDefault?}]}`",
+        "`{defaultId, mainKey, scope, agents: [{id, name?, model? {primary}, thinkingDefault?, backchannel {model?, "
+        "tools: [{name, allowed, because?}], subagents {allowAgents, model, maxChildren}, isFunction, waitsFor?}}]}`; "
+        "the tools are those of the agent's main session",
     ),
     Method("agents.forget", AgentForgetParams, TokenScope.ADMIN, agents_forget, "`{ok, agentId}`"),
     Method(

@@ -25,6 +25,8 @@ from backchannel.storage.inbox import Pending
 
 _LISTED, _MOST_LISTED = 200, 1000
 _PENDING_SHOWN = 100
+_FOUND, _MOST_FOUND = 20, 200
+_LONGEST_QUERY = 512
 
 
 class ChatSendParams(Params, frozen=True, kw_only=True):
@@ -62,6 +64,29 @@ class ChatHistory(Answer, frozen=True, kw_only=True):
     """How many more wait than `pending` has."""
     session_id: str | None = None
     thinking_level: str | None = None
+
+
+class ChatSearchParams(Params, frozen=True, kw_only=True):
+    session_key: str
+    query: Annotated[str, Meta(min_length=1, max_length=_LONGEST_QUERY)]
+    agent_id: str | None = None
+    before: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _FOUND
+
+
+class ChatMatch(Answer, frozen=True, kw_only=True):
+    message_id: str
+    message_seq: int
+    role: str
+    timestamp: int
+    excerpt: str
+    run_id: str | None = None
+
+
+class ChatFound(Answer, frozen=True, kw_only=True):
+    matches: list[ChatMatch]
+    has_more: bool
+    next_before: str | None = None
 
 
 class ChatAbortParams(Params, frozen=True, kw_only=True):
@@ -225,6 +250,34 @@ async def _archived(parts: GatewayParts, text: str) -> Session | None:
     return msgspec.structs.replace(session, session_id=entry.session_id, archived_at=entry.ended_at)
 
 
+async def chat_search(call: Call, params: ChatSearchParams) -> ChatFound:
+    """Looks for a text in a session's transcript, in whatever case, from its end or from a message backwards.
+
+    A call looks at a bounded part of the transcript.
+    """
+    _, session = await _session_or_main(call, params.session_key, params.agent_id)
+    if session is None:
+        return ChatFound(matches=[], has_more=False)
+    found = await call.parts.store.search(
+        session.session_id, params.query, before=params.before, limit=min(params.limit, _MOST_FOUND)
+    )
+    return ChatFound(
+        matches=[
+            ChatMatch(
+                message_id=match.message.id,
+                message_seq=match.seq,
+                role=match.message.role.value,
+                timestamp=match.message.timestamp,
+                excerpt=match.excerpt,
+                run_id=match.message.run_id,
+            )
+            for match in found.found
+        ],
+        has_more=found.last is not None,
+        next_before=found.last,
+    )
+
+
 async def chat_abort(call: Call, params: ChatAbortParams) -> ChatAborted:
     """Stops the run that a session is working on, or the one named, which may still be queued."""
     session = await find_session(call.parts, params.session_key, params.agent_id)
@@ -256,6 +309,14 @@ METHODS: tuple[Method[Any], ...] = (
         TokenScope.READ,
         chat_history,
         "`{sessionKey, sessionId?, messages, pending, pendingLeftOut?, hasMore, thinkingLevel?}`",
+    ),
+    Method(
+        "chat.search",
+        ChatSearchParams,
+        TokenScope.READ,
+        chat_search,
+        "`{matches: [{messageId, messageSeq, role, timestamp, excerpt, runId?}], hasMore, nextBefore?}`, newest first; "
+        "with `hasMore`, `nextBefore` is the `before` of the next part, also where this one has no match",
     ),
     Method("chat.abort", ChatAbortParams, TokenScope.WRITE, chat_abort, "`{ok, aborted, runIds}`"),
     Method("chat.inject", ChatInjectParams, TokenScope.WRITE, chat_inject, "`{ok, messageId}`"),

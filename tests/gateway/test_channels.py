@@ -1,0 +1,76 @@
+"""`channels.list`, and the tools that `agents.list` tells of, through a socket."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from backchannel.core.channels import Channel, InboundTaker, OutboundPart, Sent
+from tests.support.far_end import FarEnd, Fault, event, signed
+from tests.support.gateways import settled
+
+from .client import Client
+from .conftest import MakeWorld, World
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_webchat_is_a_channel_and_nothing_waits_there(client: Client) -> None:
+    (webchat,) = (await client.ask("channels.list"))["channels"]
+    assert webchat == {
+        "name": "webchat", "adapter": "webchat", "status": "ok", "waiting": 0, "failed": 0, "uncertain": 0,
+    }  # fmt: skip
+
+
+async def test_a_channel_shows_what_failed_and_its_settings_without_a_secret(make_world: MakeWorld) -> None:
+    async with FarEnd() as far_end:
+        far_end.then(Fault(404))
+        settings = {**far_end.settings(), "owners": ["u1"], "requireMention": False}
+        async with make_world({"channels": {"desk": settings}}) as world, world.client() as client:
+            await client.ask("sessions.subscribe")
+            body, headers = signed(event(text="hello"))
+            await world.gateway.inbound.post("desk", body, headers)
+            await client.event("delivery", state="failed")
+            _, shown = (await client.ask("channels.list"))["channels"]
+            await settled(world.gateway)
+    assert (shown["name"], shown["adapter"], shown["status"]) == ("desk", "bridge", "ok")
+    assert (shown["waiting"], shown["failed"], shown["uncertain"]) == (0, 1, 0) and shown["since"] > 0
+    assert shown["settings"]["owners"] == ["u1"] and shown["settings"]["requireMention"] is False
+    assert settings["secret"] not in json.dumps(shown) and settings["url"] not in json.dumps(shown)
+
+
+class Broken(Channel):
+    """A channel whose platform cannot be reached."""
+
+    name = "broken"
+
+    async def send(self, part: OutboundPart) -> Sent:
+        return Sent()
+
+    async def run(self, inbound: InboundTaker) -> None:
+        raise ConnectionError("nobody is there")
+
+
+async def test_a_channel_that_is_down_says_why_and_since_when(client: Client, world: World) -> None:
+    world.gateway.add_channel(Broken())
+    shown = {"status": "ok"}
+    while shown["status"] == "ok":
+        _, shown = (await client.ask("channels.list"))["channels"]
+    assert shown["adapter"] == "Broken" and shown["lastError"] == "ConnectionError: nobody is there"
+    assert int(shown["since"]) > 0
+
+
+async def test_an_agent_is_listed_with_its_tools_and_why_it_lacks_others(make_world: MakeWorld) -> None:
+    agents = [
+        {"id": "main", "default": True, "tools": {"deny": ["sessions_send"]}, "subagents": {"allowAgents": ["*"]}},
+        {"id": "other"},
+    ]
+    async with make_world({"agents": {"list": agents}}) as world, world.client() as client:
+        told = {agent["id"]: agent["backchannel"] for agent in (await client.ask("agents.list"))["agents"]}
+    tools = {tool["name"]: tool for tool in told["main"]["tools"]}
+    assert tools["sessions_list"] == {"name": "sessions_list", "allowed": True}
+    assert tools["sessions_send"]["allowed"] is False
+    assert tools["sessions_send"]["because"].startswith("agents.list[main].tools.deny")
+    assert told["main"]["subagents"]["allowAgents"] == ["*"]
+    assert all(tool["allowed"] for tool in told["other"]["tools"])

@@ -1,0 +1,85 @@
+"""`chat.search`: finding a message again in a transcript of any length, through a socket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from backchannel.core.messages import Message, Role, TextBlock, ToolCallBlock
+from backchannel.storage import searching
+from tests.tools.door import doors
+from tests.tools.shelf import Shelf
+
+pytestmark = pytest.mark.anyio
+
+KEY = "agent:main:main"
+
+
+def said(id: str, text: str, role: Role = Role.USER, **more: Any) -> Message:
+    content = (TextBlock(text=text), *more.pop("calls", ()))
+    return Message(id=id, role=role, content=content, timestamp=7, **more)
+
+
+@pytest.fixture
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    return Shelf(tmp_path_factory.mktemp("state"))
+
+
+async def test_a_text_is_found_in_whatever_case_newest_first_with_what_stands_around_it(shelf: Shelf) -> None:
+    call = ToolCallBlock(id="r/0/0", name="fetch", arguments={"what": 'Red "Shoes"\nnow'})
+    shelf.session(
+        KEY,
+        said("one", "I want RED shoes. " + "x" * 500),
+        said("two", "blue ones?", Role.ASSISTANT),
+        said("three", "", Role.ASSISTANT, run_id="r", calls=(call,)),
+        said(
+            "four", "y" * 500 + " red\n\nshoes " + "z" * 500, Role.TOOL_RESULT, tool_call_id="r/0/0", tool_name="fetch"
+        ),
+    )
+    async with doors(shelf, {}) as at:
+        told = await at.client.ask("chat.search", sessionKey="main", query="red")
+        quoted = await at.client.ask("chat.search", sessionKey="main", query='"shoes"')
+        by_id = await at.client.ask("chat.search", sessionKey="main", query="toolResult")
+
+    assert [(match["messageId"], match["role"], match["messageSeq"]) for match in told["matches"]] == [
+        ("four", "toolResult", 3),
+        ("three", "assistant", 2),
+        ("one", "user", 0),
+    ]
+    four, three, one = [match["excerpt"] for match in told["matches"]]
+    assert four.startswith("…yyy") and " red shoes zzz" in four and four.endswith("…") and len(four) < 210
+    assert three.startswith('fetch {"what"') and one.startswith("I want RED shoes.")
+    assert told["matches"][1]["runId"] == "r" and told["hasMore"] is False and "nextBefore" not in told
+    assert by_id["matches"] == [], "only what was said counts"
+    assert quoted["matches"] == [], "the arguments of a call are read as JSON"
+
+
+async def test_a_long_transcript_is_searched_part_by_part_and_every_match_is_found_once(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "MOST_LOOKED_AT", 40)
+    words = [said(f"m{n}", "a needle" if n % 25 == 0 else "hay") for n in range(200)]
+    shelf.session(KEY, *words)
+    async with doors(shelf, {}) as at:
+        found: list[str] = []
+        calls = 0
+        page: dict[str, Any] = {"hasMore": True}
+        while page["hasMore"]:
+            before = {"before": page["nextBefore"]} if "nextBefore" in page else {}
+            page = await at.client.ask("chat.search", sessionKey="main", query="Needle", limit=2, **before)
+            found += [match["messageId"] for match in page["matches"]]
+            calls += 1
+    assert found == [f"m{n}" for n in range(175, -1, -25)]
+    assert calls >= 5
+
+
+async def test_what_cannot_be_searched_is_refused(shelf: Shelf) -> None:
+    shelf.session(KEY, said("one", "hello"))
+    async with doors(shelf, {}) as at:
+        empty = await at.client.refused("chat.search", {"sessionKey": "main", "query": ""})
+        assert empty["details"]["param"] == "query"
+        unknown = await at.client.refused("chat.search", {"sessionKey": "cron:none", "query": "x"})
+        assert unknown["details"]["code"] == "session_not_found"
+        before = await at.client.refused("chat.search", {"sessionKey": "main", "query": "x", "before": "nothing"})
+        assert before["code"] == "NOT_FOUND"
