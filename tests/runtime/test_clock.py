@@ -21,7 +21,7 @@ from backchannel.storage.deliveries import Post
 from backchannel.tools.rows import duration_ms
 from tests.support.clocks import HandClock, moment
 from tests.support.far_channel import FarChannel
-from tests.support.gateways import MAIN, ended, running, session_of, stored
+from tests.support.gateways import MAIN, die_in, ended, running, session_of, stored
 from tests.triggers.clockwork import Clockwork, clockwork, echo, job
 
 pytestmark = pytest.mark.anyio
@@ -233,6 +233,34 @@ async def test_a_run_never_ends_before_it_started(tmp_path: Path) -> None:
         assert run.started_at is not None
         assert run.ended_at is not None
         assert run.ended_at >= run.started_at
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_when_a_run_that_is_set_aside_comes_again_is_told_rightly_after_the_clock_was_set_back(
+    tmp_path: Path, restarts: bool
+) -> None:
+    clock = HandClock(TOMORROW)
+    await die_in(tmp_path, "r", times=3, clock=clock)
+
+    async def is_near() -> bool:
+        run = await stored(gateway, "r")
+        return run.is_set_aside and run.resume_at == moment(TODAY) + 60_000
+
+    async with running(tmp_path, ScriptedModel(replies=["done"]), clock=clock) as gateway:
+        await until(clock, lambda: _is_set_aside(gateway, "r"))
+        if not restarts:
+            clock.set_to(TODAY)
+            await until(clock, is_near)
+            clock.turn_on(60)
+            assert (await ended(gateway, "r")).reply == "done"
+            return
+    clock.set_to(TODAY)
+    async with running(tmp_path, ScriptedModel(replies=["done"]), clock=clock) as gateway:
+        await until(clock, is_near)
+
+
+async def _is_set_aside(gateway: Gateway, run_id: str) -> bool:
+    return (await stored(gateway, run_id)).is_set_aside
 
 
 async def test_what_was_used_last_is_listed_first_after_the_clock_was_set_back(tmp_path: Path) -> None:

@@ -69,6 +69,8 @@ def pull_in(tx: Tx) -> None:
     for kind, ref, wait_ms in tx.all(f"SELECT kind, ref, due_at - set_at FROM timers WHERE {_TIMERS}", tx.now):
         if kind == cron.TIMER:
             cron.reschedule(tx, ref)
+        elif kind == recovery.TIMER:
+            recovery.move(tx, ref, tx.now + wait_ms)
         else:
             timers.set_timer(tx, kind, ref, tx.now + wait_ms)
     tx.run(

@@ -116,7 +116,8 @@ def resume(tx: Tx, run_id: str) -> Started | None:
     if run.state is not RunState.RUNNING:
         return None
     if run.resume_at is not None and not run.abort_requested:
-        _set_aside(tx, run, run.resume_at)
+        longest_ms = set_aside_ms(run.crashes) or 0  # the clock may have been set back since the time was written
+        _set_aside(tx, run, min(run.resume_at, tx.now + longest_ms))
         return None
     held = runs.update(tx, run_id, fence=tx.number, ran_at=tx.now)
     fence = Fence(run_id, tx.number)
@@ -148,12 +149,21 @@ def _set_aside(tx: Tx, run: Run, until: int) -> None:
     steps.close_open(tx, run, None)
     why = f"the process died {run.crashes} times in step {run.step + 1}"
     run_events.add(tx, run, RunEventKind.SET_ASIDE, until_at=until, why=why)
-    aside = runs.update(tx, run.id, state=RunState.QUEUED.value)
+    aside = runs.update(tx, run.id, state=RunState.QUEUED.value, resume_at=until)
     session, has_notes, _ = runs.free_lane(tx, aside, Sets("set_aside = set_aside + 1, ", ()))
     if has_notes:
         inbox.flush(tx, session)
     timers.set_timer(tx, TIMER, run.id, until)
     tx.tell(SessionChanged(run.session_key, "run"))
+
+
+def move(tx: Tx, run_id: str, until: int) -> None:
+    """Let a run that is set aside come at another time, and tell so."""
+    timers.set_timer(tx, TIMER, run_id, until)
+    run = runs.find(tx, run_id)
+    if run is not None and run.is_set_aside:
+        runs.update(tx, run_id, resume_at=until)
+        tx.tell(SessionChanged(run.session_key, "run"))
 
 
 def due(tx: Tx, run_id: str) -> None:
