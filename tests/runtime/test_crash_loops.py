@@ -23,6 +23,7 @@ from tests.support.gateways import (
     Heard,
     QuickClock,
     die_in,
+    die_with_function,
     dying,
     echo,
     ended,
@@ -382,13 +383,7 @@ async def test_a_function_agent_that_was_set_aside_runs_again_and_its_calls_retu
                 await asyncio.Event().wait()
             return f"{first} {await context.call('roll')}"
 
-    for _ in range(4):  # the first call's commit clears the count of the first
-        begun = asyncio.Event()
-        async with dying(tmp_path, equip=lambda gateway, begun=begun: equip(gateway, begun), clock=clock) as gateway:  # type: ignore[misc]  # bound now
-            await gateway.submit("main", "play", run_id="r")
-            await begun.wait()
-            if (await stored(gateway, "r")).crashes == 2:
-                break
+    await die_with_function(tmp_path, equip, times=3, clock=clock)
     async with running(tmp_path, equip=equip, clock=clock) as gateway:
         await set_aside(gateway, "r")
         clock.turn_on(MINUTE_S)

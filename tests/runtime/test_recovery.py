@@ -23,6 +23,7 @@ from backchannel.runtime.events import Event
 from tests.support.gateways import (
     MAIN,
     Power,
+    die_with_function,
     dying,
     echo,
     ended,
@@ -43,6 +44,17 @@ pytestmark = pytest.mark.anyio
 
 def results_of(messages: list[Message]) -> list[Message]:
     return [message for message in messages if message.role is Role.TOOL_RESULT]
+
+
+def add_hanging_post(gateway: Gateway, begun: asyncio.Event, posts: Counter[str]) -> None:
+    """Give a gateway a tool whose effects are outside, and which does not come to its end."""
+
+    @gateway.tool(effects="outside")
+    async def post(context: ToolContext) -> str:
+        posts[context.call_id] += 1
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
 
 
 # --- Going on ---
@@ -303,12 +315,7 @@ async def test_a_function_agents_call_that_had_started_is_told_to_it_as_interrup
     begun, posts = asyncio.Event(), Counter[str]()
 
     def equip(gateway: Gateway) -> None:
-        @gateway.tool(effects="outside")
-        async def post(context: ToolContext) -> str:
-            posts[context.call_id] += 1
-            begun.set()
-            await asyncio.Event().wait()
-            return "never"
+        add_hanging_post(gateway, begun, posts)
 
         @gateway.agent("main")
         async def poster(context: FunctionContext) -> str:
@@ -343,11 +350,7 @@ async def test_a_function_agents_call_is_progress_that_clears_the_count(tmp_path
                 await asyncio.Event().wait()
             return "arrived"
 
-    for _ in range(5):
-        begun = asyncio.Event()
-        async with dying(tmp_path, equip=lambda gateway, begun=begun: equip(gateway, begun)) as gateway:  # type: ignore[misc]  # bound now
-            await gateway.submit("main", "walk", run_id="r")
-            await begun.wait()
+    await die_with_function(tmp_path, equip, times=5)
     async with running(tmp_path, equip=lambda gateway: equip(gateway, asyncio.Event())) as gateway:
         assert (await ended(gateway, "r")).reply == "arrived"
 
@@ -388,12 +391,7 @@ async def test_a_retried_function_agent_does_not_begin_a_call_twice(tmp_path: Pa
     begun, posts, looks = asyncio.Event(), Counter[str](), Counter[str]()
 
     def equip(gateway: Gateway) -> None:
-        @gateway.tool(effects="outside")
-        async def post(context: ToolContext) -> str:
-            posts[context.call_id] += 1
-            begun.set()
-            await asyncio.Event().wait()
-            return "never"
+        add_hanging_post(gateway, begun, posts)
 
         @gateway.tool(effects="none")
         async def look(context: ToolContext) -> int:

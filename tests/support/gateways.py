@@ -125,6 +125,21 @@ async def die_in(
             await begun.wait()
 
 
+async def die_with_function(
+    state: Path, equip: Callable[[Gateway, asyncio.Event], None], *, times: int, clock: Clock | None = None
+) -> None:
+    """Let the process die so often while run `r` of a function agent is at work, which sets the event when it is."""
+    for _ in range(times):
+        begun = asyncio.Event()
+        async with dying(state, equip=partial(_swapped, equip, begun), clock=clock) as gateway:
+            await gateway.submit("main", "go", run_id="r")
+            await begun.wait()
+
+
+def _swapped(equip: Callable[[Gateway, asyncio.Event], None], begun: asyncio.Event, gateway: Gateway) -> None:
+    equip(gateway, begun)
+
+
 async def ended(gateway: Gateway, run_id: str, timeout_s: float = 5) -> Run:
     """Wait for a run that must end."""
     run = await gateway.runtime.wait(run_id, timeout_s)
