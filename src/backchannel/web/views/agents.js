@@ -32,15 +32,14 @@ function Agent({ agent, isDefault, mainKey, models, reload }) {
       <h2 id=${`agent-${agent.id}`}><${Text}>${agent.name ?? agent.id}<//>${agent.name && agent.name !== agent.id && html` <span class="muted small">${agent.id}</span>`}</h2>
       <span class="row">${isDefault && html`<span class="badge">default</span>`}${more.isFunction && html`<span class="badge">function</span>`}</span>
     </header>
-    ${more.waitsFor && html`<${Waits} agent=${agent} waitsFor=${more.waitsFor} reload=${reload} />`}
+    ${more.waitsFor && html`<${Waits} agent=${agent} reload=${reload} />`}
     <${Facts} facts=${{
       Model: ref && html`<span class="mono wrap">${ref}</span>${model && !model.usable ? html` <${Status} status="unavailable" title="Its key or its package is missing" />` : ""}`,
       "Context window": model?.contextWindow && `${model.contextWindow.toLocaleString("en")} tokens`,
       Price: model?.cost && `$${model.cost.input} in, $${model.cost.output} out per million tokens`,
       Thinking: agent.thinkingDefault,
       "Main session": html`<${Key} session=${key} />`,
-      "Sub-agents": subagents(more.subagents),
-      Workspace: more.workspace && html`<span class="mono wrap">${more.workspace}</span>`,
+      "Sub-agents": subagents(more),
     }} />
     <${Tools} tools=${more.tools} />
     <footer class="row"><${Button} icon="plus" disabledReason=${noWrite} onClick=${() => spawn(true)}>Spawn a sub-agent…<//></footer>
@@ -48,10 +47,10 @@ function Agent({ agent, isDefault, mainKey, models, reload }) {
   </article>`;
 }
 
-function Waits({ agent, waitsFor, reload }) {
+function Waits({ agent, reload }) {
   const [isAsking, ask] = useState(false);
   const noAdmin = useScope("operator.admin");
-  return html`<div class="note tone-warn"><div class="note-text">Its runs wait for the program whose function it is${typeof waitsFor === "string" && waitsFor !== "function" ? html` (<${Text}>${waitsFor}<//>)` : ""}. Start that program, or let its model answer instead.</div>
+  return html`<div class="note tone-warn"><div class="note-text">Its runs wait for the program whose function it is. Start that program, or let its model answer instead.</div>
     <${Button} disabledReason=${noAdmin} onClick=${() => ask(true)}>Let its model answer…<//></div>
     ${isAsking && html`<${Confirm} title=${`Forget the function of ${agent.id}?`} action="Let its model answer" kind="primary" onClose=${() => ask(false)} onConfirm=${async () => {
       await gateway.call("agents.forget", { agentId: agent.id });
@@ -60,11 +59,11 @@ function Waits({ agent, waitsFor, reload }) {
     }}><p>Do this when the program will not come back. What waits is answered by the model.</p><//>`}`;
 }
 
-function subagents(known) {
+/** Under which agents it may start sub-agents, how many, and with which model if it is another one. */
+function subagents({ subagents: known, model }) {
   if (!known) return undefined;
-  if (typeof known !== "object") return String(known);
-  const allowed = known.allowAgents ?? known.allowed;
-  return [Array.isArray(allowed) && (allowed.includes("*") ? "under any agent" : allowed.length ? `under ${allowed.join(", ")}` : "under itself only"), known.maxChildren !== undefined && `${counted(known.maxChildren, "at work", "at work")} at most`].filter(Boolean).join(", ") || undefined;
+  const where = known.allowAgents.includes("*") ? "under any agent" : known.allowAgents.length ? `under ${known.allowAgents.join(", ")}` : "under itself";
+  return `${where}, at most ${known.maxChildren} at work${known.model && known.model !== model ? `, with ${known.model}` : ""}`;
 }
 
 /** What it may call; what it may not, with the setting that says so. */
@@ -73,7 +72,7 @@ function Tools({ tools }) {
   const denied = tools.filter((tool) => !tool.allowed);
   const allowed = tools.filter((tool) => tool.allowed);
   return html`<h3>Tools</h3>
-    <ul class="tools" aria-label="Tools that it has">${allowed.map((tool) => html`<li key=${tool.name} class="badge tone-good" title=${tool.because}><span aria-hidden="true">✓</span> ${tool.name}</li>`)}</ul>
+    <ul class="tools" aria-label="Tools that it has">${allowed.map((tool) => html`<li key=${tool.name} class="badge"><span aria-hidden="true">✓</span> ${tool.name}</li>`)}</ul>
     ${allowed.length === 0 && html`<p class="muted">It has none.</p>`}
     ${denied.length > 0 && html`<${Fold} summary=${`${counted(denied.length, "tool")} it has not, and why`}><ul class="denied">${denied.map((tool) => html`<li key=${tool.name}><code>${tool.name}</code> <span class="muted"><${Sentence} text=${tool.because ?? "not allowed"} /></span></li>`)}</ul><//>`}`;
 }

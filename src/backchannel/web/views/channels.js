@@ -27,7 +27,7 @@ function Channel({ channel }) {
     ${channel.lastError && html`<${Quote} text=${channel.lastError} kind=${channel.status === "down" ? "bad" : "faint"} />`}
     <${Facts} facts=${{
       Adapter: channel.adapter,
-      Accounts: accounts(channel.accounts),
+      Accounts: channel.accounts?.join(", "),
       Since: channel.since && html`<${Age} ts=${channel.since} suffix=" ago" />`,
       Waiting: link("pending", channel.waiting),
       Failed: link("failed", channel.failed),
@@ -37,5 +37,3 @@ function Channel({ channel }) {
     ${settings && html`<${Fold} summary="Settings"><pre class="code" tabindex="0">${pretty(settings)}</pre><//>`}
   </article>`;
 }
-
-const accounts = (known) => (Array.isArray(known) && known.length ? known.map((each) => (typeof each === "string" ? each : (each.id ?? each.name))).join(", ") : undefined);
