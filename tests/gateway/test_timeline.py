@@ -10,10 +10,12 @@ import pytest
 
 from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, ScriptedModel, call
+from backchannel.core.approvals import Decided
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.messages import Usage
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
+from tests.runtime.test_approvals import Desk, answer, asked
 from tests.runtime.test_crash_loops import set_aside
 from tests.support.gateways import QuickClock, die_in, dying, ended, held, running, settled
 
@@ -168,6 +170,27 @@ async def test_what_a_run_does_now_has_no_end_yet(tmp_path: Path) -> None:
 
 
 _OPEN = {"tools": {"agentToAgent": {"enabled": True}, "sessions": {"visibility": "all"}}}
+
+
+async def test_a_call_that_waits_for_a_persons_word_shows_for_how_long_and_what_was_said(tmp_path: Path) -> None:
+    config = {**ON_A_SOCKET, "tools": {"approval": [{"tool": "post", "ask": "always"}]}}
+    model = ScriptedModel(replies=[[call("post", text="hello")], "posted"])
+    async with running(tmp_path, model, config=config, equip=Desk().equip) as gateway:
+        run = await gateway.submit("main", "post hello")
+        (approval,) = await asked(gateway)
+        before = await timeline(gateway, run.id)
+        assert kinds(before) == ["queued", "model", "tool", "waiting"]
+        assert (before[3]["approvalId"], before[3]["status"], before[3]["name"]) == (approval.id, "pending", "post")
+        assert "endedAt" not in before[3]
+        await answer(gateway, approval, Decided.APPROVE)
+        await ended(gateway, run.id)
+        after = await timeline(gateway, run.id)
+    assert kinds(after) in (
+        ["queued", "model", "waiting", "tool", "model", "ended"],
+        ["queued", "model", "tool", "waiting", "model", "ended"],  # in the same millisecond
+    )
+    (waiting,) = [entry for entry in after if entry["kind"] == "waiting"]
+    assert waiting["status"] == "approved" and waiting["endedAt"] >= waiting["at"]
 
 
 async def test_a_call_that_started_a_sub_agent_leads_to_it_and_to_its_receipt(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from backchannel.core.approvals import Approval
 from backchannel.core.messages import Message, Role, ThinkingBlock, ToolCallBlock, decode_message
 from backchannel.core.runs import CallState, Run, RunState, ToolCall
 from backchannel.core.shapes import Answer
@@ -71,6 +72,7 @@ class RunStory(msgspec.Struct, frozen=True, kw_only=True):
     events: Sequence[RunEvent]
     flows: dict[str, CallFlow]
     """By the id of the call."""
+    approvals: Sequence[Approval] = ()
     delivery_id: str | None = None
     is_cut: bool = False
     """Whether there is more than was read."""
@@ -96,7 +98,7 @@ class TimelineEntry(Answer, frozen=True, kw_only=True):
     cost: float | None = None
     model: str | None = None
     status: str | None = None
-    """How the run ended."""
+    """How the run ended, or what was answered to the question whether a call may go ahead."""
     stop_reason: str | None = None
     error: str | None = None
     process: int | None = None
@@ -106,6 +108,8 @@ class TimelineEntry(Answer, frozen=True, kw_only=True):
     """The same, of a sub-agent."""
     exchange_id: str | None = None
     delivery_id: str | None = None
+    approval_id: str | None = None
+    """What is waited for, if it is a person's word."""
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -115,14 +119,11 @@ class Timeline(msgspec.Struct, frozen=True):
     is_cut: bool
 
 
-_RANKS = {"queued": 0, "model": 2, "tool": 3, "waiting": 4, "ended": 5}
-_OF_EVENTS = 1
-
-
 def build_timeline(story: RunStory) -> Timeline:
     """Put in order what a run did and what happened to it; of a very long one the newest part."""
-    entries = [*_steps(story), *(_event(event) for event in story.events)]
-    entries.sort(key=lambda entry: (entry.at, _RANKS.get(entry.kind, _OF_EVENTS)))
+    # What happened in the same millisecond stays in this order: a restart comes before the step that goes on with it.
+    entries = [*(_event(event) for event in story.events), *_steps(story), *_approvals(story)]
+    entries.sort(key=lambda entry: entry.at)
     entries = [_queued(story), *entries, *_ended(story)]
     return Timeline(entries[-MOST_ENTRIES:], story.is_cut or len(entries) > MOST_ENTRIES)
 
@@ -159,6 +160,21 @@ def _event(event: RunEvent) -> TimelineEntry:
         text=None if is_failure else event.body,
         error=event.body if is_failure else None,
     )
+
+
+def _approvals(story: RunStory) -> Iterator[TimelineEntry]:
+    """Show what had to be allowed; what was allowed for good waited for nobody."""
+    for approval in story.approvals:
+        if approval.answered_at != approval.created_at:
+            yield TimelineEntry(
+                at=approval.created_at,
+                ended_at=approval.answered_at,
+                kind="waiting",
+                call_id=approval.call_id,
+                name=approval.tool,
+                approval_id=approval.id,
+                status=approval.state.value,
+            )
 
 
 def _steps(story: RunStory) -> Iterator[TimelineEntry]:

@@ -35,6 +35,12 @@ def find(tx: Tx, approval_id: str) -> Approval | None:
     return None if row is None else _of_row(row)
 
 
+def of_calls(tx: Tx, after: str, until: str, limit: int) -> list[Approval]:
+    """List the approvals of the calls whose ids are in a range."""
+    found = f"SELECT {FIELDS} FROM approvals WHERE call_id > ? AND call_id < ? ORDER BY call_id LIMIT ?"
+    return [_of_row(row) for row in tx.all(found, after, until, limit)]
+
+
 def need(tx: Tx, approval_id: str) -> Approval:
     approval = find(tx, approval_id)
     if approval is None:

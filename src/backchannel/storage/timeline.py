@@ -12,7 +12,7 @@ from backchannel.core.runs import Run, ToolCall
 from backchannel.core.text import quoted
 from backchannel.core.timeline import CallFlow, RunStory, Timeline, build_timeline
 from backchannel.errors import RunNotFound
-from backchannel.storage import run_events, runs, steps
+from backchannel.storage import approvals, run_events, runs, steps
 from backchannel.storage.tx import Tx, columns
 
 MOST_EVENTS = 500
@@ -46,6 +46,7 @@ def timeline(tx: Tx, run_id: str) -> RunTimeline:
         calls=calls,
         events=run_events.of_run(tx, run_id, MOST_EVENTS),
         flows=_flows(tx, run),
+        approvals=approvals.of_calls(tx, *_range(run), MOST_CALLS),
         delivery_id=_delivery(tx, run),
         is_cut=is_cut or len(calls) == MOST_CALLS,
     )

@@ -289,8 +289,8 @@ METHODS: tuple[Method[Any], ...] = (
         "`{run, entries: [{at, endedAt?, kind: queued | model | tool | retry | interrupted | resumed | setAside | "
         "retried | waiting | ended, step?, name?, callId?, arguments?, result?, isError?, text?, thinking?, tokensIn?, "
         "tokensOut?, cost?, model?, status?, stopReason?, error?, process?, sessionKey?, childKey?, exchangeId?, "
-        "deliveryId?}], truncated?}`; an entry without `endedAt` goes on, or took no time. `interrupted` is where "
-        "`process` died or was stopped, `resumed` where one went on. Long texts are cut",
+        "deliveryId?, approvalId?}], truncated?}`; an entry without `endedAt` goes on, or took no time. `interrupted` "
+        "is where `process` died or was stopped, `resumed` where one went on. Long texts are cut",
     ),
     Method("runs.retry", RunParams, TokenScope.WRITE, runs_retry, "`{run}`"),
 )
