@@ -166,7 +166,9 @@ async def _store(state: State) -> AsyncIterator[Store]:
     folder = StateFolder.hold(state.path)
     try:
         scheme = KeyScheme(default_agent="main")
-        store = await Store.open(folder, scheme, SystemClock(), on_fatal=lambda cause: None)
+        store = await Store.open(
+            folder, scheme, SystemClock(), url=f"sqlite:///{folder.database}", on_fatal=lambda cause: None
+        )
         try:
             yield store
         finally:

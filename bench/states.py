@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, Usage, encode_message
-from backchannel.storage.migrations import prepare_sqlite
 from backchannel.storage.sqlite import connect
+from backchannel.storage.sqlite_file import SqliteDatabase
 from bench.processes.models import FREE, QUESTION, REPLY
 
 EPOCH_MS = 1_700_000_000_000
@@ -44,7 +44,7 @@ class State:
 def make_state(path: Path, *, sessions: int = 0, said: int = 0, messages: tuple[int, ...] = ()) -> State:
     """Fill a new state folder: so many sessions with `said` messages each, and one for each number of `messages`."""
     state = State(path)
-    prepare_sqlite(state.database)
+    SqliteDatabase(state.database).prepare()
     connection = connect(state.database)
     connection.execute("BEGIN")
     rows = [_session(n) for n in range(sessions)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -106,6 +107,52 @@ def _modules(path: Path, known: set[str]) -> Iterator[str]:
             yield from (
                 full if (full := f"{node.module}.{alias.name}") in known else node.module for alias in node.names
             )
+
+
+DIALECTS = ("sqlite",)
+"""Kinds of databases: only the modules `storage/<kind>*.py` and the schema files `*.<kind>.sql` know what is theirs."""
+SQLITE_ONLY = re.compile(
+    r"\b(PRAGMA|rowid|INSERT OR|REPLACE INTO|AUTOINCREMENT|sqlite_\w+|json_\w+|IFNULL|GLOB|IIF|julianday|strftime|"
+    r"group_concat|last_insert_rowid|total|unixepoch)\b|\b(max|min)\([^()]*,",
+    re.IGNORECASE,
+)
+
+
+def _is_of_a_dialect(path: Path) -> bool:
+    return path.parent.name == "storage" and path.stem.startswith(DIALECTS)
+
+
+def test_only_its_own_modules_know_a_kind_of_database() -> None:
+    for path in SOURCE.rglob("*.py"):
+        modules = set(_imports(path))
+        known = {
+            f"backchannel.storage.{other.stem}" for other in SOURCE.glob("storage/*.py") if _is_of_a_dialect(other)
+        }
+        if not _is_of_a_dialect(path):
+            assert "sqlite3" not in modules, f"{path.name} opens a database itself"
+            assert path.name == "databases.py" or not known & modules, f"{path.name} names a driver: databases.py does"
+
+
+def _statements() -> Iterator[tuple[str, str]]:
+    """Find everything that is SQL, or part of it, in the modules and schema files for all databases."""
+    for path in SOURCE.glob("storage/*.py"):
+        if not _is_of_a_dialect(path):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
+                    yield path.name, node.value
+    for path in SOURCE.glob("storage/schema/*.sql"):
+        if path.name.count(".") == 1:
+            yield path.name, re.sub(r"--.*", "", path.read_text())
+
+
+def test_statements_for_all_databases_are_in_no_dialect() -> None:
+    found = [(name, text) for name, text in _statements() if SQLITE_ONLY.search(text)]
+    assert not found, "what only one kind of database understands belongs into its own module or schema file"
+
+
+@pytest.mark.parametrize("text", ["SELECT max(a, 1) FROM b", "INSERT OR IGNORE INTO b", "PRAGMA x", "WHERE rowid > ?"])
+def test_words_of_one_dialect_are_known_as_such(text: str) -> None:
+    assert SQLITE_ONLY.search(text)
 
 
 def test_a_public_class_name_means_one_thing() -> None:

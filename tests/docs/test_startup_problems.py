@@ -17,7 +17,7 @@ from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import load_operator_token
 from backchannel.gateway.server import check_start
 from backchannel.storage.folder import StateFolder
-from backchannel.storage.migrations import prepare_sqlite
+from backchannel.storage.sqlite_file import SqliteDatabase
 
 from .pages import ROOT, fits
 
@@ -41,7 +41,7 @@ def _other_database(state: Path) -> None:
 
 
 def _newer_database(state: Path) -> None:
-    prepare_sqlite(state / "backchannel.db")
+    SqliteDatabase(state / "backchannel.db").prepare()
     database = sqlite3.connect(state / "backchannel.db")
     database.execute("PRAGMA user_version = 999")
     database.close()

@@ -35,7 +35,7 @@ from backchannel.openclaw.importing import (
     StoreTarget,
 )
 from backchannel.storage.imports import Batch, Offered
-from backchannel.storage.reading import open_reader
+from backchannel.storage.sqlite_file import SqliteDatabase
 from backchannel.storage.store import Store
 from tests.openclaw.values import SCHEME, conversations
 from tests.storage.support import Host, converse, transcript
@@ -79,7 +79,7 @@ async def take(host: Host, folder: Path, scheme: KeyScheme = SCHEME) -> ImportRe
 async def dry_run(host: Host, folder: Path) -> ImportReport:
     if not host.database.exists():
         return await Importing(folder, SCHEME, DryRun(None)).run()
-    with open_reader(host.database) as reader:
+    with SqliteDatabase(host.database).open_reader() as reader:
         return await Importing(folder, SCHEME, DryRun(reader)).run()
 
 

@@ -19,7 +19,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role
 from backchannel.errors import FenceLost, StopRequested, Unavailable
 from backchannel.gateway.app import Gateway
-from backchannel.storage.sqlite import ProcessKilled
+from backchannel.storage.driver import ProcessKilled
 from backchannel.tools.base import Caller
 from backchannel.tools.registry import invoke
 from tests.support.gateways import Equip, Heard, QuickClock, dying, ended, running, settled, stored, transcript_of

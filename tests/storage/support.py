@@ -23,9 +23,9 @@ from backchannel.core.messages import (
     text_content,
 )
 from backchannel.core.runs import Accepted, Outcome, RunRequest, RunState, Started, Step, ToolCall, tool_call_id
+from backchannel.storage.driver import Faults
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.ids import new_id
-from backchannel.storage.sqlite import Faults
 from backchannel.storage.store import Store
 
 START_MS = 1_800_000_000_000
@@ -79,11 +79,17 @@ class Host:
     def database(self) -> Path:
         return self.path / "backchannel.db"
 
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.database}"
+
     async def start(self, *, faults: Faults | None = None) -> Store:
         """Start a process; the one before must have ended."""
         folder = StateFolder.hold(self.path)
         try:
-            store = await Store.open(folder, SCHEME, self.clock, on_fatal=self.fatal.append, faults=faults)
+            store = await Store.open(
+                folder, SCHEME, self.clock, url=self.url, on_fatal=self.fatal.append, faults=faults
+            )
         except BaseException:
             folder.release()
             raise

@@ -9,6 +9,9 @@ from contextlib import closing
 import pytest
 
 from backchannel.core.delivery import DeliveryLane, DeliveryState
+from backchannel.core.send_policy import SendDecision
+from backchannel.core.sessions import Address
+from backchannel.storage.deliveries import Post
 from tests.storage.support import START_MS, Host
 
 pytestmark = pytest.mark.anyio
@@ -104,3 +107,43 @@ async def test_whatever_stands_in_line_only_the_first_that_is_due_has_its_turn(h
         write(host, made)
         for lane in LANES[:2]:
             assert await settled(host, lane) == expected(made, lane), made
+
+
+def places(host: Host, chat: str) -> list[tuple[str, int]]:
+    return host.rows("SELECT text, position FROM deliveries WHERE target = ? ORDER BY position", chat)
+
+
+async def put(host: Host, chat: str, text: str) -> str:
+    """Put a text in the line of a chat, and return the delivery's id."""
+    address = Address(channel="desk", to=chat)
+    posted = await host.store.post(Post(session_key="agent:main:main", address=address, text=text))
+    return posted.delivery.id
+
+
+async def test_each_chat_counts_the_places_of_its_own_line(host: Host) -> None:
+    for chat, text in (("a", "1"), ("b", "2"), ("a", "3"), ("a", "4"), ("b", "5")):
+        await put(host, chat, text)
+    assert places(host, "a") == [("1", 1), ("3", 2), ("4", 3)]
+    assert places(host, "b") == [("2", 1), ("5", 2)]
+
+
+async def test_a_retry_goes_to_the_end_of_its_line(host: Host) -> None:
+    host.store.deliver_to(Desk(), tells_failures=True)
+    first = await put(host, "a", "1")
+    await put(host, "a", "2")
+    with closing(sqlite3.connect(host.database)) as connection, connection:
+        connection.execute("UPDATE deliveries SET state = 'failed' WHERE id = ?", (first,))
+    await host.store.retry_delivery(first)
+    assert places(host, "a") == [("2", 2), ("1", 3)]
+
+
+class Desk:
+    """Outlets with one channel."""
+
+    names = ("desk",)
+
+    def limit(self, channel: str) -> int | None:
+        return 1000
+
+    def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
+        return SendDecision(True, "anybody may")

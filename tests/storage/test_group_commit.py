@@ -9,18 +9,22 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from backchannel.core.facts import Fact, TimerSet
 from backchannel.errors import StorageFull, Unavailable
-from backchannel.storage.migrations import prepare_sqlite
-from backchannel.storage.sqlite import LARGEST_GROUP, ProcessKilled, SqliteDriver
-from backchannel.storage.tx import Tx, Unit
+from backchannel.storage.driver import ProcessKilled
+from backchannel.storage.sqlite import LARGEST_GROUP, SqliteDriver
+from backchannel.storage.sqlite_file import SqliteDatabase
+from backchannel.storage.tx import Tx
 from tests.storage.support import ManualClock, rows
 
 pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+Unit = Callable[[Tx], T]
 
 
 class Disk:
@@ -136,7 +140,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    prepare_sqlite(tmp_path / "test.db")
+    SqliteDatabase(tmp_path / "test.db").prepare()
     bench = Bench(tmp_path / "test.db")
     yield bench
     await bench.driver.close()

@@ -14,12 +14,13 @@ import pytest
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.errors import DatabaseUnusable
 from backchannel.storage.folder import StateFolder
-from backchannel.storage.migrations import APPLICATION_ID, prepare_sqlite
+from backchannel.storage.migrations import load_versions
+from backchannel.storage.sqlite_file import APPLICATION_ID, SqliteDatabase
 from backchannel.storage.store import Store
 from tests.storage.support import Host, ManualClock, converse, rows, texts
 from tests.support.privileges import folder_of_somebody
 
-NEWEST = 4
+NEWEST = 5
 OTHER = SessionKey.of("main", "project")
 
 Picture = dict[str, tuple[bytes, int]]
@@ -46,7 +47,7 @@ def refuse(database: Path, message: str) -> None:
     """Check that the file is refused, and that neither it nor anything beside it is touched."""
     before = picture(database.parent)
     with pytest.raises(DatabaseUnusable, match=message) as refused:
-        prepare_sqlite(database)
+        SqliteDatabase(database).prepare()
     assert str(database) in refused.value.message
     assert picture(database.parent) == before
 
@@ -54,7 +55,7 @@ def refuse(database: Path, message: str) -> None:
 def test_a_new_file_and_those_beside_it_are_for_their_owner_alone(database: Path) -> None:
     old = os.umask(0)
     try:
-        prepare_sqlite(database)
+        SqliteDatabase(database).prepare()
         with closing(sqlite3.connect(database, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             modes = {file.name: file.stat().st_mode & 0o777 for file in database.parent.iterdir()}
@@ -64,7 +65,7 @@ def test_a_new_file_and_those_beside_it_are_for_their_owner_alone(database: Path
 
 
 def test_a_new_file_gets_every_table_and_says_whose_it_is(database: Path) -> None:
-    prepare_sqlite(database)
+    SqliteDatabase(database).prepare()
     assert rows(database, "PRAGMA application_id") == [(APPLICATION_ID,)]
     assert rows(database, "PRAGMA user_version") == [(NEWEST,)]
     assert rows(database, "PRAGMA journal_mode") == [("wal",)]
@@ -80,6 +81,7 @@ def test_a_new_file_gets_every_table_and_says_whose_it_is(database: Path) -> Non
         "idempotency",
         "inbound_ids",
         "inbox",
+        "delivery_lines",
         "leases",
         "messages",
         "runs",
@@ -93,9 +95,9 @@ def test_a_new_file_gets_every_table_and_says_whose_it_is(database: Path) -> Non
 
 
 def test_preparing_a_current_file_again_changes_nothing(database: Path) -> None:
-    prepare_sqlite(database)
+    SqliteDatabase(database).prepare()
     before = picture(database.parent)
-    prepare_sqlite(database)
+    SqliteDatabase(database).prepare()
     assert {name: kept for name, (kept, _) in picture(database.parent).items()} == {
         name: kept for name, (kept, _) in before.items()
     }
@@ -103,13 +105,13 @@ def test_preparing_a_current_file_again_changes_nothing(database: Path) -> None:
 
 def test_an_empty_file_is_a_new_one(database: Path) -> None:
     database.touch()
-    prepare_sqlite(database)
+    SqliteDatabase(database).prepare()
     assert rows(database, "SELECT count(*) FROM sessions") == [(0,)]
 
 
 def test_a_file_left_by_a_first_start_that_was_killed_is_a_new_one(database: Path) -> None:
     make_database(database)  # made, and not a table in it yet
-    prepare_sqlite(database)
+    SqliteDatabase(database).prepare()
     assert rows(database, "SELECT count(*) FROM sessions") == [(0,)]
 
 
@@ -125,14 +127,14 @@ def test_garbage_is_refused_untouched(database: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("kept", [50, 100, 4096, 4096 * 3 + 17], ids=lambda kept: f"{kept} bytes")
 def test_a_truncated_database_is_refused_untouched(database: Path, kept: int) -> None:
-    prepare_sqlite(database)
+    SqliteDatabase(database).prepare()
     with database.open("r+b") as file:
         file.truncate(kept)
     refuse(database, "cannot be read as a database")
 
 
 def test_a_database_with_a_broken_schema_is_refused_untouched(database: Path) -> None:
-    prepare_sqlite(database)
+    SqliteDatabase(database).prepare()
     content = bytearray(database.read_bytes())
     content[100:4096] = b"\xee" * 3996  # the page that lists the tables
     database.write_bytes(content)
@@ -140,13 +142,13 @@ def test_a_database_with_a_broken_schema_is_refused_untouched(database: Path) ->
 
 
 def test_a_newer_database_is_refused_untouched(database: Path) -> None:
-    prepare_sqlite(database)
+    SqliteDatabase(database).prepare()
     make_database(database, "PRAGMA user_version = 99")
     refuse(database, "newer Backchannel .*99")
 
 
 def test_a_newer_database_whose_last_commits_wait_beside_it_is_refused_untouched(database: Path) -> None:
-    prepare_sqlite(database)
+    SqliteDatabase(database).prepare()
     with closing(sqlite3.connect(database, isolation_level=None)) as newer:
         newer.execute("PRAGMA user_version = 99")
         left = picture(database.parent)
@@ -154,7 +156,7 @@ def test_a_newer_database_whose_last_commits_wait_beside_it_is_refused_untouched
         database.with_name(name).write_bytes(content)
     before = picture(database.parent)
     with pytest.raises(DatabaseUnusable, match="newer"):
-        prepare_sqlite(database)
+        SqliteDatabase(database).prepare()
     after = picture(database.parent)
     for name in ("backchannel.db", "backchannel.db-wal"):
         assert after[name] == before[name]
@@ -181,7 +183,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(database: Path) -> Non
     make_database(database, f"PRAGMA application_id = {APPLICATION_ID}", "CREATE TABLE messages (mine)")
     content = database.read_bytes()
     with pytest.raises(DatabaseUnusable):
-        prepare_sqlite(database)
+        SqliteDatabase(database).prepare()
     assert database.read_bytes() == content
     assert rows(database, "SELECT name FROM sqlite_master") == [("messages",)]
     assert rows(database, "PRAGMA user_version") == [(0,)]
@@ -190,13 +192,13 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(database: Path) -> Non
 def test_a_folder_in_place_of_the_file_is_refused(database: Path) -> None:
     database.mkdir()
     with pytest.raises(DatabaseUnusable):
-        prepare_sqlite(database)
+        SqliteDatabase(database).prepare()
     assert list(database.iterdir()) == []
 
 
 def test_a_place_where_no_file_can_be_made_is_refused() -> None:
     with pytest.raises(DatabaseUnusable, match="cannot be written"):
-        prepare_sqlite(Path("/proc/backchannel.db"))
+        SqliteDatabase(Path("/proc/backchannel.db")).prepare()
 
 
 def test_a_file_that_may_not_be_written_is_refused_untouched() -> None:
@@ -215,13 +217,15 @@ async def test_a_store_is_not_opened_on_an_unusable_file_and_leaves_no_thread(
     folder = StateFolder.hold(tmp_path)
     try:
         if content is None:
-            prepare_sqlite(folder.database)
+            SqliteDatabase(folder.database).prepare()
             make_database(folder.database, "PRAGMA user_version = 99")
         else:
             folder.database.write_bytes(content)
         before = picture(tmp_path)
         with pytest.raises(DatabaseUnusable):
-            await Store.open(folder, KeyScheme(), ManualClock(), on_fatal=lambda cause: None)
+            await Store.open(
+                folder, KeyScheme(), ManualClock(), url=f"sqlite:///{folder.database}", on_fatal=lambda cause: None
+            )
         assert picture(tmp_path) == before
         assert not {"sqlite-writer", "transcripts"} & {thread.name for thread in threading.enumerate()}
     finally:
@@ -268,3 +272,22 @@ async def test_commits_beside_a_database_that_was_lost_are_not_thrown_away(host:
     with pytest.raises(DatabaseUnusable, match=f"is {loss}"):
         await host.start()
     assert log.read_bytes() == b"commits"
+
+
+def test_a_line_of_an_older_database_goes_on_behind_what_stands_in_it(database: Path) -> None:
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        for statements in load_versions("sqlite", "INTEGER PRIMARY KEY AUTOINCREMENT")[:2]:
+            for statement in statements:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 2")
+        for number, (chat, thread) in enumerate([("a", None), ("b", None), ("a", "t"), ("a", None), (None, None)]):
+            connection.execute(
+                "INSERT INTO deliveries (id, position, session_key, state, channel, account_id, target, thread_id, "
+                "text, created_at, updated_at) "
+                "VALUES (?, ?, 'agent:main:main', 'pending', 'desk', 'default', ?, ?, 'x', 1, 1)",
+                (str(number), number + 1, chat, thread),
+            )
+    SqliteDatabase(database).prepare()
+    found = rows(database, "SELECT target, thread_id, last FROM delivery_lines ORDER BY target, thread_id")
+    assert found == [("a", "", 4), ("a", "t", 3), ("b", "", 2)]

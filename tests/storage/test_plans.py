@@ -51,9 +51,9 @@ from backchannel.storage.events import UnitEvent
 from backchannel.storage.exchange_lists import ExchangePlace
 from backchannel.storage.idempotency import McpCall
 from backchannel.storage.interruption import Rest
-from backchannel.storage.migrations import prepare_sqlite
 from backchannel.storage.reactions import REACTIONS
 from backchannel.storage.spawns import SpawnAsk
+from backchannel.storage.sqlite_file import SqliteDatabase
 from backchannel.storage.tx import NoOutlets, Outlets, Row, TranscriptPath, no_transcripts
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
@@ -113,7 +113,7 @@ class ExplainingTx:
 @pytest.fixture
 def tx(tmp_path: Path) -> Iterator[ExplainingTx]:
     """A database with a session that runs, one that waits, and an archived one."""
-    prepare_sqlite(tmp_path / "test.db")
+    SqliteDatabase(tmp_path / "test.db").prepare()
     with closing(sqlite3.connect(tmp_path / "test.db", isolation_level=None)) as connection:
         tx = ExplainingTx(connection)
         runs.accept(tx, request(id="r", digest="of r"), start=True)

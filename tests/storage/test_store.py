@@ -13,7 +13,7 @@ from backchannel.core.facts import PolicyShadowed
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.errors import StorageFull, Unavailable
-from backchannel.storage.sqlite import ProcessKilled
+from backchannel.storage.driver import ProcessKilled
 from tests.storage.support import CRON, MAIN, Host, accept, begin, note, request, texts
 
 pytestmark = pytest.mark.anyio

@@ -9,8 +9,8 @@ import pytest
 
 from backchannel.core.facts import Fact, TimerSet
 from backchannel.storage import timers
-from backchannel.storage.migrations import prepare_sqlite
 from backchannel.storage.sqlite import SqliteDriver
+from backchannel.storage.sqlite_file import SqliteDatabase
 from backchannel.storage.store import Store
 from backchannel.storage.timers import Timer
 from tests.storage.support import ManualClock
@@ -46,7 +46,7 @@ def told() -> list[Fact]:
 
 @pytest.fixture
 async def clockwork(tmp_path: Path, told: list[Fact]) -> AsyncIterator[Timers]:
-    prepare_sqlite(tmp_path / "test.db")
+    SqliteDatabase(tmp_path / "test.db").prepare()
     clock = ManualClock()
     driver = SqliteDriver(tmp_path / "test.db", clock, on_facts=told.extend, on_fatal=lambda cause: None)
     yield Timers(driver, clock)

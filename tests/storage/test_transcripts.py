@@ -15,6 +15,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, decode_message
 from backchannel.core.sessions import Session, SessionPatch
 from backchannel.errors import StorageFull, Unavailable
+from backchannel.storage.sqlite_file import SqliteDatabase
 from backchannel.storage.store import Store
 from backchannel.storage.transcripts import OVERLAP, TAIL, Transcripts
 from tests.storage.support import ABORTED, MAIN, Host, begin, converse, note, partial_reply, result_of, step, transcript
@@ -258,7 +259,9 @@ async def test_a_file_written_anew_is_ahead_of_the_facts_and_gets_no_line_twice(
     await host.die()
     content = path.read_bytes()
     path.write_bytes(b"not ours\n")
-    transcripts = Transcripts(host.database, lambda agent_id, session_id: path)
+    transcripts = Transcripts(
+        SqliteDatabase(host.database).open_reader, tmp_path / "note", lambda agent_id, session_id: path
+    )
     for fact in (fact for fact in host.facts if isinstance(fact, MessageAppended)):
         transcripts.committed([fact])
         transcripts.rebuild("nobody", tmp_path / "barrier").result(5)  # each is a batch of its own

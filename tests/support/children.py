@@ -23,7 +23,7 @@ from backchannel.core.spawn import SOURCE_TOOL
 from backchannel.core.spawn_texts import ANNOUNCE_LINE, WAKE_LINE
 from backchannel.core.spawn_values import Spawn, read_spawn
 from backchannel.gateway.app import Gateway
-from backchannel.storage.sqlite import Faults, ProcessKilled
+from backchannel.storage.driver import Faults, ProcessKilled
 from tests.support.gateways import MAIN, Equip, Heard, Power, ended, running, transcript_of
 from tests.support.resting import at_rest
 from tests.support.talks import TABLES, Actor, Line, Talk

@@ -25,7 +25,7 @@ from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, Session
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.events import Event
-from backchannel.storage.sqlite import Faults, ProcessKilled
+from backchannel.storage.driver import Faults, ProcessKilled
 
 E = TypeVar("E")
 Equip = Callable[[Gateway], object]

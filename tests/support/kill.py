@@ -25,7 +25,7 @@ from backchannel.core.channels import Channel, OutboundPart, Sent
 from backchannel.core.messages import Message, Role, decode_message
 from backchannel.errors import Unavailable
 from backchannel.gateway.app import Gateway
-from backchannel.storage.sqlite import ProcessKilled
+from backchannel.storage.driver import ProcessKilled
 from tests.support.far_end import FarEnd, Hang
 from tests.support.resting import at_rest
 

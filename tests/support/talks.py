@@ -18,7 +18,7 @@ from backchannel.core.contracts import Clock, ModelRequest
 from backchannel.core.messages import Message, Role, ToolCallBlock
 from backchannel.core.runs import Run
 from backchannel.gateway.app import Gateway
-from backchannel.storage.sqlite import Faults
+from backchannel.storage.driver import Faults
 from tests.support.gateways import running, transcript_of
 
 A, B, C = "agent:a:main", "agent:b:main", "agent:c:main"

@@ -14,7 +14,7 @@ from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Block, Message, Role, encode_message, text_content
 from backchannel.gateway.app import Gateway
 from backchannel.storage.ids import new_id
-from backchannel.storage.migrations import prepare_sqlite
+from backchannel.storage.sqlite_file import SqliteDatabase
 from tests.support.gateways import QuickClock, running
 
 START_MS = 1_700_000_000_000
@@ -28,7 +28,7 @@ class Shelf:
         self.state = state
         self._scheme = scheme or KeyScheme()
         self._database = state / "backchannel.db"
-        prepare_sqlite(self._database)
+        SqliteDatabase(self._database).prepare()
 
     def session(self, key: str, *said: str | Message, at: int = START_MS, **columns: Any) -> str:
         """Put a session there with what was said in it; returns its id."""

@@ -132,14 +132,13 @@ def _why_absent(config: Config, start: str) -> str:
 def _function_agents(config: Config) -> list[str]:
     """Name the agents that an application has brought, as far as the database can be read."""
     from backchannel.storage import recovery
-    from backchannel.storage.folder import database_file
-    from backchannel.storage.reading import open_reader
+    from backchannel.storage.databases import database_at
 
     try:
-        file = database_file(config.database_url)
-        if not file.is_file():
+        database = database_at(config.database_url)
+        if not database.exists():
             return []
-        with open_reader(file) as reader, reader.snapshot() as tx:
+        with database.open_reader() as reader, reader.snapshot() as tx:
             return recovery.function_agents(tx)
     except GatewayError:  # `up` reports what is wrong with it
         return []

@@ -123,12 +123,11 @@ class ImportCommand:
         from contextlib import ExitStack
 
         from backchannel.openclaw.importing import DryRun, Importing
-        from backchannel.storage.folder import database_file
-        from backchannel.storage.reading import open_reader
+        from backchannel.storage.databases import database_at
 
-        database = database_file(self._config.database_url)
+        database = database_at(self._config.database_url)
         with ExitStack() as exits:
-            reader = exits.enter_context(open_reader(database)) if database.exists() else None
+            reader = exits.enter_context(database.open_reader()) if database.exists() else None
             on_bytes = exits.enter_context(_progress("reading", self._folder))
             return asyncio.run(Importing(self._folder, self._config.key_scheme, DryRun(reader), on_bytes).run())
 
@@ -143,7 +142,6 @@ class ImportCommand:
 
         from backchannel.openclaw.importing import Importing, StoreTarget
         from backchannel.runtime.timers import SystemClock
-        from backchannel.storage.folder import database_file
         from backchannel.storage.store import Store
 
         config = self._config
@@ -153,7 +151,7 @@ class ImportCommand:
             config.key_scheme,
             SystemClock(),
             on_fatal=failures.append,
-            database=database_file(config.database_url),
+            url=config.database_url,
             writes_files=config.writes_transcript_files,
         )
         try:

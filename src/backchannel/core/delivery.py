@@ -96,7 +96,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """A delivery as its row says; the field names are the columns."""
 
     position: int
-    """Its place in line, over all chats: the order in which texts, and retries, were committed."""
+    """Its place in the line of its chat: the order in which texts, and retries, were committed."""
     id: str
     session_key: str
     exchange_id: str | None

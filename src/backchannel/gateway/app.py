@@ -44,8 +44,8 @@ from backchannel.gateway.logs import mask_default_logs, secrets_of
 from backchannel.gateway.parts import GatewayParts
 from backchannel.runtime.runtime import Runtime
 from backchannel.runtime.timers import SystemClock
-from backchannel.storage.folder import StateFolder, database_file
-from backchannel.storage.sqlite import Faults
+from backchannel.storage.driver import Faults
+from backchannel.storage.folder import StateFolder
 from backchannel.storage.store import Store
 from backchannel.tools.base import Caller, Parts
 from backchannel.tools.commands import ChatCommands
@@ -139,7 +139,7 @@ class Gateway:
                 folder,
                 self.scheme,
                 self.clock,
-                database=database_file(self.config.database_url),
+                url=self.config.database_url,
                 on_fatal=self._fatal,
                 faults=self._faults,
                 writes_files=self.config.writes_transcript_files,

@@ -31,8 +31,8 @@ from backchannel.openclaw.files import (
     read_lines,
 )
 from backchannel.openclaw.lines import HEADER, OtherLine, ReadMessage, UnreadableLine, read_line
+from backchannel.storage.driver import Reader
 from backchannel.storage.imports import Batch, ImportStanding, Offered, TakenBatch, rehearse
-from backchannel.storage.reading import Reader
 from backchannel.storage.store import Store
 
 BATCH_BYTES = 1024 * 1024

@@ -162,10 +162,10 @@ def hand_over(
     channel, account_id, target, thread_id = _columns(address)
     if run_id is not None:
         tx.run("UPDATE deliveries SET run_id = ? WHERE id = ?", run_id, delivery_id)
-    to_the_end(tx, delivery_id)
     delivery = update(
         tx,
         delivery_id,
+        position=_take_place(tx, channel, account_id, target, thread_id),
         state=state.value,
         channel=channel,
         account_id=account_id,
@@ -186,11 +186,25 @@ def settle(tx: Tx, delivery_id: str, state: str, reason: str | None) -> Delivery
     return update(tx, delivery_id, state=DeliveryState(state).value, error=reason, due_at=None, updated_at=tx.now)
 
 
-def to_the_end(tx: Tx, delivery_id: str) -> None:
-    tx.run(
-        "UPDATE deliveries SET position = (SELECT coalesce(max(position), 0) + 1 FROM deliveries) WHERE id = ?",
-        delivery_id,
+def _take_place(tx: Tx, channel: str | None, account_id: str | None, target: str | None, thread_id: str | None) -> int:
+    """Take the last place in a chat's line; 0 where there is no chat.
+
+    The counter's row is locked until the commit, so places are in the order of commits on every database.
+    """
+    if channel is None or target is None:
+        return 0
+    (place,) = required(
+        tx.one(
+            "INSERT INTO delivery_lines (channel, account_id, target, thread_id, last) VALUES (?, ?, ?, ?, 1) "
+            "ON CONFLICT (channel, account_id, target, thread_id) DO UPDATE SET last = delivery_lines.last + 1 "
+            "RETURNING last",
+            channel,
+            account_id or DEFAULT_ACCOUNT,
+            target,
+            thread_id or "",
+        )
     )
+    return int(place)
 
 
 def _columns(address: Address | None) -> tuple[str | None, ...]:
@@ -346,7 +360,7 @@ def retry(tx: Tx, delivery_id: str) -> Receipt:
         "WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')",
         delivery_id,
     )
-    return _back_in_line(tx, delivery_id)
+    return _back_in_line(tx, delivery)
 
 
 def reroute(tx: Tx, delivery_id: str, address: Address) -> Receipt:
@@ -377,8 +391,8 @@ def drop(tx: Tx, delivery_id: str) -> Receipt:
     return Receipt(dropped, parts_of(tx, delivery_id))
 
 
-def _back_in_line(tx: Tx, delivery_id: str) -> Receipt:
-    to_the_end(tx, delivery_id)
+def _back_in_line(tx: Tx, delivery: Delivery) -> Receipt:
+    place = _take_place(tx, delivery.channel, delivery.account_id, delivery.target, delivery.thread_id)
     pending = DeliveryState.PENDING.value
-    changed = update(tx, delivery_id, state=pending, due_at=None, error=None, updated_at=tx.now)
-    return Receipt(changed, parts_of(tx, delivery_id))
+    changed = update(tx, delivery.id, position=place, state=pending, due_at=None, error=None, updated_at=tx.now)
+    return Receipt(changed, parts_of(tx, delivery.id))

@@ -175,20 +175,6 @@ def _number_in(lock: Path) -> str:
         return "unknown"
 
 
-def database_file(url: str) -> Path:
-    """Tell which file the store is.
-
-    Raises:
-        StartupError: it is not a SQLite file, the one kind of store there is.
-    """
-    if not url.startswith("sqlite:///"):
-        kind = url.partition(":")[0]
-        raise StartupError(
-            f"database.url: this version has no store for {kind}: (use sqlite:///<path>, or leave it out)"
-        )
-    return Path(url.removeprefix("sqlite:///"))
-
-
 def _unwritable(path: Path, error: OSError) -> StartupError:
     return StartupError(
         f"the state folder {path} cannot be written ({error.strerror}): check its owner, or name another with --state"

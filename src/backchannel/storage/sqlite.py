@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import structlog
 
@@ -35,6 +35,7 @@ from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
 from backchannel.core.keys import KeyScheme
 from backchannel.errors import StorageFull, Unavailable
+from backchannel.storage.driver import Faults
 from backchannel.storage.events import UnitEvent
 from backchannel.storage.tx import Row, Tx, UnitContext
 
@@ -50,19 +51,6 @@ READERS = 2
 BUSY_PAUSE_S = 0.02
 BUSY_LIMIT_S = 10.0
 """How long another program may hold the file before writes are refused."""
-COUNTER = "INTEGER PRIMARY KEY AUTOINCREMENT"
-
-
-class Faults(Protocol):
-    """Where tests make the disk or the process fail; both are called in the commit thread with the commit's number."""
-
-    def before_commit(self, number: int) -> None: ...
-
-    def after_commit(self, number: int) -> None: ...
-
-
-class ProcessKilled(BaseException):
-    """Raised by faults: from here on this process does nothing any more."""
 
 
 class SqliteTx:

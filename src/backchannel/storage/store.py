@@ -51,15 +51,15 @@ from backchannel.storage import sessions as session_units
 from backchannel.storage import timeline as timeline_units
 from backchannel.storage import tokens as token_units
 from backchannel.storage import troubles as trouble_units
+from backchannel.storage.databases import database_at
+from backchannel.storage.driver import Database, Driver, Faults, look, read, write
 from backchannel.storage.exchanges import Opened
 from backchannel.storage.folder import StateFolder, archived_path
 from backchannel.storage.ids import new_id
-from backchannel.storage.migrations import prepare_sqlite, refuse_emptied
 from backchannel.storage.reactions import REACTIONS
-from backchannel.storage.sqlite import Faults, SqliteDriver
 from backchannel.storage.transcripts import Transcripts
 from backchannel.storage.troubles import Unfinished
-from backchannel.storage.tx import Driver, Outlets, UnitContext, look, read, write
+from backchannel.storage.tx import Outlets, UnitContext
 
 
 class Store:
@@ -188,8 +188,9 @@ class Store:
     delivery_counts = read(trouble_units.delivery_counts)
     remember_default_model = write(trouble_units.remember_default_model)
 
-    def __init__(self, folder: StateFolder, scheme: KeyScheme) -> None:
+    def __init__(self, folder: StateFolder, database: Database, scheme: KeyScheme) -> None:
         self.folder = folder
+        self.database = database
         self.scheme = scheme
         self.number = 0
         """This process's start number: the fencing token of every run it holds."""
@@ -206,31 +207,25 @@ class Store:
         scheme: KeyScheme,
         clock: Clock,
         *,
+        url: str,
         on_fatal: Callable[[BaseException], None],
-        database: Path | None = None,
         faults: Faults | None = None,
         writes_files: bool = True,
     ) -> Self:
-        """Open or create the database, in the state folder unless another place is named.
+        """Open the database of a URL, creating it if there is none.
 
         `writes_files` says whether transcripts are kept as files too.
 
         Raises:
             DatabaseUnusable: it is corrupt, not ours, or newer than this program.
             StateFolderInUse: another process uses it.
+            StartupError: there is no such store, or it cannot be written.
         """
-        store = cls(folder, scheme)
-        path = database or folder.database
-        folder.hold_database(path)
-        await asyncio.to_thread(refuse_emptied, path, has_past=folder.has_transcripts)
-        await asyncio.to_thread(prepare_sqlite, path)
-        store.driver = SqliteDriver(
-            path,
-            clock,
-            on_facts=store._committed,
-            on_fatal=on_fatal,
-            context=UnitContext(scheme=scheme, reactions=REACTIONS),
-            faults=faults,
+        store = cls(folder, database_at(url), scheme)
+        await asyncio.to_thread(store._prepare)
+        context = UnitContext(scheme=scheme, reactions=REACTIONS)
+        store.driver = await store.database.connect(
+            clock, on_facts=store._committed, on_fatal=on_fatal, context=context, faults=faults
         )
         try:
             store.number = await store.driver.write(recovery.enter)
@@ -238,11 +233,16 @@ class Store:
         except BaseException:  # a store that cannot be opened leaves no thread behind, and the error goes on
             await store.abandon()
             raise
-        store.driver.context = replace(store.driver.context, number=store.number)
+        store.driver.context = replace(context, number=store.number)
         if writes_files:
-            store._transcripts = Transcripts(path, folder.transcript)
+            note = store.database.file_beside(folder, "-files")
+            store._transcripts = Transcripts(store.database.open_reader, note, folder.transcript)
             store.driver.context = replace(store.driver.context, transcript=store._transcript)
         return store
+
+    def _prepare(self) -> None:
+        self.database.hold(self.folder)
+        self.database.prepare(has_past=self.folder.has_transcripts)
 
     def deliver_to(self, outlets: Outlets, *, tells_failures: bool) -> None:
         """Say where deliveries can go, and whether a person whose message could not be answered is told so."""

@@ -11,12 +11,11 @@ Nothing here can fail a run: a file that cannot be written is logged once and tr
 from __future__ import annotations
 
 import os
-import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -28,9 +27,9 @@ from backchannel.core.facts import Fact, MessageAppended, TranscriptClosed
 from backchannel.core.keys import SessionKey
 from backchannel.errors import Unavailable
 from backchannel.storage import exports, messages
+from backchannel.storage.driver import Reader
 from backchannel.storage.folder import archived_path
 from backchannel.storage.sessions import SessionIdEntry
-from backchannel.storage.sqlite import SqliteTx, connect
 from backchannel.storage.tx import Tx, required
 
 log = structlog.get_logger(__name__)
@@ -68,11 +67,12 @@ class _Line(msgspec.Struct):
 class Transcripts:
     """Follows the commits of one database with files."""
 
-    def __init__(self, database: Path, path_of: PathOf) -> None:
-        self._database = database
+    def __init__(self, open_reader: Callable[[], AbstractContextManager[Reader]], note: Path, path_of: PathOf) -> None:
+        """Begin to follow; `note` is the file that says how far the files are."""
+        self._open_reader = open_reader
         self._path_of = path_of
         self._queue: SimpleQueue[Sequence[Fact | _Rebuild] | None] = SimpleQueue()
-        self._note = database.with_name(f"{database.name}-files")
+        self._note = note
         self._ends: dict[str, _End] = {}
         self._failed: set[str] = set()
         self._is_closing = threading.Event()
@@ -100,8 +100,8 @@ class Transcripts:
         self._thread.join()
 
     def _follow(self) -> None:
-        with closing(connect(self._database, readonly=True)) as connection:
-            tx = SqliteTx(connection)
+        with self._open_reader() as reader:
+            tx = reader.newest
             for closed in _closed_lately(tx):
                 self._guarded(closed.session_id, lambda closed=closed: self._archive(closed))  # type: ignore[misc]
             for entry in _written_lately(tx, _read_note(self._note)):
@@ -146,7 +146,7 @@ class Transcripts:
         try:
             write()
             self._failed.discard(session_id)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, Unavailable) as error:
             self._ends.pop(session_id, None)  # look at the file again before the next append
             if session_id not in self._failed:
                 self._failed.add(session_id)
@@ -198,8 +198,8 @@ class Transcripts:
             wanted.done.set_result(_write_anew(tx, wanted.session_id, wanted.path).seq)
         except OSError as error:
             wanted.done.set_exception(Unavailable(f"{wanted.path} cannot be written ({error.strerror})"))
-        except sqlite3.Error as error:
-            wanted.done.set_exception(Unavailable(f"the database cannot be read ({error})"))
+        except Unavailable as error:
+            wanted.done.set_exception(error)
 
     def _path(self, key: str, session_id: str) -> Path:
         return self._path_of(SessionKey.stored(key).agent, session_id)
@@ -212,7 +212,8 @@ def _closed_lately(tx: Tx) -> list[TranscriptClosed]:
         "WHERE number < (SELECT max(number) FROM processes)) "
         "SELECT key, session_id, ended_at, 0 FROM session_ids, last WHERE end_reason = 'deleted' AND ended_at >= start "
         # One that was archived as of an earlier time is known by its row.
-        "UNION SELECT key, session_id, archived_at, spawned_by IS NOT NULL AND archived_at = updated_at "
+        "UNION SELECT key, session_id, archived_at, "
+        "CASE WHEN spawned_by IS NOT NULL AND archived_at = updated_at THEN 1 ELSE 0 END "
         "FROM sessions, last WHERE archived_at IS NOT NULL AND updated_at >= start"
     )
     return [TranscriptClosed(key, session_id, at, bool(is_named)) for key, session_id, at, is_named in rows]
@@ -220,18 +221,18 @@ def _closed_lately(tx: Tx) -> list[TranscriptClosed]:
 
 def _written_lately(tx: Tx, noted: int) -> list[SessionIdEntry]:
     """Name the transcripts of which messages came after the noted one, or shortly before it."""
-    (newest,) = required(tx.one("SELECT coalesce(max(rowid), 0) FROM messages"))
+    (newest,) = required(tx.one("SELECT coalesce(max(position), 0) FROM message_order"))
     since = max(min(noted, newest) - OVERLAP, newest - MOST_LOOKED_AT)
     rows = tx.all(
         "SELECT session_id, key, mark, ended_at, end_reason FROM session_ids WHERE session_id IN "
-        "(SELECT session_id FROM messages WHERE rowid > ?) AND coalesce(end_reason, '') <> 'importing'",
+        "(SELECT session_id FROM message_order WHERE position > ?) AND coalesce(end_reason, '') <> 'importing'",
         since,
     )
     return [SessionIdEntry(*row) for row in rows]
 
 
 def _read_note(file: Path) -> int:
-    """Read up to which row of `messages` the files are complete; without a note that is not known."""
+    """Read up to which place in `message_order` the files are complete; without a note that is not known."""
     try:
         return int(file.read_bytes()[:20])
     except (OSError, ValueError):
@@ -239,7 +240,7 @@ def _read_note(file: Path) -> int:
 
 
 def _write_note(file: Path, tx: Tx, newest: MessageAppended) -> None:
-    row = tx.one("SELECT rowid FROM messages WHERE session_id = ? AND seq = ?", newest.session_id, newest.seq)
+    row = tx.one("SELECT position FROM message_order WHERE session_id = ? AND seq = ?", newest.session_id, newest.seq)
     if row is not None:
         note = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -1,18 +1,15 @@
-"""The contract between the units of work and the database: what a unit sees, and what runs it.
+"""What a unit of work sees of the database, and of what every unit needs besides.
 
 A unit is a plain function over a `Tx`. It touches nothing but the database, may be run twice, and records facts
-that are handed on only after its commit. SQL is the part both dialects share, with `?` for values.
-
-`look`, `read` and `write` make a unit a method of the store: the class body of `Store` is the list of them.
+that are handed on only after its commit. Its SQL is what all databases understand, with `?` for values. What runs it
+is in `driver.py`.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Protocol
 
 from backchannel.core.facts import Fact, PolicyShadowed
 from backchannel.core.keys import KeyScheme
@@ -20,8 +17,6 @@ from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.storage.events import UnitEvent
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Row = tuple[Any, ...]
 
 
@@ -109,8 +104,6 @@ class Tx(Protocol):
 
 Reaction = Callable[[Tx, Any], None]
 
-
-Unit = Callable[[Tx], T]
 Check = Callable[[Session], SendDecision | None]
 """Raises when a message may not be accepted for this session, as it is in the accepting unit; else says why it may."""
 
@@ -119,81 +112,6 @@ def tell_shadowed(tx: Tx, key: str, decision: SendDecision | None) -> None:
     """Record that a decision which is followed was only let through by `shadow`."""
     if decision is not None and decision.would_deny:
         tx.tell(PolicyShadowed(key, decision.reason))
-
-
-class Driver(Protocol):
-    """Runs units on one database."""
-
-    context: UnitContext
-    commits: int
-    """How many commits this process has made; `units` is how many units of work they held."""
-    units: int
-    slowest: tuple[float, str]
-    """The unit that took longest since this was last cleared, in seconds, and its name."""
-    is_closed: bool
-    is_full: bool
-
-    def write(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Run a unit in a transaction; the future is done once it is durable."""
-        ...
-
-    def read(
-        self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, T]:
-        """Run a unit that only reads and may take long; it sees one state, with every commit answered before."""
-        ...
-
-    def look(
-        self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, T]:
-        """Run a unit that reads a row or a few; each of its statements sees the newest commit."""
-        ...
-
-    async def close(self) -> None:
-        """Finish what waits, then close."""
-        ...
-
-
-class _HasDriver(Protocol):
-    @property
-    def driver(self) -> Driver: ...
-
-
-class _Method(Generic[P, T]):
-    """A unit as a method of the store: a descriptor that binds it to the store's driver at its first use."""
-
-    def __init__(self, unit: Callable[Concatenate[Tx, P], T]) -> None:
-        self.unit = unit
-        self.__doc__ = unit.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def _bind(self, store: _HasDriver, how: Any) -> Any:
-        # Kept in the instance, which comes before this descriptor: the second use costs nothing.
-        store.__dict__[self._name] = bound = partial(how, self.unit)
-        return bound
-
-
-class write(_Method[P, T]):  # noqa: N801 - reads as a verb in the table of the store
-    """A unit that changes something: durable when its future is done."""
-
-    def __get__(self, store: _HasDriver, owner: type) -> Callable[P, asyncio.Future[T]]:
-        return cast(Callable[P, "asyncio.Future[T]"], self._bind(store, store.driver.write))
-
-
-class read(_Method[P, T]):  # noqa: N801
-    """A unit that only reads and may take long: it runs beside the event loop."""
-
-    def __get__(self, store: _HasDriver, owner: type) -> Callable[P, Coroutine[Any, Any, T]]:
-        return cast(Callable[P, Coroutine[Any, Any, T]], self._bind(store, store.driver.read))
-
-
-class look(_Method[P, T]):  # noqa: N801
-    """A unit that reads a row or a few."""
-
-    def __get__(self, store: _HasDriver, owner: type) -> Callable[P, Coroutine[Any, Any, T]]:
-        return cast(Callable[P, Coroutine[Any, Any, T]], self._bind(store, store.driver.look))
 
 
 # Runs that are not finished, in the words of their index: with `state = 'queued'` alone it would not be used.

@@ -135,7 +135,7 @@ async def sessions_list(call: Call, params: SessionsListParams) -> SessionRows:
     page = await read_page(parts, wanted, query, params.cursor, min(params.limit, _MOST_LISTED), params.offset)
     return SessionRows(
         ts=now,
-        path=str(parts.store.folder.database),
+        path=parts.store.database.name,
         count=len(page.sessions),
         has_more=page.next_cursor is not None,
         next_cursor=page.next_cursor,

@@ -1,0 +1,185 @@
+"""The contract between the store and a database: what a driver does, and what is asked before one is opened.
+
+`tx.py` is what a unit of work sees; this is what runs it. A kind of database is a class that fulfils `Database`, found
+by the scheme of its URL in `databases.py`. Its dialect, its files and its errors stay in its own modules.
+
+`look`, `read` and `write` make a unit a method of the store: the class body of `Store` is the list of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
+
+from backchannel.core.contracts import Clock
+from backchannel.core.facts import Fact
+from backchannel.storage.folder import StateFolder
+from backchannel.storage.tx import Tx, UnitContext
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Faults(Protocol):
+    """Where tests make the disk or the process fail; both are called with the commit's number, where it is made."""
+
+    def before_commit(self, number: int) -> None: ...
+
+    def after_commit(self, number: int) -> None: ...
+
+
+class ProcessKilled(BaseException):
+    """Raised by faults: from here on this process does nothing any more."""
+
+
+class Driver(Protocol):
+    """Runs units on one database."""
+
+    context: UnitContext
+    commits: int
+    """How many commits this process has made; `units` is how many units of work they held."""
+    units: int
+    slowest: tuple[float, str]
+    """The unit that took longest since this was last cleared, in seconds, and its name."""
+    is_closed: bool
+    is_full: bool
+
+    def write(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """Run a unit in a transaction; the future is done once it is durable, and its facts have been handed on."""
+        ...
+
+    def read(
+        self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]:
+        """Run a unit that only reads and may take long, beside the event loop.
+
+        It sees one state, with every commit that was answered before.
+        """
+        ...
+
+    def look(
+        self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]:
+        """Run a unit that reads a row or a few; each of its statements sees the newest commit."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what waits, then close."""
+        ...
+
+
+class Reader(Protocol):
+    """A connection that only reads, for one thread. Its reads raise `Unavailable` when they fail."""
+
+    @property
+    def newest(self) -> Tx:
+        """Each statement sees the newest commit."""
+        ...
+
+    def snapshot(self) -> AbstractContextManager[Tx]:
+        """See one state for as long as the context lasts, whatever is committed meanwhile."""
+        ...
+
+
+class Database(Protocol):
+    """A database as a URL names it; nothing is opened yet. All but `connect` may block: not for the event loop."""
+
+    @property
+    def name(self) -> str:
+        """How people know it; a password is not in it."""
+        ...
+
+    def exists(self) -> bool:
+        """Whether there is anything to read."""
+        ...
+
+    def hold(self, folder: StateFolder) -> None:
+        """Keep other gateways away, where the database cannot serve several.
+
+        Raises:
+            StateFolderInUse: another process holds it.
+            StartupError: the lock cannot be written.
+        """
+        ...
+
+    def prepare(self, *, has_past: Callable[[], bool]) -> None:
+        """Make it current, creating it if there is none; `has_past` tells whether sessions have left transcripts.
+
+        Raises:
+            DatabaseUnusable: it is corrupt, not ours, emptied, or newer than this program.
+        """
+        ...
+
+    async def connect(
+        self,
+        clock: Clock,
+        *,
+        on_facts: Callable[[Sequence[Fact]], None],
+        on_fatal: Callable[[BaseException], None],
+        context: UnitContext,
+        faults: Faults | None,
+    ) -> Driver:
+        """Begin to work on a prepared database.
+
+        `on_facts` is called on the event loop after each commit; `on_fatal` when whether one was made is not known.
+        """
+        ...
+
+    def open_reader(self) -> AbstractContextManager[Reader]:
+        """Read beside whoever writes.
+
+        Raises:
+            DatabaseUnusable: it is corrupt, not ours, or of another version.
+            Unavailable: it cannot be reached.
+        """
+        ...
+
+    def file_beside(self, folder: StateFolder, ending: str) -> Path:
+        """Name a file of this process that belongs to the database."""
+        ...
+
+
+class _HasDriver(Protocol):
+    @property
+    def driver(self) -> Driver: ...
+
+
+class _Method(Generic[P, T]):
+    """A unit as a method of the store: a descriptor that binds it to the store's driver at its first use."""
+
+    def __init__(self, unit: Callable[Concatenate[Tx, P], T]) -> None:
+        self.unit = unit
+        self.__doc__ = unit.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def _bind(self, store: _HasDriver, how: Any) -> Any:
+        # Kept in the instance, which comes before this descriptor: the second use costs nothing.
+        store.__dict__[self._name] = bound = partial(how, self.unit)
+        return bound
+
+
+class write(_Method[P, T]):  # noqa: N801 - reads as a verb in the table of the store
+    """A unit that changes something: durable when its future is done."""
+
+    def __get__(self, store: _HasDriver, owner: type) -> Callable[P, asyncio.Future[T]]:
+        return cast(Callable[P, "asyncio.Future[T]"], self._bind(store, store.driver.write))
+
+
+class read(_Method[P, T]):  # noqa: N801
+    """A unit that only reads and may take long: it runs beside the event loop."""
+
+    def __get__(self, store: _HasDriver, owner: type) -> Callable[P, Coroutine[Any, Any, T]]:
+        return cast(Callable[P, Coroutine[Any, Any, T]], self._bind(store, store.driver.read))
+
+
+class look(_Method[P, T]):  # noqa: N801
+    """A unit that reads a row or a few."""
+
+    def __get__(self, store: _HasDriver, owner: type) -> Callable[P, Coroutine[Any, Any, T]]:
+        return cast(Callable[P, Coroutine[Any, Any, T]], self._bind(store, store.driver.look))
