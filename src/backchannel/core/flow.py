@@ -1,7 +1,8 @@
 """What an exchange and a spawn have in common: a run of theirs has ended, and what they ask for in turn.
 
 Both are state machines whose step is a pure function from what happened to the next state and these actions. Each has
-more of its own, in `exchange_values.py` and `spawn_values.py`.
+more of its own, in `exchange_values.py` and `spawn_values.py`: apart from the steps, because the texts that the steps
+ask for are written from these values too.
 """
 
 from __future__ import annotations

@@ -6,16 +6,12 @@ from msgspec.structs import replace
 
 from backchannel.core import barrier as rule
 from backchannel.core.barrier import Barrier, Held, read_barrier, write_barrier
-from backchannel.core.flow import QueueRun
 from backchannel.core.keys import SessionKey
 from backchannel.core.limits import Lineage, may_go_on
-from backchannel.core.messages import Message, Role, TextBlock
-from backchannel.core.runs import RunRequest
 from backchannel.core.spawn import from_child
 from backchannel.core.spawn_values import Spawn
-from backchannel.storage import chains, inbox, messages, runs, sessions, timers
+from backchannel.storage import chains, flows, messages, runs, sessions, timers
 from backchannel.storage.events import RunClosed, RunEntered
-from backchannel.storage.ids import new_id
 from backchannel.storage.tx import Tx
 
 TIMER = "barrier"
@@ -76,7 +72,7 @@ def tell_held(tx: Tx, event: RunEntered) -> None:
     session = event.session
     for barrier in _of_session(tx, session.key):
         for held in barrier.untold:
-            messages.append(tx, session.key, session.session_id, _as_note(held, tx.now))
+            messages.append(tx, session.key, session.session_id, flows.make_note(tx, held.text, from_child(held.child)))
         _change(tx, barrier, rule.told(barrier))
 
 
@@ -117,7 +113,8 @@ def _open(tx: Tx, barrier: Barrier) -> Barrier:
             _note(tx, barrier.requester, held)
         return rule.give_up(barrier)
     barrier, run = rule.wake(barrier)
-    runs.queue_step(tx, _request(replace(run, id=runs.free_id(tx, run.id))))
+    wanted = replace(flows.request_of(run), id=runs.free_id(tx, run.id), deliver=run.reply_to is not None)
+    runs.queue_step(tx, wanted)
     return barrier
 
 
@@ -129,28 +126,5 @@ def _may_wake(tx: Tx, barrier: Barrier) -> bool:
     return may_go_on(lineage, str(barrier.requester), barrier.rules).allowed
 
 
-def _request(run: QueueRun) -> RunRequest:
-    return RunRequest(
-        key=run.key,
-        content=tuple(TextBlock(text=text) for text in run.texts),
-        provenance=run.provenance,
-        kind=run.kind,
-        id=run.id,
-        chain=run.chain,
-        deliver=run.reply_to is not None,
-        reply_to=run.reply_to,
-    )
-
-
 def _note(tx: Tx, key: SessionKey, held: Held) -> None:
-    inbox.add_if_kept(tx, key, _as_note(held, tx.now))
-
-
-def _as_note(held: Held, now: int) -> Message:
-    return Message(
-        id=new_id(),
-        role=Role.USER,
-        content=(TextBlock(text=held.text),),
-        timestamp=now,
-        provenance=from_child(held.child),
-    )
+    flows.add_note(tx, key, held.text, from_child(held.child))

@@ -1,7 +1,7 @@
-"""Exchanges: what `sessions_send` started, each step in the commit of what caused it.
+"""Exchanges: what `sessions_send` started, and what moves them.
 
-`core/exchange.py` decides; this executes. Whatever ends a run, a wait or a session calls in here from its own unit, so
-"the primary run ended" and "turn 1 waits in the requester's inbox" are one commit.
+`core/exchange.py` decides, `flows.py` takes a step, in the commit of what caused it: "the primary run ended" and
+"turn 1 waits in the requester's inbox" are one commit.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-from msgspec.structs import replace
 
 from backchannel.core.delivery import Delivery, DeliveryState
 from backchannel.core.exchange import SendLimits, open_exchange, step, why_not_retried
@@ -32,15 +31,14 @@ from backchannel.core.exchange_values import (
     write_exchange,
 )
 from backchannel.core.facts import SessionChanged
-from backchannel.core.flow import AbortRun, QueueRun, Refused, RunEnded, Settle
+from backchannel.core.flow import Refused, RunEnded
 from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.limits import Wait
-from backchannel.core.messages import Message, Role, TextBlock
-from backchannel.core.runs import FlowCall, Run, RunRequest
+from backchannel.core.runs import FlowCall, Run
 from backchannel.core.sessions import Session, read_address
 from backchannel.core.text import quoted
 from backchannel.errors import ExchangeNotFound, FenceLost, InvalidRequest, SessionNotFound, StopRequested
-from backchannel.storage import chains, deliveries, idempotency, inbox, runs, sessions
+from backchannel.storage import chains, deliveries, flows, idempotency, runs, sessions
 from backchannel.storage.events import CallClosed, RunClosed, RunRetried
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import LIVE, Check, Tx, required, tell_shadowed
@@ -65,11 +63,6 @@ def record_wait(tx: Tx, call_id: str) -> None:
         call_id,
         call_id,
     )
-
-
-def find(tx: Tx, exchange_id: str) -> Exchange | None:
-    row = tx.one("SELECT body FROM exchanges WHERE id = ?", exchange_id)
-    return None if row is None else read_exchange(row[0])
 
 
 def look(tx: Tx, exchange_id: str) -> Opened:
@@ -155,7 +148,7 @@ def run_ended(tx: Tx, event: RunClosed) -> None:
             error=run.error,
             has_started=run.session_id is not None,
         )
-        _advance(tx, run.exchange_id, ended)
+        flows.advance(tx, KIND, run.exchange_id, ended)
 
 
 def check_retry(tx: Tx, run: Run) -> None:
@@ -164,7 +157,7 @@ def check_retry(tx: Tx, run: Run) -> None:
     Raises:
         InvalidRequest: the message says where the exchange is.
     """
-    exchange = None if run.exchange_id is None else find(tx, run.exchange_id)
+    exchange = None if run.exchange_id is None else flows.find(tx, KIND, run.exchange_id)
     if exchange is not None and (why := why_not_retried(exchange, run.id)) is not None:
         raise InvalidRequest(f"run {run.id!r} cannot be retried: {why}", runId=run.id)
 
@@ -173,14 +166,14 @@ def run_retried(tx: Tx, event: RunRetried) -> None:
     """Take an exchange up again whose failed run a person retries."""
     run = event.run
     if run.exchange_id is not None:
-        _advance(tx, run.exchange_id, Retried(run_id=run.id))
+        flows.advance(tx, KIND, run.exchange_id, Retried(run_id=run.id))
 
 
 def announce_again(tx: Tx, delivery: Delivery) -> bool:
     """Ask for an announce once more whose run failed; False when the receipt has its text, or is not one of these."""
     if delivery.exchange_id is None or delivery.text is not None or delivery.state is not DeliveryState.FAILED:
         return False
-    _advance(tx, delivery.exchange_id, Retried())
+    flows.advance(tx, KIND, delivery.exchange_id, Retried())
     return True
 
 
@@ -198,7 +191,7 @@ def expire_wait(tx: Tx, exchange_id: str) -> Opened:
         return opened
     if opened.exchange.call_id is not None:
         tx.run("DELETE FROM waits WHERE call_id = ?", opened.exchange.call_id)
-    _advance(tx, exchange_id, WaitEnded(WaitEnd.EXPIRED))
+    flows.advance(tx, KIND, exchange_id, WaitEnded(WaitEnd.EXPIRED))
     return look(tx, exchange_id)
 
 
@@ -208,7 +201,7 @@ def call_ended(tx: Tx, event: CallClosed) -> None:
     row = tx.one("SELECT r.exchange_id FROM waits w JOIN runs r ON r.id = w.run_id WHERE w.call_id = ?", call_id)
     if row is not None:
         tx.run("DELETE FROM waits WHERE call_id = ?", call_id)
-        _advance(tx, row[0], WaitEnded(event.how))
+        flows.advance(tx, KIND, row[0], WaitEnded(event.how))
 
 
 def open_of(tx: Tx, key: str, *, until: int, after: str, limit: int) -> list[str]:
@@ -225,98 +218,38 @@ def open_of(tx: Tx, key: str, *, until: int, after: str, limit: int) -> list[str
 
 def session_interrupted(tx: Tx, exchange_id: str, key: SessionKey, change: Change, active_run: str | None) -> None:
     """Shorten an exchange, one of whose sessions was reset, stopped or deleted."""
-    _advance(tx, exchange_id, SessionInterrupted(key=key, change=change, active_run=active_run))
+    flows.advance(tx, KIND, exchange_id, SessionInterrupted(key=key, change=change, active_run=active_run))
 
 
-def _advance(tx: Tx, exchange_id: str, event: Event) -> None:
-    row = tx.one("SELECT body FROM exchanges WHERE id = ?", exchange_id)
-    if row is None:
-        return
-    before = read_exchange(row[0])
-    target = sessions.find(tx, str(before.target.key))
-    exchange, actions = _named(tx, *step(before, event, target.address if target else None))
-    if exchange != before:
-        _write(tx, exchange)
-    perform(tx, exchange, actions)
+def _step(tx: Tx, exchange: Exchange, event: Event) -> Stepped:
+    target = sessions.find(tx, str(exchange.target.key))
+    return step(exchange, event, target.address if target else None)
 
 
-def _named(tx: Tx, exchange: Exchange, actions: tuple[Action, ...]) -> Stepped:
-    """Give the run that is to be queued an id of its own."""
-    named: list[Action] = []
-    for action in actions:
-        if isinstance(action, QueueRun):
-            action = replace(action, id=runs.free_id(tx, action.id))
-            exchange = replace(exchange, run_id=action.id)
-        named.append(action)
-    return exchange, tuple(named)
+def _perform(tx: Tx, exchange: Exchange, delivery_id: str, action: Action) -> None:
+    match action:
+        case AddNote():
+            flows.add_note(tx, action.key, action.text, action.provenance)
+        case Deliver():
+            deliveries.hand_over(tx, delivery_id, action.text, action.address, run_id=action.run_id)
+        case Reopen():
+            deliveries.reopen(tx, delivery_id)
 
 
-def _write(tx: Tx, exchange: Exchange) -> None:
-    tx.run(
-        "UPDATE exchanges SET state = ?, turn = ?, body = ?, updated_at = ? WHERE id = ?",
-        exchange.state.value,
-        exchange.turn,
-        write_exchange(exchange),
-        tx.now,
-        exchange.id,
-    )
+def _tell(tx: Tx, exchange: Exchange) -> None:
     tx.tell(SessionChanged(str(exchange.target.key), "exchange"))  # also where no run begins or ends with it
 
 
-def perform(tx: Tx, exchange: Exchange, actions: tuple[Action, ...]) -> None:
-    """Do what a step asks for."""
-    for action in actions:
-        match action:
-            case QueueRun():
-                runs.queue_step(tx, _request(exchange, action))
-            case AbortRun():
-                _abort(tx, action)
-            case AddNote():
-                _add_note(tx, action)
-            case Deliver():
-                delivery_id = _receipt(tx, exchange)
-                deliveries.hand_over(tx, delivery_id, action.text, action.address, run_id=action.run_id)
-            case Settle():
-                deliveries.settle(tx, _receipt(tx, exchange), action.outcome.value, action.reason)
-            case Reopen():
-                deliveries.reopen(tx, _receipt(tx, exchange))
-
-
-def _request(exchange: Exchange, action: QueueRun) -> RunRequest:
-    return RunRequest(
-        key=action.key,
-        content=tuple(TextBlock(text=text) for text in action.texts),
-        provenance=action.provenance,
-        kind=action.kind,
-        id=action.id,
-        reply_to=action.reply_to,
-        chain=action.chain,
-        exchange_id=exchange.id,
-    )
-
-
-def _receipt(tx: Tx, exchange: Exchange) -> str:
-    (delivery_id,) = required(tx.one("SELECT delivery_id FROM exchanges WHERE id = ?", exchange.id))
-    return str(delivery_id)
-
-
-def _abort(tx: Tx, action: AbortRun) -> None:
-    run = runs.need(tx, action.run_id)
-    if not run.is_finished and (action.even_running or run.session_id is None):
-        runs.request_abort(tx, run.session_key, run.id)
-
-
-def _add_note(tx: Tx, action: AddNote) -> None:
-    note = Message(
-        id=new_id(),
-        role=Role.USER,
-        content=(TextBlock(text=action.text),),
-        timestamp=tx.now,
-        provenance=action.provenance,
-    )
-    inbox.add_if_kept(tx, action.key, note)
-
-
+KIND = flows.FlowKind(
+    table="exchanges",
+    runs_as="exchange_id",
+    read=read_exchange,
+    write=write_exchange,
+    step=_step,
+    tell=_tell,
+    perform=_perform,
+    columns=("turn",),
+)
 # A send is accepted: who asks whom, whether they may, and all that it starts, in one unit.
 
 
@@ -333,9 +266,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 def open_(tx: Tx, ask: Ask, limits: SendLimits, check: Check) -> Opened | Refused:
     """Accept a send with its primary run, its receipt and its wait; the same call again finds the first."""
     call = ask.call
-    if call.digest is not None:
-        idempotency.find_run(tx, call.run_id, call.digest)  # refuses a key that stands for something else
-    if find(tx, call.flow_id) is not None:
+    if flows.repeat(tx, KIND, call) is not None:
         return look(tx, call.flow_id)
     calling_run = None if call.calling_run is None else runs.need(tx, call.calling_run)
     if calling_run is not None:
@@ -361,10 +292,10 @@ def open_(tx: Tx, ask: Ask, limits: SendLimits, check: Check) -> Opened | Refuse
     # Made only now: a send that is refused leaves nothing behind.
     tell_shadowed(tx, str(ask.target), check(sessions.ensure(tx, ask.target)))
     exchange, actions = opened
-    _insert(tx, exchange, ask)
+    delivery_id = _insert(tx, exchange, ask)
     if call.digest is not None:
         idempotency.remember_run(tx, call.run_id, call.digest)
-    perform(tx, exchange, actions)
+    flows.perform(tx, KIND, exchange, delivery_id, actions)
     return look(tx, exchange.id)
 
 
@@ -380,7 +311,8 @@ def _check_at_work(run: Run) -> None:
         raise StopRequested(run.id)
 
 
-def _insert(tx: Tx, exchange: Exchange, ask: Ask) -> None:
+def _insert(tx: Tx, exchange: Exchange, ask: Ask) -> str:
+    """Write an exchange with its receipt and its wait; returns the receipt's id."""
     delivery_id = new_id()
     requester = None if ask.requester is None else str(ask.requester)
     tx.run(
@@ -409,6 +341,7 @@ def _insert(tx: Tx, exchange: Exchange, ask: Ask) -> None:
             tx.now + ask.wait_ms,
         )
         record_wait(tx, exchange.call_id)
+    return delivery_id
 
 
 def _target(tx: Tx, key: SessionKey) -> Session | None:

@@ -1,13 +1,11 @@
-"""Spawns: what `sessions_spawn` started, each step in the commit of what caused it.
+"""Spawns: what `sessions_spawn` started, and what moves them.
 
-`core/spawn.py` decides; this executes. Whatever ends a run, settles a receipt or changes a session calls in here from
-its own unit, so "the child's run ended" and "its announce is queued" are one commit, and so are a post's delivery, its
-note and the wake that it was the last to be waited for.
+`core/spawn.py` decides, `flows.py` takes a step, in the commit of what caused it: "the child's run ended" and "its
+announce is queued" are one commit, and so are a post's delivery, its note and the wake that waited for it last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,11 +13,11 @@ from msgspec.structs import replace
 
 from backchannel.core import spawn as flow
 from backchannel.core.exchange import is_deliverable
-from backchannel.core.flow import AbortRun, QueueRun, Refused, Settle
+from backchannel.core.flow import Refused, Settle
 from backchannel.core.keys import SessionKey
 from backchannel.core.limits import ChainLimits, go_on, may_go_on
-from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, decode_message
-from backchannel.core.runs import FlowCall, Run, RunKind, RunRequest
+from backchannel.core.messages import Provenance, ProvenanceKind, Role, decode_message
+from backchannel.core.runs import FlowCall, Run, RunKind
 from backchannel.core.sessions import Address, Session, SessionPatch, read_address
 from backchannel.core.spawn_texts import stopped_text
 from backchannel.core.spawn_values import (
@@ -40,6 +38,7 @@ from backchannel.storage import (
     barriers,
     chains,
     deliveries,
+    flows,
     idempotency,
     inbox,
     messages,
@@ -50,9 +49,6 @@ from backchannel.storage.events import RunClosed
 from backchannel.storage.folder import archived_path
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import LIVE, Tx, required
-
-TranscriptPath = Callable[[str, str], str | None]
-"""Tells where the transcript of an agent's session id is kept as a file, if it is."""
 
 STOPPED = "its requester was stopped"
 DELETED = "its requester was deleted"
@@ -82,9 +78,7 @@ def repeat(tx: Tx, call: FlowCall) -> Spawn | None:
     Raises:
         IdempotencyConflict: its key stands for something else.
     """
-    if call.digest is not None:
-        idempotency.find_run(tx, call.run_id, call.digest)
-    return find(tx, call.flow_id)
+    return flows.repeat(tx, KIND, call)
 
 
 def open_(tx: Tx, ask: SpawnAsk, limits: ChainLimits) -> Spawn | Refused:
@@ -124,8 +118,9 @@ def open_(tx: Tx, ask: SpawnAsk, limits: ChainLimits) -> Spawn | Refused:
         model=ask.model,
         transcript=tx.transcript(child.agent_id, child.session_id),
     )
-    _insert(tx, flow.kept(spawn), ask.call)
-    _queue(tx, spawn, flow.first_run(spawn, show(str(ask.requester))), timeout_s=ask.timeout_s)
+    delivery_id = _insert(tx, flow.kept(spawn), ask.call)
+    first = replace(flow.first_run(spawn, show(str(ask.requester))), timeout_s=ask.timeout_s)
+    flows.perform(tx, KIND, spawn, delivery_id, (first,))
     return spawn
 
 
@@ -174,7 +169,8 @@ def _make_child(tx: Tx, ask: SpawnAsk) -> Session:
     return sessions.update(tx, str(ask.child), "spawned_by = ?", str(ask.requester))
 
 
-def _insert(tx: Tx, spawn: Spawn, call: FlowCall) -> None:
+def _insert(tx: Tx, spawn: Spawn, call: FlowCall) -> str:
+    """Write a spawn with its receipt, and its place in a barrier; returns the receipt's id."""
     delivery_id = new_id()
     tx.run(
         "INSERT INTO spawns (id, requester_key, requester_run, child_key, state, body, delivery_id, call_id, "
@@ -195,11 +191,7 @@ def _insert(tx: Tx, spawn: Spawn, call: FlowCall) -> None:
         idempotency.remember_run(tx, call.run_id, call.digest)
     if spawn.rules.wakes:
         barriers.add_child(tx, spawn)
-
-
-def find(tx: Tx, spawn_id: str) -> Spawn | None:
-    row = tx.one("SELECT body FROM spawns WHERE id = ?", spawn_id)
-    return None if row is None else read_spawn(row[0])
+    return delivery_id
 
 
 def describe_call(tx: Tx, call_id: str) -> str | None:
@@ -231,7 +223,7 @@ def run_ended(tx: Tx, event: RunClosed) -> None:
             reply=run.reply,
             error=run.error,
         )
-        _advance(tx, run.spawn_id, ended)
+        flows.advance(tx, KIND, run.spawn_id, ended)
     if run.kind is RunKind.WAKE and run.session_id is None:
         _keep_as_note(tx, run)
 
@@ -242,11 +234,11 @@ def cancel_children(tx: Tx, key: str, reason: str) -> list[Run]:
     at_work = _at_work(tx, key)
     barriers.stop(tx, key)
     for spawn in children:
-        _advance(tx, spawn.id, Cancelled(reason=reason, at=tx.now))
+        flows.advance(tx, KIND, spawn.id, Cancelled(reason=reason, at=tx.now))
     for run in at_work:
         runs.request_abort(tx, run.session_key, run.id)
     if children and reason == STOPPED:
-        _note(tx, SessionKey.stored(key), stopped_text(children), _SYSTEM)
+        flows.add_note(tx, SessionKey.stored(key), stopped_text(children), _SYSTEM)
     return at_work
 
 
@@ -266,59 +258,12 @@ def _open_of(tx: Tx, key: str) -> tuple[Spawn, ...]:
     return tuple(read_spawn(body) for (body,) in rows)
 
 
-def _advance(tx: Tx, spawn_id: str, event: Event) -> None:
-    row = tx.one("SELECT body, delivery_id FROM spawns WHERE id = ?", spawn_id)
-    if row is None:
-        return
-    before = read_spawn(row[0])
-    spawn, actions = _named(tx, *flow.step(before, event))
-    if spawn == before:
-        return
-    tx.run(
-        "UPDATE spawns SET state = ?, body = ?, updated_at = ? WHERE id = ?",
-        spawn.state.value,
-        write_spawn(spawn),
-        tx.now,
-        spawn_id,
-    )
-    for action in actions:
-        _perform(tx, spawn, str(row[1]), action)
-
-
-def _named(tx: Tx, spawn: Spawn, actions: tuple[Action, ...]) -> Stepped:
-    """Give the run that is to be queued an id of its own."""
-    named = tuple(replace(act, id=runs.free_id(tx, act.id)) if isinstance(act, QueueRun) else act for act in actions)
-    for act in named:
-        if isinstance(act, QueueRun):
-            spawn = replace(spawn, run_id=act.id)
-    return spawn, named
-
-
 def _perform(tx: Tx, spawn: Spawn, delivery_id: str, action: Action) -> None:
     match action:
-        case QueueRun():
-            _queue(tx, spawn, action, timeout_s=action.timeout_s)
-        case AbortRun():
-            runs.request_abort(tx, str(spawn.child), action.run_id)
         case PostText():
             _post(tx, spawn, delivery_id, action.text)
         case Settle():
-            deliveries.settle(tx, delivery_id, action.outcome.value, action.reason)
             barriers.child_settled(tx, spawn, None)
-
-
-def _queue(tx: Tx, spawn: Spawn, action: QueueRun, *, timeout_s: float | None) -> None:
-    request = RunRequest(
-        key=action.key,
-        content=tuple(TextBlock(text=text) for text in action.texts),
-        provenance=action.provenance,
-        kind=action.kind,
-        id=action.id,
-        timeout_s=timeout_s,
-        chain=action.chain,
-        spawn_id=spawn.id,
-    )
-    runs.queue_step(tx, request)
 
 
 def _post(tx: Tx, spawn: Spawn, delivery_id: str, text: str) -> None:
@@ -326,18 +271,19 @@ def _post(tx: Tx, spawn: Spawn, delivery_id: str, text: str) -> None:
     if spawn.rules.wakes:
         barriers.child_settled(tx, spawn, text)
     else:
-        _note(tx, spawn.requester, text, flow.from_child(spawn.child))
+        flows.add_note(tx, spawn.requester, text, flow.from_child(spawn.child))
     deliveries.hand_over(tx, delivery_id, text, spawn.address)
 
 
+def _step(tx: Tx, spawn: Spawn, event: Event) -> Stepped:
+    return flow.step(spawn, event)
+
+
+KIND = flows.FlowKind(
+    table="spawns", runs_as="spawn_id", read=read_spawn, write=write_spawn, step=_step, perform=_perform
+)
+
 _SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=flow.SOURCE_TOOL)
-
-
-def _note(tx: Tx, key: SessionKey, text: str, provenance: Provenance) -> None:
-    note = Message(
-        id=new_id(), role=Role.USER, content=(TextBlock(text=text),), timestamp=tx.now, provenance=provenance
-    )
-    inbox.add_if_kept(tx, key, note)
 
 
 def _keep_as_note(tx: Tx, wake: Run) -> None:
