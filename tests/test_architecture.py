@@ -133,6 +133,21 @@ def test_only_its_own_modules_know_a_kind_of_database() -> None:
             assert path.name == "databases.py" or not known & modules, f"{path.name} names a driver: databases.py does"
 
 
+STORAGE_DOORS = {"store", "driver", "databases", "folder", "address", "ids", "cron", "imports", "recovery"}
+"""What other layers may import of `storage/`: values are in `core/`, and the other modules are SQL by theme.
+
+Cron jobs and batches of an import are made of values that `core/` does not know; `recovery` tells the command line
+which agents are functions while no gateway runs.
+"""
+
+
+def test_other_layers_know_the_store_and_not_the_modules_behind_it() -> None:
+    for path in FILES:
+        if _layer_of_file(path) != "storage":
+            stored = {module for module in _imports(path) if module.startswith("backchannel.storage.")}
+            assert stored <= {f"backchannel.storage.{name}" for name in STORAGE_DOORS}, f"{path.name} reaches behind it"
+
+
 def _statements() -> Iterator[tuple[str, str]]:
     """Find everything that is SQL, or part of it, in the modules and schema files for all databases."""
     for path in SOURCE.glob("storage/*.py"):

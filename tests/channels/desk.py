@@ -13,11 +13,10 @@ import httpx
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.channels import Channel
 from backchannel.core.contracts import Clock
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery import DeliveryState, Post, Receipt
 from backchannel.core.facts import DeliveryChanged
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
-from backchannel.storage.deliveries import Post, Receipt
 from tests.gateway.client import OPERATOR
 from tests.support.far_end import event, signed
 from tests.support.gateways import CONFIG, Heard, echo, running

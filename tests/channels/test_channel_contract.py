@@ -31,13 +31,12 @@ from backchannel.core.channels import (
     OutboundPart,
     Sent,
 )
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery import DeliveryState, Post
 from backchannel.core.facts import DeliveryChanged
 from backchannel.core.keys import ChatType
 from backchannel.core.sessions import Address
 from backchannel.errors import InvalidRequest, NotFound, UnknownChannel
 from backchannel.gateway.app import Gateway
-from backchannel.storage.deliveries import Post
 from tests.channels.desk import Desk, desk
 from tests.gateway.client import connected
 from tests.support.far_end import FarEnd, Fault, event, signed

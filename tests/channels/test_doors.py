@@ -9,9 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from backchannel.cli.main import app
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery import DeliveryState, Post
 from backchannel.core.sessions import Address
-from backchannel.storage.deliveries import Post
 from tests.channels.desk import desk
 from tests.gateway.client import OPERATOR, connected
 from tests.support.far_end import FarEnd, Fault

@@ -10,10 +10,9 @@ from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.channels import Channel, ChannelSilent, OutboundPart, Sent
-from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryState
+from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryState, Post
 from backchannel.core.sessions import Address
 from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
-from backchannel.storage.deliveries import Post
 from tests.channels.desk import desk
 from tests.support.far_end import Break, FarEnd, Fault, Hang
 from tests.support.gateways import CONFIG, MAIN, QuickClock, dying, echo

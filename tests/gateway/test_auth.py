@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from backchannel.config.schema_doors import AuthSettings, GatewaySettings
+from backchannel.core.records import TokenRow
 from backchannel.errors import Forbidden, InvalidRequest, SlowDown, StartupError, Unauthorized
 from backchannel.gateway.auth import (
     MAX_WRONG_REMEMBERED,
@@ -31,7 +32,6 @@ from backchannel.gateway.throttling import (
     FailedAttempts,
     Proxies,
 )
-from backchannel.storage.tokens import TokenRow
 
 ALL = frozenset(TokenScope)
 

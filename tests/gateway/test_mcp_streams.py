@@ -13,9 +13,9 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from backchannel.core.records import McpCall
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.mcp.http import RETRY_MS
-from backchannel.storage.idempotency import McpCall
 
 from .client import OPERATOR
 from .conftest import MakeWorld, World

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from backchannel.core.channels import Channel, ChannelRefused, ChannelSilent, OutboundPart, Sent
+from backchannel.core.delivery import Post
 from backchannel.core.sessions import Address
 from backchannel.gateway.methods import deliveries
-from backchannel.storage.deliveries import Post
 from tests.channels.desk import Desk, desk
 from tests.gateway.client import OPERATOR, connected
 from tests.support.gateways import MAIN

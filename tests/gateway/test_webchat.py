@@ -10,11 +10,10 @@ import pytest
 
 from backchannel.agents.scripted import Reply
 from backchannel.core.contracts import ModelFailed
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery import DeliveryState, Post
 from backchannel.core.facts import DeliveryChanged
 from backchannel.core.messages import Role
 from backchannel.core.sessions import WEBCHAT, Address, write_address
-from backchannel.storage.deliveries import Post
 from tests.support.gateways import Heard, dying, running, settled, transcript_of
 from tests.support.talks import A, B, Player, config, send
 from tests.tools.door import Doors, doors

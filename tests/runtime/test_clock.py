@@ -12,12 +12,11 @@ import pytest
 from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.core.channels import ChannelBusy, OutboundPart, Sent
 from backchannel.core.contracts import ModelFailed
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery import DeliveryState, Post
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.timers import ClockWatch, SystemClock
 from backchannel.storage.clock import BELIEVED_FROM_MS
-from backchannel.storage.deliveries import Post
 from backchannel.tools.rows import duration_ms
 from tests.support.clocks import HandClock, moment
 from tests.support.far_channel import FarChannel

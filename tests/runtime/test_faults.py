@@ -13,13 +13,13 @@ import pytest
 
 from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, ScriptedModel, call
+from backchannel.core.delivery import Post
 from backchannel.core.facts import RunChanged
 from backchannel.core.messages import Role
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Address
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
-from backchannel.storage.deliveries import Post
 from tests.support import far_end as chats
 from tests.support.gateways import (
     CONFIG,

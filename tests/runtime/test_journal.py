@@ -11,10 +11,9 @@ from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.contracts import ModelFailed
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery import DeliveryState, Post
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import RunFailed
-from backchannel.storage.deliveries import Post
 from tests.channels.desk import desk
 from tests.support.far_end import FarEnd, Fault
 from tests.support.gateways import MAIN, QuickClock, ended, held, running, with_defaults

@@ -9,9 +9,17 @@ import pytest
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Role
-from backchannel.core.runs import CallState, Outcome, RunState, Started, ToolCall, function_call_id, tool_call_id
+from backchannel.core.runs import (
+    FUNCTION_STEP,
+    CallState,
+    Outcome,
+    RunState,
+    Started,
+    ToolCall,
+    function_call_id,
+    tool_call_id,
+)
 from backchannel.errors import FenceLost, StopRequested
-from backchannel.storage.steps import FUNCTION_STEP
 from backchannel.storage.store import Store
 from tests.storage.support import (
     ABORTED,

@@ -8,10 +8,9 @@ from contextlib import closing
 
 import pytest
 
-from backchannel.core.delivery import DeliveryLane, DeliveryState
+from backchannel.core.delivery import DeliveryLane, DeliveryState, Post
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Address
-from backchannel.storage.deliveries import Post
 from tests.storage.support import START_MS, Host
 
 pytestmark = pytest.mark.anyio

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from backchannel.config.schema_doors import CronDeliver, CronJob
+from backchannel.core.contracts import Timer
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import ProvenanceKind
 from backchannel.core.runs import Fence, Run, RunKind, RunState
 from backchannel.errors import InvalidSchedule, JobConfigured, JobExists, JobNotFound, JobRunning
 from backchannel.storage.cron import JobStatus, ListedJob, Source
 from backchannel.storage.store import Store
-from backchannel.storage.timers import Timer
 from tests.storage.support import ABORTED, START_MS, Host, answer, begin, transcript
 
 pytestmark = pytest.mark.anyio

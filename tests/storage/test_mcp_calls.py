@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backchannel.storage.idempotency import KEPT_MS, McpCall
+from backchannel.core.records import McpCall
+from backchannel.storage.idempotency import KEPT_MS
 from backchannel.storage.store import Store
 
 pytestmark = pytest.mark.anyio

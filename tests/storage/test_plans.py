@@ -13,14 +13,15 @@ import msgspec
 import pytest
 
 from backchannel.config.schema_doors import CronJob
-from backchannel.core.delivery import DeliveryLane, DeliveryState
-from backchannel.core.exchange_values import Change, ExchangeState
+from backchannel.core.delivery import DeliveryLane, DeliveryState, Post
+from backchannel.core.exchange_values import Change, ExchangePlace, ExchangeState
 from backchannel.core.facts import Fact
 from backchannel.core.keys import SessionKey
+from backchannel.core.records import ExportPlace, McpCall
 from backchannel.core.runs import Fence, FlowCall, Join, RunState
 from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
 from backchannel.core.short_ids import IdKind, parse_written_id
-from backchannel.core.spawn_values import SpawnRules
+from backchannel.core.spawn_values import SpawnAsk, SpawnRules
 from backchannel.core.visibility import VisibleScope
 from backchannel.storage import (
     archiving,
@@ -46,13 +47,9 @@ from backchannel.storage import (
     timers,
     tokens,
 )
-from backchannel.storage.deliveries import Post
 from backchannel.storage.events import UnitEvent
-from backchannel.storage.exchange_lists import ExchangePlace
-from backchannel.storage.idempotency import McpCall
 from backchannel.storage.interruption import Rest
 from backchannel.storage.reactions import REACTIONS
-from backchannel.storage.spawns import SpawnAsk
 from backchannel.storage.sqlite_file import SqliteDatabase
 from backchannel.storage.tx import NoOutlets, Outlets, Row, TranscriptPath, no_transcripts
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
@@ -157,8 +154,8 @@ HOT: dict[str, Read] = {
     "export": partial(exports.listed_after, after="agent:", limit=9),
     "export of an agent": partial(exports.listed_after, after="", limit=9, agent_id="main"),
     "export of some": partial(exports.listed_after, after="", limit=9, keys=[str(MAIN), str(CRON)]),
-    "transcript": partial(exports.read, session_id="s", place=exports.ExportPlace(0), until=9, size=9),
-    "part of a message": partial(exports.read, session_id="s", place=exports.ExportPlace(0, 5), until=9, size=9),
+    "transcript": partial(exports.read, session_id="s", place=ExportPlace(0), until=9, size=9),
+    "part of a message": partial(exports.read, session_id="s", place=ExportPlace(0, 5), until=9, size=9),
     "pending": partial(inbox.pending, key=str(MAIN), limit=9),
     "run": partial(runs.find, run_id="r"),
     "runs": partial(runs.page, session_key=None, states=(), limit=9, before=None),

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from backchannel.core.contracts import Timer
 from backchannel.core.facts import RunChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage
@@ -22,7 +23,6 @@ from backchannel.errors import (
     StopRequested,
 )
 from backchannel.storage.store import Store
-from backchannel.storage.timers import Timer
 from tests.storage.support import (
     ABORTED,
     CRON,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from backchannel.core.contracts import Timer
 from backchannel.core.facts import Fact, TimerSet
 from backchannel.storage import timers
 from backchannel.storage.sqlite import SqliteDriver
 from backchannel.storage.sqlite_file import SqliteDatabase
 from backchannel.storage.store import Store
-from backchannel.storage.timers import Timer
 from tests.storage.support import ManualClock
 
 pytestmark = pytest.mark.anyio

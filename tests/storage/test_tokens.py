@@ -7,8 +7,8 @@ import sqlite3
 import msgspec
 import pytest
 
+from backchannel.core.records import TokenRow
 from backchannel.storage.store import Store
-from backchannel.storage.tokens import TokenRow
 from tests.storage.support import Host
 
 pytestmark = pytest.mark.anyio

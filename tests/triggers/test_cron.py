@@ -10,10 +10,9 @@ import pytest
 
 from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.config.schema_doors import CronDeliver, CronJob
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery import DeliveryState, Receipt
 from backchannel.core.runs import RunState
 from backchannel.errors import InvalidRequest, InvalidSchedule, UnknownAgent, UnknownChannel, UnknownModel
-from backchannel.storage.deliveries import Receipt
 from tests.support.clocks import HandClock, moment
 from tests.support.gateways import Heard, ended, texts_of
 from tests.triggers.clockwork import Clockwork, all_seen_to, clockwork, job

@@ -13,14 +13,13 @@ from functools import partial
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.channels import Channel, Channels, InboundAnswer, InboundEvent
 from backchannel.core.commands import Command
-from backchannel.core.inbound import Admission, Routing, Verdict, admit, check, route
+from backchannel.core.inbound import Admission, Arrival, Routing, Taken, Verdict, admit, check, route
 from backchannel.core.keys import SessionKey
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.errors import NotFound
 from backchannel.runtime.runtime import Runtime
-from backchannel.storage.inbound import Arrival, Taken
 from backchannel.tools.base import Parts
 from backchannel.tools.commands import ChatCommands
 

@@ -12,11 +12,14 @@ ever reads them. A new command is an entry of `COMMANDS`; `/help` and `commands.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+import msgspec
+
 from backchannel.core.decisions import Decision
+from backchannel.core.sessions import Session
 from backchannel.core.text import cut
 
 _SHAPE = re.compile(r"/(?P<name>[a-zA-Z]+)(?:@(?P<bot>[\w.-]+))?(?:\s*:|(?=\s)|$)(?P<rest>[^\x00-\x08\x0e-\x1f\x7f]*)")
@@ -220,3 +223,22 @@ def _usage_reply(spec: CommandSpec, words: list[str]) -> str:
         return f"/{spec.name} needs more (write {spec.usage})"
     shown = cut(given, _QUOTED_LENGTH)
     return f"/{spec.name} does not know {shown!r} (write {spec.usage})"
+
+
+# Carrying one out
+
+Judge = Callable[[Session], Decision]
+"""Tells what the send policy says of a session, as it is in the unit."""
+
+
+class Asker(msgspec.Struct, frozen=True, kw_only=True):
+    """Who wrote a command, and what the gateway knows of the session that rows do not tell."""
+
+    standing: Standing
+    agent_model: str | None = None
+    """The model of the session's agent; None when it is a function."""
+    judge: Judge | None = None
+    name: str = "an operator"
+    """Who it was, for what is written down of an answer."""
+    at_webchat: bool = False
+    """Whether it was written by `chat.send`, which is answered there."""

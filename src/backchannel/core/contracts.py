@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import msgspec
 
 from backchannel.core.messages import Block, Message, Usage
+from backchannel.core.send_policy import SendDecision
+from backchannel.core.sessions import Session
 
 
 class Clock(Protocol):
@@ -199,3 +201,15 @@ class Model(Protocol):
             ModelFailed: the provider refused, broke off or answered nonsense.
         """
         ...
+
+
+Check = Callable[[Session], SendDecision | None]
+"""Raises when a message may not be accepted for this session, as it is in the accepting unit; else says why it may."""
+
+
+class Timer(msgspec.Struct, frozen=True):
+    """Something that is due: what it is, and what it is about."""
+
+    kind: str
+    ref: str
+    due_at: int

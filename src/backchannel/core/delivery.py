@@ -361,3 +361,29 @@ def tool_line(call: ToolCall) -> str:
     arguments = redact_value_opening(call.block.arguments, _ARGUMENTS_LIMIT)
     shown = f": {cut(msgspec.json.encode(arguments).decode(), _ARGUMENTS_LIMIT)}" if arguments else ""
     return f"🔧 {name}{shown}"
+
+
+class Post(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that shall go to a chat."""
+
+    session_key: str
+    address: Address | None
+    text: str
+    run_id: str | None = None
+    exchange_id: str | None = None
+    always: bool = False
+    """Whether the send policy is passed by: a command's reply."""
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """A delivery with its parts."""
+
+    delivery: Delivery
+    parts: list[Part]
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A part that may be sent now, and nobody else sends."""
+
+    delivery: Delivery
+    part: Part

@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
+from backchannel.core.delivery import Receipt
 from backchannel.core.flow import AbortRun, QueueRun, RunEnded, Settle
 from backchannel.core.keys import SessionKey
 from backchannel.core.limits import Lineage
 from backchannel.core.messages import Provenance
-from backchannel.core.runs import Chain
-from backchannel.core.sessions import Address
+from backchannel.core.runs import Chain, FlowCall, Run
+from backchannel.core.sessions import MAX_INTEGER, Address, Session
 
 
 class ExchangeState(StrEnum):
@@ -225,3 +227,64 @@ class Reopen(msgspec.Struct, frozen=True):
 
 Action = QueueRun | AbortRun | AddNote | Deliver | Settle | Reopen
 Stepped = tuple[Exchange, tuple[Action, ...]]
+
+
+# What is asked of the store, and what it tells
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """An exchange, as it is now, and until when its caller waits (None: no longer, or never did)."""
+
+    exchange: Exchange
+    run: Run
+    delivery_id: str
+    delivery_state: str
+    wait_until: int | None
+
+
+class ExchangeRecord(msgspec.Struct, frozen=True):
+    """An exchange with all that became of it."""
+
+    exchange: Exchange
+    runs: list[Run]
+    receipt: Receipt
+    created_at: int
+    updated_at: int
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A send, as a tool asks for it; what it stands on is read in the unit that accepts it."""
+
+    call: FlowCall
+    requester: SessionKey | None
+    target: SessionKey
+    message: str
+    wait_ms: int
+
+
+class ExchangePlace(msgspec.Struct, frozen=True):
+    """A place in the list: exchanges after (older than) this one. It travels in cursors, so it may be forged."""
+
+    created_at: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+    id: str
+
+
+class Talk(msgspec.Struct, frozen=True, kw_only=True):
+    """What passed from one session, or from the operator, to another."""
+
+    requester: str | None
+    target: str
+    last_at: int
+    sends: int = 0
+    replies: int = 0
+    """What came back: replies to sends, and results of sub-agents."""
+    spawns: int = 0
+    cost: float | None = None
+
+
+class TalkMap(msgspec.Struct, frozen=True):
+    """Who talked to whom, and the sessions that did, as far as they are still there."""
+
+    talks: list[Talk]
+    sessions: dict[str, Session]
+    is_cut: bool

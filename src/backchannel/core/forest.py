@@ -6,12 +6,37 @@ from collections.abc import Mapping
 
 import msgspec
 
+from backchannel.core.messages import Usage
+from backchannel.core.sessions import Session
+from backchannel.core.spawn_values import SpawnRecord
+
 
 class Forest(msgspec.Struct, frozen=True):
     """The roots, and the children of each key; both in the order in which the keys were given."""
 
     roots: list[str]
     children: dict[str, list[str]]
+
+
+class Relative(msgspec.Struct, frozen=True):
+    """A session among those that it was spawned by and has spawned."""
+
+    session: Session
+    story: SpawnRecord | None
+    """Of a sub-agent."""
+    spawned: int
+    """How many sessions it has spawned in all."""
+    tree_usage: Usage
+    """Its own, and that of all that descend from it."""
+
+
+class Relatives(msgspec.Struct, frozen=True):
+    """Sessions that belong together, and how they stand to each other."""
+
+    forest: Forest
+    members: dict[str, Relative]
+    is_cut: bool
+    """Whether there are more."""
 
 
 def grow_forest(parents: Mapping[str, str | None]) -> Forest:

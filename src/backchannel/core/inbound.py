@@ -9,7 +9,7 @@ each once, in the commit that accepts it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
@@ -18,11 +18,12 @@ import msgspec
 from msgspec.structs import replace
 
 from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelSettings, InboundEvent
-from backchannel.core.commands import Command, CommandReply, Standing, may_use, parse
+from backchannel.core.commands import Command, CommandReply, Judge, Standing, may_use, parse
 from backchannel.core.decisions import Decision, quote
 from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, KeyScheme, SessionKey
+from backchannel.core.runs import Accepted
 from backchannel.core.send_policy import Destination
-from backchannel.core.sessions import Address
+from backchannel.core.sessions import Address, Session
 from backchannel.core.settings import Settings, setting
 from backchannel.core.text import ANY, stored_name
 from backchannel.errors import InvalidRequest
@@ -264,3 +265,34 @@ def _admit_command(command: Command | CommandReply, standing: Standing) -> Admis
     if not allowed.allowed:
         command = CommandReply(command.name, allowed.reason)
     return Admission(Verdict.COMMAND, allowed.reason, standing, allowed.rule, command)
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that came in, and how it is judged."""
+
+    event: InboundEvent
+    routed: Routed
+    admit: Callable[[Session | None], Admission]
+    """Decides what is done with it, from its session as it is in the unit."""
+    agent_model: str | None = None
+    """The model of the session's agent, for `/status` and `/model`."""
+    judge: Judge | None = None
+    """Tells what the send policy says of its session, for `/status`."""
+
+
+class InboundOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was made of an inbound message, as its row keeps it."""
+
+    verdict: Verdict
+    reason: str
+    session_key: str
+    run_id: str | None = None
+    command: str | None = None
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What became of an inbound message, now or when it came first; `accepted` is its run, if it has one."""
+
+    outcome: InboundOutcome
+    accepted: Accepted | None = None
+    is_repeat: bool = False

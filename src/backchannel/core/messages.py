@@ -204,3 +204,17 @@ def _storable_value(value: Any, levels: int) -> Any:
         case list():
             return [_storable_value(inner, levels - 1) for inner in value]
     return value
+
+
+class HistoryPage(msgspec.Struct, frozen=True):
+    """Messages, oldest first; `has_more` tells of older ones (or newer ones, reading forwards)."""
+
+    messages: list[Message]
+    has_more: bool
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """The first messages that were accepted and are not yet in the transcript, and how many there are in all."""
+
+    messages: list[Message]
+    total: int

@@ -17,6 +17,11 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Chat, Message, Provenance, Sender, ToolCallBlock, Usage
 from backchannel.core.sessions import Address, Session
 
+NOBODY = 0
+"""The fence of a run that no process has taken up: none has this number."""
+FUNCTION_STEP = -1
+"""The step of a function agent's calls: its run has only the one in which it ends."""
+
 CRASHES_UNTIL_SUSPECT = 2
 """A run in one of whose steps the process died this often may be the reason: it goes on alone, after all others."""
 CRASHES_UNTIL_SET_ASIDE = 3
@@ -287,3 +292,13 @@ def scoped_run_id(scope: str, key: str) -> str:
     No `/` of the key is left, so that no key can name what follows from another run: its calls and exchanges.
     """
     return f"{scope}/{key.replace('%', '%25').replace('/', '%2f')}"
+
+
+class Interrupted(msgspec.Struct, frozen=True):
+    """A run that was running when its process ended."""
+
+    run_id: str
+    session_key: str
+    crashes: int
+    is_suspect: bool
+    """Whether going on with it may end the process once more; one that is to be stopped or set aside does not go on."""

@@ -133,3 +133,17 @@ class Page(msgspec.Struct, frozen=True):
 
     updated_at: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
     key: str
+
+
+class SessionIdEntry(msgspec.Struct, frozen=True, array_like=True):
+    """Which session a transcript belongs to, or once did."""
+
+    session_id: str
+    key: str
+    mark: str
+    ended_at: int | None
+    end_reason: str | None
+
+    @property
+    def is_current(self) -> bool:
+        return self.ended_at is None

@@ -9,10 +9,12 @@ from enum import StrEnum
 
 import msgspec
 
+from backchannel.core.delivery import DeliveryState
 from backchannel.core.flow import AbortRun, QueueRun, RunEnded, Settle
 from backchannel.core.keys import SessionKey
-from backchannel.core.runs import Chain, RunState
-from backchannel.core.sessions import Address
+from backchannel.core.messages import Usage
+from backchannel.core.runs import Chain, FlowCall, Run, RunState
+from backchannel.core.sessions import Address, Session
 
 
 class SpawnState(StrEnum):
@@ -145,3 +147,51 @@ class PostText(msgspec.Struct, frozen=True, kw_only=True):
 
 Action = QueueRun | AbortRun | PostText | Settle
 Stepped = tuple[Spawn, tuple[Action, ...]]
+
+
+# What is asked of the store, and what it tells
+
+
+class SpawnAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """A spawn, as the tool asks for it; what it stands on is read in the unit that accepts it."""
+
+    call: FlowCall
+    requester: SessionKey
+    child: SessionKey
+    task: str
+    rules: SpawnRules
+    max_children: int
+    model: str
+    """What the caller is told."""
+    session_model: str | None = None
+    """What its session is given; None is its agent's own."""
+    label: str | None = None
+    thinking: str | None = None
+    timeout_s: float = 0.0
+
+
+class SpawnRecord(msgspec.Struct, frozen=True):
+    """A spawn with what became of it."""
+
+    spawn: Spawn
+    run: Run
+    """The child's own."""
+    delivery_id: str
+    delivery_state: DeliveryState
+    delivery_changed_at: int
+
+
+class ChildSession(msgspec.Struct, frozen=True):
+    """A child; one that no spawn of this gateway made has no story."""
+
+    session: Session
+    story: SpawnRecord | None
+
+
+class Family(msgspec.Struct, frozen=True):
+    """A session's children, the newest and the living first, and the usage of all that descend from it."""
+
+    children: list[ChildSession]
+    total: int
+    usage: Usage
+    """Its own included."""

@@ -36,6 +36,7 @@ from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.contracts import Clock
 from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import SessionKey
+from backchannel.core.records import TokenRow
 from backchannel.core.shapes import Params
 from backchannel.core.text import quoted
 from backchannel.errors import (
@@ -55,7 +56,6 @@ from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import let_in
 from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.throttling import FailedAttempts, address_of
-from backchannel.storage.tokens import TokenRow
 from backchannel.tools.base import Caller, Until
 from backchannel.tools.registry import find_tool, invoke
 

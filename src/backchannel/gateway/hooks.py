@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from backchannel.core.contracts import Check
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind, RunRequest, scoped_run_id
 from backchannel.core.sessions import Address
@@ -37,7 +38,6 @@ from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import let_in
 from backchannel.gateway.throttling import FailedAttempts, address_of
-from backchannel.storage.tx import Check
 from backchannel.tools.base import hash_request
 from backchannel.triggers import hooks
 

@@ -41,7 +41,7 @@ from backchannel.core.messages import (
     text_content,
     text_of,
 )
-from backchannel.core.runs import CallState, Run, Started, ToolCall, function_call_id, tool_call_id
+from backchannel.core.runs import FUNCTION_STEP, CallState, Run, Started, ToolCall, function_call_id, tool_call_id
 from backchannel.core.sessions import Session
 from backchannel.core.text import storable_text
 from backchannel.errors import FenceLost, GatewayError, StopRequested
@@ -49,7 +49,6 @@ from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.events import Hub, ToolEnded, ToolStarted
 from backchannel.runtime.lanes import StopReason
 from backchannel.storage.ids import new_id
-from backchannel.storage.steps import FUNCTION_STEP
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backchannel.core.contracts import Clock
 from backchannel.core.exchange import SendLimits
+from backchannel.core.exchange_values import Ask, Opened
 from backchannel.core.flow import Refused
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Run
@@ -11,7 +12,6 @@ from backchannel.runtime.events import Hub, WaitStarted
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.lanes import Lanes
 from backchannel.runtime.waits import Waits
-from backchannel.storage.exchanges import Ask, Opened
 from backchannel.storage.store import Store
 
 

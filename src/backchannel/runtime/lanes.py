@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 
 import structlog
 
+from backchannel.core.contracts import Check
 from backchannel.core.facts import Fact, RunChanged
+from backchannel.core.inbound import Arrival, Taken
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Accepted, RunRequest, RunState, Started
 from backchannel.errors import Unavailable
-from backchannel.storage.inbound import Arrival, Taken
 from backchannel.storage.store import Store
-from backchannel.storage.tx import Check
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -16,13 +16,12 @@ import structlog
 
 from backchannel.core.channels import ChannelError, ChannelRefused, Channels, ChannelSilent, OutboundPart, Sent
 from backchannel.core.contracts import Clock
-from backchannel.core.delivery import DeliveryLane, DeliveryState
+from backchannel.core.delivery import Claimed, DeliveryLane, DeliveryState
 from backchannel.core.facts import DeliveryChanged, Fact
 from backchannel.core.send_policy import SendDecision
 from backchannel.errors import Unavailable
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.timers import LONGEST_SLEEP_S, DueLoop
-from backchannel.storage.sending import Claimed
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)

@@ -34,7 +34,7 @@ from backchannel.core.contracts import (
 from backchannel.core.control_words import held_back
 from backchannel.core.headers import MarkFilter
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, Role, Usage, text_content
+from backchannel.core.messages import HistoryPage, Message, Role, Usage, text_content
 from backchannel.core.requests import build_messages
 from backchannel.core.runs import Outcome, RunKind, RunState, Started, Step, ToolCall, function_model
 from backchannel.core.text import storable_text
@@ -43,7 +43,6 @@ from backchannel.runtime.active import ActiveRun, RunContext, RunSetup, ToolCall
 from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.events import Hub, ModelRetried, ReplyGrew, ThinkingGrew
 from backchannel.runtime.lanes import Stop, StopReason
-from backchannel.storage.messages import HistoryPage
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)

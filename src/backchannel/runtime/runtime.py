@@ -18,11 +18,12 @@ from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.channels import Channels
-from backchannel.core.contracts import Clock, ToolSet
+from backchannel.core.contracts import Check, Clock, ToolSet
 from backchannel.core.facts import Fact, PolicyShadowed, RunChanged, SessionChanged
+from backchannel.core.inbound import Arrival, Taken
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
-from backchannel.core.runs import Accepted, Run, RunKind, RunRequest, RunState
+from backchannel.core.runs import NOBODY, Accepted, Interrupted, Run, RunKind, RunRequest, RunState
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
@@ -37,11 +38,7 @@ from backchannel.runtime.timers import Timers, sleep_or_event
 from backchannel.runtime.waits import Waits
 from backchannel.runtime.watchdog import Watchdog
 from backchannel.storage.ids import new_id
-from backchannel.storage.inbound import Arrival, Taken
-from backchannel.storage.recovery import Interrupted
-from backchannel.storage.runs import NOBODY
 from backchannel.storage.store import Store
-from backchannel.storage.tx import Check
 
 log = structlog.get_logger(__name__)
 

@@ -16,11 +16,10 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from backchannel.core.contracts import Clock
+from backchannel.core.contracts import Clock, Timer
 from backchannel.core.facts import Fact, TimerSet
 from backchannel.errors import Unavailable
 from backchannel.storage.store import Store
-from backchannel.storage.timers import Timer
 
 log = structlog.get_logger(__name__)
 

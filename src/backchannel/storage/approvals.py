@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 
 from backchannel.core.approvals import Approval, ApprovalState, Decided, ask_text
+from backchannel.core.delivery import Post
 from backchannel.core.facts import ApprovalChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Fence, Run, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.errors import ApprovalNotFound, InvalidRequest
 from backchannel.storage import deliveries, runs, sessions, timers
-from backchannel.storage.deliveries import Post
 from backchannel.storage.tx import Row, Tx, columns, required
 
 FIELDS = columns(Approval.__struct_fields__)

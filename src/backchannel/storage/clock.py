@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from backchannel.core.contracts import Timer
 from backchannel.storage import approvals, archiving, barriers, cron, inbox, interruption, recovery, timers
-from backchannel.storage.timers import Timer
 from backchannel.storage.tx import Tx
 
 Handler = Callable[[Tx, str], None]

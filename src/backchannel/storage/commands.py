@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import msgspec
-
 from backchannel.core.approvals import Decided, answered_text
 from backchannel.core.command_texts import (
     ALL,
@@ -28,15 +24,14 @@ from backchannel.core.command_texts import (
     stopped_text,
     unknown_text,
 )
-from backchannel.core.commands import Command, CommandName, CommandReply, Standing
-from backchannel.core.decisions import Decision
+from backchannel.core.commands import Asker, Command, CommandName, CommandReply, Judge, Standing
 from backchannel.core.exchange_values import Change
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
-from backchannel.core.spawn_values import SpawnState
+from backchannel.core.spawn_values import ChildSession, SpawnRecord, SpawnState
 from backchannel.errors import AmbiguousId, InvalidRequest, NotFound
 from backchannel.storage import (
     approvals,
@@ -50,26 +45,9 @@ from backchannel.storage import (
     sessions,
     spawns,
 )
-from backchannel.storage.families import ChildSession, SpawnRecord
 from backchannel.storage.tx import LIVE, Tx, required
 
 _POLICIES = {"on": "allow", "off": "deny"}
-
-Judge = Callable[[Session], Decision]
-"""Tells what the send policy says of a session, as it is in the unit."""
-
-
-class Asker(msgspec.Struct, frozen=True, kw_only=True):
-    """Who wrote a command, and what the gateway knows of the session that rows do not tell."""
-
-    standing: Standing
-    agent_model: str | None = None
-    """The model of the session's agent; None when it is a function."""
-    judge: Judge | None = None
-    name: str = "an operator"
-    """Who it was, for what is written down of an answer."""
-    at_webchat: bool = False
-    """Whether it was written by `chat.send`, which is answered there."""
 
 
 def carry_out(tx: Tx, command: Command, key: SessionKey, asker: Asker) -> str:

@@ -19,6 +19,8 @@ from backchannel.core.delivery import (
     DeliveryAction,
     DeliveryState,
     Part,
+    Post,
+    Receipt,
     act,
     make_parts,
     notice_address,
@@ -37,25 +39,6 @@ from backchannel.storage.tx import Outlets, Row, Tx, columns, required, tell_sha
 
 FIELDS = columns(Delivery.__struct_fields__)
 PART_FIELDS = columns(Part.__struct_fields__)
-
-
-class Post(msgspec.Struct, frozen=True, kw_only=True):
-    """A text that shall go to a chat."""
-
-    session_key: str
-    address: Address | None
-    text: str
-    run_id: str | None = None
-    exchange_id: str | None = None
-    always: bool = False
-    """Whether the send policy is passed by: a command's reply."""
-
-
-class Receipt(msgspec.Struct, frozen=True):
-    """A delivery with its parts."""
-
-    delivery: Delivery
-    parts: list[Part]
 
 
 def of_row(row: Row) -> Delivery:

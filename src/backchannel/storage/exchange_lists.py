@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from backchannel.core.control_words import CONTROL_WORDS
-from backchannel.core.exchange_values import ExchangeState
-from backchannel.core.sessions import MAX_INTEGER, Session
+from backchannel.core.exchange_values import ExchangePlace, ExchangeRecord, ExchangeState, Talk, TalkMap
 from backchannel.core.spawn_values import SpawnOutcome
 from backchannel.storage import exchanges, sessions
-from backchannel.storage.exchanges import ExchangeRecord
 from backchannel.storage.tx import Tx, required
 
 MOST_FLOWS = 5000
 """How many sends, and how many spawns, a map is made of: the newest."""
-
-
-class ExchangePlace(msgspec.Struct, frozen=True):
-    """A place in the list: exchanges after (older than) this one. It travels in cursors, so it may be forged."""
-
-    created_at: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
-    id: str
 
 
 def page(
@@ -59,27 +50,6 @@ def _newest(tx: Tx, key: str | None, where: str, values: list[Any], limit: int) 
     ]
     given = (key, *values, limit)
     return tx.all(f"{' UNION '.join(sides)} ORDER BY created_at DESC, id DESC LIMIT ?", *given, *given, limit)
-
-
-class Talk(msgspec.Struct, frozen=True, kw_only=True):
-    """What passed from one session, or from the operator, to another."""
-
-    requester: str | None
-    target: str
-    last_at: int
-    sends: int = 0
-    replies: int = 0
-    """What came back: replies to sends, and results of sub-agents."""
-    spawns: int = 0
-    cost: float | None = None
-
-
-class TalkMap(msgspec.Struct, frozen=True):
-    """Who talked to whom, and the sessions that did, as far as they are still there."""
-
-    talks: list[Talk]
-    sessions: dict[str, Session]
-    is_cut: bool
 
 
 def talk_map(tx: Tx, since: int) -> TalkMap:

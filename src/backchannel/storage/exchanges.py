@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
-from backchannel.core.delivery import Delivery, DeliveryState
+from backchannel.core.contracts import Check
+from backchannel.core.delivery import Delivery, DeliveryState, Receipt
 from backchannel.core.exchange import SendLimits, open_exchange, step, why_not_retried
 from backchannel.core.exchange_values import (
     Action,
     AddNote,
+    Ask,
     Change,
     Deliver,
     Event,
     Exchange,
+    ExchangeRecord,
+    Opened,
     Party,
     Reopen,
     Retried,
@@ -34,24 +36,14 @@ from backchannel.core.facts import SessionChanged
 from backchannel.core.flow import Refused, RunEnded
 from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.limits import Wait
-from backchannel.core.runs import FlowCall, Run
+from backchannel.core.runs import Run
 from backchannel.core.sessions import Session, read_address
 from backchannel.core.text import quoted
 from backchannel.errors import ExchangeNotFound, FenceLost, InvalidRequest, SessionNotFound, StopRequested
 from backchannel.storage import chains, deliveries, flows, idempotency, runs, sessions
 from backchannel.storage.events import CallClosed, RunClosed, RunRetried
 from backchannel.storage.ids import new_id
-from backchannel.storage.tx import LIVE, Check, Tx, required, tell_shadowed
-
-
-class Opened(msgspec.Struct, frozen=True):
-    """An exchange, as it is now, and until when its caller waits (None: no longer, or never did)."""
-
-    exchange: Exchange
-    run: Run
-    delivery_id: str
-    delivery_state: str
-    wait_until: int | None
+from backchannel.storage.tx import LIVE, Tx, required, tell_shadowed
 
 
 def record_wait(tx: Tx, call_id: str) -> None:
@@ -99,16 +91,6 @@ def describe_call(tx: Tx, call_id: str) -> str | None:
         f"its message was sent to session {name!r} as run {run.id!r} ({state}): do not send it again, "
         "what is replied comes as a message of its own"
     )
-
-
-class ExchangeRecord(msgspec.Struct, frozen=True):
-    """An exchange with all that became of it."""
-
-    exchange: Exchange
-    runs: list[Run]
-    receipt: deliveries.Receipt
-    created_at: int
-    updated_at: int
 
 
 def story(tx: Tx, exchange_id: str | None = None, run_id: str | None = None) -> ExchangeRecord:
@@ -177,7 +159,7 @@ def announce_again(tx: Tx, delivery: Delivery) -> bool:
     return True
 
 
-def retry_delivery(tx: Tx, delivery_id: str) -> deliveries.Receipt:
+def retry_delivery(tx: Tx, delivery_id: str) -> Receipt:
     """Put a delivery back in line; one whose announce run failed has that run again."""
     if announce_again(tx, deliveries.need(tx, delivery_id)):
         return deliveries.receipt(tx, delivery_id)
@@ -251,16 +233,6 @@ KIND = flows.FlowKind(
     columns=("turn",),
 )
 # A send is accepted: who asks whom, whether they may, and all that it starts, in one unit.
-
-
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A send, as a tool asks for it; what it stands on is read in the unit that accepts it."""
-
-    call: FlowCall
-    requester: SessionKey | None
-    target: SessionKey
-    message: str
-    wait_ms: int
 
 
 def open_(tx: Tx, ask: Ask, limits: SendLimits, check: Check) -> Opened | Refused:

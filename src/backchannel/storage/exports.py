@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
+from backchannel.core.records import PAGE_SIZE, ExportListed, ExportPlace, Passage
 from backchannel.core.sessions import Session
 from backchannel.storage import messages, sessions
 from backchannel.storage.tx import Tx, columns
 
-PAGE_SIZE = 1024 * 1024
-"""How much of a transcript is read at a time, in characters: that is what databases count."""
 MOST_LINES = 500
 
 _LISTED = (
     f"SELECT next_seq, {columns(Session.__struct_fields__, 'sessions.')} "
     "FROM sessions JOIN session_ids ON session_ids.session_id = sessions.session_id"
 )
-
-
-class ExportListed(NamedTuple):
-    """A session as it is at one moment, with the number of messages in its transcript."""
-
-    length: int
-    session: Session
-
-
-class ExportPlace(NamedTuple):
-    """Where reading a transcript goes on: at a message, and if that is too long to come whole, within it."""
-
-    seq: int
-    offset: int = 0
-
-
-class Passage(NamedTuple):
-    """Some of a transcript: whole messages, or a part of one; without a place to go on at it is the end."""
-
-    lines: Sequence[str] = ()
-    part: str | None = None
-    next: ExportPlace | None = None
 
 
 def listed_after(

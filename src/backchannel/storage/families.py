@@ -4,46 +4,16 @@ from __future__ import annotations
 
 from math import inf
 
-import msgspec
-
 from backchannel.core.delivery import DeliveryState
-from backchannel.core.forest import Forest, grow_forest
+from backchannel.core.forest import Forest, Relative, Relatives, grow_forest
 from backchannel.core.messages import Usage
-from backchannel.core.runs import Run
 from backchannel.core.sessions import Session, SessionFilter
-from backchannel.core.spawn_values import Spawn, read_spawn
+from backchannel.core.spawn_values import ChildSession, Family, SpawnRecord, read_spawn
 from backchannel.storage import runs, sessions
 from backchannel.storage.tx import Tx, required
 
 ARCHIVED_SHOWN = 100
 """How many archived children of a session a list of trees has."""
-
-
-class SpawnRecord(msgspec.Struct, frozen=True):
-    """A spawn with what became of it."""
-
-    spawn: Spawn
-    run: Run
-    """The child's own."""
-    delivery_id: str
-    delivery_state: DeliveryState
-    delivery_changed_at: int
-
-
-class ChildSession(msgspec.Struct, frozen=True):
-    """A child; one that no spawn of this gateway made has no story."""
-
-    session: Session
-    story: SpawnRecord | None
-
-
-class Family(msgspec.Struct, frozen=True):
-    """A session's children, the newest and the living first, and the usage of all that descend from it."""
-
-    children: list[ChildSession]
-    total: int
-    usage: Usage
-    """Its own included."""
 
 
 def family(tx: Tx, key: str, limit: int) -> Family:
@@ -70,25 +40,6 @@ def story(tx: Tx, child_key: str) -> SpawnRecord | None:
         return None
     spawn = read_spawn(row[0])
     return SpawnRecord(spawn, runs.need(tx, spawn.child_run), row[1], DeliveryState(row[2]), row[3])
-
-
-class Relative(msgspec.Struct, frozen=True):
-    """A session among those that it was spawned by and has spawned."""
-
-    session: Session
-    story: SpawnRecord | None
-    """Of a sub-agent."""
-    spawned: int
-    """How many sessions it has spawned in all."""
-    tree_usage: Usage
-    """Its own, and that of all that descend from it."""
-
-
-class Relatives(msgspec.Struct, frozen=True):
-    forest: Forest
-    members: dict[str, Relative]
-    is_cut: bool
-    """Whether there are more."""
 
 
 def branch(tx: Tx, key: str, limit: int) -> Relatives:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from backchannel.core.records import McpCall
 from backchannel.errors import IdempotencyConflict
 from backchannel.storage.tx import Tx
 
@@ -73,18 +74,6 @@ def _conflict(key: str) -> IdempotencyConflict:
 KEPT_MS = 24 * 3600 * 1000
 """How long a client may come back; no call waits longer than an hour."""
 _CLEARED_AT_ONCE = 100
-
-
-class McpCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as its client sent it, and who that was."""
-
-    id: str
-    token_id: str
-    session_key: str | None
-    version: str
-    message: str
-    """The JSON-RPC request, with the idempotency key that makes it the same call when it is carried out again."""
-    created_at: int
 
 
 _FIELDS = "id, token_id, session_key, version, message, created_at"

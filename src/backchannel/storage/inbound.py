@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from backchannel.core.channels import InboundEvent, InboundId
-from backchannel.core.commands import CommandReply
+from backchannel.core.commands import Asker, CommandReply
+from backchannel.core.delivery import Post
 from backchannel.core.facts import PolicyShadowed
-from backchannel.core.inbound import Admission, Routed, Verdict
+from backchannel.core.inbound import Admission, Arrival, InboundOutcome, Taken, Verdict
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender, text_content
 from backchannel.core.runs import Accepted, RunRequest
-from backchannel.core.sessions import Session, write_address
+from backchannel.core.sessions import write_address
 from backchannel.storage import commands, deliveries, inbox, runs, sessions
-from backchannel.storage.commands import Asker, Judge
-from backchannel.storage.deliveries import Post
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import Tx
-
-
-class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that came in, and how it is judged."""
-
-    event: InboundEvent
-    routed: Routed
-    admit: Callable[[Session | None], Admission]
-    """Decides what is done with it, from its session as it is in the unit."""
-    agent_model: str | None = None
-    """The model of the session's agent, for `/status` and `/model`."""
-    judge: Judge | None = None
-    """Tells what the send policy says of its session, for `/status`."""
-
-
-class InboundOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was made of an inbound message, as its row keeps it."""
-
-    verdict: Verdict
-    reason: str
-    session_key: str
-    run_id: str | None = None
-    command: str | None = None
-
-
-class Taken(msgspec.Struct, frozen=True):
-    """What became of an inbound message, now or when it came first; `accepted` is its run, if it has one."""
-
-    outcome: InboundOutcome
-    accepted: Accepted | None = None
-    is_repeat: bool = False
 
 
 def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:

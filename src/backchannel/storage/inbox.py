@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import heapq
 
-import msgspec
-
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, decode_message, encode_message
+from backchannel.core.messages import Message, Pending, decode_message, encode_message
 from backchannel.core.sessions import Session
 from backchannel.storage import idempotency, messages, sessions, timers
 from backchannel.storage.events import NotesFlushed
@@ -88,13 +86,6 @@ def due(tx: Tx, key: str) -> None:
         return
     tx.happened(NotesFlushed(key))
     sessions.archive_when_idle(tx, sessions.required_session(tx, key))
-
-
-class Pending(msgspec.Struct, frozen=True):
-    """The first messages that were accepted and are not yet in the transcript, and how many there are in all."""
-
-    messages: list[Message]
-    total: int
 
 
 def pending(tx: Tx, key: str, limit: int) -> Pending:

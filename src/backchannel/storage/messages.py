@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from backchannel.core.facts import MessageAppended
-from backchannel.core.messages import Message, Role, decode_message, encode_message
+from backchannel.core.messages import HistoryPage, Message, Role, decode_message, encode_message
+from backchannel.core.sessions import SessionIdEntry
 from backchannel.errors import NotFound
 from backchannel.storage import sessions
-from backchannel.storage.sessions import SessionIdEntry
 from backchannel.storage.tx import Row, Tx, required
 
 LOOKED_BACK = 50
@@ -19,13 +17,6 @@ FIRST_READ, MOST_READ = 8, 64
 """How many messages are read at a time: few at first, since they may be megabytes."""
 LARGEST_PAGE = 16 * 1024 * 1024
 _BEHIND_ALL = 1 << 62
-
-
-class HistoryPage(msgspec.Struct, frozen=True):
-    """Messages, oldest first; `has_more` tells of older ones (or newer ones, reading forwards)."""
-
-    messages: list[Message]
-    has_more: bool
 
 
 def append(tx: Tx, key: str, session_id: str, message: Message) -> None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import msgspec
-
 from backchannel.core.facts import SessionChanged
 from backchannel.core.runs import (
     CRASHES_UNTIL_GIVEN_UP,
     CRASHES_UNTIL_SUSPECT,
     Fence,
+    Interrupted,
     Outcome,
     Run,
     RunState,
@@ -42,16 +41,6 @@ _ONLY_WAITS = f"EXISTS ({_OPEN_CALLS} IS NOT NULL) AND NOT EXISTS ({_OPEN_CALLS}
 
 TIMER = "resume"
 """Puts a run back that was set aside."""
-
-
-class Interrupted(msgspec.Struct, frozen=True):
-    """A run that was running when its process ended."""
-
-    run_id: str
-    session_key: str
-    crashes: int
-    is_suspect: bool
-    """Whether going on with it may end the process once more; one that is to be stopped or set aside does not go on."""
 
 
 def enter(tx: Tx) -> int:

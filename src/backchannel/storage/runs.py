@@ -8,17 +8,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from backchannel.core.contracts import Check
 from backchannel.core.facts import RunChanged, SessionChanged
 from backchannel.core.keys import Kind
 from backchannel.core.messages import Message, Role, decode_message, encode_message
-from backchannel.core.runs import Accepted, Fence, Join, Outcome, Run, RunKind, RunRequest, RunState, Started
+from backchannel.core.runs import NOBODY, Accepted, Fence, Join, Outcome, Run, RunKind, RunRequest, RunState, Started
 from backchannel.core.sessions import WEBCHAT, Session, write_address
 from backchannel.core.timeline import RunEventKind
 from backchannel.errors import FenceLost, RunNotFound, StopRequested
 from backchannel.storage import archiving, idempotency, inbox, messages, run_events, sessions
 from backchannel.storage.events import NotesFlushed, RunClosed, RunEntered
 from backchannel.storage.ids import new_id
-from backchannel.storage.tx import LIVE, QUEUED, READY, Check, Row, Tx, columns, required, tell_shadowed
+from backchannel.storage.tx import LIVE, QUEUED, READY, Row, Tx, columns, required, tell_shadowed
 
 FIELDS = columns(Run.__struct_fields__)
 
@@ -30,8 +31,6 @@ class Sets(NamedTuple):
     values: Sequence[Any]
 
 
-NOBODY = 0
-"""The fence of a run that no process has taken up: none has this number."""
 ABORTED = Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
 
 

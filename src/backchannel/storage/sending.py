@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from backchannel.core.channels import ChannelError, Sent
 from backchannel.core.delivery import (
     Attempted,
+    Claimed,
     Delivery,
     DeliveryLane,
     DeliveryState,
@@ -24,13 +23,6 @@ from backchannel.storage.tx import Tx, required
 
 # Rows that stand in line, in the words of their index.
 IN_LINE = "state IN ('pending', 'sending') AND text IS NOT NULL"
-
-
-class Claimed(msgspec.Struct, frozen=True):
-    """A part that may be sent now, and nobody else sends."""
-
-    delivery: Delivery
-    part: Part
 
 
 def _in(lane: DeliveryLane) -> tuple[str, list[str]]:

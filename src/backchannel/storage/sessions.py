@@ -10,7 +10,7 @@ import msgspec
 from backchannel.core.facts import SessionChanged, TranscriptClosed
 from backchannel.core.headers import new_mark
 from backchannel.core.keys import Kind, SessionKey
-from backchannel.core.sessions import Page, Session, SessionFilter, SessionPatch, SessionStatus
+from backchannel.core.sessions import Page, Session, SessionFilter, SessionIdEntry, SessionPatch, SessionStatus
 from backchannel.core.visibility import VisibleScope
 from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
 from backchannel.storage.ids import new_session_id
@@ -19,20 +19,6 @@ from backchannel.storage.tx import Row, Tx, columns, required
 FIELDS = columns(Session.__struct_fields__)
 FIRST_RUN = "(SELECT min(position) FROM runs WHERE session_key = sessions.key)"
 """Tells sessions apart that were made in the same millisecond: runs are counted as they are accepted."""
-
-
-class SessionIdEntry(msgspec.Struct, frozen=True, array_like=True):
-    """Which session a transcript belongs to, or once did."""
-
-    session_id: str
-    key: str
-    mark: str
-    ended_at: int | None
-    end_reason: str | None
-
-    @property
-    def is_current(self) -> bool:
-        return self.ended_at is None
 
 
 def of_row(row: Row) -> Session:

@@ -28,8 +28,8 @@ from backchannel.core.spawn_values import (
     Findings,
     PostText,
     Spawn,
+    SpawnAsk,
     SpawnOutcome,
-    SpawnRules,
     Stepped,
     read_spawn,
     write_spawn,
@@ -52,24 +52,6 @@ from backchannel.storage.tx import LIVE, Tx, required
 
 STOPPED = "its requester was stopped"
 DELETED = "its requester was deleted"
-
-
-class SpawnAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """A spawn, as the tool asks for it; what it stands on is read in the unit that accepts it."""
-
-    call: FlowCall
-    requester: SessionKey
-    child: SessionKey
-    task: str
-    rules: SpawnRules
-    max_children: int
-    model: str
-    """What the caller is told."""
-    session_model: str | None = None
-    """What its session is given; None is its agent's own."""
-    label: str | None = None
-    thinking: str | None = None
-    timeout_s: float = 0.0
 
 
 def repeat(tx: Tx, call: FlowCall) -> Spawn | None:

@@ -114,10 +114,6 @@ def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int) -> None:
     runs.update(tx, run.id, crashes=0, ran_ms=ran_ms, ran_at=tx.now)
 
 
-FUNCTION_STEP = -1
-"""The step of a function agent's calls: its run has only the one in which it ends."""
-
-
 def open_function_call(tx: Tx, fence: Fence, call: ToolCall) -> ToolCall:
     """Record a function agent's call, or return what is recorded of it already."""
     runs.unstopped(tx, fence)

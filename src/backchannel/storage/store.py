@@ -16,9 +16,11 @@ from typing import Self
 
 from backchannel.config.schema_doors import CronJob
 from backchannel.core.contracts import Clock
+from backchannel.core.exchange_values import Opened
 from backchannel.core.facts import Fact
 from backchannel.core.keys import KeyScheme
 from backchannel.core.messages import Message, decode_messages
+from backchannel.core.records import Unfinished
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionNotFound, Unavailable
@@ -53,12 +55,10 @@ from backchannel.storage import tokens as token_units
 from backchannel.storage import troubles as trouble_units
 from backchannel.storage.databases import database_at
 from backchannel.storage.driver import Database, Driver, Faults, look, read, write
-from backchannel.storage.exchanges import Opened
 from backchannel.storage.folder import StateFolder, archived_path
 from backchannel.storage.ids import new_id
 from backchannel.storage.reactions import REACTIONS
 from backchannel.storage.transcripts import Transcripts
-from backchannel.storage.troubles import Unfinished
 from backchannel.storage.tx import Outlets, UnitContext
 
 

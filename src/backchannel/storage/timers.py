@@ -5,18 +5,9 @@ A row also says when its time was set: how long it was meant to wait is known ho
 
 from __future__ import annotations
 
-import msgspec
-
+from backchannel.core.contracts import Timer
 from backchannel.core.facts import TimerSet
 from backchannel.storage.tx import Tx
-
-
-class Timer(msgspec.Struct, frozen=True):
-    """Something that is due: what it is, and what it is about."""
-
-    kind: str
-    ref: str
-    due_at: int
 
 
 def set_timer(tx: Tx, kind: str, ref: str, due_at: int) -> None:

@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from backchannel.core.records import TokenRow
 from backchannel.storage.tx import Row, Tx
-
-
-class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A token as it is kept; `digest` is the SHA-256 of the token itself."""
-
-    id: str
-    digest: str
-    scopes: tuple[str, ...]
-    session_key: str | None
-    label: str | None
-    created_at: int
-    revoked_at: int | None = None
-
 
 _FIELDS = "id, digest, scopes, session_key, label, created_at, revoked_at"
 

@@ -25,11 +25,11 @@ import structlog
 
 from backchannel.core.facts import Fact, MessageAppended, TranscriptClosed
 from backchannel.core.keys import SessionKey
+from backchannel.core.sessions import SessionIdEntry
 from backchannel.errors import Unavailable
 from backchannel.storage import exports, messages
 from backchannel.storage.driver import Reader
 from backchannel.storage.folder import archived_path
-from backchannel.storage.sessions import SessionIdEntry
 from backchannel.storage.tx import Tx, required
 
 log = structlog.get_logger(__name__)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from backchannel.core.records import Troubles, Unfinished
 from backchannel.storage.sending import IN_LINE
 from backchannel.storage.tx import LIVE, Tx, required
 
@@ -11,24 +10,6 @@ PROBE_BYTES = 65_536
 """As much as accepting a short message takes: some 16 pages in the log of the database."""
 _UNSETTLED = "state IN ('pending', 'sending', 'failed', 'uncertain')"
 _FAILED = "state IN ('error', 'timeout')"  # in the words of their index
-
-
-class Troubles(msgspec.Struct, frozen=True, kw_only=True):
-    """What needs somebody's attention."""
-
-    deliveries: dict[str, int]
-    """How many are pending, sending, failed and uncertain."""
-    waiting: dict[str, int]
-    """How many wait to be sent over each channel, or are on their way."""
-    runs_failed: int
-    """How many ended as error or timeout since the time asked for."""
-    runs_set_aside: int
-    next_resume_at: int | None
-    """When the first of them is tried again."""
-    jobs: int
-    """How many cron jobs there are."""
-    jobs_stopped: list[str]
-    """Cron jobs that have no next time where there should be one."""
 
 
 def look(tx: Tx, since: int) -> Troubles:
@@ -55,22 +36,6 @@ def delivery_counts(tx: Tx) -> dict[str, dict[str, int]]:
     ):
         counts.setdefault(channel, {})[state] = count
     return counts
-
-
-class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
-    """What earlier processes have accepted and not ended."""
-
-    interrupted: int = 0
-    queued: int = 0
-    set_aside: int = 0
-    resume_at: int | None = None
-    """When the first that is set aside is tried again."""
-    of_functions: dict[str, int] = {}
-    """Runs of agents that programs have brought as functions, counted here alone: they may have to wait for one."""
-
-    @property
-    def runs(self) -> int:
-        return self.interrupted + self.queued + self.set_aside + sum(self.of_functions.values())
 
 
 def unfinished(tx: Tx) -> Unfinished:

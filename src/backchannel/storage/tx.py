@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from backchannel.core.facts import Fact, PolicyShadowed
 from backchannel.core.keys import KeyScheme
 from backchannel.core.send_policy import SendDecision
-from backchannel.core.sessions import Session
 from backchannel.storage.events import UnitEvent
 
 Row = tuple[Any, ...]
@@ -103,9 +102,6 @@ class Tx(Protocol):
 
 
 Reaction = Callable[[Tx, Any], None]
-
-Check = Callable[[Session], SendDecision | None]
-"""Raises when a message may not be accepted for this session, as it is in the accepting unit; else says why it may."""
 
 
 def tell_shadowed(tx: Tx, key: str, decision: SendDecision | None) -> None:

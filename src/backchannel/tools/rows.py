@@ -11,7 +11,7 @@ import msgspec
 from backchannel.core.approvals import Approval
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.channels import DEFAULT_ACCOUNT
-from backchannel.core.delivery import Delivery
+from backchannel.core.delivery import Delivery, Receipt
 from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.messages import Message, Usage
 from backchannel.core.runs import Run
@@ -19,7 +19,6 @@ from backchannel.core.sessions import WEBCHAT, Address, Session
 from backchannel.core.shapes import Answer, doc
 from backchannel.core.text import ELLIPSIS, one_line, shown_name
 from backchannel.errors import UnknownAgent, UnknownModel
-from backchannel.storage.deliveries import Receipt
 from backchannel.tools.base import Parts
 
 PREVIEW_CHARS = 240

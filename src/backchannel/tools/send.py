@@ -8,13 +8,13 @@ from typing import Annotated
 from msgspec import Meta
 
 from backchannel.core.caller_keys import CallerKeys
+from backchannel.core.exchange_values import Ask, Opened
 from backchannel.core.flow import Refused as NotOpened
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.runs import Run, RunState
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.visibility import sees
 from backchannel.errors import AmbiguousLabel, InvalidRequest, PolicyDenied, SessionNotFound, ShuttingDown, UnknownAgent
-from backchannel.storage.exchanges import Ask, Opened
 from backchannel.tools.base import Caller, SessionTool, name_flow
 from backchannel.tools.targets import RefusedAnswer, find_address
 

@@ -17,10 +17,9 @@ from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.runs import FlowCall, function_model
 from backchannel.core.shapes import NAME, NAME_LIMIT, Answer, Params
 from backchannel.core.spawn import may_spawn
-from backchannel.core.spawn_values import Spawn, SpawnRules
+from backchannel.core.spawn_values import Spawn, SpawnAsk, SpawnRules
 from backchannel.core.visibility import is_sandboxed, sees
 from backchannel.errors import InvalidRequest, LabelInUse, SessionNotFound, UnknownAgent, UnknownModel
-from backchannel.storage.spawns import SpawnAsk
 from backchannel.tools.base import Caller, Parts, SessionTool, name_flow
 from backchannel.tools.targets import RefusedAnswer
 

@@ -13,9 +13,9 @@ from backchannel.core.redaction import redact_opening
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, Params
+from backchannel.core.spawn_values import ChildSession, SpawnRecord
 from backchannel.core.text import cut
 from backchannel.core.visibility import sees
-from backchannel.storage.families import ChildSession, SpawnRecord
 from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.rows import Row, Rows, RunRow
 from backchannel.tools.targets import REFUSALS, RefusedAnswer, Target, find_target

@@ -41,9 +41,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 
 from backchannel.core.contracts import Clock
+from backchannel.core.records import McpCall
 from backchannel.errors import NotFound, ShuttingDown
 from backchannel.gateway.mcp.server import IDEMPOTENCY_KEY, read_call_id
-from backchannel.storage.idempotency import McpCall
 
 RETRY_MS = 5000
 """When a client comes back after its stream broke. The official ones try twice, so a restart may take twice as long."""

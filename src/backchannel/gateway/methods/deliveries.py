@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery import DeliveryState, Post, Receipt
 from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import GatewayError, InvalidRequest
@@ -17,7 +17,6 @@ from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import IdempotencyKey, read_content
 from backchannel.gateway.protocol import TokenScope
-from backchannel.storage.deliveries import Post, Receipt
 from backchannel.tools.base import hash_request, read_cursor, write_cursor
 from backchannel.tools.rows import ReceiptRow, show_receipt
 

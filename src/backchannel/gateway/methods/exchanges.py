@@ -9,7 +9,7 @@ from msgspec import Meta, field
 from msgspec.structs import replace
 
 from backchannel.core.control_words import is_control_word
-from backchannel.core.exchange_values import ExchangeState, Party
+from backchannel.core.exchange_values import ExchangePlace, ExchangeRecord, ExchangeState, Party, Talk
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.runs import Run, RunKind
 from backchannel.core.sessions import Session
@@ -19,8 +19,6 @@ from backchannel.errors import InvalidRequest
 from backchannel.gateway.addressing import resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import TokenScope
-from backchannel.storage.exchange_lists import ExchangePlace, Talk
-from backchannel.storage.exchanges import ExchangeRecord
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.listing import active_since
 from backchannel.tools.rows import ReceiptRow, Rows, RunRow, name_of, show_receipt

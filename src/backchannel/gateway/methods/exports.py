@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Raw, field
 
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey, normalise_agent_id
+from backchannel.core.records import PAGE_SIZE, ExportListed, ExportPlace, Passage
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.text import quoted
@@ -22,7 +23,6 @@ from backchannel.gateway.methods.sessions import KeyParams
 from backchannel.gateway.protocol import TokenScope
 from backchannel.openclaw.files import iso_time
 from backchannel.openclaw.writing import entry_of, header_of
-from backchannel.storage.exports import PAGE_SIZE, ExportListed, ExportPlace, Passage
 
 _LISTED, _MOST_LISTED, _MOST_KEYS = 100, 500, 100
 _FAR = 2**53

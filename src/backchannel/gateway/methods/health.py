@@ -16,12 +16,12 @@ from typing import Any
 
 from backchannel.config.defaults import needs_default_model
 from backchannel.config.schema import DEMO_MODEL
+from backchannel.core.records import Troubles
 from backchannel.core.shapes import Answer
 from backchannel.errors import Unavailable, UnknownModel
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import NoParams, TokenScope
-from backchannel.storage.troubles import Troubles
 from backchannel.version import __version__
 
 

@@ -6,6 +6,7 @@ import secrets
 from typing import Any
 
 from backchannel.core.keys import SessionKey
+from backchannel.core.records import TokenRow
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, TokenNotFound
@@ -14,7 +15,6 @@ from backchannel.gateway.auth import hash_token, new_token, read_scopes, show_sc
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import Label
 from backchannel.gateway.protocol import NoParams, TokenScope
-from backchannel.storage.tokens import TokenRow
 from backchannel.triggers.nodes import is_node
 
 

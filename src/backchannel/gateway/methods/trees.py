@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from backchannel.core.forest import Relative, Relatives
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.messages import Usage
 from backchannel.core.shapes import Answer, Params
@@ -13,7 +14,6 @@ from backchannel.errors import InvalidRequest
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import TokenScope
-from backchannel.storage.families import Relative, Relatives
 from backchannel.tools.rows import Rows, name_of
 from backchannel.tools.status import Flow, SpawnShown, show_spawn
 
