@@ -123,7 +123,7 @@ async def test_a_response_that_is_not_to_be_stored_is_soon_archived(tmp_path: Pa
     async with open_door(tmp_path, clock=clock) as door:
         first = await door.client.responses.create(model="main", input="hello", store=False)
         clock.move_on(120)
-        for timer in await door.gateway.store.due_timers(10):
+        for timer in (await door.gateway.store.due(10)).timers:
             await door.gateway.store.carry_out_timer(timer)
         with pytest.raises(openai.NotFoundError, match="is gone"):
             await door.client.responses.create(model="main", input="hello", previous_response_id=first.id)

@@ -448,7 +448,7 @@ async def test_time_is_kept_on_after_a_look_at_the_timers_has_failed(tmp_path: P
 
 
 async def test_retries_come_in_time_after_a_look_at_them_has_failed(tmp_path: Path) -> None:
-    clock = Flawed("retries")
+    clock = Flawed("timers")
     async with chats.FarEnd() as far_end:
         far_end.then(chats.Fault(503))
         channels = {"channels": {"desk": far_end.settings()}}

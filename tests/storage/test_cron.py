@@ -40,7 +40,7 @@ async def next_at(store: Store) -> int | None:
 
 
 async def carry_out_what_is_due(host: Host) -> None:
-    for timer in await host.store.due_timers(100):
+    for timer in (await host.store.due(100)).timers:
         await host.store.carry_out_timer(timer)
 
 
@@ -74,8 +74,8 @@ async def test_a_firing_is_a_queued_run_of_a_new_chain_and_the_next_time_in_one_
     found = await the_job(store)
     assert (found.stored.last_run, found.stored.fired_at) == (run.id, START_MS + 10 * MINUTE)
     assert found.last_run == run
-    assert await store.due_timers(100) == []
-    assert await next_at(store) == await store.next_due() == START_MS + 20 * MINUTE
+    assert (await store.due(100)).timers == []
+    assert await next_at(store) == (await store.due(1)).next_at == START_MS + 20 * MINUTE
 
 
 async def test_the_model_hears_the_gateway_and_not_a_person(host: Host) -> None:
@@ -163,7 +163,7 @@ async def test_an_interval_does_not_drift_however_late_it_fires(host: Host) -> N
 async def test_a_clock_that_is_set_back_as_a_time_comes_does_not_make_it_come_twice(host: Host, schedule: str) -> None:
     await host.store.add_cron_job(job(schedule))
     host.clock.tick(10 * MINUTE)
-    (timer,) = await host.store.due_timers(100)
+    (timer,) = (await host.store.due(100)).timers
     host.clock.tick(-5)
     await host.store.carry_out_timer(timer)
     assert await next_at(host.store) == START_MS + 20 * MINUTE
@@ -180,7 +180,7 @@ async def test_a_job_of_one_time_is_done_when_it_fired_and_stays_listed(host: Ho
     found = await the_job(host.store)
     assert (found.stored.status, found.stored.next_at) == (JobStatus.DONE, None)
     assert found.last_run is not None
-    assert await host.store.next_due() is None
+    assert (await host.store.due(1)).next_at is None
 
 
 async def test_a_run_id_that_a_client_has_taken_as_its_key_does_not_stop_the_job(host: Host) -> None:
@@ -201,7 +201,7 @@ async def test_a_firing_waits_for_the_end_of_a_deletion_and_starts_the_session_a
     host.clock.tick(60 * MINUTE)
     await carry_out_what_is_due(host)
     assert len(await all_runs(store)) == 1
-    assert await store.next_due() == FUTURE_MS + 1000
+    assert (await store.due(1)).next_at == FUTURE_MS + 1000
     await answer_aborted(store, started.run.id)
     host.clock.tick(1000)
     await carry_out_what_is_due(host)
@@ -222,7 +222,7 @@ async def test_a_timer_of_a_job_that_is_gone_changes_nothing(host: Host) -> None
     await host.store.postpone_timer(Timer("cron", "j", 0), 0)
     await carry_out_what_is_due(host)
     assert await all_runs(host.store) == []
-    assert await host.store.next_due() is None
+    assert (await host.store.due(1)).next_at is None
 
 
 async def test_a_schedule_that_can_no_longer_be_read_is_an_error_on_the_job(host: Host) -> None:
@@ -234,7 +234,7 @@ async def test_a_schedule_that_can_no_longer_be_read_is_an_error_on_the_job(host
     await carry_out_what_is_due(host)
     found = await the_job(host.store)
     assert found.last_run is not None
-    assert (found.stored.status, await host.store.next_due()) == (JobStatus.ERROR, None)
+    assert (found.stored.status, (await host.store.due(1)).next_at) == (JobStatus.ERROR, None)
     assert "Atlantis/Capital" in (found.stored.error or "")
     await host.store.sync_cron_jobs((hourly,))
     assert (await the_job(host.store)).stored.status is JobStatus.SCHEDULED
@@ -277,7 +277,7 @@ async def test_a_job_stays_over_restarts_until_it_is_removed(host: Host) -> None
     assert await store.cron_jobs() == [added]
     await store.remove_cron_job("j")
     assert await store.cron_jobs() == []
-    assert await store.next_due() is None
+    assert (await store.due(1)).next_at is None
     with pytest.raises(JobNotFound):
         await store.remove_cron_job("j")
 
@@ -315,7 +315,7 @@ async def test_new_jobs_of_the_configuration_are_added_and_those_taken_out_go_wi
     await store.sync_cron_jobs((job(id="k"),))
     assert [found.stored.id for found in await store.cron_jobs()] == ["k"]
     host.clock.tick(10 * MINUTE)
-    assert [timer.ref for timer in await store.due_timers(10)] == ["k"]
+    assert [timer.ref for timer in (await store.due(10)).timers] == ["k"]
     await store.sync_cron_jobs(())
     assert await store.cron_jobs() == []
 
@@ -336,14 +336,14 @@ async def test_other_times_are_counted_from_now(host: Host, changed: CronJob) ->
     await host.store.sync_cron_jobs((job(),))
     host.clock.tick(45 * MINUTE)
     await host.store.sync_cron_jobs((changed,))
-    assert await next_at(host.store) == await host.store.next_due() == START_MS + 60 * MINUTE
+    assert await next_at(host.store) == (await host.store.due(1)).next_at == START_MS + 60 * MINUTE
 
 
 async def test_a_disabled_job_has_no_timer_and_goes_on_from_the_time_it_is_enabled(host: Host) -> None:
     store = host.store
     await store.sync_cron_jobs((job(),))
     await store.sync_cron_jobs((job(enabled=False),))
-    assert (await next_at(store), await store.next_due()) == (None, None)
+    assert (await next_at(store), (await store.due(1)).next_at) == (None, None)
     host.clock.tick(45 * MINUTE)
     await store.sync_cron_jobs((job(),))
     assert await next_at(store) == START_MS + 50 * MINUTE

@@ -462,7 +462,7 @@ async def test_a_run_is_set_aside_when_the_process_died_three_times_in_one_step(
 
 async def due_later(host: Host) -> list[Timer]:
     host.clock.ms += 3_600_000
-    return await host.store.due_timers(10)
+    return (await host.store.due(10)).timers
 
 
 async def test_a_step_that_was_committed_clears_the_count(host: Host) -> None:

@@ -85,5 +85,5 @@ async def test_a_cleared_timer_is_never_due(clockwork: Timers) -> None:
 
 
 async def test_a_store_with_nothing_to_do_has_no_next_time(store: Store) -> None:
-    assert await store.next_due() is None
-    assert await store.due_timers(10) == []
+    assert (await store.due(1)).next_at is None
+    assert (await store.due(10)).timers == []

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from backchannel.core.delivery import DeliveryLane
 from backchannel.core.messages import Block, Message, Usage
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
@@ -213,3 +214,12 @@ class Timer(msgspec.Struct, frozen=True):
     kind: str
     ref: str
     due_at: int
+
+
+class Due(msgspec.Struct, frozen=True):
+    """What has to be done by now: timers, and chats whose first delivery is to be tried again."""
+
+    timers: list[Timer]
+    lanes: list[DeliveryLane]
+    next_at: int | None
+    """When the next comes."""

@@ -21,7 +21,7 @@ from backchannel.core.facts import DeliveryChanged, Fact
 from backchannel.core.send_policy import SendDecision
 from backchannel.errors import Unavailable
 from backchannel.runtime.guard import SendGuard
-from backchannel.runtime.timers import LONGEST_SLEEP_S, DueLoop
+from backchannel.runtime.timers import LONGEST_SLEEP_S
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -91,7 +91,6 @@ class Outbox:
         self._workers: dict[DeliveryLane, asyncio.Task[None]] = {}
         self._again: set[DeliveryLane] = set()
         """Lanes that were woken while their worker may already have looked for the last time."""
-        self._retries = DueLoop("retries", store, clock, self._wake_due)
         self._faults: set[tuple[str, type[Exception]]] = set()
         """Faults whose traceback was logged."""
         self._is_open = False
@@ -100,26 +99,20 @@ class Outbox:
         """Go on with what is in line."""
         await self._store.recover_deliveries(self._takes_key)
         self._is_open = True
-        self._retries.start()
         for lane in await self._store.lanes_in_line():
-            self._wake(lane)
+            self.wake(lane)
 
     def on_fact(self, fact: Fact) -> None:
-        """React to a commit: something new is in line, or is to be tried again later."""
+        """React to a commit: something new is in line, to be sent at once."""
         if not isinstance(fact, DeliveryChanged) or fact.delivery.state is not DeliveryState.PENDING:
             return
         lane = fact.delivery.lane
-        if lane is None:
-            return
-        if fact.delivery.due_at is None:
-            self._wake(lane)
-        else:
-            self._retries.wake()
+        if lane is not None and fact.delivery.due_at is None:
+            self.wake(lane)
 
     async def close(self) -> None:
         """Stop sending; a part on its way is waited for, what is left goes on at the next start."""
         self._is_open = False
-        await self._retries.close()
         left: set[asyncio.Task[None]] = set(self._workers.values())
         if left and not self._store.is_closed:
             _, left = await asyncio.wait(left, timeout=CLOSE_LIMIT_S)
@@ -127,7 +120,8 @@ class Outbox:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
-    def _wake(self, lane: DeliveryLane) -> None:
+    def wake(self, lane: DeliveryLane) -> None:
+        """Have a lane looked at: the first in line may be sent now."""
         if not self._is_open:
             return
         if lane in self._workers:
@@ -142,7 +136,7 @@ class Outbox:
             log.error("the outbox failed", channel=lane.channel, exc_info=error)
         elif lane in self._again:
             self._again.discard(lane)
-            self._wake(lane)
+            self.wake(lane)
 
     async def _work(self, lane: DeliveryLane) -> None:
         """Send what a lane has, until its next part has to wait."""
@@ -203,12 +197,6 @@ class Outbox:
     def _takes_key(self, channel: str) -> bool:
         found = self._channels.get(channel)
         return found is not None and found.takes_key
-
-    async def _wake_due(self) -> int | None:
-        """Wake lanes whose retries are due."""
-        for lane in await self._store.lanes_due():
-            self._wake(lane)
-        return await self._store.next_delivery_due()
 
 
 def _words(error: Exception) -> str:

@@ -82,7 +82,7 @@ class Runtime:
         self._lanes = Lanes(store, self._runner.work, slots, lambda key: not agents.is_awaited(key.agent))
         self._waits = Waits(store)
         self.outbox = Outbox(store, channels, clock)
-        self._timers = Timers(store, clock)
+        self._timers = Timers(store, clock, self.outbox.wake)
         store.deliver_to(ChannelOutlets(channels, self.guard), tells_failures=config.messages.failure_notice)
         limits = config.session.agent_to_agent
         self.exchanges = Exchanges(store, self._lanes, self._waits, self.guard, limits, self.hub, clock)
@@ -110,7 +110,7 @@ class Runtime:
         await self._store.mind_the_clock()
         await self.outbox.start()
         await self._recover({id for id in self._agents.ids() if not self._agents.is_awaited(id)})
-        self._timers.loop.start()
+        self._timers.start()
         self.watchdog.start()
         self._spawn(self._record_signs_of_life())
 
@@ -215,7 +215,7 @@ class Runtime:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._timers.loop.close()
+        await self._timers.close()
         await self._lanes.close()
         await self.outbox.close()
         self._waits.close()
@@ -223,7 +223,7 @@ class Runtime:
     @property
     def clock_set_back_at(self) -> float | None:
         """When the clock was last seen to be set back, on the monotonic clock."""
-        return self._timers.loop.set_back_at
+        return self._timers.set_back_at
 
     @property
     def running(self) -> int:

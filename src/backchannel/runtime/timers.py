@@ -1,23 +1,25 @@
-"""Timers: carries out, when its time has come, whatever a row says must happen later. And the real clock.
+"""Timers: does, when its time has come, whatever a row says must happen later. And the real clock.
 
 Inside a process, time is measured by the monotonic reading: sleeps, waits and limits keep to their length whatever
 happens to the time of day. Rows carry times of day, because they outlive the process; what a clock that was set back
 leaves too far ahead is pulled in (`storage/clock.py`), at each start and whenever it is noticed.
 
-Each timer is one unit that does the work and clears or moves the row (`storage/clock.py`), so a crash at any
-point leaves it to be done, once. In memory there is only the sleep until the next one.
+One loop does all of it; `storage/clock.py` tells what is due. A timer is one unit that does the work and clears or
+moves the row, so a crash at any point leaves it to be done, once. A retry of a delivery has its time in the row of the
+delivery, and the loop only wakes the chat's line. In memory there is only the sleep until the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
 
 from backchannel.core.contracts import Clock, Timer
-from backchannel.core.facts import Fact, TimerSet
+from backchannel.core.delivery import DeliveryLane
+from backchannel.core.facts import DeliveryChanged, Fact, TimerSet
 from backchannel.errors import Unavailable
 from backchannel.storage.store import Store
 
@@ -59,27 +61,30 @@ class ClockWatch:
         return self._clock.now_ms() / 1000 - self._clock.monotonic()
 
 
-class DueLoop:
-    """A loop that does what is due, then sleeps until more is; it goes on after failures, until the store is closed."""
+class Timers:
+    """Does what is due, then sleeps until more is; what fell due while no gateway ran is done at the start.
 
-    def __init__(self, name: str, store: Store, clock: Clock, do_due: Callable[[], Awaitable[int | None]]) -> None:
-        """Make the loop; `do_due` does what is due, and returns when the next is, or None when nothing waits."""
+    It goes on after failures, until the store is closed.
+    """
+
+    def __init__(self, store: Store, clock: Clock, wake_lane: Callable[[DeliveryLane], None]) -> None:
+        """Make it; `wake_lane` has a chat looked at, one of whose retries is due."""
         self.set_back_at: float | None = None
         """When the clock was last seen to be set back, on the monotonic clock."""
-        self._name = name
         self._store = store
         self._clock = clock
-        self._do_due = do_due
+        self._wake_lane = wake_lane
         self._watch = ClockWatch(clock)
         self._sooner = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=self._name)
+        self._task = asyncio.create_task(self._run(), name="timers")
 
-    def wake(self) -> None:
-        """Look again: something may be due before the sleep ends."""
-        self._sooner.set()
+    def on_fact(self, fact: Fact) -> None:
+        """React to a commit: a time was written that may come before the sleep ends."""
+        if isinstance(fact, TimerSet) or (isinstance(fact, DeliveryChanged) and fact.delivery.due_at is not None):
+            self._sooner.set()
 
     async def close(self) -> None:
         if self._task is not None:
@@ -97,42 +102,34 @@ class DueLoop:
         if self._store.is_closed:
             return
         if isinstance(error, Unavailable):  # a full disk: the rows stay, and are done when there is room
-            log.warning(f"the {self._name} wait", error=error.message)
+            log.warning("the timers wait", error=error.message)
         else:
-            log.error(f"the {self._name} could not be looked at", exc_info=error)
+            log.error("the timers could not be looked at", exc_info=error)
         await self._clock.sleep(1)
 
     async def _pass(self) -> None:
         self._sooner.clear()
         if self._watch.was_set_back():
-            log.warning("the clock was set back", noticed_by=self._name)
+            log.warning("the clock was set back")
             self.set_back_at = self._clock.monotonic()
             await self._store.mind_the_clock()
-        due_at = await self._do_due()
-        if due_at is None:
+        next_at = await self._do_due()
+        if next_at is None:
             await self._sooner.wait()
             return
-        wait_s = min(max(0, due_at - self._clock.now_ms()) / 1000, LONGEST_SLEEP_S)
+        wait_s = min(max(0, next_at - self._clock.now_ms()) / 1000, LONGEST_SLEEP_S)
         await sleep_or_event(self._clock, wait_s, self._sooner)
 
-
-class Timers:
-    """Carries out timers when they are due, what fell due while no gateway ran included."""
-
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store = store
-        self.loop = DueLoop("timers", store, clock, self._do_due)
-
-    def on_fact(self, fact: Fact) -> None:
-        """React to a commit: a timer was set that may be due before the sleep ends."""
-        if isinstance(fact, TimerSet):
-            self.loop.wake()
-
     async def _do_due(self) -> int | None:
-        while due := await self._store.due_timers(BATCH):
-            for timer in due:
+        """Do what is due; returns when the next is, or None when nothing waits."""
+        while True:
+            due = await self._store.due(BATCH)
+            for lane in due.lanes:
+                self._wake_lane(lane)
+            for timer in due.timers:
                 await self._carry_out(timer)
-        return await self._store.next_due()
+            if not due.timers:
+                return due.next_at
 
     async def _carry_out(self, timer: Timer) -> None:
         try:

@@ -1,6 +1,6 @@
-"""What happens by the clock: what each kind of timer means, and what is done when the clock was set back.
+"""What happens by the clock: what is due, what each kind of timer means, and what is done when the clock was set back.
 
-Each kind is one unit, which does what is due and clears or moves its row. A new kind is one entry of `HANDLERS`.
+Each kind of timer is one unit, which does the work and clears or moves its row. A new kind is one entry of `HANDLERS`.
 
 A row with a time to come also says when that was written. If that lies in the future, the clock has been set back
 since, and the row is given the wait that it had then, counted from now. Nothing waits longer than it was meant to,
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from backchannel.core.contracts import Timer
-from backchannel.storage import approvals, archiving, barriers, cron, inbox, interruption, recovery, timers
+from backchannel.core.contracts import Due, Timer
+from backchannel.storage import approvals, archiving, barriers, cron, inbox, interruption, recovery, sending, timers
 from backchannel.storage.tx import Tx
 
 Handler = Callable[[Tx, str], None]
@@ -29,6 +29,12 @@ HANDLERS: Mapping[str, Handler] = {
     inbox.TIMER: inbox.due,
     approvals.TIMER: approvals.due,
 }
+
+
+def due(tx: Tx, limit: int) -> Due:
+    """Tell what has to be done by now, no more than `limit` timers at a time, and when the next comes after that."""
+    nearest = [at for at in (timers.next_due(tx), sending.next_due(tx)) if at is not None]
+    return Due(timers.due(tx, limit), sending.lanes_due(tx), min(nearest, default=None))
 
 
 def carry_out(tx: Tx, timer: Timer) -> None:

@@ -147,8 +147,6 @@ class Store:
     claim_part = write(sending.claim)
     settle_part = write(sending.attempted)
     lanes_in_line = read(sending.lanes_in_line)
-    lanes_due = look(sending.lanes_due)
-    next_delivery_due = look(sending.next_due)
     receipt = look(deliveries.receipt)
     receipts = read(deliveries.page)
     oldest_deliveries = read(deliveries.oldest)
@@ -163,11 +161,10 @@ class Store:
     run_cron_job = write(cron.run_now)
     remove_cron_job = write(cron.remove)
 
-    # Timers
-    due_timers = read(timers.due)
+    # What happens by the clock
+    due = read(clock.due)
     carry_out_timer = write(clock.carry_out)
     postpone_timer = write(timers.postpone)
-    next_due = read(timers.next_due)
 
     # Whole sessions, taken from elsewhere or given away
     take_session = write(imports.take)

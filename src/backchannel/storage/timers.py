@@ -46,5 +46,6 @@ def due(tx: Tx, limit: int) -> list[Timer]:
 
 
 def next_due(tx: Tx) -> int | None:
-    row = tx.one("SELECT min(due_at) FROM timers")
+    """Tell when the next timer is due, after those that are."""
+    row = tx.one("SELECT min(due_at) FROM timers WHERE due_at > ?", tx.now)
     return None if row is None else row[0]
