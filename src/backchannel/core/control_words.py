@@ -43,9 +43,9 @@ def held_back(text_so_far: str) -> str:
 
     What was shown once stays shown: more text never makes a control word of a text that could not become one.
     """
-    return "" if any(_could_become(text_so_far.lstrip(), word) for word in CONTROL_WORDS) else text_so_far
-
-
-def _could_become(text: str, word: str) -> bool:
-    # White space after half a word breaks it; after the whole word it is only trimmed.
-    return word.startswith(text) or text.rstrip() == word
+    opening = text_so_far.lstrip()
+    for word in CONTROL_WORDS:
+        # White space after half a word breaks it; after the whole word it is only trimmed.
+        if word.startswith(opening) or opening.rstrip() == word:
+            return ""
+    return text_so_far

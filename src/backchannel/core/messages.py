@@ -151,7 +151,7 @@ def decode_message(body: bytes | str) -> Message:
 
 
 def decode_messages(bodies: Sequence[bytes | str]) -> list[Message]:
-    return [_decoder.decode(body) for body in bodies]
+    return list(map(_decoder.decode, bodies))
 
 
 DEEPEST = 64
@@ -166,7 +166,7 @@ def storable_content(content: tuple[Block, ...]) -> tuple[Block, ...]:
     A provider that cuts a stream in the middle of a character gives the two halves of a surrogate pair one after the
     other; a file name that is not UTF-8 gives one half alone.
     """
-    return tuple(_storable_block(block) for block in content)
+    return tuple(map(_storable_block, content))
 
 
 class _TooDeep(ValueError):

@@ -46,7 +46,10 @@ class RunState(StrEnum):
 
     @property
     def is_finished(self) -> bool:
-        return self not in (RunState.QUEUED, RunState.RUNNING)
+        return self not in _LIVE
+
+
+_LIVE = (RunState.QUEUED, RunState.RUNNING)
 
 
 class RunKind(StrEnum):
@@ -183,7 +186,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def is_finished(self) -> bool:
-        return self.state.is_finished
+        return self.state not in _LIVE
 
     @property
     def is_suspect(self) -> bool:

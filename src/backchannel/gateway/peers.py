@@ -40,7 +40,6 @@ class Peer:
         self.came_at = came_at
         self._peers = peers
 
-    @property
     def unsent_bytes(self) -> int:
         """How much was written and the other side has not taken yet."""
         return 0 if self.transport.is_closing() else self.transport.get_write_buffer_size()

@@ -90,7 +90,7 @@ class WebSocketConnection:
         self._address = address
         self._receive = receive
         self._peer = peer
-        unsent = (lambda: 0) if peer is None else (lambda: peer.unsent_bytes)
+        unsent = (lambda: 0) if peer is None else peer.unsent_bytes
         self._out = Outgoing(send, connections.limits.buffered_bytes, unsent)
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = OpenWaits()

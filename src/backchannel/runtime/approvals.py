@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from backchannel.core.approvals import Approval, ApprovalRuleSettings, asks
-from backchannel.core.facts import ApprovalChanged, Fact
+from backchannel.core.facts import ApprovalChanged
 from backchannel.core.runs import Fence, ToolCall
 from backchannel.runtime.events import Hub, WaitStarted
 from backchannel.storage.store import Store
@@ -29,8 +29,9 @@ class Approvals:
         self._pause = pause
         self._waiting: dict[str, asyncio.Event] = {}
 
-    def on_fact(self, fact: Fact) -> None:
-        if isinstance(fact, ApprovalChanged) and not fact.approval.is_pending:
+    def on_change(self, fact: ApprovalChanged) -> None:
+        """React to a commit: a call whose question is answered goes on."""
+        if not fact.approval.is_pending:
             answered = self._waiting.pop(fact.approval.id, None)
             if answered is not None:
                 answered.set()

@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from enum import StrEnum
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
 
 from backchannel.core.contracts import Check
-from backchannel.core.facts import Fact, RunChanged
+from backchannel.core.facts import RunChanged
 from backchannel.core.inbound import Arrival, Taken
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Accepted, RunRequest, RunState, Started
@@ -26,7 +27,7 @@ from backchannel.errors import Unavailable
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
+A = TypeVar("A", Accepted, Taken)
 
 
 class Stop(StrEnum):
@@ -100,48 +101,35 @@ class Lanes:
 
     async def submit(self, request: RunRequest, check: Check | None = None) -> Accepted:
         """Accept a message; it is durable when this returns, and started when a slot and its lane are free."""
-        return await self._with_slot(
-            request.key, lambda start: self._store.accept_run(request, start=start, check=check), lambda done: done
-        )
+        return await self._with_slot(request.key, partial(self._store.accept_run, request, check=check))
 
     async def take(self, arrival: Arrival) -> Taken:
         """Handle an inbound message; what follows is durable when this returns, a run started as by `submit`."""
-        return await self._with_slot(
-            arrival.routed.key,
-            lambda start: self._store.take_inbound(arrival, start=start),
-            lambda done: done.accepted,
-        )
+        return await self._with_slot(arrival.routed.key, partial(self._store.take_inbound, arrival))
 
-    async def _with_slot(
-        self,
-        session: SessionKey,
-        accept: Callable[[bool], asyncio.Future[T]],
-        accepted_of: Callable[[T], Accepted | None],
-    ) -> T:
+    async def _with_slot(self, session: SessionKey, accept: Callable[..., asyncio.Future[A]]) -> A:
         """Accept something with a slot already taken, if one is free, so that its run can start in the same commit."""
         key = str(session)
         may_start = self._is_open and key not in self._busy and self._may_start(session)
         takes_slot = may_start and self._slots.take(session.is_subagent)
         if takes_slot:
             self._busy.add(key)
-        future = accept(takes_slot)
+        future = accept(start=takes_slot)
         if takes_slot:
             # The caller may be cancelled meanwhile; the slot and the started run must not be lost with it.
-            future.add_done_callback(lambda done: self._accepted(key, done, accepted_of))
+            future.add_done_callback(partial(self._accepted, key))
         return await asyncio.shield(future)
 
-    def _accepted(self, key: str, done: asyncio.Future[T], accepted_of: Callable[[T], Accepted | None]) -> None:
-        failed = done.cancelled() or done.exception() is not None
-        accepted = None if failed else accepted_of(done.result())
+    def _accepted(self, key: str, done: asyncio.Future[A]) -> None:
+        made = None if done.cancelled() or done.exception() is not None else done.result()
+        accepted = made.accepted if isinstance(made, Taken) else made
         if accepted is None or accepted.started is None:
             self._free(key)
         else:
             self._launch(accepted.started)
 
-    def on_fact(self, fact: Fact) -> None:
+    def on_run(self, fact: RunChanged) -> None:
         """React to a commit: a queued run wakes its lane, one that ended frees it, an abort stops its task."""
-        if not isinstance(fact, RunChanged):
-            return
         run = fact.run
         if run.is_finished and run.id in self._tasks:
             self._release(run.id, run.session_key)
@@ -299,7 +287,7 @@ class Lanes:
             return
         task = asyncio.create_task(self._begin(started), name=f"run {run.id}")
         self._tasks[run.id] = task
-        task.add_done_callback(lambda done: self._ended(run.id, run.session_key, done))
+        task.add_done_callback(partial(self._ended, run.id, run.session_key))
 
     async def _begin(self, started: Started) -> None:
         run_id = started.run.id

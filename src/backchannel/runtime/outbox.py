@@ -17,7 +17,7 @@ import structlog
 from backchannel.core.channels import ChannelError, ChannelRefused, Channels, ChannelSilent, OutboundPart, Sent
 from backchannel.core.contracts import Clock
 from backchannel.core.delivery import Claimed, DeliveryLane, DeliveryState
-from backchannel.core.facts import DeliveryChanged, Fact
+from backchannel.core.facts import DeliveryChanged
 from backchannel.core.send_policy import SendDecision
 from backchannel.errors import Unavailable
 from backchannel.runtime.guard import SendGuard
@@ -102,13 +102,12 @@ class Outbox:
         for lane in await self._store.lanes_in_line():
             self.wake(lane)
 
-    def on_fact(self, fact: Fact) -> None:
+    def on_delivery(self, fact: DeliveryChanged) -> None:
         """React to a commit: something new is in line, to be sent at once."""
-        if not isinstance(fact, DeliveryChanged) or fact.delivery.state is not DeliveryState.PENDING:
-            return
-        lane = fact.delivery.lane
-        if lane is not None and fact.delivery.due_at is None:
-            self.wake(lane)
+        if fact.delivery.state is DeliveryState.PENDING and fact.delivery.due_at is None:
+            lane = fact.delivery.lane
+            if lane is not None:
+                self.wake(lane)
 
     async def close(self) -> None:
         """Stop sending; a part on its way is waited for, what is left goes on at the next start."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -172,7 +173,7 @@ class Runner:
             usage=reply.usage,
             context_tokens=model.context_window,
         )
-        committed = await self._durable(lambda: self._store.commit_reply(active.fence, step))
+        committed = await self._durable(partial(self._store.commit_reply, active.fence, step))
         active.run, active.text = committed.run, ""
         return committed.calls
 
@@ -241,7 +242,7 @@ class Runner:
     async def _request(self, active: ActiveRun, setup: RunSetup) -> ModelRequest:
         window = setup.model.context_window
         entry, page = await self._store.context(active.session_id, max_bytes=window * BYTES_PER_TOKEN)
-        tools = tuple(ToolSpec(tool.name, tool.description, tool.parameters) for tool in setup.tools.values())
+        tools = tuple([ToolSpec(tool.name, tool.description, tool.parameters) for tool in setup.tools.values()])
         key = SessionKey.stored(active.run.session_key)
         system = system_prompt(
             agent_id=setup.agent.id,
@@ -315,7 +316,7 @@ class Runner:
     async def _commit_text(self, active: ActiveRun, text: str, model: str) -> None:
         reply = ModelReply(content=text_content(text), usage=Usage(), model=model)
         step = Step(reply=active.reply_message(reply), ran_ms=active.ran_ms, usage=reply.usage, leaves_calls=True)
-        await self._durable(lambda: self._store.commit_reply(active.fence, step))
+        await self._durable(partial(self._store.commit_reply, active.fence, step))
 
     async def _durable(self, write: Callable[[], Awaitable[T]]) -> T:
         """Commit, waiting while the disk is full or the file held: a step that was done is not thrown away."""

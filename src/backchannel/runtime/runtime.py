@@ -8,7 +8,7 @@ that the one that kills the process is found without blaming its neighbours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,11 +19,19 @@ from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.channels import Channels
 from backchannel.core.contracts import Check, Clock, ToolSet
-from backchannel.core.facts import Fact, PolicyShadowed, RunChanged, SessionChanged
+from backchannel.core.facts import (
+    ApprovalChanged,
+    DeliveryChanged,
+    Fact,
+    PolicyShadowed,
+    RunChanged,
+    SessionChanged,
+    TimerSet,
+)
 from backchannel.core.inbound import Arrival, Taken
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
-from backchannel.core.runs import NOBODY, Accepted, Interrupted, Run, RunKind, RunRequest, RunState
+from backchannel.core.runs import NOBODY, Accepted, Interrupted, RunKind, RunRequest, RunState
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
@@ -89,18 +97,22 @@ class Runtime:
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspicion = asyncio.Lock()
         self._is_open = False
+        self._reactions: Mapping[type, Sequence[Callable[[Any], None]]] = {
+            # Waits come before the lanes: a run that returns from a wait comes before queued ones.
+            RunChanged: (self._waits.on_run, self._lanes.on_run, self._resume_suspect),
+            DeliveryChanged: (self.outbox.on_delivery, self._timers.on_delivery),
+            ApprovalChanged: (self._approvals.on_change,),
+            TimerSet: (self._timers.on_timer,),
+            PolicyShadowed: (self.guard.on_shadowed,),
+        }
+        """Who does something about a fact, in order; whoever only watches listens to the hub."""
+        self.wait = self._waits.ended
         store.on_facts = self._on_facts
 
     def _on_facts(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
-            self._approvals.on_fact(fact)
-            self._waits.on_fact(fact)  # before the lanes: a run that returns from a wait comes before queued ones
-            self._lanes.on_fact(fact)
-            self.outbox.on_fact(fact)
-            self._timers.on_fact(fact)
-            self._resume_suspect(fact)
-            if isinstance(fact, PolicyShadowed):
-                self.guard.on_shadowed(fact)
+            for react in self._reactions.get(type(fact), ()):
+                react(fact)
             self.hub.publish(fact)
 
     async def start(self) -> None:
@@ -176,9 +188,9 @@ class Runtime:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _resume_suspect(self, fact: Fact) -> None:
+    def _resume_suspect(self, fact: RunChanged) -> None:
         """React to a suspect that has reached the head of its lane: it goes on when no other one is at work."""
-        if isinstance(fact, RunChanged) and fact.run.state is RunState.RUNNING and fact.run.fence == NOBODY:
+        if fact.run.state is RunState.RUNNING and fact.run.fence == NOBODY:
             entry = Interrupted(fact.run.id, fact.run.session_key, fact.run.crashes, is_suspect=True)
             if self._is_open:
                 self._spawn(self._resume_one_by_one([entry]))
@@ -252,14 +264,6 @@ class Runtime:
         if not self._is_open:
             raise ShuttingDown("the gateway is stopping: send the message again when it is back")
         return await self._lanes.take(arrival)
-
-    async def wait(self, run_id: str, timeout_s: float) -> Run:
-        """Wait for a run to end; returns it as it is when it has, or when the wait is over.
-
-        Raises:
-            RunNotFound: there is no such run.
-        """
-        return await self._waits.ended(run_id, timeout_s)
 
     async def abort(self, key: str, run_id: str | None) -> list[str]:
         """Stop the active run of a session, or the run named; returns the ids of those stopped."""

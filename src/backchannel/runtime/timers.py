@@ -19,7 +19,7 @@ import structlog
 
 from backchannel.core.contracts import Clock, Timer
 from backchannel.core.delivery import DeliveryLane
-from backchannel.core.facts import DeliveryChanged, Fact, TimerSet
+from backchannel.core.facts import DeliveryChanged, TimerSet
 from backchannel.errors import Unavailable
 from backchannel.storage.store import Store
 
@@ -81,9 +81,13 @@ class Timers:
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="timers")
 
-    def on_fact(self, fact: Fact) -> None:
+    def on_timer(self, fact: TimerSet) -> None:
         """React to a commit: a time was written that may come before the sleep ends."""
-        if isinstance(fact, TimerSet) or (isinstance(fact, DeliveryChanged) and fact.delivery.due_at is not None):
+        self._sooner.set()
+
+    def on_delivery(self, fact: DeliveryChanged) -> None:
+        """React to a commit: a delivery may have a time at which it is tried again."""
+        if fact.delivery.due_at is not None:
             self._sooner.set()
 
     async def close(self) -> None:

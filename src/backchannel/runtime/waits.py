@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from backchannel.core.facts import Fact, RunChanged
+from backchannel.core.facts import RunChanged
 from backchannel.core.runs import Run
 from backchannel.errors import RunNotFound, ShuttingDown
 from backchannel.storage.store import Store
@@ -18,8 +18,9 @@ class Waits:
         self._waiting: dict[str, set[asyncio.Future[Run]]] = {}
         self._is_open = True
 
-    def on_fact(self, fact: Fact) -> None:
-        if isinstance(fact, RunChanged) and fact.run.is_finished:
+    def on_run(self, fact: RunChanged) -> None:
+        """React to a commit: whoever waits for a run that has ended is answered."""
+        if fact.run.is_finished:
             for future in self._waiting.pop(fact.run.id, ()):
                 if not future.done():
                     future.set_result(fact.run)

@@ -35,7 +35,7 @@ from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, U
 from backchannel.storage import idempotency, sessions
 from backchannel.storage.events import ReceiptSettled, RunClosed, RunUnanswered
 from backchannel.storage.ids import new_id
-from backchannel.storage.tx import Outlets, Row, Tx, columns, required, tell_shadowed
+from backchannel.storage.tx import Outlets, Row, Tx, assignments, columns, required, tell_shadowed
 
 FIELDS = columns(Delivery.__struct_fields__)
 PART_FIELDS = columns(Part.__struct_fields__)
@@ -80,7 +80,7 @@ def receipt(tx: Tx, delivery_id: str) -> Receipt:
 
 def update(tx: Tx, delivery_id: str, **changed: Any) -> Delivery:
     """Change columns of a delivery, and tell of it."""
-    sets = ", ".join(f"{name} = ?" for name in changed)
+    sets = assignments(changed)
     row = tx.one(f"UPDATE deliveries SET {sets} WHERE id = ? RETURNING {FIELDS}", *changed.values(), delivery_id)
     delivery = of_row(required(row))
     tx.tell(DeliveryChanged(delivery))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backchannel.core.facts import MessageAppended
-from backchannel.core.messages import HistoryPage, Message, Role, decode_message, encode_message
+from backchannel.core.messages import HistoryPage, Message, Role, decode_message, decode_messages, encode_message
 from backchannel.core.sessions import SessionIdEntry
 from backchannel.errors import NotFound
 from backchannel.storage import sessions
@@ -135,12 +135,13 @@ def read_back(tx: Tx, session_id: str, *, max_bytes: int) -> HistoryPage:
             before,
             count,
         )
-        found.extend(body for _, body in rows)
-        size += sum(len(body) for _, body in rows)
+        bodies = [body for _, body in rows]
+        found += bodies
+        size += sum(map(len, bodies))
         if len(rows) < count:
-            return HistoryPage([decode_message(body) for body in reversed(found)], False)
+            return HistoryPage(decode_messages(found[::-1]), False)
         before, count = rows[-1][0], min(2 * count, MOST_READ)
-    return HistoryPage([decode_message(body) for body in reversed(found)], before > 0)
+    return HistoryPage(decode_messages(found[::-1]), before > 0)
 
 
 def context(tx: Tx, session_id: str, *, max_bytes: int) -> tuple[SessionIdEntry, HistoryPage]:

@@ -19,7 +19,7 @@ from backchannel.errors import FenceLost, RunNotFound, StopRequested
 from backchannel.storage import archiving, idempotency, inbox, messages, run_events, sessions
 from backchannel.storage.events import NotesFlushed, RunClosed, RunEntered
 from backchannel.storage.ids import new_id
-from backchannel.storage.tx import LIVE, QUEUED, READY, Row, Tx, columns, required, tell_shadowed
+from backchannel.storage.tx import LIVE, QUEUED, READY, Row, Tx, assignments, columns, required, tell_shadowed
 
 FIELDS = columns(Run.__struct_fields__)
 
@@ -64,7 +64,7 @@ def owned(tx: Tx, fence: Fence) -> Run:
 
 def update(tx: Tx, run_id: str, **changed: Any) -> Run:
     """Change columns of a run, and tell of it."""
-    sets = ", ".join(f"{name} = ?" for name in changed)
+    sets = assignments(changed)
     row = tx.one(f"UPDATE runs SET {sets} WHERE id = ? RETURNING {FIELDS}", *changed.values(), run_id)
     run = _run(required(row))
     tx.tell(RunChanged(run))

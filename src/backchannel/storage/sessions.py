@@ -14,7 +14,7 @@ from backchannel.core.sessions import Page, Session, SessionFilter, SessionIdEnt
 from backchannel.core.visibility import VisibleScope
 from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
 from backchannel.storage.ids import new_session_id
-from backchannel.storage.tx import Row, Tx, columns, required
+from backchannel.storage.tx import Row, Tx, assignments, columns, required
 
 FIELDS = columns(Session.__struct_fields__)
 FIRST_RUN = "(SELECT min(position) FROM runs WHERE session_key = sessions.key)"
@@ -135,7 +135,7 @@ def patch(tx: Tx, key: SessionKey, change: SessionPatch, *, expected_session_id:
         _check_label_is_free(tx, session, change.label)
     given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not msgspec.UNSET}
     if given:
-        sets = ", ".join(f"{name} = ?" for name in given)
+        sets = assignments(given)
         tx.run(f"UPDATE sessions SET {sets}, updated_at = ? WHERE key = ?", *given.values(), tx.now, str(key))
         tx.tell(SessionChanged(session.key, "patch"))
     return need(tx, str(key))

@@ -304,23 +304,21 @@ class SqliteDriver:
         self._on_fatal(cause)
 
     def _answer(self, group: list[_Entry]) -> None:
-        self.is_full = any(isinstance(entry.error, StorageFull) for entry in group)
+        self.is_full = False
         for entry in group:
-            if entry.facts:
-                self._tell(entry.facts)
+            self.is_full = self.is_full or isinstance(entry.error, StorageFull)
+            try:
+                if entry.facts:
+                    self._on_facts(entry.facts)
+            except Exception:  # the edge of whoever listens
+                # The change is durable: whoever made it, and the rest of the group, must hear so.
+                log.exception("facts of a commit were not taken")
             if entry.future.done():
                 continue
             if entry.error is not None:
                 entry.future.set_exception(entry.error)
             else:
                 entry.future.set_result(entry.result)
-
-    def _tell(self, facts: Sequence[Fact]) -> None:
-        try:
-            self._on_facts(facts)
-        except Exception:  # the edge of whoever listens
-            # The change is durable: whoever made it, and the rest of the group, must hear so.
-            log.exception("facts of a commit were not taken")
 
 
 class _Files:

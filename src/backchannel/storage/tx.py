@@ -7,7 +7,7 @@ is in `driver.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -120,6 +120,11 @@ RUNNING = f"{LIVE} AND state = 'running'"
 def columns(names: Sequence[str], prefix: str = "") -> str:
     """List columns for a SELECT, in the order of a struct's fields."""
     return ", ".join(prefix + name for name in names)
+
+
+def assignments(names: Iterable[str]) -> str:
+    """List columns for an UPDATE; there is at least one."""
+    return " = ?, ".join(names) + " = ?"
 
 
 def required(row: Row | None) -> Row:
