@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -24,8 +25,14 @@ SLICE = {
 FILES = sorted(path for folder in (*ORDER, "openclaw") for path in (SOURCE / folder).rglob("*.py"))
 
 
+@cache
+def _parse(path: Path) -> list[ast.AST]:
+    """Read a file once for all tests: all its nodes, the whole of it first."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def _imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _parse(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -100,7 +107,7 @@ def _name(path: Path) -> str:
 
 def _modules(path: Path, known: set[str]) -> Iterator[str]:
     """Name the modules of the package that a file imports, also as `from package import module`."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _parse(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom) and node.module in known:
@@ -152,7 +159,7 @@ def _statements() -> Iterator[tuple[str, str]]:
     """Find everything that is SQL, or part of it, in the modules and schema files for all databases."""
     for path in SOURCE.glob("storage/*.py"):
         if not _is_of_a_dialect(path):
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in _parse(path):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
                     yield path.name, node.value
     for path in SOURCE.glob("storage/schema/*.sql"):

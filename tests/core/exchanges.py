@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from backchannel.config.schema import ExchangeLimitSettings
 from backchannel.core.exchange import open_exchange, step
 from backchannel.core.exchange_values import (
     Action,
@@ -18,7 +17,7 @@ from backchannel.core.exchange_values import (
 )
 from backchannel.core.flow import AbortRun, QueueRun, Refused, RunEnded, Settle
 from backchannel.core.keys import SessionKey
-from backchannel.core.limits import Lineage
+from backchannel.core.limits import ExchangeLimitSettings, Lineage
 from backchannel.core.runs import Chain, RunState
 from backchannel.core.sessions import Address
 

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.config.schema import ExchangeLimitSettings
-from backchannel.core.limits import MAX_CHAIN_RUNS, MAX_HOPS, Lineage, go_on, may_go_on, path_at, show_path
+from backchannel.core.limits import (
+    MAX_CHAIN_RUNS,
+    MAX_HOPS,
+    ExchangeLimitSettings,
+    Lineage,
+    go_on,
+    may_go_on,
+    path_at,
+    show_path,
+)
 from backchannel.core.runs import Chain
 
 LIMITS = ExchangeLimitSettings(max_hops=3, max_chain_runs=10)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from backchannel.config.schema import ExchangeLimitSettings
 from backchannel.core.exchange import open_exchange, step, why_not_retried
 from backchannel.core.exchange_values import (
     AddNote,
@@ -27,7 +26,7 @@ from backchannel.core.exchange_values import (
     write_exchange,
 )
 from backchannel.core.flow import QueueRun, Refused, RunEnded, Settle
-from backchannel.core.limits import Lineage, Wait
+from backchannel.core.limits import ExchangeLimitSettings, Lineage, Wait
 from backchannel.core.messages import ProvenanceKind
 from backchannel.core.runs import Chain, RunKind, RunState
 from backchannel.core.sessions import WEBCHAT, Address

@@ -11,7 +11,6 @@ in a thread; `warm_up` does it ahead of time.
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -24,8 +23,8 @@ import msgspec
 from backchannel.agents.translation import begins_call, build_history, build_parameters, build_reply, read_delta
 from backchannel.config.schema_agents import ThinkingLevel
 from backchannel.core.contracts import ModelEvent, ModelFailed, ModelReply, ModelRequest, Price, check_calls
-from backchannel.core.credentials import REDACTED
 from backchannel.core.hosts import is_local_url
+from backchannel.core.redaction import redact_known
 
 if TYPE_CHECKING:
     import httpx2
@@ -43,8 +42,6 @@ _RETRYABLE_STATUSES = frozenset({408, 409, 429})
 _MAX_WORDS = 1_000
 _MAX_LOOKED_AT = 4_000
 """How much of a provider's text is looked at: more than is shown, because hiding a key makes it shorter."""
-_MASKED_WORD = re.compile(r"[\w.*-]+")
-_KEY_PIECE = re.compile(r"[\w.-]{8,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +259,7 @@ def build_failure(error: Exception, endpoint: Endpoint) -> ModelFailed:
         case _:
             retryable, message = True, f"{provider} did not answer as its API says: {_root_of(error)}"
     return ModelFailed(
-        _redact(message[:_MAX_LOOKED_AT], endpoint.api_key)[:_MAX_WORDS],
+        redact_known(message[:_MAX_LOOKED_AT], endpoint.api_key)[:_MAX_WORDS],
         retryable=retryable,
         retry_after_s=retry_after_s,
     )
@@ -294,14 +291,6 @@ def _root_of(error: BaseException) -> str:
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return str(error)[:_MAX_LOOKED_AT].strip() or type(error).__name__
-
-
-def _redact(text: str, key: str | None) -> str:
-    """Take the key out of a text: whole, in pieces, or as providers echo it, `sk-ab****yz`."""
-    if not key:
-        return text
-    text = _MASKED_WORD.sub(lambda word: REDACTED if "***" in word[0] else word[0], text.replace(key, REDACTED))
-    return _KEY_PIECE.sub(lambda piece: REDACTED if piece[0] in key else piece[0], text)
 
 
 async def _drop_credentials(request: httpx2.Request) -> None:

@@ -23,19 +23,12 @@ from backchannel.config.schema_doors import (
 from backchannel.config.schema_mcp import McpSettings
 from backchannel.core.inbound import BindingSettings
 from backchannel.core.keys import DmScope, KeyScheme
+from backchannel.core.limits import ExchangeLimitSettings
 from backchannel.core.send_policy import SendPolicySettings
 from backchannel.core.settings import AtLeastOne, Settings, secret, setting
 
 ChatScope: TypeAlias = Literal["per-sender", "global"]
 ModelApi: TypeAlias = Literal["openai", "anthropic"]
-
-
-class ExchangeLimitSettings(Settings, frozen=True, kw_only=True):
-    """How far sessions may talk to each other before they are stopped."""
-
-    max_ping_pong_turns: Annotated[int, setting("Reply-back turns after a send.", ge=0, le=5)] = 5
-    max_hops: Annotated[int, setting("Sends, spawns and wakes in a row from one cause.", ge=1)] = 8
-    max_chain_runs: Annotated[int, setting("Runs in all from one cause.", ge=1)] = 100
 
 
 class SessionSettings(Settings, frozen=True, kw_only=True):

@@ -18,7 +18,6 @@ the actions does so in the unit that writes the event, and feeds runs that end b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -44,7 +43,7 @@ from backchannel.core.exchange_values import (
     WaitEnded,
 )
 from backchannel.core.flow import AbortRun, QueueRun, Refused, RunEnded, Settle
-from backchannel.core.limits import ChainLimits, Wait, go_on, may_go_on, may_wait
+from backchannel.core.limits import ExchangeLimitSettings, Wait, go_on, may_go_on, may_wait
 from backchannel.core.messages import Provenance, ProvenanceKind
 from backchannel.core.runs import RunKind, RunState
 from backchannel.core.sessions import Address
@@ -56,15 +55,8 @@ _TARGET_GONE = "the target was deleted"
 _CHANGED = {Change.RESET: "was reset", Change.STOP: "was stopped", Change.DELETE: "was deleted"}
 
 
-class SendLimits(ChainLimits, Protocol):
-    """`session.agentToAgent`, as configured."""
-
-    @property
-    def max_ping_pong_turns(self) -> int: ...
-
-
 def open_exchange(
-    request: SendRequest, waits: Iterable[Wait], limits: SendLimits, show: Callable[[str], str] = str
+    request: SendRequest, waits: Iterable[Wait], limits: ExchangeLimitSettings, show: Callable[[str], str] = str
 ) -> Stepped | Refused:
     """Begin an exchange with its primary run, unless it would wait in a circle or its chain has gone too far."""
     requester, target = request.requester, request.target

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
 from backchannel.core.decisions import Decision
 from backchannel.core.runs import Chain
+from backchannel.core.settings import Settings, setting
 
 MAX_HOPS = "session.agentToAgent.maxHops"
 MAX_CHAIN_RUNS = "session.agentToAgent.maxChainRuns"
@@ -29,8 +30,16 @@ MAX_CHAIN_RUNS = "session.agentToAgent.maxChainRuns"
 _SHOWN_AT_EACH_END = 6
 
 
+class ExchangeLimitSettings(Settings, frozen=True, kw_only=True):
+    """How far sessions may talk to each other before they are stopped."""
+
+    max_ping_pong_turns: Annotated[int, setting("Reply-back turns after a send.", ge=0, le=5)] = 5
+    max_hops: Annotated[int, setting("Sends, spawns and wakes in a row from one cause.", ge=1)] = 8
+    max_chain_runs: Annotated[int, setting("Runs in all from one cause.", ge=1)] = 100
+
+
 class ChainLimits(Protocol):
-    """`session.agentToAgent`, as configured."""
+    """How far a chain may go: as configured now, or as it was when a sub-agent was accepted."""
 
     @property
     def max_hops(self) -> int: ...

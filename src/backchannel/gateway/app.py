@@ -173,8 +173,9 @@ class Gateway:
             self.scheme,
             self.clock,
             runtime.exchanges,
+            runtime.guard,
         )
-        commands = ChatCommands(parts, runtime.guard)
+        commands = ChatCommands(parts)
         inbound = Inbound(parts, runtime, self.channels, commands)
         return GatewayParts(
             **{field.name: getattr(parts, field.name) for field in fields(parts)},

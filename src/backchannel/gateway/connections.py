@@ -21,7 +21,15 @@ from backchannel.gateway.auth import Access, TokenHolder
 from backchannel.gateway.events import Subscriber, Subscriptions
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import Peer
-from backchannel.gateway.protocol import WITHOUT_EFFECT, Policy, Shutdown, Tick, TokenScope, show_event_head
+from backchannel.gateway.protocol import (
+    KEEP_ALIVE_S,
+    WITHOUT_EFFECT,
+    Policy,
+    Shutdown,
+    Tick,
+    TokenScope,
+    show_event_head,
+)
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Params)
@@ -47,7 +55,7 @@ class Limits:
     """How long the headers of a request, or `connect`, may take to come."""
     request_s: float = 60.0
     """How long a whole HTTP request may take to come."""
-    tick_s: float = 15.0
+    tick_s: float = KEEP_ALIVE_S
 
     @property
     def policy(self) -> Policy:

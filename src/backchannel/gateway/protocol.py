@@ -24,6 +24,8 @@ from backchannel.tools.rows import ApprovalRow, DeliveryRow
 
 PROTOCOL_VERSION = 4
 MAX_REQUEST_ID_LENGTH = 256
+KEEP_ALIVE_S = 15.0
+"""How long a connection or a stream may be silent: proxies cut those that say nothing."""
 
 WITHOUT_EFFECT: Mapping[str, frozenset[str]] = {
     "agent": frozenset(

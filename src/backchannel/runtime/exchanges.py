@@ -1,15 +1,12 @@
-"""Exchanges at run time: opening them, and waiting for the reply. The rest happens in the commits that end runs."""
+"""Waiting for the reply to a send. All else of an exchange happens in the commits that end runs."""
 
 from __future__ import annotations
 
 from backchannel.core.contracts import Clock
-from backchannel.core.exchange import SendLimits
-from backchannel.core.exchange_values import Ask, Opened
-from backchannel.core.flow import Refused
+from backchannel.core.exchange_values import Opened
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Run
 from backchannel.runtime.events import Hub, WaitStarted
-from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.lanes import Lanes
 from backchannel.runtime.waits import Waits
 from backchannel.storage.store import Store
@@ -23,8 +20,6 @@ class Exchanges:
         store: Store,
         lanes: Lanes,
         waits: Waits,
-        guard: SendGuard,
-        limits: SendLimits,
         hub: Hub,
         clock: Clock,
     ) -> None:
@@ -32,17 +27,7 @@ class Exchanges:
         self._hub = hub
         self._lanes = lanes
         self._waits = waits
-        self._guard = guard
-        self._limits = limits
         self._clock = clock
-
-    async def open(self, ask: Ask) -> Opened | Refused:
-        """Accept a send; it is durable when this returns.
-
-        Raises:
-            PolicyDenied, IdempotencyConflict, Unavailable
-        """
-        return await self._store.open_exchange(ask, self._limits, self._guard.check)
 
     async def wait(self, opened: Opened, timeout_s: float) -> Opened:
         """Wait for the primary run, for a program."""

@@ -92,8 +92,7 @@ class Runtime:
         self.outbox = Outbox(store, channels, clock)
         self._timers = Timers(store, clock, self.outbox.wake)
         store.deliver_to(ChannelOutlets(channels, self.guard), tells_failures=config.messages.failure_notice)
-        limits = config.session.agent_to_agent
-        self.exchanges = Exchanges(store, self._lanes, self._waits, self.guard, limits, self.hub, clock)
+        self.exchanges = Exchanges(store, self._lanes, self._waits, self.hub, clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspicion = asyncio.Lock()
         self._is_open = False

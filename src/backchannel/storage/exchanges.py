@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from backchannel.core.contracts import Check
 from backchannel.core.delivery import Delivery, DeliveryState, Receipt
-from backchannel.core.exchange import SendLimits, open_exchange, step, why_not_retried
+from backchannel.core.exchange import open_exchange, step, why_not_retried
 from backchannel.core.exchange_values import (
     Action,
     AddNote,
@@ -35,7 +35,7 @@ from backchannel.core.exchange_values import (
 from backchannel.core.facts import SessionChanged
 from backchannel.core.flow import Refused, RunEnded
 from backchannel.core.keys import Kind, SessionKey, row_channel
-from backchannel.core.limits import Wait
+from backchannel.core.limits import ExchangeLimitSettings, Wait
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Session, read_address
 from backchannel.core.text import quoted
@@ -235,7 +235,7 @@ KIND = flows.FlowKind(
 # A send is accepted: who asks whom, whether they may, and all that it starts, in one unit.
 
 
-def open_(tx: Tx, ask: Ask, limits: SendLimits, check: Check) -> Opened | Refused:
+def open_(tx: Tx, ask: Ask, limits: ExchangeLimitSettings, check: Check) -> Opened | Refused:
     """Accept a send with its primary run, its receipt and its wait; the same call again finds the first."""
     call = ask.call
     if flows.repeat(tx, KIND, call) is not None:

@@ -27,6 +27,7 @@ from backchannel.core.shapes import Answer, Params, bad_params
 from backchannel.core.visibility import OPERATOR, Viewer
 from backchannel.errors import InvalidRequest
 from backchannel.runtime.exchanges import Exchanges
+from backchannel.runtime.guard import SendGuard
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
 
@@ -119,6 +120,7 @@ class Parts:
     scheme: KeyScheme
     clock: Clock
     exchanges: Exchanges
+    guard: SendGuard
 
     def viewer(self, caller: Caller) -> Viewer:
         """Join a caller with the settings that decide what it sees."""

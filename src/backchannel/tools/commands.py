@@ -10,16 +10,14 @@ from dataclasses import replace
 from backchannel.core.commands import Command, CommandName, CommandReply, Standing, may_use
 from backchannel.core.keys import SessionKey
 from backchannel.errors import UnknownAgent, UnknownModel
-from backchannel.runtime.guard import SendGuard
 from backchannel.tools.base import Parts
 
 
 class ChatCommands:
     """The chat commands of a gateway."""
 
-    def __init__(self, parts: Parts, guard: SendGuard) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._guard = guard
 
     async def carry_out(
         self,
@@ -46,7 +44,7 @@ class ChatCommands:
             key,
             standing,
             self.agent_model(key.agent),
-            judge=self._guard.decide,
+            judge=self._parts.guard.decide,
             expected_session_id=expected_session_id,
             idempotency_key=idempotency_key,
             digest=digest,

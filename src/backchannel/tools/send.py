@@ -116,7 +116,9 @@ class SessionsSend(SessionTool):
             error = f"the agent {found.agent!r} is not configured: nobody would answer in session {shown!r}"
             return RefusedAnswer(status="error", error=error, session_key=shown)
         try:
-            opened = await self._parts.exchanges.open(self._ask(caller, found, params))
+            opened = await self._parts.store.open_exchange(
+                self._ask(caller, found, params), self._parts.config.session.agent_to_agent, self._parts.guard.check
+            )
         except (PolicyDenied, SessionNotFound) as error:
             return RefusedAnswer(status="error", error=error.message, session_key=shown)
         if isinstance(opened, NotOpened):

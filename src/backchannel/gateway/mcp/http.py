@@ -44,10 +44,10 @@ from backchannel.core.contracts import Clock
 from backchannel.core.records import McpCall
 from backchannel.errors import NotFound, ShuttingDown
 from backchannel.gateway.mcp.server import IDEMPOTENCY_KEY, read_call_id
+from backchannel.gateway.protocol import KEEP_ALIVE_S
 
 RETRY_MS = 5000
 """When a client comes back after its stream broke. The official ones try twice, so a restart may take twice as long."""
-PING_EVERY_S = 15.0
 RESUMABLE_SINCE = "2025-11-25"
 """Clients of older versions do not know an event without data."""
 
@@ -204,7 +204,7 @@ class HttpReply:
     async def keep_alive(self) -> None:
         """Send a ping at a steady pace, so that no proxy takes a long wait for a dead connection."""
         while True:
-            await asyncio.sleep(PING_EVERY_S)
+            await asyncio.sleep(KEEP_ALIVE_S)
             await self._event(None)
 
     async def end(self, reply: Reply | None) -> None:

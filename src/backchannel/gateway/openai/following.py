@@ -18,11 +18,10 @@ from backchannel.core.runs import Run, RunState
 from backchannel.gateway.connections import OpenWaits
 from backchannel.gateway.errors import NO_RETRY
 from backchannel.gateway.events import error_of
+from backchannel.gateway.protocol import KEEP_ALIVE_S
 from backchannel.runtime.events import Event, ReplyGrew
 from backchannel.runtime.runtime import Runtime
 
-KEEP_ALIVE_S = 15.0
-"""How long a stream may be silent: proxies cut connections that say nothing."""
 _WAIT_S = 3600.0
 
 
