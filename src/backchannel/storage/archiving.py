@@ -1,9 +1,8 @@
 """Archiving what is no longer needed: sub-agents that have ended, and sessions that were made for one request.
 
-`tidy` is about a sub-agent, and is called by whatever may have made it time: the end of the flow, the settling of its
-receipt, a timer. It archives the child, sets a timer for when to look again, or leaves it to the receipt that is still
-open. A child that is in use is left alone: it is never archived while it has a run, an inbox, an open exchange or an
-open receipt.
+`tidy` checks a sub-agent. It is called at the end of its flow, when its receipt is settled, and by a timer. It archives
+the child, sets a timer to check again, or leaves it to the settling of a receipt that is still open. A child that is in
+use is never archived: one that has a run, an inbox, an open exchange or an open receipt.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ _UNSETTLED = ", ".join(f"'{state.value}'" for state in DeliveryState if not stat
 
 
 def look_at_child(tx: Tx, child_key: str) -> None:
-    """Look at a child whose time to be archived may have come."""
+    """Check a child that may be due to be archived."""
     row = tx.one("SELECT body FROM spawns WHERE child_key = ?", child_key)
     if row is not None:
         _tidy(tx, read_spawn(row[0]), at=tx.now)  # by the clock of its spawn it may be too early: that was set back
 
 
 def receipt_settled(tx: Tx, event: ReceiptSettled) -> None:
-    """See whether a child can be cleaned up, now that its receipt is settled."""
+    """Check a child whose receipt is settled."""
     row = tx.one("SELECT body FROM spawns WHERE delivery_id = ?", event.delivery.id)
     if row is not None:
         tidy(tx, read_spawn(row[0]))
 
 
 def tidy(tx: Tx, spawn: Spawn) -> None:
-    """Archive a child, if it is time, or see to it that it is looked at again when it is."""
+    """Archive a child if it is due, else set a timer to check it again."""
     if (at := _archive_at(spawn, tx.now)) is not None:
         _tidy(tx, spawn, at=at)
 
@@ -70,7 +69,7 @@ def _is_settled(tx: Tx, spawn: Spawn) -> bool:
 
 
 def is_used(tx: Tx, child: Session) -> bool:
-    """Whether a session has something to do, or something of it is still on its way."""
+    """Whether a session has a run, a note, an exchange or a receipt that is open."""
     if child.running_run is not None or child.queued or child.set_aside:
         return True
     row = tx.one(
@@ -97,7 +96,7 @@ def keep_for(tx: Tx, session: Session, lives_ms: int) -> Session:
 
 
 def look_at_expired(tx: Tx, key: str) -> None:
-    """Archive a session whose time is over, or look again when it may be."""
+    """Archive a session whose time is over, else set the timer to check it again."""
     session = sessions.find(tx, key)
     if session is None or session.archived_at is not None or session.deleting or session.lives_ms is None:
         return

@@ -59,7 +59,7 @@ def deadline(tx: Tx, barrier_id: str) -> None:
 
 
 def stop(tx: Tx, key: str) -> None:
-    """Let nothing wake a session that was stopped; what is held becomes notes."""
+    """End the barriers of a session that was stopped: nothing wakes it, and what is held becomes notes."""
     for barrier in _of_session(tx, key):
         stopped = rule.stopped(barrier)
         for held in stopped.untold:
@@ -68,7 +68,7 @@ def stop(tx: Tx, key: str) -> None:
 
 
 def tell_held(tx: Tx, event: RunEntered) -> None:
-    """Put what is held into the transcript: a run of the session starts, and shall know it."""
+    """Put what is held into the transcript, ahead of the message of a run that starts."""
     session = event.session
     for barrier in _of_session(tx, session.key):
         for held in barrier.untold:
@@ -77,7 +77,7 @@ def tell_held(tx: Tx, event: RunEntered) -> None:
 
 
 def forget(tx: Tx, key: str) -> None:
-    """Let a session that was reset be told again what only its old transcript has."""
+    """Hold again, for a session that was reset, what only its old transcript has."""
     for barrier in _of_session(tx, key):
         _change(tx, barrier, rule.forgotten(barrier))
 

@@ -4,8 +4,8 @@ Each kind of timer is one unit, which does the work and clears or moves its row.
 
 A row with a time to come also says when that was written. If that lies in the future, the clock has been set back
 since, and the row is given the wait that it had then, counted from now. Nothing waits longer than it was meant to,
-however far the clock went and wherever a process died meanwhile. A schedule is asked anew; a time of it that has
-come already does not come again (`cron.fire`). Doing it twice is doing it once.
+however far the clock went and wherever a process died meanwhile. The next time of a schedule is computed anew; one that
+has come already does not come again (`cron.fire`). All of it is idempotent.
 """
 
 from __future__ import annotations

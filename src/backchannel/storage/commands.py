@@ -1,4 +1,4 @@
-"""Chat commands, carried out in the unit that takes the message: what was asked once is done once."""
+"""Chat commands, carried out in the unit that takes the message, so that each is carried out exactly once."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _view(tx: Tx, session: Session | None, asker: Asker) -> StatusView:
 
 
 def _stop(tx: Tx, session: Session | None) -> str:
-    """Stop a session, and tell how much that was: what had been asked to stop before is not counted again."""
+    """Stop a session, and say how many runs that were; those that had been asked to stop before are not counted."""
     if session is None:
         return stop_text(0, 0)
     own = interruption.count_runs(tx, session, Change.STOP)
@@ -157,7 +157,7 @@ def reset(tx: Tx, key: SessionKey) -> Session:
 
 
 def delete(tx: Tx, key: SessionKey) -> Session:
-    """Archive a session, now if it has nothing to do, else when all of that is ended; it accepts nothing meanwhile."""
+    """Archive a session: now if it is idle, else when its runs have ended. It accepts nothing meanwhile."""
     sessions.check_deletable(tx, key)
     session = sessions.update(tx, str(key), "deleting = 1")
     spawns.cancel_children(tx, session.key, spawns.DELETED)

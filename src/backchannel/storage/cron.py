@@ -1,8 +1,8 @@
 """Cron jobs: kept, fired when their time has come, and taken over from the configuration at each start.
 
 A job that is to come has a timer, `cron` with the job's id. Firing is one unit: the run is accepted, the time is
-written down, and the timer is set for the next one. So a time comes once, wherever a process dies; those that were
-missed are one timer that is long due, and come once together.
+written down, and the timer is set for the next one. So each time fires once, wherever a process dies; several that were
+missed are one timer that is overdue, and fire once.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def any_configured(tx: Tx) -> bool:
 
 
 def sync(tx: Tx, jobs: Sequence[CronJob]) -> None:
-    """Take over the jobs of the configuration; one that is in it no more goes, with what was still to come."""
+    """Take over the jobs of the configuration; a job that is no longer in it is removed with its timer."""
     configured = {job.id for job in jobs}
     for (job_id,) in tx.all("SELECT id FROM cron_jobs WHERE source = 'config'"):
         if job_id not in configured:
@@ -189,7 +189,7 @@ def _encode(job: CronJob) -> str:
 
 
 def remove(tx: Tx, job_id: str) -> None:
-    """Forget a job; its session stays, and a run that is at work goes on.
+    """Remove a job; its session stays, and a run in progress goes on.
 
     Raises:
         JobNotFound, JobConfigured

@@ -1,6 +1,6 @@
 """Deliveries: a receipt made with the step that caused it, and put in line to be sent.
 
-What follows what is decided in `core/delivery.py`; here it is written down. A row takes its place in line when its
+`core/delivery.py` decides; this writes. A row takes its place in line when its
 text is written and again with each retry, so that within a lane the row that is being sent is always the first. How
 its parts are sent is in `sending.py`.
 """
@@ -227,7 +227,7 @@ def no_channel(channel: str, outlets: Outlets) -> str:
 def post_reply(tx: Tx, event: RunClosed) -> None:
     """Make the receipt of a run's reply, in the commit that ends the run, if its reply is to leave the gateway.
 
-    On webchat the transcript's message is the delivery. What says nothing to anyone has no receipt.
+    On webchat the transcript's message is the delivery. An empty reply or a control word has no receipt.
     """
     run = event.run
     if not run.deliver or run.state is not RunState.OK or is_silent(run.reply):
@@ -325,7 +325,7 @@ def reopen(tx: Tx, delivery_id: str) -> None:
     update(tx, delivery_id, state=DeliveryState.PENDING.value, error=None, updated_at=tx.now)
 
 
-# Mending: what a person does with a delivery that did not arrive.
+# What a person can do with a delivery that did not arrive.
 
 
 def retry(tx: Tx, delivery_id: str) -> Receipt:

@@ -1,6 +1,6 @@
 """What happens inside a unit and has consequences in the same commit: `reactions.py` is the table of them.
 
-A module that ends a run or settles a receipt says so with `tx.happened`, and imports none of those who follow it up.
+A module that ends a run or settles a receipt calls `tx.happened`, and imports none of the modules that react.
 """
 
 from __future__ import annotations

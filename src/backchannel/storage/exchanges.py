@@ -47,7 +47,7 @@ from backchannel.storage.tx import LIVE, Tx, required, tell_shadowed
 
 
 def record_wait(tx: Tx, call_id: str) -> None:
-    """Say that the calling run waits under the fence it has now: recovery does not blame it for a crash."""
+    """Record that the calling run waits under its current fence, so that recovery does not count a crash against it."""
     tx.run(
         "UPDATE waits SET fence = "
         "coalesce((SELECT r.fence FROM tool_calls c JOIN runs r ON r.id = c.run_id WHERE c.id = ?), 0) "
@@ -73,7 +73,7 @@ def sent_by(tx: Tx, call_id: str) -> Opened | None:
 
 
 def repeat(tx: Tx, call_id: str) -> Opened | None:
-    """Take up a call again that was made before a crash: what it has sent stays sent, and it waits on if it waited."""
+    """Resume a call that was made before a crash: what it has sent stays sent, and it keeps waiting if it did."""
     opened = sent_by(tx, call_id)
     if opened is not None:
         record_wait(tx, call_id)
@@ -81,7 +81,7 @@ def repeat(tx: Tx, call_id: str) -> Opened | None:
 
 
 def describe_call(tx: Tx, call_id: str) -> str | None:
-    """Say what a call has sent, for one that can no longer say it itself; None when it has sent nothing."""
+    """Describe what a call has sent, for a call that cannot return its result; None when it has sent nothing."""
     opened = sent_by(tx, call_id)
     if opened is None:
         return None
@@ -134,7 +134,7 @@ def run_ended(tx: Tx, event: RunClosed) -> None:
 
 
 def check_retry(tx: Tx, run: Run) -> None:
-    """Refuse to run something again whose exchange would not hear of it.
+    """Refuse to retry a run whose exchange would ignore its end.
 
     Raises:
         InvalidRequest: the message says where the exchange is.
@@ -333,7 +333,7 @@ def _requester(tx: Tx, key: SessionKey, show: Callable[[str], str]) -> Party:
     """Tell who asks. The main session of an agent may ask before its first message, and the call does not make it.
 
     Raises:
-        SessionNotFound: nobody can ask in its name: it is not there, or not any more.
+        SessionNotFound: it does not exist, or is archived.
     """
     session = sessions.find(tx, str(key))
     if not tx.scheme.is_main(key) and (session is None or session.archived_at is not None):
@@ -353,7 +353,7 @@ def _channel(session: Session, key: SessionKey) -> str:
 
 
 def _waits(tx: Tx) -> list[Wait]:
-    """List who waits for whom; whoever has its answer by now, and only needs a slot to go on, waits for nobody."""
+    """List which session waits for which; one that has its answer and only needs a slot is not waiting."""
     rows = tx.all(
         "SELECT w.waiter_key, w.target_key FROM waits w JOIN runs r ON r.id = w.run_id "
         f"WHERE w.until_at > ? AND r.{LIVE}",

@@ -30,7 +30,7 @@ def family(tx: Tx, key: str, limit: int) -> Family:
 
 
 def story(tx: Tx, child_key: str) -> SpawnRecord | None:
-    """Load what started a sub-agent, and what became of it."""
+    """Load the spawn of a sub-agent, with its run and its receipt."""
     row = tx.one(
         "SELECT s.body, s.delivery_id, d.state, d.updated_at FROM spawns s JOIN deliveries d ON d.id = s.delivery_id "
         "WHERE s.child_key = ?",

@@ -91,7 +91,7 @@ class StateFolder:
 
 
 def holder_of(path: Path) -> str | None:
-    """Tell which process holds a folder, by its number; None means that none does."""
+    """Return the id of the process that holds a folder; None if none does."""
     for locked in (path, path / "lock"):
         try:
             looked = os.open(locked, os.O_RDONLY | os.O_CLOEXEC)
@@ -109,11 +109,11 @@ def holder_of(path: Path) -> str | None:
 
 
 class _Held(Exception):
-    """Another process holds a lock; the text is its number."""
+    """Another process holds a lock; the text is its process id."""
 
 
 def _keep_out_of_git(folder: Path) -> None:
-    """Have a new folder passed over by `git add`: a token and whole conversations lie in it."""
+    """Make git ignore a new folder: it contains a token and whole conversations."""
     with suppress(FileExistsError), (folder / ".gitignore").open("x", encoding="utf-8") as file:
         file.write("# A state folder: a token and conversations. Nothing of it belongs into a repository.\n*\n")
 
@@ -155,7 +155,7 @@ def _lock(file: Path) -> int:
 
 
 def _lock_soon(lock: int) -> None:
-    """Take a lock, past those who only look at it for an instant, as `holder_of` does.
+    """Take a lock, retrying for a moment: `holder_of` holds it for an instant.
 
     Raises:
         BlockingIOError: somebody keeps it.

@@ -15,7 +15,7 @@ def find_run(tx: Tx, key: str, digest: str | None) -> str | None:
     """Find the run that this key started.
 
     Raises:
-        IdempotencyConflict: the key stands for something else. Nothing of that is told.
+        IdempotencyConflict: the key was used for another request, about which nothing is disclosed.
     """
     row = tx.one("SELECT digest, run_id FROM idempotency WHERE key = ?", key)
     if row is None:
@@ -38,10 +38,10 @@ def remember_run(tx: Tx, key: str, digest: str | None) -> None:
 
 
 def once(tx: Tx, key: str | None, digest: str | None, do: Callable[[], str]) -> str:
-    """Do what is no run, once for each key; tells what it came to, or what it came to the first time.
+    """Do something that is not a run, once for each key; returns its result, or that of the first time.
 
     Raises:
-        IdempotencyConflict: the key stands for something else. Nothing of that is told.
+        IdempotencyConflict: the key was used for another request, about which nothing is disclosed.
     """
     if key is None:
         return do()
@@ -80,7 +80,7 @@ _FIELDS = "id, token_id, session_key, version, message, created_at"
 
 
 def keep_mcp_call(tx: Tx, call: McpCall) -> None:
-    """Keep a call, and forget some of those that nobody comes back for any more."""
+    """Keep a call, and delete some of those that are too old to be resumed."""
     tx.run(f"INSERT INTO mcp_calls ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?)", *msgspec.structs.astuple(call))
     tx.run(
         "DELETE FROM mcp_calls WHERE id IN (SELECT id FROM mcp_calls WHERE created_at < ? LIMIT ?)",

@@ -8,7 +8,7 @@ import uuid
 
 
 def new_id() -> str:
-    """Make an id for a run, message or delivery: sortable by time, unique by chance in the rest. It is no secret."""
+    """Make an id for a run, message or delivery: sortable by time, the rest random. It is not a secret."""
     return f"{time.time_ns() // 1_000_000:012x}{random.getrandbits(80):020x}"
 
 

@@ -1,11 +1,11 @@
 """Taking sessions from elsewhere: their messages in batches, and the session itself with the last of them.
 
-A session that is being taken is a transcript without a session: nobody sees half of it. Whoever takes it again, after a
-crash or on purpose, offers all of its messages once more, in order. Those that are here are found by their ids and
-places, and only what comes after them is written. So what is here must be the beginning of what is there (or the other
-way round: then nothing is missing). Where the two differ, both have gone on, and nothing is written.
+While a session is being imported its transcript has no session row, so that half of it is never listed. An import that
+is repeated, after a crash or on purpose, offers all messages again, in order. Those that are stored are found by their
+ids and places, and only what follows them is written. What is stored must be the beginning of what is offered (or the
+other way round: then nothing is missing). Where the two differ, both have gone on, and nothing is written.
 
-A session whose key is another session's here is taken under a key of its own: neither gives way to the other.
+A session whose key belongs to another session here is imported under a key made of its session id.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def take(tx: Tx, session: Session, batch: Batch) -> TakenBatch:
 
 
 def rehearse(tx: Tx, session: Session, batch: Batch) -> TakenBatch:
-    """Tell what `take` would do; nothing is written."""
+    """Return what `take` would do; nothing is written (a dry run)."""
     session = _with_free_key(tx, session)
     here = _look(tx, session)
     taken = _place(tx, session, batch, here, writes=False)
@@ -206,7 +206,7 @@ def _clear(tx: Tx, session_id: str) -> None:
 
 
 def _finish(tx: Tx, session: Session) -> str | None:
-    """Make the session, its transcript being complete; returns who has its label."""
+    """Write the session, as its transcript is complete; returns the session that has its label, if another does."""
     holder = _label_holder(tx, session)
     row = session if holder is None else msgspec.structs.replace(session, label=None)
     values = [int(value) if isinstance(value, bool) else value for value in msgspec.structs.astuple(row)]

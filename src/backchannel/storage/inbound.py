@@ -1,4 +1,4 @@
-"""Inbound messages: known by their id, handled once for ever, with all that follows in one commit."""
+"""Inbound messages: identified by their id, handled exactly once, with all consequences in one commit."""
 
 from __future__ import annotations
 

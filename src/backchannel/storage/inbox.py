@@ -53,14 +53,14 @@ def add_to(tx: Tx, session: Session, note: Message) -> None:
 
 
 def add_if_kept(tx: Tx, key: SessionKey, note: Message) -> None:
-    """Accept a note of a flow; a session that is gone has nobody left to read it."""
+    """Accept a note of a flow, unless its session is archived."""
     session = sessions.of_flow(tx, key)
     if session.archived_at is None and not session.deleting:
         add_to(tx, session, note)
 
 
 def flush(tx: Tx, session: Session) -> bool:
-    """Put waiting notes into the transcript: the session is at a boundary. Tells whether none is left.
+    """Put waiting notes into the transcript: the session is at a boundary. Returns whether none is left.
 
     Of very many only the first enter in this commit, and a timer is set for the next; the lane waits meanwhile.
     """
@@ -80,7 +80,7 @@ def flush(tx: Tx, session: Session) -> bool:
 
 
 def due(tx: Tx, key: str) -> None:
-    """Let the next notes in; after the last, what has waited for them goes on."""
+    """Put the next notes into the transcript; after the last, the lane goes on."""
     session = sessions.find(tx, key)
     if session is None or not session.flushing or not flush(tx, session):
         return

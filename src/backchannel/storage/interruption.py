@@ -1,8 +1,8 @@
 """Stopping, resetting and deleting a session: what it takes part in is ended, a bounded part in each commit.
 
 A session may have tens of thousands of open exchanges and queued runs, and a unit holds the event loop. So the first
-commit, which is answered, does a first part and leaves the rest as a timer that is due at once; what it says is all
-that a later part needs, also after a crash. Most sessions have no rest.
+commit, which is answered, ends a bounded number of them and sets a timer that is due at once for the rest. The timer's
+row holds all that a later part needs, also after a crash. For most sessions the first part is all.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ _LAST = "\U0010ffff"
 
 
 def matching(tx: Tx, kind: IdKind, written: WrittenId) -> list[str]:
-    """Give the id itself, or else some of those that fit what was written: enough to tell one from several.
+    """Return the id itself if it exists, else ids that match what was written: enough to see if there are several.
 
-    An archived session is found where no other fits: what names one that is there goes on to name it.
+    An archived session is found where no other matches: what names a current one keeps naming it.
     """
     select = _PLACES.get(kind) or (_KEYS if ":" in written.head else _CURRENT_IDS)
     found = _fitting(tx, select, written)

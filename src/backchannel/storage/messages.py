@@ -92,7 +92,7 @@ def history(
 
 
 def last_text_of(tx: Tx, session_id: str, run_id: str, role: Role) -> str | None:
-    """Find the newest text that a run wrote in this role; looks back only a little, one by one: they may be long."""
+    """Find the newest text that a run wrote in this role, among the last messages; one by one, as they may be long."""
     (before,) = required(tx.one("SELECT next_seq FROM session_ids WHERE session_id = ?", session_id))
     for _ in range(LOOKED_BACK):
         row = tx.one(

@@ -1,7 +1,7 @@
 """What follows what: for each event of a unit, what is done in the same commit, in this order.
 
-A reaction may have consequences of its own. They are carried out at once, before the next reaction in the row: a run
-that an exchange queues and that cannot start ends there and then, and the exchange goes on with it.
+A reaction may cause further events. They are handled at once, before the next reaction: a run that an exchange queues
+and that cannot start ends immediately, and the exchange goes on with that.
 """
 
 from __future__ import annotations

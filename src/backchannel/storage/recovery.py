@@ -1,4 +1,4 @@
-"""After a crash: whose runs were interrupted, which go on, which are set aside, and starting one once more.
+"""After a crash: which runs were interrupted, which go on, which are set aside; and retrying a run.
 
 A run that keeps killing its process is set aside in three commits: the start that counts the crash writes until when,
 taking the run over moves it out of its lane, and a timer puts it back. From then on it is a queued run like any other,
@@ -56,7 +56,7 @@ def enter(tx: Tx) -> int:
         number,
     )
     for run_id, crashes in counted:
-        # Written with the count: without another crash, nobody finds another reason to set it aside.
+        # Written with the count: nothing else would set it aside before another crash.
         if (wait_ms := set_aside_ms(crashes)) is not None:
             tx.run("UPDATE runs SET resume_at = ? WHERE id = ?", tx.now + wait_ms, run_id)
     tx.run("UPDATE processes SET ended_at = ? WHERE ended_at IS NULL AND number < ?", tx.now, number)
@@ -78,7 +78,7 @@ def _count_lost_time(tx: Tx, number: int) -> None:
 
 
 def leave(tx: Tx) -> None:
-    """Say that this process ended on purpose: its runs were not interrupted by a fault of theirs."""
+    """Record a clean shutdown: no crash is counted for the runs that it interrupts."""
     tx.run("UPDATE processes SET ended_at = ? WHERE number = ?", tx.now, tx.number)
 
 
@@ -100,7 +100,7 @@ def interrupted(tx: Tx) -> list[Interrupted]:
 
 
 def resume(tx: Tx, run_id: str) -> Started | None:
-    """Take over an interrupted run; one that was asked to stop ends here, one that keeps killing its process waits."""
+    """Take over an interrupted run; one that was asked to stop ends, one that keeps crashing is set aside."""
     run = runs.need(tx, run_id)
     if run.state is not RunState.RUNNING:
         return None
@@ -134,7 +134,7 @@ def _given_up(run: Run) -> Outcome:
 
 
 def _set_aside(tx: Tx, run: Run, until: int) -> None:
-    """Take a run out of its lane for a while: what comes after it goes on, and nobody is told of an end."""
+    """Take a run out of its lane for a while: the queue behind it goes on, and the run has not ended."""
     steps.close_open(tx, run, None)
     why = f"the process died {run.crashes} times in step {run.step + 1}"
     run_events.add(tx, run, RunEventKind.SET_ASIDE, until_at=until, why=why)
@@ -173,7 +173,7 @@ def _put_back(tx: Tx, run: Run, **changed: Any) -> Run:
 
 
 def retry(tx: Tx, run_id: str) -> Run:
-    """Queue a run once more that failed, was stopped or is set aside; it goes on after its last step."""
+    """Queue a run again that failed, was stopped or is set aside; it goes on after its last committed step."""
     run = runs.need(tx, run_id)
     if run.is_set_aside:
         timers.clear_timer(tx, TIMER, run_id)
@@ -206,21 +206,21 @@ def retry(tx: Tx, run_id: str) -> Run:
     return queued
 
 
-# Function agents: which there ever were, and how many runs wait for each.
+# Function agents: which have been registered, and how many runs wait for each.
 
 
 def remember_function(tx: Tx, agent_id: str) -> None:
-    """Write down that a program has brought this agent as a function."""
+    """Record that a program has registered this agent as a function."""
     tx.run("INSERT INTO function_agents (id, since) VALUES (?, ?) ON CONFLICT (id) DO NOTHING", agent_id, tx.now)
 
 
 def forget_function(tx: Tx, agent_id: str) -> bool:
-    """Say that no program will bring it again; tells whether any had."""
+    """Remove an agent from the registered functions; returns whether it was one."""
     return tx.run("DELETE FROM function_agents WHERE id = ?", agent_id) > 0
 
 
 def function_agents(tx: Tx) -> list[str]:
-    """Name the agents that a program has brought as functions."""
+    """List the agents that programs have registered as functions."""
     return [agent_id for (agent_id,) in tx.all("SELECT id FROM function_agents ORDER BY id")]
 
 

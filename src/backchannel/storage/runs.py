@@ -83,7 +83,7 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
     session = sessions.ensure(tx, request.key)
     sessions.check_current(tx, session, request.expected_session_id)
     if request.provenance.source_channel == WEBCHAT.channel and session.delivery_context is None:
-        # Only for want of any other: outside channels change the return address, webchat never does.
+        # Only if there is none: messages from channels change the return address, those of webchat do not.
         session = sessions.update(tx, session.key, "delivery_context = ?", write_address(WEBCHAT))
     if request.label is not None and request.kind is RunKind.HOOK and session.kind == Kind.HOOK:
         session = sessions.update(tx, session.key, "display_name = coalesce(display_name, ?)", request.label)
@@ -106,7 +106,7 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
 
 
 def _same_request(tx: Tx, join: Join) -> Run | None:
-    """Find the newest run that asked the same, if it lives, or has ended too lately for a repetition to be new."""
+    """Find the newest run of the same request, if it is live or ended so recently that this is a repetition."""
     row = tx.one(f"SELECT {FIELDS} FROM runs WHERE join_digest = ? ORDER BY position DESC LIMIT 1", join.digest)
     if row is None:
         return None
@@ -165,9 +165,9 @@ def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, 
 
 
 def free_id(tx: Tx, wanted: str) -> str:
-    """Give a run the id that follows from what it is for or, if somebody has called a run so, one like it.
+    """Return the wanted id of a run or, if it is taken, one like it.
 
-    Clients' keys are ids of their runs: with a name that can be guessed, nobody may keep a step from happening.
+    Clients choose the ids of their runs: one that uses the id of a flow's next run must not prevent that run.
     """
     used = "SELECT 1 FROM runs WHERE id = ? UNION ALL SELECT 1 FROM idempotency WHERE key = ?"
     names = itertools.chain([wanted], (f"{wanted}#{n}" for n in itertools.count(2)))
@@ -190,7 +190,7 @@ def queue_step(tx: Tx, request: RunRequest) -> None:
 def start_next(tx: Tx, key: str) -> Started | None:
     """Start the session's first queued run, if its lane is free.
 
-    A suspect takes the lane and no more: it goes on, like one that was interrupted, when it is its turn to be alone.
+    A suspect only takes the lane: it is resumed, like an interrupted run, when no other suspect is at work.
     """
     session = sessions.find(tx, key)
     if session is None or session.running_run is not None or session.queued == 0:
@@ -270,7 +270,7 @@ def unstopped(tx: Tx, fence: Fence) -> Run:
 
 
 def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, used: Sets | None = None, **changed: Any) -> Run:
-    """Write how a running run ended, free the lane, and let the notes in: the session is at a boundary.
+    """Write how a running run ended, free the lane, and flush the notes: the session is at a boundary.
 
     A reply that is to leave the gateway gets its receipt in the same commit. `used` is what the last step changes in
     the session's row besides.
@@ -316,7 +316,7 @@ def free_lane(tx: Tx, run: Run, used: Sets) -> tuple[Session, bool, bool]:
 
 
 def request_abort(tx: Tx, key: str, run_id: str | None) -> list[Run]:
-    """Ask the active run, or the one named, to stop. It is a row before it is answered."""
+    """Ask the active run, or the one named, to stop; durable before the caller is answered."""
     session = sessions.need(tx, key)
     wanted = run_id or session.running_run
     run = None if wanted is None else find(tx, wanted)
@@ -402,9 +402,9 @@ def counts(tx: Tx) -> dict[str, int]:
 
 
 def is_own(tx: Tx, run_id: str, key: str) -> bool:
-    """Whether a run is a session's own; one that is not there is nobody's.
+    """Whether a run is a session's own; False for one that does not exist.
 
-    Of a flow that the session started only the first run is: turns and announces on the other side are not its affair.
+    Of a flow that the session started only the first run is; turns and announces of the other side are not.
     """
     row = tx.one(
         "SELECT 1 FROM runs r WHERE r.id = ? AND (r.session_key = ? "

@@ -52,7 +52,7 @@ def claim(tx: Tx, lane: DeliveryLane) -> Claimed | None:
             claimed = _begin(tx, head)
             if lane.channel != WEBCHAT.channel:
                 return claimed
-            # The message is in the transcript, and this commit is told as a `chat` event: nobody else has to take it.
+            # The message is in the transcript, and this commit becomes a `chat` event: there is nothing else to send.
             _write(tx, claimed.part, Attempted(state=DeliveryState.SENT))
     return None
 
@@ -87,7 +87,7 @@ def _fail(tx: Tx, delivery_id: str, error: str) -> Delivery:
 
 
 def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: bool) -> Delivery:
-    """Write what an attempt came to; one that is not the part's last any more changes nothing."""
+    """Write the outcome of an attempt; one that is no longer the part's latest changes nothing."""
     row = tx.one(
         f"SELECT {deliveries.PART_FIELDS} FROM delivery_parts WHERE delivery_id = ? AND n = ?",
         claimed.delivery_id,

@@ -58,8 +58,8 @@ def check_kept(session: Session) -> None:
 def of_flow(tx: Tx, key: SessionKey) -> Session:
     """Load a session that takes part in a flow, archived or not.
 
-    One that is not there is the main session of its agent, which may ask before anybody has spoken to it: it is made
-    by the first thing that is put into it.
+    One that does not exist is the main session of its agent, which may send before its first message: it is created
+    here.
     """
     return find(tx, str(key)) or _create(tx, key, Kind.MAIN)
 
@@ -112,7 +112,7 @@ def _end_transcript(tx: Tx, session_id: str, reason: str, at: int) -> None:
 
 
 def check_current(tx: Tx, session: Session, expected: str | None) -> None:
-    """Refuse a caller that has another session id in mind than the current one."""
+    """Refuse a caller that expects another session id than the current one."""
     if expected is not None and expected != session.session_id:
         shown = tx.scheme.shown(session.key)
         raise SessionIdReplaced(
@@ -243,7 +243,7 @@ def page(tx: Tx, wanted: SessionFilter, *, after: Page | None, limit: int, offse
     """List sessions, newest first."""
     conditions, values = _conditions(wanted)
     if after is not None:
-        # Said so that the index is entered at this row: a plain OR would walk there from the newest.
+        # Written so that the index is entered at this row: with a plain OR it would be scanned from the newest.
         conditions.append("updated_at <= ? AND (updated_at < ? OR key > ?)")
         values += [after.updated_at, after.updated_at, after.key]
     where = " AND ".join(conditions)

@@ -107,7 +107,7 @@ def open_(tx: Tx, ask: SpawnAsk, limits: ChainLimits) -> Spawn | Refused:
 
 
 def _refusal(tx: Tx, ask: SpawnAsk, calling_run: Run | None) -> Refused | None:
-    """Tell what stands against it in the rows as they are now."""
+    """Return why it is refused, by the rows as they are now."""
     if calling_run is not None and (calling_run.abort_requested or calling_run.is_finished):
         return Refused(flow.being_stopped())
     (count,) = required(
@@ -133,7 +133,7 @@ def _requester(tx: Tx, key: SessionKey) -> Session:
 def _return_address(requester: Session, calling_run: Run | None) -> Address | None:
     """Tell where the requester is told: where the run that asks replies to, else its session's return address.
 
-    Between the two another chat may have written to the same session. It did not ask for this.
+    Meanwhile another chat may have written to the same session, and that one did not ask.
     """
     address = requester.address
     if calling_run is not None and calling_run.reply_to is not None:
@@ -177,7 +177,7 @@ def _insert(tx: Tx, spawn: Spawn, call: FlowCall) -> str:
 
 
 def describe_call(tx: Tx, call_id: str) -> str | None:
-    """Say what a call has started, for one that can no longer say it itself; None when it has started nothing."""
+    """Describe what a call has started, for a call that cannot return its result; None when it has started nothing."""
     row = tx.one("SELECT body FROM spawns WHERE call_id = ?", call_id)
     if row is None:
         return None
@@ -269,10 +269,10 @@ _SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=flow.SOURC
 
 
 def _keep_as_note(tx: Tx, wake: Run) -> None:
-    """A wake that was stopped before it started leaves what it was to say: the results must not be lost with it."""
+    """Keep the message of a wake that was stopped before it started as a note: it has the results."""
     if wake.message is not None:
         inbox.add_if_kept(tx, SessionKey.stored(wake.session_key), decode_message(wake.message))
-        # The transcript has it from now on: a person who retries the run must not have it told twice.
+        # The transcript has it now: if the run is retried, it must not come twice.
         tx.run("UPDATE runs SET message = NULL WHERE id = ?", wake.id)
 
 

@@ -270,7 +270,7 @@ class SqliteDriver:
                 self._commit()
             except BaseException as raised:  # noqa: BLE001 - whatever it was, the loop decides what follows
                 error = raised
-            with suppress(RuntimeError):  # the loop is gone already: nobody is left to tell
+            with suppress(RuntimeError):  # the loop is closed: there is nothing to report to
                 self._loop.call_soon_threadsafe(self._committed, group, error)
 
     def _commit(self) -> None:
@@ -294,7 +294,7 @@ class SqliteDriver:
             self._die(group, error)
 
     def _die(self, group: list[_Entry], cause: BaseException) -> None:
-        """Stop for good, and cancel all who wait: whether the group was committed is not known here."""
+        """Stop for good and cancel all waiting futures: whether the group was committed is not known here."""
         self.is_closed = True
         for entry in (*group, *self._alone, *self._waiting):
             entry.future.cancel()
@@ -311,7 +311,7 @@ class SqliteDriver:
                 if entry.facts:
                     self._on_facts(entry.facts)
             except Exception:  # the edge of whoever listens
-                # The change is durable: whoever made it, and the rest of the group, must hear so.
+                # The change is durable: its caller, and the rest of the group, must be answered.
                 log.exception("facts of a commit were not taken")
             if entry.future.done():
                 continue

@@ -96,7 +96,7 @@ def note_retry(tx: Tx, fence: Fence, why: str, wait_ms: int) -> None:
 
 
 def start_call(tx: Tx, fence: Fence, call_id: str) -> None:
-    """Mark a call before it begins: after a crash it is known that its effect is not."""
+    """Mark a call before it begins: after a crash its effect is unknown, and it is not repeated."""
     runs.unstopped(tx, fence)
     mark_started(tx, call_id)
 
@@ -125,7 +125,7 @@ def open_function_call(tx: Tx, fence: Fence, call: ToolCall) -> ToolCall:
 
 
 def commit_function_result(tx: Tx, fence: Fence, result: Message, recorded: str, ran_ms: int) -> None:
-    """Write what a function agent's call gave: as far as this, the function has got.
+    """Write the result of a function agent's call.
 
     `recorded` is what the call gives again when the function is run again. A call that is in the transcript already,
     because its run had ended and was retried, stays there as it is.
@@ -149,7 +149,7 @@ def finish(tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_
     """
     run = runs.owned(tx, fence)
     if run.abort_requested:
-        outcome = runs.ABORTED  # it was answered: whatever the run came to at the same moment, it stands
+        outcome = runs.ABORTED  # the caller was told so: it stands, whatever the run came to at the same moment
     close_open(tx, run, outcome)
     text = run.reply
     if reply is not None and run.step == at_step:
@@ -232,7 +232,7 @@ def close_open(tx: Tx, run: Run, outcome: Outcome | None) -> None:
 
 
 def _how_far(tx: Tx, call: ToolCall) -> str:
-    """Say how far an open call came: who reads that it was not carried out may well repeat it.
+    """Describe how far an open call came, so that the model does not repeat what was done.
 
     A session tool is never marked as started: what it has set going is found by the id of the call.
     """
@@ -245,7 +245,7 @@ _NOT_DONE = "it was not carried out"
 
 
 def _close_function_call(tx: Tx, run: Run, call: ToolCall, result: Message, *, leaves_trace: bool) -> None:
-    """Close a call of a function; one that has done nothing is as if it had not been asked for.
+    """Close a call of a function; one that was not started is removed.
 
     So is one of a session tool when the run only leaves its lane: the function asks again, and finds what it has sent.
     """

@@ -297,13 +297,13 @@ class Store:
             await self.driver.write(sending.recover, takes_key)
 
     async def repeat_send(self, call_id: str) -> Opened | None:
-        """Take up a tool call again that has sent something before a crash; None for one that has not."""
+        """Resume a tool call that had sent something before a crash; None if it had not."""
         if await self.driver.look(exchanges.sent_by, call_id) is None:
             return None
         return await self.driver.write(exchanges.repeat, call_id)
 
     async def mind_the_clock(self) -> None:
-        """Bring within reach what was to happen by a clock that has been set back since."""
+        """Reschedule rows whose times were written by a clock that has been set back since."""
         if await self.driver.look(clock.is_needed):
             await self.driver.write(clock.pull_in)
 
@@ -329,7 +329,7 @@ class Store:
         return str(self.folder.transcript(agent_id, session_id))
 
     async def rebuild_transcript(self, session_id: str) -> int:
-        """Write a transcript's file anew, whatever became of its session; returns the number of its lines.
+        """Rewrite a transcript's file, also of an archived session; returns the number of its lines.
 
         Raises:
             Unavailable: the file cannot be written.

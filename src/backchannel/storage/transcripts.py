@@ -107,7 +107,7 @@ class Transcripts:
             for entry in _written_lately(tx, _read_note(self._note)):
                 self._guarded(entry.session_id, lambda entry=entry: self._fill(tx, entry))  # type: ignore[misc]
             while (facts := self._queue.get()) is not None:
-                # A moment's patience: a run's message and its reply are then mostly one append.
+                # Wait a moment: a run's message and its reply are then mostly one append.
                 self._is_closing.wait(PATIENCE_S)
                 self._write(tx, self._with_waiting(facts))
 
@@ -178,14 +178,14 @@ class Transcripts:
             path.symlink_to(archived.name)
 
     def _fill(self, tx: Tx, entry: SessionIdEntry) -> None:
-        """Write what the process before this one had no time for."""
+        """Append what the previous process had committed and not written."""
         path = self.path_of(entry)
         if not _ends_with_newest(tx, path, entry.session_id):
             end = _mend(tx, path, entry.session_id)
             _append_lines(path, _lines(tx, entry.session_id, end.seq, sys.maxsize - 1))
 
     def path_of(self, entry: SessionIdEntry) -> Path:
-        """Tell where a transcript's file is, whatever became of its session."""
+        """Return the path of a transcript's file, also of an archived session."""
         path = self._path(entry.key, entry.session_id)
         is_archived = entry.end_reason == "deleted" and entry.ended_at is not None
         return archived_path(path, entry.ended_at or 0) if is_archived else path
@@ -206,7 +206,7 @@ class Transcripts:
 
 
 def _closed_lately(tx: Tx) -> list[TranscriptClosed]:
-    """Name the transcripts that the process before this one closed: it may have died before it renamed their files."""
+    """List the transcripts that the previous process closed: it may have died before it renamed their files."""
     rows = tx.all(
         "WITH last(start) AS (SELECT coalesce(max(started_at), 0) FROM processes "
         "WHERE number < (SELECT max(number) FROM processes)) "

@@ -105,7 +105,7 @@ Reaction = Callable[[Tx, Any], None]
 
 
 def tell_shadowed(tx: Tx, key: str, decision: SendDecision | None) -> None:
-    """Record that a decision which is followed was only let through by `shadow`."""
+    """Record that `shadow` alone allowed something that was then done."""
     if decision is not None and decision.would_deny:
         tx.tell(PolicyShadowed(key, decision.reason))
 

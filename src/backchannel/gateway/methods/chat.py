@@ -9,7 +9,7 @@ from msgspec import Meta, Raw
 
 from backchannel.core.commands import Command, CommandReply, Standing, parse
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, Provenance, ProvenanceKind
+from backchannel.core.messages import Message, Pending, Provenance, ProvenanceKind
 from backchannel.core.runs import Accepted, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, Session
 from backchannel.core.shapes import Answer, Params
@@ -21,7 +21,6 @@ from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import TokenScope
 from backchannel.storage.ids import new_id
-from backchannel.storage.inbox import Pending
 
 _LISTED, _MOST_LISTED = 200, 1000
 _PENDING_SHOWN = 100
