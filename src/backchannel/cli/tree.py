@@ -20,6 +20,8 @@ from backchannel.cli.sessions import EMPTY, line_of, receipt_of, state_of, title
 COLUMNS = ("session", "status", "runtime", "receipt", "tokens", "cost", "active", "name")
 SPARE = ("active", "tokens", "name", "receipt")
 SHORT_NAME = 24
+MOST = 1000
+"""How many sessions the gateway shows at once."""
 
 _UUID = re.compile(r"([0-9a-f]{8})-[0-9a-f-]{27}$")
 
@@ -53,7 +55,8 @@ def tree(
         return
     show_table(COLUMNS, snapshot.rows(snapshot.ts), empty=EMPTY, spare=SPARE)
     if snapshot.has_more:
-        say(f"There are more: --limit {limit * 2} shows them, a KEY or --agent narrows it down.", err=True)
+        more = f"--limit {min(limit * 2, MOST)} shows them, a" if limit < MOST else "a"
+        say(f"There are more: {more} KEY or --agent narrows it down.", err=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from backchannel.core.forest import Relative, Relatives
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.messages import Usage
 from backchannel.core.shapes import Answer, Params
+from backchannel.core.text import shown_name
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.connections import Call, Method
@@ -17,7 +18,7 @@ from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.rows import Rows, name_of
 from backchannel.tools.status import Flow, SpawnShown, show_spawn
 
-_SHOWN, _MOST_SHOWN = 200, 5000
+_SHOWN, _MOST_SHOWN = 200, 1000
 
 
 class TreeParams(Params, frozen=True, kw_only=True):
@@ -32,7 +33,6 @@ class TreeNode(Answer, frozen=True, kw_only=True):
     key: str
     name: str
     kind: str
-    channel: str
     agent_id: str
     status: str
     updated_at: int
@@ -89,24 +89,23 @@ def _show(call: Call, found: Relatives) -> Trees:
 
 
 def _node(rows: Rows, member: Relative, children: list[str]) -> TreeNode:
-    row, session, spawn = rows.row(member.session), member.session, show_spawn(member.story)
+    session, spawn = member.session, show_spawn(member.story)
     return TreeNode(
-        key=row.key,
+        key=rows.key(session.key),
         name=name_of(session),
-        kind=row.kind,
-        channel=row.channel,
-        agent_id=row.agent_id,
-        status=row.status,
-        updated_at=row.updated_at,
+        kind=session.kind,
+        agent_id=session.agent_id,
+        status=session.status.value,
+        updated_at=session.updated_at,
         usage=Usage(input=session.tokens_in, output=session.tokens_out, cost=session.cost),
         tree_usage=member.tree_usage,
         children=[rows.key(child) for child in children],
         spawned=member.spawned,
         tokens=session.tokens_in + session.tokens_out,
         cost=session.cost,
-        parent_key=row.spawned_by,
-        label=row.label,
-        display_name=row.display_name,
+        parent_key=session.spawned_by and rows.key(session.spawned_by),
+        label=shown_name(session.label),
+        display_name=shown_name(session.display_name),
         archived=session.archived_at is not None,
         archived_at=session.archived_at,
         spawn=spawn,
@@ -124,7 +123,7 @@ METHODS: tuple[Method[Any], ...] = (
         TreeParams,
         TokenScope.READ,
         sessions_tree,
-        "`{ts, count, roots: [key], nodes: [{key, name, parentKey?, label?, displayName?, kind, channel, agentId, "
+        "`{ts, count, roots: [key], nodes: [{key, name, parentKey?, label?, displayName?, kind, agentId, "
         "status, updatedAt, archived?, archivedAt?, children: [key], spawned, tokens, cost?, usage, treeUsage, task?, "
         "runStatus?, startedAt?, endedAt?, receipt? {id, state, updatedAt}, spawn?}], truncated?}`, parents before "
         "their children; `tokens`, `cost` and `usage` are a session's own, `treeUsage` is that of all below it too, "
