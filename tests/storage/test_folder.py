@@ -139,6 +139,18 @@ def test_the_database_of_a_folder_is_held_with_it(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == [".gitignore", "lock"]
 
 
+def test_the_database_of_another_gateways_folder_is_held_by_one_of_them(tmp_path: Path) -> None:
+    theirs = StateFolder.hold(tmp_path / "theirs")
+    mine = StateFolder.hold(tmp_path / "mine")
+    with pytest.raises(StateFolderInUse, match="uses the database"):
+        mine.hold_database(theirs.database)
+    theirs.release()
+    mine.hold_database(theirs.database)
+    with pytest.raises(StateFolderInUse, match="uses the state folder"):
+        StateFolder.hold(tmp_path / "theirs")
+    mine.release()
+
+
 def test_a_database_in_a_place_that_is_not_there_says_so(tmp_path: Path) -> None:
     folder = StateFolder.hold(tmp_path)
     with pytest.raises(StartupError, match=r"x\.db cannot be written"):

@@ -58,7 +58,10 @@ class StateFolder:
         if file == self.database.resolve():
             return
         try:
-            self._locks.append(_lock(file.with_name(f"{file.name}.lock")))
+            if file.name == self.database.name:  # perhaps another gateway's own, which it holds with its folder
+                self._locks += _lock_folder(file.parent)
+            else:
+                self._locks.append(_lock(file.with_name(f"{file.name}.lock")))
         except _Held as held:
             raise StateFolderInUse(
                 f"another gateway (process {held}) uses the database {file}: "
