@@ -75,12 +75,10 @@ CLOSE_LIMIT_S = 5.0
 class Lanes:
     """Starts runs as slots become free, and stops them when asked."""
 
-    def __init__(
-        self, store: Store, work: Work, slots: Slots, may_start: Callable[[SessionKey], bool] = lambda key: True
-    ) -> None:
-        """Make the lanes; runs of sessions that `may_start` refuses wait, since this process lacks their agent."""
+    def __init__(self, store: Store, work: Work, slots: Slots, is_awaited: Callable[[str], bool]) -> None:
+        """Make the lanes; runs of agents that are awaited do not start: this process lacks their function."""
         self._store = store
-        self._may_start = may_start
+        self._is_awaited = is_awaited
         self._work = work
         self._slots = slots
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -110,7 +108,7 @@ class Lanes:
     async def _with_slot(self, session: SessionKey, accept: Callable[..., asyncio.Future[A]]) -> A:
         """Accept something with a slot already taken, if one is free, so that its run can start in the same commit."""
         key = str(session)
-        may_start = self._is_open and key not in self._busy and self._may_start(session)
+        may_start = self._is_open and key not in self._busy and not self._is_awaited(session.agent)
         takes_slot = may_start and self._slots.take(session.is_subagent)
         if takes_slot:
             self._busy.add(key)
@@ -259,7 +257,7 @@ class Lanes:
         self._backlog.pop(key, None)
         run_id = self._to_resume.get(key)
         try:
-            if run_id is None and not self._may_start(SessionKey.stored(key)):
+            if run_id is None and self._is_awaited(SessionKey.stored(key).agent):
                 started = None  # registering the agent wakes the lane
             elif run_id is None:
                 started = await self._store.start_next(key)

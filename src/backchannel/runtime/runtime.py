@@ -87,7 +87,7 @@ class Runtime:
         )
         self._runner = Runner(store, agents, models, tools, self._approvals, self.hub, clock)
         slots = Slots(defaults.max_concurrent, defaults.subagents.max_concurrent)
-        self._lanes = Lanes(store, self._runner.work, slots, lambda key: not agents.is_awaited(key.agent))
+        self._lanes = Lanes(store, self._runner.work, slots, agents.is_awaited)
         self._waits = Waits(store)
         self.outbox = Outbox(store, channels, clock)
         self._timers = Timers(store, clock, self.outbox.wake)
@@ -251,7 +251,7 @@ class Runtime:
         if not self._is_open:
             raise ShuttingDown("the gateway is stopping: send the message again when it is back")
         if request.kind is RunKind.MESSAGE:
-            check = _both(self.guard.check, check)
+            check = self.guard.check if check is None else _both(self.guard.check, check)
         return await self._lanes.submit(request, check)
 
     async def take(self, arrival: Arrival) -> Taken:
@@ -304,15 +304,12 @@ class Runtime:
             unlisten()
 
 
-def _both(first: Check, second: Check | None) -> Check:
-    """Ask two checks, one after the other."""
-    if second is None:
-        return first
-    then = second
+def _both(first: Check, second: Check) -> Check:
+    """Ask two checks, one after the other; the first gives the reason."""
 
     def check(session: Session) -> SendDecision | None:
         decision = first(session)
-        then(session)
+        second(session)
         return decision
 
     return check

@@ -21,7 +21,7 @@ from backchannel.core.sessions import Address
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidSchedule, JobConfigured, JobExists, JobNotFound, JobRunning
 from backchannel.storage import runs, sessions, timers
-from backchannel.storage.tx import Row, Tx, columns, required
+from backchannel.storage.tx import Tx, columns, required, row_reader
 
 TIMER = "cron"
 AGAIN_MS = 1000
@@ -82,10 +82,7 @@ class ListedJob(msgspec.Struct, frozen=True):
 
 
 FIELDS = columns(StoredJob.__struct_fields__)
-
-
-def _stored(row: Row) -> StoredJob:
-    return msgspec.convert(row, StoredJob, strict=False)
+_stored = row_reader(StoredJob)
 
 
 def find(tx: Tx, job_id: str) -> StoredJob | None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.control_words import is_silent
 from backchannel.core.delivery import (
@@ -35,18 +33,12 @@ from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, U
 from backchannel.storage import idempotency, sessions
 from backchannel.storage.events import ReceiptSettled, RunClosed, RunUnanswered
 from backchannel.storage.ids import new_id
-from backchannel.storage.tx import Outlets, Row, Tx, assignments, columns, required, tell_shadowed
+from backchannel.storage.tx import Outlets, Tx, assignments, columns, required, row_reader, tell_shadowed
 
 FIELDS = columns(Delivery.__struct_fields__)
 PART_FIELDS = columns(Part.__struct_fields__)
-
-
-def of_row(row: Row) -> Delivery:
-    return msgspec.convert(row, Delivery, strict=False)
-
-
-def part_of_row(row: Row) -> Part:
-    return msgspec.convert(row, Part, strict=False)
+of_row = row_reader(Delivery)
+part_of_row = row_reader(Part)
 
 
 def find(tx: Tx, delivery_id: str) -> Delivery | None:

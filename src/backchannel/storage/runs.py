@@ -19,7 +19,17 @@ from backchannel.errors import FenceLost, RunNotFound, StopRequested
 from backchannel.storage import archiving, idempotency, inbox, messages, run_events, sessions
 from backchannel.storage.events import NotesFlushed, RunClosed, RunEntered
 from backchannel.storage.ids import new_id
-from backchannel.storage.tx import LIVE, QUEUED, READY, Row, Tx, assignments, columns, required, tell_shadowed
+from backchannel.storage.tx import (
+    LIVE,
+    QUEUED,
+    READY,
+    Tx,
+    assignments,
+    columns,
+    required,
+    row_reader,
+    tell_shadowed,
+)
 
 FIELDS = columns(Run.__struct_fields__)
 
@@ -32,10 +42,7 @@ class Sets(NamedTuple):
 
 
 ABORTED = Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
-
-
-def _run(row: Row) -> Run:
-    return msgspec.convert(row, Run, strict=False)
+_run = row_reader(Run)
 
 
 def find(tx: Tx, run_id: str) -> Run | None:

@@ -14,16 +14,12 @@ from backchannel.core.sessions import Page, Session, SessionFilter, SessionIdEnt
 from backchannel.core.visibility import VisibleScope
 from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
 from backchannel.storage.ids import new_session_id
-from backchannel.storage.tx import Row, Tx, assignments, columns, required
+from backchannel.storage.tx import Tx, assignments, columns, required, row_reader
 
 FIELDS = columns(Session.__struct_fields__)
 FIRST_RUN = "(SELECT min(position) FROM runs WHERE session_key = sessions.key)"
 """Tells sessions apart that were made in the same millisecond: runs are counted as they are accepted."""
-
-
-def of_row(row: Row) -> Session:
-    """Read a row of `FIELDS`."""
-    return msgspec.convert(row, Session, strict=False)
+of_row = row_reader(Session)
 
 
 def find(tx: Tx, key: str) -> Session | None:

@@ -13,7 +13,7 @@ from backchannel.storage import approvals, deliveries, exchanges, messages, run_
 from backchannel.storage.events import CallClosed, RunUnanswered
 from backchannel.storage.ids import new_id
 from backchannel.storage.runs import Sets
-from backchannel.storage.tx import Row, Tx, columns
+from backchannel.storage.tx import Tx, columns, row_reader
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -167,11 +167,7 @@ def finish(tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_
 # A call's result enters the transcript in the commit that marks it done, so each call has exactly one.
 
 FIELDS = columns(ToolCall.__struct_fields__)
-
-
-def call_of_row(row: Row) -> ToolCall:
-    """Read a call as its row says."""
-    return msgspec.convert(row, ToolCall, strict=False)
+call_of_row = row_reader(ToolCall)
 
 
 def find_call(tx: Tx, call_id: str) -> ToolCall | None:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from backchannel.core.facts import Fact, PolicyShadowed
 from backchannel.core.keys import KeyScheme
 from backchannel.core.send_policy import SendDecision
 from backchannel.storage.events import UnitEvent
 
+S = TypeVar("S", bound=msgspec.Struct)
 Row = tuple[Any, ...]
 
 
@@ -120,6 +124,11 @@ RUNNING = f"{LIVE} AND state = 'running'"
 def columns(names: Sequence[str], prefix: str = "") -> str:
     """List columns for a SELECT, in the order of a struct's fields."""
     return ", ".join(prefix + name for name in names)
+
+
+def row_reader(struct: type[S]) -> Callable[[Row], S]:
+    """Make the function that reads a row of a struct's columns."""
+    return partial(msgspec.convert, type=struct, strict=False)
 
 
 def assignments(names: Iterable[str]) -> str:
