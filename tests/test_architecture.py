@@ -12,7 +12,19 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "backchannel"
-ORDER = ["core", "config", "storage", "agents", "runtime", "tools", "channels", "triggers", "gateway", "cli"]
+ORDER = [
+    "core",
+    "config",
+    "storage",
+    "agents",
+    "workspace",
+    "runtime",
+    "tools",
+    "channels",
+    "triggers",
+    "gateway",
+    "cli",
+]
 BESIDE = {frozenset({"channels", "triggers"})}
 """Layers of one height: neither imports the other."""
 SLICE = {

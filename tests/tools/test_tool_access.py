@@ -18,6 +18,8 @@ pytestmark = pytest.mark.anyio
 SESSION = {tool.name for tool in SESSION_TOOLS}
 OWN = {"look", "write"}
 EVERYTHING = SESSION | OWN
+NAMED = {"read", "edit", "list", "search", "exec", "process"}
+"""Those of the workspace are off unless they are named, as `*` does; a program's own `write` comes before theirs."""
 FOR_CHILDREN = EVERYTHING - {"sessions_spawn"}
 """What a sub-agent can have at most."""
 MAIN, CRON, CHILD = "agent:main:main", "agent:main:cron:x", "agent:main:subagent:u1"
@@ -57,7 +59,9 @@ async def names(shelf: Shelf, settings: dict[str, Any], key: str = MAIN) -> set[
         ({"allow": ["group:sessions"]}, {}, {}, SESSION),
         ({"allow": ["group:sessions", "look"]}, {}, {}, SESSION | {"look"}),
         ({"allow": ["sessions_*"]}, {}, {}, {name for name in SESSION if name.startswith("sessions_")}),
-        ({"allow": ["*"]}, {}, {}, EVERYTHING),
+        ({"allow": ["*"]}, {}, {}, EVERYTHING | NAMED),
+        ({"allow": ["group:fs"]}, {}, {}, {"read", "edit", "list", "search"}),
+        ({"allow": ["group:exec", "look"], "deny": ["process"]}, {}, {}, {"exec", "look"}),
         ({"deny": ["*"]}, {}, {}, set()),
         ({"deny": ["group:sessions"]}, {}, {}, OWN),
         ({"deny": ["sessions_history", "write"]}, {}, {}, EVERYTHING - {"sessions_history", "write"}),
@@ -90,7 +94,7 @@ async def test_what_one_agent_is_denied_another_has(shelf: Shelf) -> None:
         ({}, {}, OWN),
         ({"allow": ["sessions_list"]}, {}, OWN | {"sessions_list"}),
         ({"allow": ["group:sessions"]}, {}, FOR_CHILDREN),
-        ({"allow": ["*"]}, {}, FOR_CHILDREN),
+        ({"allow": ["*"]}, {}, FOR_CHILDREN | NAMED),
         ({"deny": ["write"]}, {}, {"look"}),
         ({"allow": ["group:sessions"], "deny": ["sessions_history"]}, {}, FOR_CHILDREN - {"sessions_history"}),
         ({"allow": ["sessions_list"], "deny": ["group:sessions"]}, {}, OWN),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from backchannel.agents import bubblewrap, containers
 from backchannel.agents.programs import Program
@@ -42,6 +42,9 @@ def workspace_of(settings: AgentSettings, state_dir: Path) -> Path:
 @dataclass(frozen=True, slots=True)
 class Sandbox:
     """What programs of one session run in."""
+
+    INSIDE: ClassVar[str] = bubblewrap.INSIDE
+    """Where the workspace is inside."""
 
     rules: SandboxRules
     workspace: Path

@@ -36,12 +36,14 @@ from backchannel.config.schema import DEMO_MODEL, Config
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.channels import Channel
 from backchannel.core.contracts import Clock, Effects, Model
+from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.errors import GatewayError, InvalidRequest, Unavailable
 from backchannel.gateway.logs import mask_default_logs, secrets_of
 from backchannel.gateway.parts import GatewayParts
+from backchannel.runtime.events import Event
 from backchannel.runtime.runtime import Runtime
 from backchannel.runtime.timers import SystemClock
 from backchannel.storage.driver import Faults
@@ -52,6 +54,7 @@ from backchannel.tools.commands import ChatCommands
 from backchannel.tools.registry import SessionTools, agent_tools
 from backchannel.tools.rows import Rows
 from backchannel.triggers.cron import CronJobs
+from backchannel.workspace.tools import WorkspaceTools
 
 if TYPE_CHECKING:
     from backchannel.agents.mcp.servers import McpServers
@@ -99,6 +102,8 @@ class Gateway:
         self.models.register(DemoModel())
         self.sandboxes = Sandboxes(self.agents, self.scheme, config.state_dir)
         self.toolset = Tools(self.agents, self.scheme, config.tools.subagents.tools, self.sandboxes)
+        self.workspace = WorkspaceTools(self.agents, self.sandboxes, config.state_dir, self.clock)
+        self.toolset.add_source(self.workspace)
         self.mcp_servers = _mcp_servers(config, self.clock)
         if self.mcp_servers is not None:
             self.toolset.add_source(self.mcp_servers)
@@ -149,9 +154,11 @@ class Gateway:
             exits.push_async_callback(close_channels, self.channels)
             if self.mcp_servers is not None:
                 exits.push_async_callback(self.mcp_servers.close)
+            exits.push_async_callback(self.workspace.close)
             await asyncio.to_thread(self.sandboxes.problems)  # found out here, and not while a run waits
             parts = self._parts = await self._put_together(store)
             exits.push_async_callback(parts.runtime.close)
+            parts.runtime.hub.listen(self._on_event)
             self._add_session_tools(parts)
             await parts.cron.sync()  # before the timers start: a job that was taken out fires no more
             await parts.runtime.start()
@@ -231,6 +238,10 @@ class Gateway:
         for tool in agent_tools(parts):
             if tool.name not in known:  # a gateway may be entered again, and a program may bring its own
                 self.toolset.register(tool)
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, SessionChanged) and event.reason == "delete":
+            self.workspace.end_session(event.key)
 
     def _fatal(self, cause: BaseException) -> None:
         log.critical("the database failed in a commit: stopping, the next start reads what is true", error=str(cause))

@@ -1,0 +1,1 @@
+"""The workspace: the folder that an agent's tools read, write and run commands in."""

@@ -1,0 +1,96 @@
+"""What the tool `exec` does: a shell command in the workspace, in the session's sandbox if it has one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from backchannel.agents.programs import Program, environment
+from backchannel.agents.registry import Agents
+from backchannel.agents.sandboxes import Sandbox, Sandboxes
+from backchannel.core.contracts import ToolContext, ToolOutput
+from backchannel.core.messages import text_content
+from backchannel.errors import InvalidRequest
+from backchannel.workspace.beneath import Place
+from backchannel.workspace.output import Output
+from backchannel.workspace.running import Running, exit_in_words
+
+LONGEST_COMMAND = 100_000
+"""Bytes; the system takes a little more in one word."""
+MOST_AT_ONCE = 16
+USUAL_LIMIT_S = 120.0
+LONGEST_LIMIT_S = 590.0
+"""A little less than a tool call may take, so that it is the command that is said to have taken too long."""
+KIB = 1024
+
+
+class ShellCommands:
+    """Starts commands for sessions."""
+
+    def __init__(self, agents: Agents, sandboxes: Sandboxes) -> None:
+        self._agents = agents
+        self._sandboxes = sandboxes
+        self._room = asyncio.Semaphore(MOST_AT_ONCE)
+
+    def place(self, context: ToolContext) -> Place:
+        """Say what a session has of its agent's workspace."""
+        sandbox = self._sandboxes.of(context.agent_id, context.session_key)
+        root = self._sandboxes.workspace(context.agent_id)
+        if sandbox is None:
+            return Place(root, str(root))
+        access = sandbox.rules.workspace_access
+        return Place(root, Sandbox.INSIDE, is_readable=access != "none", is_writable=access == "rw")
+
+    def output(self, context: ToolContext) -> Output:
+        return Output(self.place(context), self._agents.get(context.agent_id).sandbox.output_kb * KIB)
+
+    async def start(self, context: ToolContext, command: str, output: Output) -> Running:
+        """Start a command; `output` gets what it writes.
+
+        Raises:
+            InvalidRequest: it cannot be started.
+        """
+        program = await asyncio.to_thread(self._program, context, command)
+        return await Running.start(program, output.add)
+
+    def _program(self, context: ToolContext, command: str) -> Program:
+        if not command.strip() or "\0" in command or len(command.encode("utf-8", "replace")) > LONGEST_COMMAND:
+            raise InvalidRequest(f"command: expected a shell command of at most {LONGEST_COMMAND} bytes")
+        root = self._sandboxes.workspace(context.agent_id)
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidRequest(f"the workspace {root} cannot be made: {error.strerror}") from None
+        shell = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
+        words = (shell, "-c", command.encode("utf-8", "replace").decode())
+        program = Program(words, root, environment({"TERM": "dumb"}))
+        sandbox = self._sandboxes.of(context.agent_id, context.session_key)
+        return program if sandbox is None else sandbox.wrap(program)
+
+    async def run(self, context: ToolContext, command: str, limit_s: float) -> ToolOutput:
+        """Run a command to its end, or to that of its time; when the call is cancelled, all of it ends."""
+        output = self.output(context)
+        async with self._room:
+            running = await self.start(context, command, output)
+            began = time.monotonic()
+            limit = asyncio.timeout(limit_s)
+            try:
+                async with limit:
+                    code = await running.ended()
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                await running.stop()
+                return _told(output, f"stopped after {limit_s:g} s, with all that it had started", is_error=True)
+            finally:
+                if not running.has_ended:
+                    await asyncio.shield(running.stop())
+                output.close()
+        return _told(output, f"{exit_in_words(code)}, {time.monotonic() - began:.1f} s", is_error=code < 0)
+
+
+def _told(output: Output, end: str, *, is_error: bool) -> ToolOutput:
+    text = output.text()
+    gap = "" if not text or text.endswith("\n") else "\n"
+    return ToolOutput(text_content(f"{text}{gap}[{end}]"), is_error)

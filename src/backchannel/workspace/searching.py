@@ -1,0 +1,121 @@
+"""What the tool `search` does: ripgrep inside a sandbox that sees the workspace alone, else a search of our own.
+
+ripgrep follows the paths it finds, and a command of a sandboxed session could put a link there in the same instant.
+Inside a sandbox of its own there is nothing that a link could lead to. Where none can be made, our own search opens
+every file as the other tools do. Both are programs, because a pattern may take for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import sys
+
+from backchannel.agents import bubblewrap
+from backchannel.agents.programs import Program, environment
+from backchannel.config.agents import SandboxRules
+from backchannel.core.text import cut
+from backchannel.errors import InvalidRequest
+from backchannel.workspace.beneath import Place, look, opened_folder, words_for
+from backchannel.workspace.grep import BAD_PATTERN, LARGEST_FILE, MOST_IN_FILE, SKIPPED
+from backchannel.workspace.running import Running
+
+MOST_MATCHES = 200
+MOST_OUTPUT = 1024 * 1024
+LONGEST_MATCH = 400
+LIMIT_S = 30.0
+_MATCH = re.compile(rb"([^\0\n]+)\0(\d+):(.*)")
+_RULES = SandboxRules(workspace_access="ro", memory_mb=1024, cpu_seconds=60, processes=64)
+
+
+async def search(place: Place, pattern: str, path: str) -> str:
+    """Find lines by a regular expression, as `path:line:text`.
+
+    Raises:
+        InvalidRequest: the pattern is none, the path leads elsewhere, or it took too long.
+    """
+    program = await asyncio.to_thread(_program, place, pattern, path)
+    found = bytearray()
+
+    async def take(piece: bytes) -> None:
+        if len(found) < MOST_OUTPUT:
+            found.extend(piece)
+        elif not enough.done():
+            enough.set_result(None)
+
+    enough = asyncio.get_running_loop().create_future()
+    running = await Running.start(program, take)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            ended = asyncio.ensure_future(running.ended())
+            await asyncio.wait({ended, enough}, return_when=asyncio.FIRST_COMPLETED)
+            code = ended.result() if ended.done() else 0
+    except TimeoutError:
+        raise InvalidRequest(
+            f"the search took longer than {LIMIT_S:g} s: name a folder, or a simpler pattern"
+        ) from None
+    finally:
+        if not running.has_ended:
+            await asyncio.shield(running.stop())
+    if code not in (0, 1):
+        said = found[:2000].decode("utf-8", "replace").strip()
+        what = "pattern: " if code == BAD_PATTERN else "the search failed: "
+        raise InvalidRequest(f"{what}{said or code}")
+    return await asyncio.to_thread(_shown, place, bytes(found))
+
+
+def _program(place: Place, pattern: str, path: str) -> Program:
+    names = place.parts(path)
+    if "\0" in pattern or "\n" in pattern:
+        raise InvalidRequest("pattern: it is one line; a match is too")
+    if names:
+        with words_for(path), opened_folder(place, names[:-1]) as folder:
+            if look(folder, names[-1]) is None:
+                raise InvalidRequest(f"{path}: there is no such file or folder")
+    else:
+        with words_for(path), opened_folder(place, ()):
+            pass
+    written = pattern.encode("utf-8", "replace").decode()
+    if shutil.which("rg", path="/usr/local/bin:/usr/bin") and bubblewrap.why_not() is None:
+        return bubblewrap.wrapped(Program(_ripgrep(written, names), None, environment()), _RULES, place.root)
+    words = (sys.executable, "-I", "-m", "backchannel.workspace.grep", str(place.root), "/".join(names) or ".", written)
+    return Program(words, place.root, environment())
+
+
+def _ripgrep(pattern: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return (
+        *("rg", "--no-config", "--null", "--with-filename", "--line-number", "--no-heading", "--color", "never"),
+        *("--no-ignore", "--no-messages", "--sort", "path", "--max-count", str(MOST_IN_FILE)),
+        *("--max-filesize", str(LARGEST_FILE)),
+        *(word for name in SKIPPED for word in ("--glob", f"!{name}")),
+        *("--regexp", pattern, "--", "/".join((".", *names))),
+    )
+
+
+def _shown(place: Place, found: bytes) -> str:
+    """Show matches, but for those in files with a second hard link, which may lie outside."""
+    lines: list[str] = []
+    plain: dict[bytes, bool] = {}
+    for match in _MATCH.finditer(found):
+        path = match[1].removeprefix(b"./")
+        if path not in plain:
+            plain[path] = _has_one_name(place, path)
+        if plain[path]:
+            if len(lines) == MOST_MATCHES:
+                lines.append(f"[the first {MOST_MATCHES} matches; name a folder or a narrower pattern for others]")
+                break
+            text = match[3].rstrip(b"\r").decode("utf-8", "replace")
+            lines.append(f"{path.decode('utf-8', 'replace')}:{match[2].decode()}:{cut(text, LONGEST_MATCH)}")
+    return "\n".join(lines) or "[nothing was found]"
+
+
+def _has_one_name(place: Place, path: bytes) -> bool:
+    *folders, name = os.fsdecode(path).split("/")
+    try:
+        with opened_folder(place, tuple(folders)) as folder:
+            seen = look(folder, name)
+    except (OSError, InvalidRequest):
+        return False
+    return seen is not None and seen.st_nlink == 1

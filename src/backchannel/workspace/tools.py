@@ -1,0 +1,230 @@
+"""The tools of the workspace, as agents have them: `group:fs` and `group:exec`.
+
+None is on unless `tools.allow` names it. What they do to the outside they do inside the sandbox of a session that has
+one, so such a session may have them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from backchannel.agents.registry import Agents
+from backchannel.agents.sandboxes import Sandboxes
+from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput
+from backchannel.core.messages import text_content
+from backchannel.core.shapes import Params, bad_params
+from backchannel.errors import InvalidRequest
+from backchannel.workspace.background import Background
+from backchannel.workspace.commands import LONGEST_LIMIT_S, USUAL_LIMIT_S, ShellCommands
+from backchannel.workspace.files import MOST_LINES, edit_text, list_folder, read_text, write_text
+from backchannel.workspace.searching import search
+
+FILES, COMMANDS = "fs", "exec"
+_P = TypeVar("_P", bound=Params)
+_PATH = "Relative to the workspace."
+
+
+class ReadParams(Params, frozen=True, kw_only=True):
+    path: Annotated[str, Meta(min_length=1, description=_PATH)]
+    offset: Annotated[int, Meta(ge=1, description="The line to begin with, counted from 1.")] = 1
+    limit: Annotated[int, Meta(ge=1, le=MOST_LINES, description="How many lines at most.")] = MOST_LINES
+
+
+class WriteParams(Params, frozen=True, kw_only=True):
+    path: Annotated[str, Meta(min_length=1, description=f"{_PATH} Folders on the way are made.")]
+    content: Annotated[str, Meta(description="The whole file.")]
+
+
+class EditParams(Params, frozen=True, kw_only=True):
+    path: Annotated[str, Meta(min_length=1, description=_PATH)]
+    old_text: Annotated[str, Meta(description="The text to replace, exactly as it stands in the file, and only once.")]
+    new_text: Annotated[str, Meta(description="What to put in its place.")]
+
+
+class ListFolderParams(Params, frozen=True, kw_only=True):
+    path: Annotated[str, Meta(description=f"A folder. {_PATH}")] = "."
+
+
+class SearchParams(Params, frozen=True, kw_only=True):
+    pattern: Annotated[str, Meta(min_length=1, max_length=1000, description="A regular expression for one line.")]
+    path: Annotated[str, Meta(description=f"The file or folder to search. {_PATH}")] = "."
+
+
+class ExecParams(Params, frozen=True, kw_only=True):
+    command: Annotated[str, Meta(min_length=1, description="A shell command. Its standard input is empty.")]
+    timeout_seconds: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description=f"When it is stopped; {USUAL_LIMIT_S:g} if left out, at most {LONGEST_LIMIT_S:g}. "
+            "In the background: any time, and no limit if left out."
+        ),
+    ] = None
+    background: Annotated[
+        bool, Meta(description="Let it go on by itself; the result is an id for the tool `process`.")
+    ] = False
+
+
+class ProcessParams(Params, frozen=True, kw_only=True):
+    action: Annotated[Literal["list", "poll", "kill"], Meta(description="What to do.")]
+    id: Annotated[str | None, Meta(description="Which background command; needed for poll and kill.")] = None
+
+
+class WorkspaceTools:
+    """The tools, and what stands behind them; a source of tools, so that a program may bring its own of a name."""
+
+    def __init__(self, agents: Agents, sandboxes: Sandboxes, state_dir: Path, clock: Clock) -> None:
+        self._commands = ShellCommands(agents, sandboxes)
+        self.background = Background(self._commands, state_dir / "processes", clock)
+        self._writing = threading.Lock()
+        """Calls of one reply run side by side: two edits of one file must not lose one another."""
+        self._ending: set[asyncio.Task[None]] = set()
+        self._tools = {tool.name: tool for tool in self._all()}
+
+    async def ready(self, allowed: Sequence[str], session_key: str) -> None:
+        """Do nothing: they are always known."""
+
+    def tools(self) -> Mapping[str, Tool]:
+        return self._tools
+
+    def end_session(self, session_key: str) -> None:
+        """End the background commands of a session that was deleted."""
+        ending = asyncio.create_task(self.background.end_session(session_key))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def close(self) -> None:
+        """End all commands."""
+        await self.background.close()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _all(self) -> list[Tool]:
+        return [
+            _tool("read", ReadParams, self._read, group=FILES, description="Read a text file of your workspace."),
+            _tool(
+                "write",
+                WriteParams,
+                self._write,
+                group=FILES,
+                description="Write a whole file.",
+                effects=Effects.OUTSIDE,
+            ),
+            _tool(
+                "edit",
+                EditParams,
+                self._edit,
+                group=FILES,
+                description="Replace one place in a text file. The old text must stand there exactly once.",
+                effects=Effects.OUTSIDE,
+            ),
+            _tool("list", ListFolderParams, self._list, group=FILES, description="List a folder of your workspace."),
+            _tool(
+                "search",
+                SearchParams,
+                self._search,
+                group=FILES,
+                description="Search the files of your workspace for a regular expression. Hidden files are left out.",
+            ),
+            _tool(
+                "exec",
+                ExecParams,
+                self._exec,
+                group=COMMANDS,
+                description="Run a shell command in your workspace. What it leaves running when it ends is stopped; "
+                "with `background` it goes on by itself.",
+                effects=Effects.OUTSIDE,
+            ),
+            _tool(
+                "process",
+                ProcessParams,
+                self._process,
+                group=COMMANDS,
+                description="List the commands that you started in the background, read what one has written since "
+                "you last asked, or kill it.",
+                effects=Effects.OUTSIDE,
+            ),
+        ]
+
+    async def _read(self, context: ToolContext, params: ReadParams) -> str:
+        place = self._commands.place(context)
+        return await asyncio.to_thread(read_text, place, params.path, params.offset, params.limit)
+
+    async def _write(self, context: ToolContext, params: WriteParams) -> str:
+        place = self._commands.place(context)
+        return await asyncio.to_thread(self._alone, write_text, place, params.path, params.content)
+
+    async def _edit(self, context: ToolContext, params: EditParams) -> str:
+        place = self._commands.place(context)
+        return await asyncio.to_thread(self._alone, edit_text, place, params.path, params.old_text, params.new_text)
+
+    def _alone(self, change: Callable[..., str], *arguments: Any) -> str:
+        with self._writing:
+            return change(*arguments)
+
+    async def _list(self, context: ToolContext, params: ListFolderParams) -> str:
+        return await asyncio.to_thread(list_folder, self._commands.place(context), params.path)
+
+    async def _search(self, context: ToolContext, params: SearchParams) -> str:
+        return await search(self._commands.place(context), params.pattern, params.path)
+
+    async def _exec(self, context: ToolContext, params: ExecParams) -> str | ToolOutput:
+        if params.background:
+            id = await self.background.start(context, params.command, params.timeout_seconds)
+            return f'[started in the background with the id {id}; process, action "poll", tells how it is doing]'
+        limit_s = params.timeout_seconds or USUAL_LIMIT_S
+        if limit_s > LONGEST_LIMIT_S:
+            raise InvalidRequest(
+                f"timeoutSeconds: at most {LONGEST_LIMIT_S:g}; what takes longer can go on in the background"
+            )
+        return await self._commands.run(context, params.command, limit_s)
+
+    async def _process(self, context: ToolContext, params: ProcessParams) -> str:
+        if params.action == "list":
+            return await self.background.listed(context.session_key)
+        if params.id is None:
+            raise InvalidRequest(f"id: {params.action} needs the id of a background command; `list` names them")
+        act = self.background.poll if params.action == "poll" else self.background.kill
+        return await act(context.session_key, params.id)
+
+
+def _tool(
+    name: str,
+    params: type[_P],
+    run: Callable[[ToolContext, _P], Awaitable[str | ToolOutput]],
+    *,
+    group: str,
+    description: str,
+    effects: Effects = Effects.NONE,
+) -> Tool:
+    async def call(context: ToolContext, arguments: dict[str, Any]) -> ToolOutput:
+        try:
+            read = msgspec.convert(arguments, params)
+        except msgspec.ValidationError as error:
+            raise bad_params(name, error, params) from None
+        result = await run(context, read)
+        return result if isinstance(result, ToolOutput) else ToolOutput(text_content(result))
+
+    return Tool(
+        name=name,
+        description=description,
+        parameters=_schema(params),
+        effects=effects,
+        call=call,
+        group=group,
+        is_opt_in=True,
+        keeps_to_sandbox=effects is Effects.OUTSIDE,
+    )
+
+
+def _schema(params: type[Params]) -> dict[str, Any]:
+    _, components = msgspec.json.schema_components([params], ref_template="#/$defs/{name}")
+    schema: dict[str, Any] = components.pop(params.__name__)
+    schema.pop("title", None)
+    schema["additionalProperties"] = False
+    return schema
