@@ -170,7 +170,10 @@ export class Transcript {
 
   async #readNewest() {
     const page = await gateway.call("chat.history", { sessionKey: this.key, limit: FIRST_PAGE });
-    if (this.sessionId !== undefined && page.sessionId !== this.sessionId) this.live.clear();
+    if (this.sessionId !== undefined && page.sessionId !== this.sessionId) {
+      this.live.clear();
+      this.notes = this.notes.slice(-1).map((note) => ({ ...note, after: undefined })); // the answer to /new
+    }
     this.key = page.sessionKey;
     this.sessionId = page.sessionId;
     this.messages = page.messages;

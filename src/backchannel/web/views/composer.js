@@ -147,7 +147,7 @@ export function Composer({ sessionKey, onSend, onAbort, isRunning, history, name
       ${isRunning && html`<${Button} icon="stop" label="Stop the run (Esc)" disabledReason=${mayWrite ? undefined : "This token may only read."} onClick=${onAbort} />`}
       <${Button} type="submit" kind="primary" icon="send" label="Send" disabled=${!draft?.trim() || !mayWrite} />
     </div>
-    <p class="composer-hint muted">${state === "open"
+    <p class="composer-hint muted">${!mayWrite ? "" : state === "open"
       ? html`<kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> is a new line, <kbd>/</kbd> lists commands, <kbd>↑</kbd> brings back${isRunning ? html`, <kbd>Esc</kbd> stops` : ""}`
       : "Not connected: what you write is kept, and sent as soon as the gateway is back."}</p>
   </form>`;

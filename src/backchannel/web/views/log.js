@@ -3,10 +3,10 @@ import { Component, html, useEffect, useLayoutEffect, useMemo, useRef, useState 
 import { Icon } from "../icons.js";
 import { Markdown } from "../markdown.js";
 import { Button, Empty, ErrorNote, Fold, Skeleton, Text, When, toast, visible } from "../parts.js";
-import { audienceOf, readMessage } from "../speech.js";
+import { readMessage } from "../speech.js";
+import { useGroups } from "./entries.js";
 import { LongText, MessageRow, PlainText, RunNote, ToolCall } from "./message.js";
 
-const GROUP = 16;
 const ROW_PX = 80;
 /** A transcript of more rows is only rendered around the place that one looks at. */
 const LONG = 600;
@@ -35,7 +35,7 @@ export function TranscriptLog({ transcript, session, showsAll, params, outbox, o
       <div class="log-inner">
         ${transcript.hasOlder && html`<${Older} load=${scroll.loadOlder} />`}
         <div role="log" aria-live="polite" aria-relevant="additions" aria-label="Messages">
-          ${groups.map((group, index) => html`<${Group} key=${group.id} near=${near} isLong=${isLong} isLast=${index >= groups.length - 2} entries=${group.entries} showsAll=${showsAll} target=${target} runs=${transcript.runs} agent=${agent} sessionKey=${transcript.key} onRetry=${onRetry} canRetry=${canRetry} />`)}
+          ${groups.map((group, index) => html`<${Group} key=${group.id} near=${near} isLong=${isLong} isLast=${index >= groups.length - 2} before=${groups[index - 1]?.entries.at(-1)} entries=${group.entries} showsAll=${showsAll} target=${target} runs=${transcript.runs} agent=${agent} sessionKey=${transcript.key} onRetry=${onRetry} canRetry=${canRetry} />`)}
         </div>
         ${isEmpty && html`<${Empty} icon="sessions" title=${transcript.isNew ? "A new session" : "Nothing was said here yet"}><p>Write below; the agent answers here.</p><//>`}
         <${LiveRuns} transcript=${transcript} agent=${agent} />
@@ -53,87 +53,7 @@ function speakerOf({ agentId, spawnedBy }, key) {
   return spawnedBy || key.includes(":subagent:") ? `${agent}, sub-agent` : agent;
 }
 
-// Entries
-
-const readings = new WeakMap();
-
-function reading(message) {
-  let found = readings.get(message);
-  if (!found) readings.set(message, (found = readMessage(message)));
-  return found;
-}
-
-/**
- * Rows as entries: a tool's result stands with its call. Entries and groups stay the same objects while nothing in them
- * changes, and groups keep their place when older rows come, so that only what is new is rendered.
- */
-function useGroups(transcript) {
-  const kept = useRef({ entries: new Map(), groups: [] });
-  return useMemo(() => {
-    const { entries, groups } = build(transcript, kept.current.entries);
-    const before = new Map(kept.current.groups.map((group) => [group.id, group]));
-    kept.current = { entries, groups: groups.map((group) => same(before.get(group.id), group)) };
-    return kept.current.groups;
-  }, [transcript.messages, transcript.notes, transcript]);
-}
-
-function same(before, group) {
-  const isSame = before && before.entries.length === group.entries.length && before.entries.every((entry, index) => entry === group.entries[index]);
-  return isSame ? before : group;
-}
-
-function build({ messages, notes, prepended }, known) {
-  const results = new Map();
-  const called = new Set();
-  const asked = new Map();
-  for (const message of messages) {
-    if (message.role === "toolResult") results.set(message.toolCallId, message);
-    else if (message.role === "user" && message.runId) asked.set(message.runId, message);
-    for (const block of message.content || []) if (block.type === "toolCall") called.add(block.id);
-  }
-  const entries = new Map();
-  const groups = new Map();
-  const put = (at, entry) => {
-    const id = Math.floor(at / GROUP);
-    if (!groups.has(id)) groups.set(id, { id, entries: [] });
-    groups.get(id).entries.push(entry);
-  };
-  const byRow = notesByRow(notes);
-  byRow.get(undefined)?.forEach((note) => put(-prepended, noteEntry(note, entries, known)));
-  messages.forEach((message, index) => {
-    const at = index - prepended;
-    const isInCall = message.role === "toolResult" && called.has(message.toolCallId);
-    if (!isInCall) put(at, messageEntry(message, results, asked, entries, known));
-    byRow.get(message.id)?.forEach((note) => put(at, noteEntry(note, entries, known)));
-  });
-  return { entries, groups: [...groups.values()].sort((a, b) => a.id - b.id) };
-}
-
-function messageEntry(message, results, asked, entries, known) {
-  const calls = (message.content || []).filter((block) => block.type === "toolCall");
-  const own = calls.map((call) => results.get(call.id));
-  const audience = message.role === "assistant" ? audienceOf(asked.get(message.runId)) : undefined;
-  const before = known.get(message.id);
-  const isSame = before && before.message === message && before.own.every((each, index) => each === own[index]) && Boolean(before.audience) === Boolean(audience);
-  const entry = isSame
-    ? before
-    : { id: message.id, message, reading: reading(message), own, results: new Map(calls.map((call, index) => [call.id, own[index]])), audience };
-  entries.set(message.id, entry);
-  return entry;
-}
-
-function notesByRow(notes) {
-  const found = new Map();
-  for (const note of notes) found.set(note.after, [...(found.get(note.after) || []), note]);
-  return found;
-}
-
-function noteEntry(note, entries, known) {
-  const id = `note-${note.id}`;
-  const entry = known.get(id) || { id, note };
-  entries.set(id, entry);
-  return entry;
-}
+// Groups
 
 /** Rows that are rendered together. In a long transcript those far from the screen are only as much space as they took. */
 class Group extends Component {
@@ -158,7 +78,7 @@ class Group extends Component {
     const isShown = this.isShown(next, state);
     if (isShown !== this.isShown(this.props, this.state)) return true;
     if (!isShown) return next.entries !== this.props.entries;
-    if (["entries", "showsAll", "target", "agent", "canRetry"].some((name) => next[name] !== this.props[name])) return true;
+    if (["entries", "before", "showsAll", "target", "agent", "canRetry"].some((name) => next[name] !== this.props[name])) return true;
     return next.runs !== this.props.runs && next.entries.some(({ message }) => message?.runId && next.runs.get(message.runId)?.status !== this.props.runs.get(message.runId)?.status);
   }
 
@@ -170,7 +90,7 @@ class Group extends Component {
       if (entry.note) return html`<${Note} key=${entry.id} note=${entry.note} />`;
       const { message } = entry;
       const run = message.runId && last.get(message.runId) === entry ? endedBadly(runs.get(message.runId)) : undefined;
-      return html`<${MessageRow} key=${entry.id} entry=${entry} showsAll=${showsAll} isTarget=${target === entry.id} isContinued=${continues(entries[index - 1], entry)} run=${run} agent=${agent} sessionKey=${sessionKey} onRetry=${onRetry} canRetry=${canRetry} />`;
+      return html`<${MessageRow} key=${entry.id} entry=${entry} showsAll=${showsAll} isTarget=${target === entry.id} isContinued=${continues(index ? entries[index - 1] : props.before, entry)} run=${run} agent=${agent} sessionKey=${sessionKey} onRetry=${onRetry} canRetry=${canRetry} />`;
     })}</div>`;
   }
 }
