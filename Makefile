@@ -6,7 +6,7 @@ LOG    := $(VENV)/install.log
 STATE  ?= .state
 
 .DEFAULT_GOAL := help
-.PHONY: help up needs test interop soak check format reference bench clean
+.PHONY: help up needs test interop soak check format reference bench shots clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -85,3 +85,6 @@ clean: ## Remove what the recipes made; the state folder, with all conversations
 
 bench: $(VENV)/.ready ## Measure it; ROWS=list,run selects, QUICK=1 measures less
 	@$(BIN)/python -m bench $(if $(ROWS),--rows $(ROWS)) $(if $(QUICK),--quick)
+
+shots: $(VENV)/.ready needs ## Write screenshots of every view of the page to shots/
+	@$(BIN)/python -m tests.web.shots

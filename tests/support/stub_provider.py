@@ -101,6 +101,10 @@ class StubProvider(LocalServer):
         """Say how the next requests are answered."""
         self._told.extend(told)
 
+    def forget(self) -> None:
+        """Forget what was said about the next requests."""
+        self._told.clear()
+
     async def asked(self, count: int = 1) -> Asked:
         """Wait until so many requests have come in all, and give the last of them."""
         while len(self.requests) < count:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, WebError, WebSocket
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, WebError, WebSocket, expect
 
 from tests.web.gateways import GatewayProcess
 
@@ -106,6 +106,12 @@ class Person:
         """Close everything, and look at what went wrong."""
         self.context.close()
         self.troubles.check()
+
+
+def settle(page: Page) -> None:
+    """Wait until a view shows its rows."""
+    expect(page.locator("#main h1:visible").first).to_be_visible()
+    expect(page.locator(".skeleton")).to_have_count(0)
 
 
 def findings(page: Page, axe: str) -> list[dict[str, Any]]:

@@ -30,6 +30,15 @@ def gateway(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield started
 
 
+@pytest.fixture(autouse=True)
+def forgetting(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave nothing of what one test has told the models of a shared gateway to the next."""
+    shared = request.getfixturevalue("gateway") if "gateway" in request.fixturenames else None
+    yield
+    if shared is not None:
+        shared.forget()
+
+
 @pytest.fixture
 def mortal(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway of a test's own, to be killed."""

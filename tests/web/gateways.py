@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,9 +129,28 @@ class GatewayProcess:
             )
             yield client
 
+    def write(self, channel: str, **said: Any) -> dict[str, Any]:
+        """Write as somebody in a chat."""
+        body, headers = far_end.signed(far_end.event(**said))
+        request = urllib.request.Request(f"{self.url}/channels/{channel}/inbound", body, headers)
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            taken: dict[str, Any] = json.load(answer)
+        return taken
+
+    def rest(self) -> None:
+        """Wait until no run is at work or waits."""
+        with self.connected() as client:
+            while runs := client.call("runs.list", states=["queued", "running"])["runs"]:
+                client.call("agent.wait", runId=runs[-1]["runId"], timeoutMs=5_000)
+
     def answer(self, *told: Told | str) -> None:
         """Say how the next requests for a model are answered."""
         self._side.tell(self.stub.then, *(Answer(text=one) if isinstance(one, str) else one for one in told))
+
+    def forget(self) -> None:
+        """Answer as at the beginning: what a test has said was for itself."""
+        self.stub.reply = echo
+        self._side.tell(self.stub.forget)
 
     def tell_far_end(self, *told: far_end.Told) -> None:
         """Say what becomes of the next posts to the channel."""
