@@ -121,7 +121,7 @@ function SendOutcome({ result, caller, target }) {
     ${result.status === "ok" && (isControlWord(result.reply) || !result.reply ? html`<p class="muted">${inWords(result.reply)}</p>` : html`<${Quote} text=${result.reply} isMarkdown />`)}
     ${result.status === "accepted" && html`<p><${Key} session=${result.sessionKey} /> has the message.</p>`}
     ${result.runId && html`<${SendLinks} runId=${result.runId} />`}
-    ${isRefused && html`<${Explained} caller=${caller} target=${target} />`}
+    ${isRefused && html`<${Explained} caller=${caller} target=${target} known=${result.error} />`}
   <//>`;
 }
 

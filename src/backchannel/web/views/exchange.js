@@ -4,7 +4,7 @@ import { html } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";
 import { href } from "../routes.js";
 import { useLive, useTicker } from "../live.js";
-import { Age, CopyButton, Cost, ErrorNote, Fold, Key, Skeleton, Status, duration, sessionName } from "../parts.js";
+import { Age, CopyButton, Cost, ErrorNote, Key, Skeleton, Status, Text, duration, sessionName } from "../parts.js";
 import { Back, Facts, Quote } from "./pieces.js";
 import { clockTime, inWords, isControlWord, place, receiptInWords, sayControls, shortId } from "./words.js";
 
@@ -34,7 +34,6 @@ function concerns(exchange, event, payload) {
 }
 
 function Head({ exchange, now }) {
-  const cost = sum(exchange.conversation, (step) => step.cost);
   return html`<header class="page-head">
       <div class="grow">
         <h1 id="exchange-title">Exchange <span class="mono" title=${exchange.id}>${shortId(exchange.id)}</span> <${CopyButton} text=${exchange.id} /></h1>
@@ -45,7 +44,8 @@ function Head({ exchange, now }) {
       Began: html`${clockTime(exchange.createdAt, now)} <span class="muted">(<${Age} ts=${exchange.createdAt} />)</span>`,
       Took: exchange.state === "done" ? duration(exchange.updatedAt - exchange.createdAt) : undefined,
       Turns: `${exchange.turn} of at most ${exchange.maxTurns}`,
-      Cost: cost ? html`<${Cost} usd=${cost} />` : undefined,
+      Tokens: sum(exchange.conversation, (step) => step.tokens).toLocaleString("en"),
+      Cost: exchange.cost === undefined ? undefined : html`<${Cost} usd=${exchange.cost} />`,
       Path: exchange.path?.length > 2 ? html`<span class="inline-list">${exchange.path.map((key, index) => html`<span key=${index}>${index > 0 ? "→ " : ""}<${Key} session=${key} /></span>`)}</span>` : undefined,
     }} />`;
 }
@@ -125,14 +125,11 @@ function Step({ side, step, name, now }) {
     <p class="said-foot">
       <a href=${href("runs", [step.runId])}>Run</a>
       ${step.endedAt && html`<span>${duration(step.endedAt - step.at)}</span>`}
-      ${step.tokens !== undefined && html`<span>${tokens(step.tokens)} tokens</span>`}
+      ${step.tokens !== undefined && html`<span>${step.tokens.toLocaleString("en")} tokens</span>`}
       ${step.cost !== undefined && html`<${Cost} usd=${step.cost} />`}
     </p>
-    ${step.asked && name !== "reply" && html`<${Fold} summary="What it was asked"><${Quote} text=${step.asked} kind="faint" /><//>`}
   <//>`;
 }
-
-const tokens = (known) => (typeof known === "number" ? known : (known.input ?? 0) + (known.output ?? 0)).toLocaleString("en");
 
 const CONTROLS = {
   REPLY_SKIP: "said that there is nothing more to say",
@@ -164,13 +161,15 @@ function Said({ side, who, step, at, text, isMarkdown = true, remark, isBad, now
   </li>`;
 }
 
+const BAD = ["failed", "uncertain"];
+
 function Receipt({ exchange, now }) {
   const receipt = exchange.receipt;
   if (!receipt) return null;
   return html`<li class="receipt-line">
     <${Status} status=${receipt.state} />
     <span>The announce ${receiptInWords(receipt, now)}${receipt.state === "sent" || receipt.channel ? html` <span class="muted">(${place(receipt)})</span>` : ""}.</span>
-    ${receipt.error && html`<span class="bad-text">${receipt.error}</span>`}
+    ${receipt.error && receipt.state !== "no_channel" && html`<span class=${BAD.includes(receipt.state) ? "bad-text" : "muted"}><${Text}>${receipt.error}<//></span>`}
     <a href=${href("deliveries", [], { id: receipt.id })}>Receipt</a>
   </li>`;
 }

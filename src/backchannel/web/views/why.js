@@ -8,6 +8,7 @@ import { AsChoice, Pick, TextField } from "./forms.js";
 import { Sentence } from "./pieces.js";
 
 const keyOf = (session) => (session && typeof session === "object" ? session.key : session);
+const SENDING = ["sessions_send", "send"];
 const WORDS = { sessions_list: "see it in lists", sessions_history: "read it", session_status: "see how it is doing", sessions_send: "send to it", send: "deliver to its chat" };
 
 /** Asks who wants to reach whom, and explains it. */
@@ -29,8 +30,11 @@ export function WhyNot({ session, as, onClose }) {
   </div><//>`;
 }
 
-/** The decisions about one pair, each with its rule. */
-export function Explained({ caller, target, channel, chatType, isOpen = false }) {
+/**
+ * The decisions about one pair, each with its rule: all of them or, where a send was refused, what denies it. What `known`
+ * says already is not said again.
+ */
+export function Explained({ caller, target, channel, chatType, isOpen = false, known }) {
   const asked = JSON.stringify([caller, target, channel, chatType]);
   const { data, error } = useLive(
     async () => ({ asked, ...(await gateway.call("policy.explain", { target, caller: caller || undefined, channel: channel || undefined, chatType: chatType || undefined })) }),
@@ -40,14 +44,14 @@ export function Explained({ caller, target, channel, chatType, isOpen = false })
   if (error) return html`<${ErrorNote} error=${error} />`;
   if (!data) return html`<${Skeleton} rows=${3} height=${28} />`;
   const all = [...data.tools, data.send];
-  const decisions = isOpen ? all : all.filter((decision) => !decision.allowed);
+  const decisions = isOpen ? all : all.filter((decision) => !decision.allowed && SENDING.includes(decision.what));
   if (!decisions.length) return null;
   return html`<div class="explained" aria-busy=${data.asked !== asked ? "true" : undefined}>
     <p class="small muted">${isOpen ? "" : "Why not: "}${data.caller === "operator" ? "the operator" : html`<${Key} session=${data.caller} />`} → <${Key} session=${data.target} /></p>
     <ul>${decisions.map((decision) => html`<li key=${decision.what}>
       <span class=${`verdict-word ${decision.allowed ? "tone-good" : "tone-bad"}`}><span class="dot" aria-hidden="true" />${decision.allowed ? "allowed" : "denied"}</span>
       <span class="explained-what"><code>${decision.what}</code> <span class="muted">${WORDS[decision.what] ?? ""}</span></span>
-      <span class="explained-why"><${Sentence} text=${decision.reason} />${decision.rule && html` <code class="rule">${decision.rule}</code>`}</span>
+      <span class="explained-why">${decision.reason === known ? (decision.rule ? "decided by" : "as said above") : html`<${Sentence} text=${decision.reason} />`}${decision.rule && html` <code class="rule">${decision.rule}</code>`}</span>
     </li>`)}</ul>
   </div>`;
 }
