@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
+from contextlib import closing
 
 import pytest
+
+from backchannel.core.commands import COMMANDS
 
 from .conftest import Provider
 from .program import Program
@@ -210,3 +214,41 @@ def test_what_a_reply_says_cannot_control_the_terminal(program: Program, provide
 
     assert "a]0;titleb" in talk.shown
     assert "\x07" not in talk.shown
+
+
+def test_a_run_that_is_set_aside_says_when_it_is_tried_again_and_the_reply_still_comes(
+    program: Program, provider: Provider
+) -> None:
+    program.write_config(provider.config)
+    provider.hold("It begins, ", "never to end.")
+    with program.up() as first, program.terminal("chat") as talk:
+        talk.expect("> ")
+        talk.type("hello\n")
+        talk.expect("It begins,")
+        first.kill()
+        with closing(sqlite3.connect(program.state / "backchannel.db")) as database, database:
+            database.execute("UPDATE runs SET crashes = 2")  # as if it had died twice before
+        with program.up():
+            talk.expect("(set aside after crashes: it is tried again at 2")
+            provider.then("Here it is.")
+            (run,) = program.json("runs")["runs"]
+            assert run["status"] == "queued" and "resumeAt" in run
+            program.answer("runs", "retry", run["runId"])
+            talk.expect("Here it is.")
+
+
+def test_the_help_of_the_prompt_and_of_the_session_is_wrapped_between_words(
+    program: Program, provider: Provider
+) -> None:
+    program.write_config(provider.config)
+    with program.up(), program.terminal("chat", COLUMNS="80") as talk:
+        talk.expect("> ")
+        talk.type("/help\n")
+        talk.expect("/history [N]")
+        helped = talk.expect("\n> ")
+    lines = helped.splitlines()
+    assert max(map(len, lines)) < 80
+    unwrapped = " ".join(" ".join(lines).split())
+    for command in COMMANDS:
+        assert command.summary in unwrapped
+    assert "Ctrl-C aborts the reply, or ends the program when the line is empty." in unwrapped

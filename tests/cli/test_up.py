@@ -251,7 +251,8 @@ def ready(place, token):
 
 def test_it_says_which_runs_of_before_go_on(program: Program, provider: Provider) -> None:
     program.write_config(provider.config)
-    provider.hold("this takes", "long")
+    for _ in range(2):
+        provider.hold("this takes", "long")
     with program.up() as up:
         for words in ("one", "two", "three"):
             send = ("tools", "call", "sessions_send", "sessionKey=main", f"message={words}", "timeoutSeconds=0")
@@ -261,6 +262,11 @@ def test_it_says_which_runs_of_before_go_on(program: Program, provider: Provider
         assert "runs: 3 go on: 1 interrupted, 2 queued\n" in up.said
         (line,) = [line for line in map(json.loads, up.logged.splitlines()) if line["message"] == "going on"]
         assert (line["interrupted"], line["queued"], line["set_aside"]) == (1, 2, 0)
+        up.kill()
+    provider.hold("this takes", "long")
+    with program.terminal("up", "--port", "0") as banner:
+        banner.expect("  runs    3 go on: 1 interrupted, 2 queued\n")
+        banner.expect("Ctrl-C stops it")
 
 
 async def _leave_behind(state: Path, *agents: str) -> None:
