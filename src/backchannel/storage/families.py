@@ -140,10 +140,10 @@ def _usage(tx: Tx, key: str) -> Usage:
     tokens_in, tokens_out, cost = required(
         tx.one(
             # UNION, not UNION ALL: a circle, which only a damaged row can make, ends where it began.
-            "WITH RECURSIVE tree(key) AS (SELECT CAST(? AS TEXT) UNION "
-            "SELECT s.key FROM sessions s JOIN tree t ON s.spawned_by = t.key) "
-            "SELECT coalesce(sum(tokens_in), 0), coalesce(sum(tokens_out), 0), sum(cost) FROM sessions "
-            "WHERE key IN (SELECT key FROM tree)",
+            "WITH RECURSIVE tree(key, tokens_in, tokens_out, cost) AS ("
+            "SELECT key, tokens_in, tokens_out, cost FROM sessions WHERE key = ? UNION "
+            "SELECT s.key, s.tokens_in, s.tokens_out, s.cost FROM sessions s JOIN tree t ON s.spawned_by = t.key) "
+            "SELECT coalesce(sum(tokens_in), 0), coalesce(sum(tokens_out), 0), sum(cost) FROM tree",
             key,
         )
     )
