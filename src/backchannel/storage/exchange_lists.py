@@ -45,7 +45,7 @@ def _newest(tx: Tx, key: str | None, where: str, values: list[Any], limit: int) 
         return tx.all(newest, *values, limit)
     sides = [
         f"SELECT * FROM (SELECT id, created_at FROM exchanges WHERE {side} = ? AND {where} "
-        "ORDER BY created_at DESC, id DESC LIMIT ?)"
+        "ORDER BY created_at DESC, id DESC LIMIT ?) AS newest"
         for side in ("requester_key", "target_key")
     ]
     given = (key, *values, limit)
@@ -55,7 +55,11 @@ def _newest(tx: Tx, key: str | None, where: str, values: list[Any], limit: int) 
 def talk_map(tx: Tx, since: int) -> TalkMap:
     """Add up the newest sends and spawns since a time."""
     (count,) = required(
-        tx.one("SELECT count(*) FROM (SELECT 1 FROM exchanges WHERE created_at >= ? LIMIT ?)", since, MOST_FLOWS + 1)
+        tx.one(
+            "SELECT count(*) FROM (SELECT 1 FROM exchanges WHERE created_at >= ? LIMIT ?) AS newest",
+            since,
+            MOST_FLOWS + 1,
+        )
     )
     spawned, has_more_spawns = _spawns(tx, since)
     talks = _joined([*_sends(tx, since), *spawned])

@@ -261,7 +261,8 @@ def _among_visible(scope: VisibleScope, where: str, values: list[Any], limit: in
         branches.append(("spawned_by = ?", scope.spawned_by))
     branches += [("agent_id = ?", agent_id) for agent_id in scope.agent_ids]
     newest = " UNION ".join(
-        f"SELECT key FROM (SELECT key FROM sessions WHERE {branch} AND {where} ORDER BY updated_at DESC, key LIMIT ?)"
+        f"SELECT key FROM (SELECT key FROM sessions WHERE {branch} AND {where} "
+        "ORDER BY updated_at DESC, key LIMIT ?) AS newest"
         for branch, _ in branches
     )
     return f"key IN ({newest})", [value for _, given in branches for value in (given, *values, limit)]
