@@ -159,9 +159,12 @@ class Gateway {
   #ask(method, params) {
     if (this.#socket?.readyState !== WebSocket.OPEN) return Promise.reject(lost("the connection to the gateway was lost"));
     const id = String(this.#nextId++);
+    const frame = JSON.stringify({ type: "req", id, method, params });
+    const most = this.hello?.policy?.maxPayload;
+    if (most && frame.length * 3 > most && new Blob([frame]).size > most) return Promise.reject(tooLarge(most));
     return new Promise((resolve, reject) => {
       this.#calls.set(id, { resolve, reject });
-      this.#socket.send(JSON.stringify({ type: "req", id, method, params }));
+      this.#socket.send(frame);
     });
   }
 
@@ -239,7 +242,8 @@ class Gateway {
   }
 
   #refused(error) {
-    if (error.code === "disconnected" || error.retryable) return this.#socket?.close();
+    const isWrong = error.code === "rate_limited"; // a right token is let in at once, however many wrong ones came
+    if (error.retryable && !isWrong) return this.#socket?.close();
     const hasOther = this.#candidate && this.#token && this.#candidate !== this.#token;
     this.#candidate = "";
     this.#drop();
@@ -307,6 +311,15 @@ class Gateway {
     this.error = error;
     for (const listener of [...this.#stateListeners]) listener();
   }
+}
+
+/** The gateway would close the connection for it, and again each time that it is sent. */
+function tooLarge(most) {
+  return new GatewayError({
+    code: "INVALID_REQUEST",
+    message: `this is too large: the gateway takes ${Math.floor(most / 1_000_000)} MB at a time`,
+    details: { code: "payload_too_large" },
+  });
 }
 
 function notForPeople() {

@@ -25,6 +25,7 @@ export class SessionRows {
   #isReading = false;
   #isWanted = false;
   #isStale = false;
+  #wantsMore = false;
   #isOver = false;
   #readAt = 0;
   #offs = [];
@@ -62,6 +63,7 @@ export class SessionRows {
 
   /** Read the page below the last row. */
   async more() {
+    this.#wantsMore = this.#isReading;
     if (!this.hasMore || this.#isReading || !this.#cursor) return;
     await this.#reading(async () => {
       const page = await this.#page(this.#cursor);
@@ -110,6 +112,7 @@ export class SessionRows {
       this.#isWanted = false;
       this.#soon();
     }
+    if (this.#wantsMore) this.more();
   }
 
   #page(cursor) {

@@ -35,6 +35,8 @@ export class Transcript {
   runs = new Map();
   /** Answers that are in no transcript, such as those to commands: `{id, text, timestamp, after}`. */
   notes = [];
+  /** What this tab has sent and the gateway has confirmed, until it is read as a row: `{id, text, at}`. */
+  expected = [];
 
   #ids = new Set();
   #changed;
@@ -110,6 +112,11 @@ export class Transcript {
     return undefined;
   }
 
+  expect(entry) {
+    this.expected = [...this.expected, entry];
+    this.syncSoon(0);
+  }
+
   addNote(id, text) {
     if (this.notes.some((note) => note.id === id)) return;
     const after = this.messages.at(-1)?.id;
@@ -130,11 +137,13 @@ export class Transcript {
     this.#isSyncing = true;
     this.#isWanted = false;
     const ended = [...this.#ended.keys()];
+    const { expected } = this;
     try {
       await gateway.call("sessions.messages.subscribe", { key: this.key });
       await this.#readRows();
       await this.#readRuns();
       this.error = null;
+      this.expected = this.expected.filter((entry) => !expected.includes(entry));
       ended.forEach((runId) => this.#settle(runId));
     } catch (error) {
       this.#failed(error);

@@ -26,7 +26,7 @@ export function TranscriptLog({ transcript, session, showsAll, params, outbox, o
   useLayoutEffect(() => {
     if (outbox.length) scroll.toEnd(); // whoever writes wants to see what comes of it
   }, [outbox.at(-1)?.id]);
-  const unsent = outbox.filter((entry) => !transcript.knowsRun(entry.id));
+  const unsent = [...transcript.expected, ...outbox].filter((entry) => !transcript.knowsRun(entry.id));
   if (transcript.error && !transcript.messages.length) return html`<div class="log"><${ErrorNote} error=${transcript.error} retry=${() => transcript.syncSoon(0)} /></div>`;
   if (!transcript.isLoaded) return html`<div class="log"><${Skeleton} rows=${5} height=${72} /></div>`;
   const isEmpty = !transcript.messages.length && !transcript.pending.length && !unsent.length && !transcript.live.size && !transcript.notes.length;
@@ -34,7 +34,7 @@ export function TranscriptLog({ transcript, session, showsAll, params, outbox, o
     <div class="log" ref=${box} onScroll=${scroll.look} tabindex="0" role="region" aria-label="Transcript">
       <div class="log-inner">
         ${transcript.hasOlder && html`<${Older} load=${scroll.loadOlder} />`}
-        <div role="log" aria-live="polite" aria-relevant="additions" aria-label="Messages">
+        <div role="log" aria-live=${isLong && !scroll.isAtEnd ? "off" : "polite"} aria-relevant="additions" aria-label="Messages">
           ${groups.map((group, index) => html`<${Group} key=${group.id} near=${near} isLong=${isLong} isLast=${index >= groups.length - 2} before=${groups[index - 1]?.entries.at(-1)} entries=${group.entries} showsAll=${showsAll} target=${target} runs=${transcript.runs} agent=${agent} sessionKey=${transcript.key} onRetry=${onRetry} canRetry=${canRetry} />`)}
         </div>
         ${isEmpty && html`<${Empty} icon="sessions" title=${transcript.isNew ? "A new session" : "Nothing was said here yet"}><p>Write below; the agent answers here.</p><//>`}
@@ -264,13 +264,18 @@ function useScroll(box, transcript) {
   const loadOlder = async (limit) => {
     const element = box.current;
     const first = element?.querySelector(".message, .machinery");
+    const log = element?.querySelector("[role=log]");
     try {
       const hold = () => {
         element.style.overflowAnchor = "none"; // or the browser would move it too
+        log?.setAttribute("aria-live", "off"); // what is older is no news
         if (first) anchor.current = { element: first, top: first.getBoundingClientRect().top };
       };
       await transcript.loadOlder(limit, hold);
-      requestAnimationFrame(() => requestAnimationFrame(() => (element.style.overflowAnchor = "")));
+      requestAnimationFrame(() => requestAnimationFrame(() => {
+        element.style.overflowAnchor = "";
+        log?.setAttribute("aria-live", "polite");
+      }));
     } catch (error) {
       if (error.code !== "disconnected") toast(error.message, "bad");
     }

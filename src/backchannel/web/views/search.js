@@ -2,7 +2,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";
 import { Button, ErrorNote, Search, Text, When } from "../parts.js";
-import { go } from "../routes.js";
+import { go, route } from "../routes.js";
 import { readMessage } from "../speech.js";
 
 const SPEAKERS = { user: "asked", assistant: "agent", toolResult: "tool", system: "gateway" };
@@ -32,12 +32,16 @@ export function SearchWithin({ transcript, onClose }) {
     if (query.trim()) look();
     else setFound(null);
   }, [query]);
+  const open = (message) => {
+    if (route().params.message === message) document.getElementById(`m-${message}`)?.scrollIntoView({ block: "center" });
+    else go("sessions", transcript.key, { message });
+  };
   const keys = (event) => event.key === "Escape" && !query && onClose();
   return html`<div class="search-within" ref=${root} onKeyDown=${keys}>
     <div class="row"><${Search} label="Search in this session" value=${query} onSearch=${setQuery} isMain=${false} /><${Button} kind="quiet" icon="close" label="Close the search" onClick=${onClose} /></div>
     <${ErrorNote} error=${error} />
     ${found && html`<ol class="matches" aria-label="Matches">
-      ${found.matches.map((match) => html`<li key=${match.messageId}><a href="#" onClick=${(event) => { event.preventDefault(); go("sessions", transcript.key, { message: match.messageId }); }}>
+      ${found.matches.map((match) => html`<li key=${match.messageId}><a href="#" onClick=${(event) => { event.preventDefault(); open(match.messageId); }}>
         <span class="muted small">${SPEAKERS[match.role] || match.role} · <${When} ts=${match.timestamp} /></span><span class="cut"><${Text}>${match.excerpt}<//></span></a></li>`)}
     </ol>
     ${!found.matches.length && !found.hasMore && html`<p class="muted small">Nothing found.</p>`}

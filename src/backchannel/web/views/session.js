@@ -15,6 +15,9 @@ const ACTIONS = { spawn: "SpawnDialog", send: "SendDialog", patch: "PatchDialog"
 
 /** What stands beside the list while no session is chosen. */
 export function NoSession() {
+  useEffect(() => {
+    document.title = "Sessions · Backchannel";
+  }, []);
   return html`<section class="session no-session" aria-label="No session is open">
     <${Empty} icon="sessions" title="Choose a session, or start a chat">
       <p><kbd>j</kbd> and <kbd>k</kbd> go through the list, <kbd>Enter</kbd> opens, <kbd>/</kbd> searches.</p>
@@ -36,7 +39,7 @@ function useTranscript(key) {
 function useSender(key, transcript) {
   const sender = useMemo(() => new Sender(key, (entry, answer) => {
     if (answer.reply !== undefined) transcript.addNote(answer.runId, answer.reply);
-    transcript.syncSoon(0);
+    else transcript.expect(entry);
   }), [key, transcript]);
   useEffect(() => {
     sender.flush();
@@ -58,6 +61,10 @@ export function SessionView({ sessionKey, params }) {
   });
   const session = described.data?.session || { key: sessionKey };
   const node = useNode(sessionKey);
+  useEffect(() => {
+    // A key as people write it, such as `main`, becomes the whole one, by which events come.
+    if (transcript.isLoaded && transcript.key !== sessionKey) location.replace(href("sessions", transcript.key, params));
+  }, [transcript.isLoaded]);
   const own = useMemo(() => ownTexts(transcript.messages), [transcript.messages]);
   const active = transcript.activeRun;
   const isRunning = Boolean(active) || transcript.live.size > 0;

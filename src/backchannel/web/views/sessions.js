@@ -29,7 +29,8 @@ export function SessionsView({ selected, params = {} }) {
       ${mode === "list" && html`<${Search} label="Search sessions" value=${search} onSearch=${setSearch} />
         <div class="filters"><${Select} label="Kind" value=${filter.kind} options=${KINDS} onChange=${(kind) => setFilter({ ...filter, kind })} />
           <${Select} label="Agent" value=${filter.agent} options=${[["", "All agents"], ...agentIds.map((id) => [id, id])]} onChange=${(agent) => setFilter({ ...filter, agent })} />
-          <${Select} label="Activity" value=${filter.time} options=${TIMES} onChange=${(time) => setFilter({ ...filter, time })} /></div>`}
+          <${Select} label="Activity" value=${filter.time} options=${TIMES} onChange=${(time) => setFilter({ ...filter, time })} />
+          ${(filter.kind || filter.agent || filter.time) && html`<${Button} kind="quiet" icon="close" label="Clear the filters" onClick=${() => setFilter(NO_FILTER)} />`}</div>`}
     </header>
     ${mode === "tree" ? html`<${SpawnTree} selected=${selected} root=${params.tree ? selected : undefined} />` : html`<${List} selected=${selected} filter=${filter} search=${search} onClear=${() => { setFilter(NO_FILTER); setSearch(""); }} onNew=${() => setNew(true)} />`}
     ${isNew && html`<${NewChat} agentIds=${agentIds} onClose=${() => setNew(false)} />`}
@@ -60,7 +61,7 @@ function useRows(filter) {
 function List({ selected, filter, search, onClear, onNew }) {
   const rows = useRows(paramsOf(filter, search));
   const isFiltered = Boolean(filter.kind || filter.agent || filter.time || search);
-  if (rows.error) return html`<div class="pane-note"><${ErrorNote} error=${rows.error} retry=${() => rows.reload()} /></div>`;
+  if (rows.error && !rows.rows.length) return html`<div class="pane-note"><${ErrorNote} error=${rows.error} retry=${() => rows.reload()} /></div>`;
   if (!rows.isLoaded) return html`<${Skeleton} rows=${8} height=${80} />`;
   if (!rows.rows.length && isFiltered) return html`<${Empty} icon="search" title="No session matches"><${Button} onClick=${onClear}>Clear the filters<//><//>`;
   if (!rows.rows.length) return html`<${Empty} icon="sessions" title="No sessions yet"><p>Every chat, group, job and sub-agent gets its own.</p><${Button} kind="primary" icon="plus" onClick=${onNew}>Start a chat<//><//>`;
