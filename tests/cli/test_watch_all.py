@@ -96,6 +96,18 @@ def test_a_run_that_waits_for_another_session_says_for_whom_also_if_its_start_wa
         assert talk.wait() == 0
 
 
+def test_a_run_that_waits_for_a_person_says_for_what_and_what_it_has_cost_so_far(
+    program: Program, provider: Provider
+) -> None:
+    priced = '" , models: [{ id: "any", cost: { input: 1000000, output: 1000000 } }] } } } }'
+    asking = '{ tools: { approval: [{ tool: "sessions_list", ask: "always" }] },'
+    program.write_config(asking + provider.config.removeprefix("{").replace('" } } } }', priced))
+    provider.then(Answer(calls=(Call("sessions_list", "{}"),)))
+    with program.up(), program.terminal("chat", "who is there?"), program.terminal("watch") as watched:
+        watched.expect("$15.0000  waits for approval of sessions_list: /approve ")
+        _end(watched)
+
+
 def test_every_window_has_a_whole_picture_whatever_others_are_called(program: Program) -> None:
     shelf = Shelf(program.state)
     for number in range(8):

@@ -97,7 +97,7 @@ class Overview:
         if self._heard is not None and seq != self._heard + 1:
             self._doing.lose()
         self._heard = seq
-        return self._doing.hear(event) or event["event"] in ("sessions.changed", "delivery")
+        return self._doing.hear(event) or event["event"] in ("sessions.changed", "delivery", "approval")
 
     def load(self, client: GatewayClient) -> OverviewSnapshot:
         if client is not self._client:  # of another life of the gateway nothing holds any more
@@ -113,6 +113,7 @@ class Overview:
         listed = client.ask("sessions.list", limit=MOST)
         runs = [client.ask("runs.list", states=list(states), limit=MOST) for states in _RUNS]
         deliveries = [client.ask("deliveries.list", state=state, limit=MOST) for state in _DELIVERIES]
+        approvals = client.ask("approvals.list", state="pending")
         if asked is not None:
             self._status = client.wait(asked, ANSWER_S)
         sessions = client.wait(listed, ANSWER_S)
@@ -123,6 +124,7 @@ class Overview:
         waiting = {delivery["id"]: delivery for page in found.values() for delivery in page["deliveries"]}
         self._doing.load(client, running["runs"])
         models = {session["key"]: session.get("model") for session in sessions["sessions"]}
+        doing = {run["runId"]: self._doing.of(run, models.get(run["sessionKey"])) for run in running["runs"]}
         return OverviewSnapshot(
             url=client.url,
             ts=now,
@@ -132,7 +134,7 @@ class Overview:
             has_more_sessions=sessions["hasMore"],
             runs=_in_order(running["runs"], queued["runs"], failed["runs"]),
             deliveries=list(waiting.values()),
-            doing={run["runId"]: self._doing.of(run, models.get(run["sessionKey"])) for run in running["runs"]},
+            doing=doing | _asking(client.wait(approvals, ANSWER_S)["approvals"]),
             others=self._others(client, [*running["runs"], *queued["runs"]], list(waiting.values())),
         )
 
@@ -155,6 +157,14 @@ def _found(client: GatewayClient, method: str, name: str, ids: set[str]) -> Iter
     for request in [client.ask(method, **{name: id_}) for id_ in sorted(ids)]:
         answer = client.wait(request, ANSWER_S)
         yield answer.get("run", answer)
+
+
+def _asking(approvals: list[Payload]) -> dict[str, str]:
+    """Tell of runs that a person has to answer what they ask for."""
+    return {
+        approval["runId"]: f"waits for approval of {approval['tool']}: /approve {approval['id']}"
+        for approval in approvals
+    }
 
 
 def _count(

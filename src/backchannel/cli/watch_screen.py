@@ -171,7 +171,7 @@ def _sessions(seen: OverviewSnapshot, since_ms: int) -> Panel:
             _flat(row["channel"]),
             row["status"],
             age(row["updatedAt"], now_ms),
-            tokens_in_short(row.get("totalTokens")),
+            tokens_in_short(row.get("inputTokens", 0) + row.get("outputTokens", 0)),
             f"${row['estimatedCostUsd']:.4f}" if "estimatedCostUsd" in row else "",
             _doing(seen, row),
         ]
@@ -204,7 +204,7 @@ def _runs(seen: OverviewSnapshot, since_ms: int) -> Panel:
         for run_id, run in zip(short_ids([run["runId"] for run in seen.runs]), seen.runs, strict=True)
     ]
     total = max(len(rows), seen.counts.runs)
-    columns = ("runs", "session", "status", "age", "doing, or why it failed")
+    columns = ("runs", "session", "status", "age", "doing")
     return Panel(columns, ("age",), rows, total, "runs: none at work, none failed in 24 hours")
 
 
@@ -234,9 +234,9 @@ def _deliveries(seen: OverviewSnapshot, since_ms: int) -> Panel:
     return Panel(columns, ("age", "next try", "to"), rows, total, "deliveries: none waiting, failed or uncertain")
 
 
-def tokens_in_short(count: int | None) -> str:
+def tokens_in_short(count: int) -> str:
     """Show a number of tokens in a few characters."""
-    if count is None:
+    if not count:
         return ""
     return str(count) if count < 10_000 else f"{count // 1000}k"
 
