@@ -45,7 +45,8 @@ export function SpawnDialog({ session, as, agentId = "", onClose }) {
   const [caller, setCaller] = useState(as ?? "");
   const [task, setTask] = useState({ task: "", agentId, label: "", model: "", thinking: "", runTimeoutSeconds: "", cleanup: "keep" });
   const { result, error, isBusy, invoke } = useInvoke("sessions_spawn");
-  const { data: agents } = useLive(() => gateway.call("tools.invoke", { tool: "agents_list", args: {}, sessionKey: caller || undefined }), [caller]);
+  const { data: agents } = useLive(() => gateway.call("tools.invoke", { tool: "agents_list", args: {}, sessionKey: caller || undefined }),
+    [caller]);
   const { data: models } = useLive(() => gateway.call("models.list"), []);
   const noScope = useScope("operator.write") ?? (isBusy ? "Wait for the answer" : undefined);
   const set = (name) => (value) => setTask((before) => ({ ...before, [name]: value }));
@@ -54,23 +55,29 @@ export function SpawnDialog({ session, as, agentId = "", onClose }) {
     if (noScope) return;
     invoke({ ...filled(task), runTimeoutSeconds: task.runTimeoutSeconds === "" ? undefined : Number(task.runTimeoutSeconds) }, caller);
   };
-  const names = agents?.result.agents?.map((agent) => agent.id) ?? [];
+  const ids = new Set([...(agents?.result.agents?.map((agent) => agent.id) ?? []), agentId].filter(Boolean));
+  const choices = [["", "the requester's own"], ...[...ids].map((id) => [id, id])];
   return html`<${Dialog} title="Spawn a sub-agent" onClose=${onClose}><form onSubmit=${start}>
     <${AsChoice} session=${session} value=${caller} onChange=${setCaller} />
-    <${TextField} label="Task" hint="In full: the sub-agent sees nothing else" rows=${4} value=${task.task} onInput=${set("task")} required autofocus />
+    <${TextField} label="Task" hint="In full: the sub-agent sees nothing else" rows=${4} value=${task.task} onInput=${set("task")} required
+      autofocus />
     <div class="pair">
-      <${Pick} label="Agent" value=${task.agentId} onChange=${set("agentId")} options=${[["", "the requester's own"], ...new Set([...names, task.agentId].filter(Boolean))].map((each) => (Array.isArray(each) ? each : [each, each]))} />
+      <${Pick} label="Agent" value=${task.agentId} onChange=${set("agentId")} options=${choices} />
       <${TextField} label="Label" hint="A name for it" value=${task.label} onInput=${set("label")} maxlength="64" />
     </div>
     <details class="fold more-options"><summary><span>More</span></summary><div class="stack">
-      <${TextField} label="Model" hint="As provider/model; empty is the agent's" value=${task.model} onInput=${set("model")} suggestions=${models?.models.map((model) => model.ref) ?? []} />
+      <${TextField} label="Model" hint="As provider/model; empty is the agent's" value=${task.model} onInput=${set("model")}
+        suggestions=${models?.models.map((model) => model.ref) ?? []} />
       <${Pick} label="Thinking" value=${task.thinking} onChange=${set("thinking")} options=${[["", "as configured"], ...THINKING]} />
-      <${TextField} label="Longest time" hint="In seconds; empty is no limit" value=${task.runTimeoutSeconds} onInput=${set("runTimeoutSeconds")} inputmode="decimal" pattern="[0-9.]*" />
-      <${Pick} label="Afterwards" value=${task.cleanup} onChange=${set("cleanup")} options=${[["keep", "keep it for a while"], ["delete", "archive it as soon as its result has arrived"]]} />
+      <${TextField} label="Longest time" hint="In seconds; empty is no limit" value=${task.runTimeoutSeconds} onInput=${set("runTimeoutSeconds")}
+        inputmode="decimal" pattern="[0-9.]*" />
+      <${Pick} label="Afterwards" value=${task.cleanup} onChange=${set("cleanup")}
+        options=${[["keep", "keep it for a while"], ["delete", "archive it as soon as its result has arrived"]]} />
     </div></details>
     <${ErrorNote} error=${error} />
     <${SpawnOutcome} result=${result} />
-    <footer><${Button} onClick=${onClose}>${result ? "Close" : "Cancel"}<//><${Button} kind="primary" type="submit" disabledReason=${noScope}>${result?.status === "accepted" ? "Spawn another" : "Spawn"}<//></footer>
+    <footer><${Button} onClick=${onClose}>${result ? "Close" : "Cancel"}<//>
+      <${Button} kind="primary" type="submit" disabledReason=${noScope}>${result?.status === "accepted" ? "Spawn another" : "Spawn"}<//></footer>
   </form><//>`;
 }
 
@@ -80,7 +87,8 @@ function SpawnOutcome({ result }) {
   if (!result) return null;
   if (result.status !== "accepted") return html`<${Outcome} result=${result} />`;
   return html`<${Outcome} result=${result}>
-    <p>Started <${Key} session=${result.childSessionKey} /> with ${result.model}; its run is <a class="mono" href=${href("runs", [result.runId])}>${shortId(result.runId)}</a>. Its result comes back by itself.</p>
+    <p>Started <${Key} session=${result.childSessionKey} /> with ${result.model}; its run is <a class="mono"
+      href=${href("runs", [result.runId])}>${shortId(result.runId)}</a>. Its result comes back by itself.</p>
   <//>`;
 }
 
@@ -104,13 +112,17 @@ export function SendDialog({ session, as, onClose }) {
   };
   return html`<${Dialog} title="Send a message" onClose=${onClose}><form onSubmit=${send}>
     <${AsChoice} session=${session} value=${caller} onChange=${speakAs} />
-    <${TextField} label="To" hint="A key, main, or a session id" value=${message.to} onInput=${set("to")} suggestions=${sessions?.sessions.map((row) => row.key) ?? []} required autofocus=${!message.to} />
-    <${TextField} label="Message" hint="The other session sees who asks" rows=${4} value=${message.text} onInput=${set("text")} required autofocus=${Boolean(message.to)} />
-    <${TextField} label="Wait" hint="Seconds to wait for the reply; 0 does not wait" value=${message.wait} onInput=${set("wait")} inputmode="decimal" pattern="[0-9.]*" />
+    <${TextField} label="To" hint="A key, main, or a session id" value=${message.to} onInput=${set("to")}
+      suggestions=${sessions?.sessions.map((row) => row.key) ?? []} required autofocus=${!message.to} />
+    <${TextField} label="Message" hint="The other session sees who asks" rows=${4} value=${message.text} onInput=${set("text")} required
+      autofocus=${Boolean(message.to)} />
+    <${TextField} label="Wait" hint="Seconds to wait for the reply; 0 does not wait" value=${message.wait} onInput=${set("wait")}
+      inputmode="decimal" pattern="[0-9.]*" />
     ${isBusy && html`<p class="muted" role="status">Waiting for the reply; it goes on when this is closed.</p>`}
     <${ErrorNote} error=${error} />
     <${SendOutcome} result=${result} caller=${caller} target=${message.to} />
-    <footer><${Button} onClick=${onClose}>${result ? "Close" : "Cancel"}<//><${Button} kind="primary" type="submit" icon="send" disabledReason=${noScope}>Send<//></footer>
+    <footer><${Button} onClick=${onClose}>${result ? "Close" : "Cancel"}<//>
+      <${Button} kind="primary" type="submit" icon="send" disabledReason=${noScope}>Send<//></footer>
   </form><//>`;
 }
 
@@ -118,7 +130,8 @@ function SendOutcome({ result, caller, target }) {
   if (!result) return null;
   const isRefused = !result.runId;
   return html`<${Outcome} result=${result}>
-    ${result.status === "ok" && (isControlWord(result.reply) || !result.reply ? html`<p class="muted">${inWords(result.reply)}</p>` : html`<${Quote} text=${result.reply} isMarkdown />`)}
+    ${result.status === "ok" && (isControlWord(result.reply) || !result.reply ? html`<p class="muted">${inWords(result.reply)}</p>`
+      : html`<${Quote} text=${result.reply} isMarkdown />`)}
     ${result.status === "accepted" && html`<p><${Key} session=${result.sessionKey} /> has the message.</p>`}
     ${result.runId && html`<${SendLinks} runId=${result.runId} />`}
     ${isRefused && html`<${Explained} caller=${caller} target=${target} known=${result.error} />`}
@@ -127,7 +140,8 @@ function SendOutcome({ result, caller, target }) {
 
 function SendLinks({ runId }) {
   const { data } = useLive(() => gateway.call("exchanges.get", { runId }), [runId]);
-  return html`<p class="row"><a href=${href("runs", [runId])}>See its run</a>${data && html`<a href=${href("exchanges", [data.exchange.id])}>See the exchange</a>`}</p>`;
+  return html`<p class="row"><a href=${href("runs", [runId])}>See its run</a>${data
+    && html`<a href=${href("exchanges", [data.exchange.id])}>See the exchange</a>`}</p>`;
 }
 
 /** What came back: the status word as it is, the reason of a refusal, and what belongs to it. */

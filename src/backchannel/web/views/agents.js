@@ -15,7 +15,8 @@ export function AgentsView() {
     <${Heading} id="agents-title" title="Agents" about="Who answers: each with its model, its tools and its sessions." />
     <${ErrorNote} error=${error} retry=${reload} />
     ${!data && !error && html`<${Skeleton} />`}
-    <div class="cards wide-cards">${data?.agents.map((agent) => html`<${Agent} key=${agent.id} agent=${agent} isDefault=${agent.id === data.defaultId} mainKey=${data.mainKey} models=${models?.models} reload=${reload} />`)}</div>
+    <div class="cards wide-cards">${data?.agents.map((agent) => html`<${Agent} key=${agent.id} agent=${agent}
+      isDefault=${agent.id === data.defaultId} mainKey=${data.mainKey} models=${models?.models} reload=${reload} />`)}</div>
     ${models && html`<${Models} models=${models.models} />`}
   </section>`;
 }
@@ -29,12 +30,15 @@ function Agent({ agent, isDefault, mainKey, models, reload }) {
   const noWrite = useScope("operator.write");
   return html`<article class="card" aria-labelledby=${`agent-${agent.id}`}>
     <header class="row spread">
-      <h2 id=${`agent-${agent.id}`}><${Text}>${agent.name ?? agent.id}<//>${agent.name && agent.name !== agent.id && html` <span class="muted small">${agent.id}</span>`}</h2>
-      <span class="row">${isDefault && html`<span class="badge">default</span>`}${more.isFunction && html`<span class="badge">function</span>`}</span>
+      <h2 id=${`agent-${agent.id}`}><${Text}>${agent.name ?? agent.id}<//>${agent.name && agent.name !== agent.id
+        && html` <span class="muted small">${agent.id}</span>`}</h2>
+      <span class="row">${isDefault && html`<span class="badge">default</span>`}${more.isFunction
+        && html`<span class="badge">function</span>`}</span>
     </header>
     ${more.waitsFor && html`<${Waits} agent=${agent} reload=${reload} />`}
     <${Facts} facts=${{
-      Model: ref && html`<span class="mono wrap">${ref}</span>${model && !model.usable ? html` <${Status} status="unavailable" title="Its key or its package is missing" />` : ""}`,
+      Model: ref && html`<span class="mono wrap">${ref}</span>${model && !model.usable
+        ? html` <${Status} status="unavailable" title="Its key or its package is missing" />` : ""}`,
       "Context window": model?.contextWindow && `${model.contextWindow.toLocaleString("en")} tokens`,
       Price: model?.cost && `$${model.cost.input} in, $${model.cost.output} out per million tokens`,
       Thinking: agent.thinkingDefault,
@@ -50,9 +54,11 @@ function Agent({ agent, isDefault, mainKey, models, reload }) {
 function Waits({ agent, reload }) {
   const [isAsking, ask] = useState(false);
   const noAdmin = useScope("operator.admin");
-  return html`<div class="note tone-warn"><div class="note-text">Its runs wait for the program whose function it is. Start that program, or let its model answer instead.</div>
+  return html`<div class="note tone-warn">
+    <div class="note-text">Its runs wait for the program whose function it is. Start that program, or let its model answer instead.</div>
     <${Button} disabledReason=${noAdmin} onClick=${() => ask(true)}>Let its model answer…<//></div>
-    ${isAsking && html`<${Confirm} title=${`Forget the function of ${agent.id}?`} action="Let its model answer" kind="primary" onClose=${() => ask(false)} onConfirm=${async () => {
+    ${isAsking && html`<${Confirm} title=${`Forget the function of ${agent.id}?`} action="Let its model answer" kind="primary"
+      onClose=${() => ask(false)} onConfirm=${async () => {
       await gateway.call("agents.forget", { agentId: agent.id });
       toast(`The model of ${agent.id} answers from now on.`, "good");
       reload();
@@ -62,7 +68,8 @@ function Waits({ agent, reload }) {
 /** Under which agents it may start sub-agents, how many, and with which model if it is another one. */
 function subagents({ subagents: known, model }) {
   if (!known) return undefined;
-  const where = known.allowAgents.includes("*") ? "under any agent" : known.allowAgents.length ? `under ${known.allowAgents.join(", ")}` : "under itself";
+  const where = known.allowAgents.includes("*") ? "under any agent" : known.allowAgents.length ? `under ${known.allowAgents.join(", ")}`
+    : "under itself";
   return `${where}, at most ${known.maxChildren} at work${known.model && known.model !== model ? `, with ${known.model}` : ""}`;
 }
 
@@ -72,12 +79,18 @@ function Tools({ tools }) {
   const denied = tools.filter((tool) => !tool.allowed);
   const allowed = tools.filter((tool) => tool.allowed);
   return html`<h3>Tools</h3>
-    <ul class="tools" aria-label="Tools that it has">${allowed.map((tool) => html`<li key=${tool.name} class="badge"><span aria-hidden="true">✓</span> ${tool.name}</li>`)}</ul>
+    <ul class="tools" aria-label="Tools that it has">${allowed.map((tool) => html`<li key=${tool.name} class="badge">
+      <span aria-hidden="true">✓</span> ${tool.name}</li>`)}</ul>
     ${allowed.length === 0 && html`<p class="muted">It has none.</p>`}
-    ${denied.length > 0 && html`<${Fold} summary=${`${counted(denied.length, "tool")} it has not, and why`}><ul class="denied">${denied.map((tool) => html`<li key=${tool.name}><code>${tool.name}</code> <span class="muted"><${Sentence} text=${tool.because ?? "not allowed"} /></span></li>`)}</ul><//>`}`;
+    ${denied.length > 0 && html`<${Fold} summary=${`${counted(denied.length, "tool")} it has not, and why`}>
+      <ul class="denied">${denied.map((tool) => html`<li key=${tool.name}><code>${tool.name}</code> <span class="muted">
+        <${Sentence} text=${tool.because ?? "not allowed"} /></span></li>`)}</ul><//>`}`;
 }
 
 function Models({ models }) {
   if (!models.length) return html`<${Empty} title="No model is known by name" />`;
-  return html`<${Fold} summary=${`${counted(models.length, "model")} known by name`}><ul class="models">${models.map((model) => html`<li key=${model.ref}><span class="mono">${model.ref}</span> <${Status} status=${model.usable ? "ok" : "unavailable"} /> ${model.contextWindow && html`<span class="muted small">${model.contextWindow.toLocaleString("en")} tokens</span>`}</li>`)}</ul><//>`;
+  return html`<${Fold} summary=${`${counted(models.length, "model")} known by name`}>
+    <ul class="models">${models.map((model) => html`<li key=${model.ref}>
+      <span class="mono">${model.ref}</span> <${Status} status=${model.usable ? "ok" : "unavailable"} /> ${model.contextWindow
+        && html`<span class="muted small">${model.contextWindow.toLocaleString("en")} tokens</span>`}</li>`)}</ul><//>`;
 }

@@ -14,13 +14,15 @@ export function ChannelsView() {
     <${Heading} id="channels-title" title="Channels" about="The ways to people: which work, and what waits to be sent over each." />
     <${ErrorNote} error=${error} retry=${reload} />
     ${!data && !error && html`<${Skeleton} />`}
-    ${data?.channels.length === 0 && html`<${Empty} icon="channels" title="There are no channels">Add one under <code>channels</code> in the configuration.<//>`}
+    ${data?.channels.length === 0 && html`<${Empty} icon="channels"
+      title="There are no channels">Add one under <code>channels</code> in the configuration.<//>`}
     <div class="cards">${data?.channels.map((channel) => html`<${Channel} key=${channel.name} channel=${channel} />`)}</div>
   </section>`;
 }
 
 function Channel({ channel }) {
-  const link = (state, n) => (n ? html`<a class="number" href=${href("deliveries", [], { state })}>${counted(n, "delivery", "deliveries")}</a>` : undefined);
+  const link = (state, n) => (n ? html`<a class="number" href=${href("deliveries", [], { state })}>${counted(n, "delivery", "deliveries")}</a>`
+    : undefined);
   const settings = channel.settings && Object.keys(channel.settings).length ? channel.settings : undefined;
   return html`<article class="card" aria-labelledby=${`channel-${channel.name}`}>
     <header class="row spread"><h2 id=${`channel-${channel.name}`}><${Text}>${channel.name}<//></h2><${Status} status=${channel.status} /></header>

@@ -10,7 +10,8 @@ import { DeliveryDialog } from "./delivery.js";
 import { Heading, SessionFilter, useScope } from "./pieces.js";
 import { counted, oneLine, place, progress, until } from "./words.js";
 
-const STATES = [["", "All"], ["failed", "Failed"], ["uncertain", "Uncertain"], ["pending", "Waiting"], ["sent", "Sent"], ["dropped", "Dropped"], ["suppressed", "Suppressed"]];
+const STATES = [["", "All"], ["failed", "Failed"], ["uncertain", "Uncertain"], ["pending", "Waiting"], ["sent", "Sent"], ["dropped", "Dropped"],
+  ["suppressed", "Suppressed"]];
 const EVENTS = ["delivery", "sessions.changed"];
 const LIVE = { events: EVENTS, when: (event, payload) => event === "delivery" || /^deliver/.test(payload.reason ?? ""), minMs: 500 };
 
@@ -36,7 +37,8 @@ function Troubled({ onOpen }) {
   const uncertain = useRows("deliveries.list", { state: "uncertain" }, "deliveries", LIVE);
   return html`
     <${TroubledState} state="failed" about="did not arrive" listed=${failed} onOpen=${onOpen} />
-    <${TroubledState} state="uncertain" about="may or may not have arrived: sent again, some may come twice" listed=${uncertain} onOpen=${onOpen} />`;
+    <${TroubledState} state="uncertain" about="may or may not have arrived: sent again, some may come twice" listed=${uncertain}
+      onOpen=${onOpen} />`;
 }
 
 function TroubledState({ state, about, listed, onOpen }) {
@@ -73,16 +75,21 @@ function Mendable({ rows, state, hasMore, reload, onOpen }) {
     }
   };
   const toggle = (id) => setChosen((before) => (before.has(id) ? new Set([...before].filter((each) => each !== id)) : new Set([...before, id])));
-  const columns = [{ name: "choose", title: "Choose", render: (row) => html`<input type="checkbox" checked=${chosen.has(row.id)} onChange=${() => toggle(row.id)} aria-label=${`Choose the delivery to ${place(row)}`} />` }, ...COLUMNS(now).filter((column) => column.name !== "state" && column.name !== "next")];
+  const columns = [{ name: "choose", title: "Choose",
+    render: (row) => html`<input type="checkbox" checked=${chosen.has(row.id)} onChange=${() => toggle(row.id)}
+      aria-label=${`Choose the delivery to ${place(row)}`} />` },
+        ...COLUMNS(now).filter((column) => column.name !== "state" && column.name !== "next")];
   return html`
     <div class="toolbar">
-      <${Button} icon="retry" kind=${state === "failed" ? "primary" : ""} disabledReason=${noScope} onClick=${() => mend("deliveries.retry")}>Send ${which} again<//>
+      <${Button} icon="retry" kind=${state === "failed" ? "primary" : ""} disabledReason=${noScope}
+        onClick=${() => mend("deliveries.retry")}>Send ${which} again<//>
       <${Button} disabledReason=${noScope} onClick=${() => ask(true)}>Drop ${which}<//>
       ${ids.length > 0 && html`<${Button} kind="quiet" onClick=${() => setChosen(new Set())}>Choose none<//>`}
     </div>
     <${Mended} told=${told} />
     <${Table} label=${`Deliveries that are ${state}`} columns=${columns} rows=${rows} keyOf=${(row) => row.id} onOpen=${onOpen} />
-    ${isAsking && html`<${Confirm} title=${`Drop ${which}?`} action="Drop" onConfirm=${() => mend("deliveries.drop")} onClose=${() => ask(false)}><p>What is dropped is given up for good. Its text stays in the transcript of its session.</p><//>`}`;
+    ${isAsking && html`<${Confirm} title=${`Drop ${which}?`} action="Drop" onConfirm=${() => mend("deliveries.drop")} onClose=${() => ask(false)}>
+      <p>What is dropped is given up for good. Its text stays in the transcript of its session.</p><//>`}`;
 }
 
 /** Goes through all deliveries of a state, a page at a time. */
@@ -98,12 +105,14 @@ async function mendAll(method, state) {
   return whole;
 }
 
-const sayMended = (method, { count, refused }) => ({ text: `${count} ${method === "deliveries.retry" ? "in line to be sent again" : "given up"}${refused.length ? `, ${refused.length} refused:` : "."}`, refused });
+const sayMended = (method, { count, refused }) => ({ text: `${count} ${method === "deliveries.retry" ? "in line to be sent again"
+  : "given up"}${refused.length ? `, ${refused.length} refused:` : "."}`, refused });
 
 /** What came of it, refusals with their reasons. */
 function Mended({ told }) {
   return html`<div role="status" class="told">${told && html`<div class="note"><div class="note-text">${told.text}
-    ${told.refused.length > 0 && html`<ul>${told.refused.map((each) => html`<li key=${each.id}><${Text}>${each.error}<//></li>`)}</ul>`}</div></div>`}</div>`;
+    ${told.refused.length > 0 && html`<ul>${told.refused.map((each) => html`<li key=${each.id}>
+      <${Text}>${each.error}<//></li>`)}</ul>`}</div></div>`}</div>`;
 }
 
 function Outbox({ session, state, onOpen }) {
@@ -114,8 +123,10 @@ function Outbox({ session, state, onOpen }) {
     <${ErrorNote} error=${listed.error} retry=${listed.reload} />
     ${listed.rows === undefined && !listed.error && html`<${Skeleton} />`}
     ${listed.rows?.length === 0 && html`<${NoDeliveries} isFiltered=${Boolean(session || state)} />`}
-    ${listed.rows?.length > 0 && isMendable && !session && html`<${Mendable} rows=${listed.rows} state=${state} hasMore=${listed.hasMore} reload=${listed.reload} onOpen=${onOpen} />`}
-    ${listed.rows?.length > 0 && !(isMendable && !session) && html`<${Table} label="Deliveries" columns=${COLUMNS(now)} rows=${listed.rows} keyOf=${(row) => row.id} onOpen=${onOpen} />`}
+    ${listed.rows?.length > 0 && isMendable && !session
+      && html`<${Mendable} rows=${listed.rows} state=${state} hasMore=${listed.hasMore} reload=${listed.reload} onOpen=${onOpen} />`}
+    ${listed.rows?.length > 0 && !(isMendable && !session)
+      && html`<${Table} label="Deliveries" columns=${COLUMNS(now)} rows=${listed.rows} keyOf=${(row) => row.id} onOpen=${onOpen} />`}
     ${listed.rows?.length > 0 && html`<${More} ...${listed} one="delivery" many="deliveries" />`}`;
 }
 
@@ -139,5 +150,6 @@ function What({ row }) {
 
 function NoDeliveries({ isFiltered }) {
   if (isFiltered) return html`<${Empty} icon="deliveries" title="No delivery is like that">Choose another state, or look at all sessions.<//>`;
-  return html`<${Empty} icon="deliveries" title="Nothing was sent to a chat yet">Replies that go to a chat outside, announces and posts of sub-agents are listed here.<//>`;
+  return html`<${Empty} icon="deliveries"
+    title="Nothing was sent to a chat yet">Replies that go to a chat outside, announces and posts of sub-agents are listed here.<//>`;
 }

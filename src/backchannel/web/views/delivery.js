@@ -12,7 +12,8 @@ import { clockTime, place, receiptInWords, shortId, until } from "./words.js";
 const MENDABLE = ["failed", "uncertain"];
 
 export function DeliveryDialog({ id, onClose }) {
-  const { data, error, reload } = useLive(() => gateway.call("deliveries.get", { id }), [id], { events: ["delivery"], when: (event, payload) => payload.id === id });
+  const { data, error, reload } = useLive(() => gateway.call("deliveries.get", { id }), [id],
+    { events: ["delivery"], when: (event, payload) => payload.id === id });
   const [isRerouting, reroute] = useState(false);
   const now = useTicker(5000);
   return html`<${Dialog} title="Delivery" onClose=${onClose} wide>
@@ -42,7 +43,8 @@ function Shown({ delivery, now }) {
       Id: html`<span class="mono wrap">${delivery.id}</span> <${CopyButton} text=${delivery.id} label="Copy the id" />`,
     }} />
     <${Parts} parts=${delivery.parts} />
-    ${delivery.text !== undefined ? html`<h3>Text</h3><${Quote} text=${delivery.text} isMarkdown />` : html`<p class="muted">Its text is not written yet.</p>`}`;
+    ${delivery.text !== undefined ? html`<h3>Text</h3><${Quote} text=${delivery.text} isMarkdown />`
+      : html`<p class="muted">Its text is not written yet.</p>`}`;
 }
 
 function Parts({ parts }) {
@@ -65,7 +67,8 @@ function Mend({ delivery, reload, onReroute }) {
     <${Button} kind="primary" icon="retry" disabledReason=${held} onClick=${retry}>Send again<//>`;
 }
 
-const whyNot = (delivery) => (MENDABLE.includes(delivery.state) ? undefined : `It is ${delivery.state}: only what failed or is uncertain can be sent again, re-routed or dropped`);
+const whyNot = (delivery) => (MENDABLE.includes(delivery.state) ? undefined
+  : `It is ${delivery.state}: only what failed or is uncertain can be sent again, re-routed or dropped`);
 
 /** Asks where the whole text shall go instead. */
 function Reroute({ delivery, onDone, reload }) {
@@ -87,7 +90,8 @@ function Reroute({ delivery, onDone, reload }) {
   const set = (name) => (value) => setTo({ ...to, [name]: value });
   return html`<form class="form" onSubmit=${send} aria-label="Re-route">
     <h3>Send the whole text to another chat</h3>
-    <${Pick} label="Channel" hint="The channel that it shall go over" value=${to.channel} onChange=${set("channel")} required options=${[...new Set([to.channel, ...names])].filter(Boolean).map((name) => [name, name])} />
+    <${Pick} label="Channel" hint="The channel that it shall go over" value=${to.channel} onChange=${set("channel")} required
+      options=${[...new Set([to.channel, ...names])].filter(Boolean).map((name) => [name, name])} />
     <${TextField} label="To" hint="The chat, as the channel writes it" value=${to.to} onInput=${set("to")} required autofocus />
     <${TextField} label="Account" hint="On that channel; may be left out" value=${to.accountId} onInput=${set("accountId")} />
     <${TextField} label="Thread" hint="In that chat; may be left out" value=${to.threadId} onInput=${set("threadId")} />

@@ -22,7 +22,8 @@ export function ExchangeView({ id }) {
     <${Back} view="exchanges">Exchanges<//>
     <${ErrorNote} error=${error} retry=${reload} />
     ${!exchange && !error && html`<${Skeleton} />`}
-    ${exchange && html`<${Head} exchange=${exchange} now=${now} /><${Course} exchange=${exchange} /><${Conversation} exchange=${exchange} now=${now} /><${End} exchange=${exchange} now=${now} />`}
+    ${exchange && html`<${Head} exchange=${exchange} now=${now} /><${Course} exchange=${exchange} />
+      <${Conversation} exchange=${exchange} now=${now} /><${End} exchange=${exchange} now=${now} />`}
   </section>`;
 }
 
@@ -36,7 +37,8 @@ function concerns(exchange, event, payload) {
 function Head({ exchange, now }) {
   return html`<header class="page-head">
       <div class="grow">
-        <h1 id="exchange-title">Exchange <span class="mono" title=${exchange.id}>${shortId(exchange.id)}</span> <${CopyButton} text=${exchange.id} /></h1>
+        <h1 id="exchange-title">Exchange <span class="mono" title=${exchange.id}>${shortId(exchange.id)}</span> <${CopyButton}
+          text=${exchange.id} /></h1>
         <p class="headline"><${Status} status=${exchange.state} /> <span class="muted">${headline(exchange)}</span></p>
       </div>
     </header>
@@ -46,7 +48,9 @@ function Head({ exchange, now }) {
       Turns: `${exchange.turn} of at most ${exchange.maxTurns}`,
       Tokens: sum(exchange.conversation, (step) => step.tokens).toLocaleString("en"),
       Cost: exchange.cost === undefined ? undefined : html`<${Cost} usd=${exchange.cost} />`,
-      Path: exchange.path?.length > 2 ? html`<span class="inline-list">${exchange.path.map((key, index) => html`<span key=${index}>${index > 0 ? "→ " : ""}<${Key} session=${key} /></span>`)}</span>` : undefined,
+      Path: exchange.path?.length > 2 ? html`<span
+        class="inline-list">${exchange.path.map((key, index) => html`<span key=${index}>${index > 0 ? "→ " : ""}
+          <${Key} session=${key} /></span>`)}</span>` : undefined,
     }} />`;
 }
 
@@ -83,7 +87,8 @@ function Course({ exchange }) {
     { name: "Receipt", note: exchange.receipt && html`<${Status} status=${exchange.receipt.state} />` },
   ];
   return html`<ol class="course" aria-label="Where it is">
-    ${steps.map((step, index) => html`<li key=${step.name} class=${index < at ? "past" : index === at ? "here" : "ahead"} aria-current=${index === at ? "step" : undefined}>
+    ${steps.map((step, index) => html`<li key=${step.name} class=${index < at ? "past" : index === at ? "here" : "ahead"}
+      aria-current=${index === at ? "step" : undefined}>
       <span class="course-dot" aria-hidden="true" /><span>${step.name}</span>${step.note && html`<span class="muted small">${step.note}</span>`}
     </li>`)}
   </ol>`;
@@ -97,7 +102,8 @@ function Conversation({ exchange, now }) {
       <div><span class="muted small">Target</span> <strong>${sessionName(exchange.target.sessionKey)}</strong></div>
     </div>
     <ol aria-label="Conversation">
-      <${Said} side="left" who=${requester} step="message" at=${exchange.createdAt} text=${exchange.message} isMarkdown=${Boolean(requester)} now=${now} />
+      <${Said} side="left" who=${requester} step="message" at=${exchange.createdAt} text=${exchange.message} isMarkdown=${Boolean(requester)}
+        now=${now} />
       ${sides(exchange).map(({ side, step, name }) => html`<${Step} key=${step.runId} side=${side} step=${step} name=${name} now=${now} />`)}
       <${Receipt} exchange=${exchange} now=${now} />
     </ol>
@@ -121,7 +127,8 @@ function Step({ side, step, name, now }) {
   const said = isWord ? inWords(step.control ?? step.reply) : step.reply;
   const isWhole = step.status === "ok" && step.reply;
   return html`<${Said} side=${side} who=${step.sessionKey} step=${name} at=${step.endedAt ?? step.at} now=${now}
-      text=${isWhole && !isWord ? said : undefined} remark=${isWord ? controlRemark(step) : isWhole ? undefined : notSaid(step)} isBad=${step.status === "error" || step.status === "timeout"}>
+      text=${isWhole && !isWord ? said : undefined} remark=${isWord ? controlRemark(step) : isWhole ? undefined : notSaid(step)}
+        isBad=${step.status === "error" || step.status === "timeout"}>
     <p class="said-foot">
       <a href=${href("runs", [step.runId])}>Run</a>
       ${step.endedAt && html`<span>${duration(step.endedAt - step.at)}</span>`}
@@ -168,8 +175,10 @@ function Receipt({ exchange, now }) {
   if (!receipt) return null;
   return html`<li class="receipt-line">
     <${Status} status=${receipt.state} />
-    <span>The announce ${receiptInWords(receipt, now)}${receipt.state === "sent" || receipt.channel ? html` <span class="muted">(${place(receipt)})</span>` : ""}.</span>
-    ${receipt.error && receipt.state !== "no_channel" && html`<span class=${BAD.includes(receipt.state) ? "bad-text" : "muted"}><${Text}>${receipt.error}<//></span>`}
+    <span>The announce ${receiptInWords(receipt, now)}${receipt.state === "sent" || receipt.channel
+      ? html` <span class="muted">(${place(receipt)})</span>` : ""}.</span>
+    ${receipt.error && receipt.state !== "no_channel"
+      && html`<span class=${BAD.includes(receipt.state) ? "bad-text" : "muted"}><${Text}>${receipt.error}<//></span>`}
     <a href=${href("deliveries", [], { id: receipt.id })}>Receipt</a>
   </li>`;
 }
@@ -178,7 +187,8 @@ function Receipt({ exchange, now }) {
 function End({ exchange }) {
   const lines = [];
   if (exchange.loopEnd) lines.push(["No more turns", sayControls(exchange.loopEnd)]);
-  if (exchange.outcome) lines.push(["Announce", `${exchange.outcome.replace("_", " ")}${exchange.reason ? `: ${sayControls(exchange.reason)}` : ""}`]);
+  if (exchange.outcome) lines.push(["Announce",
+    `${exchange.outcome.replace("_", " ")}${exchange.reason ? `: ${sayControls(exchange.reason)}` : ""}`]);
   if (!lines.length) return null;
   return html`<h2>Why it ended</h2><${Facts} facts=${Object.fromEntries(lines)} />`;
 }

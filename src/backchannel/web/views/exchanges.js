@@ -37,7 +37,8 @@ export function ExchangesView() {
     <${ErrorNote} error=${listed.error} retry=${listed.reload} />
     ${listed.rows === undefined && !listed.error && html`<${Skeleton} />`}
     ${listed.rows?.length === 0 && !listed.hasMore && html`<${NoExchanges} isFiltered=${Boolean(session || states)} />`}
-    ${listed.rows?.length > 0 && html`<${Table} label="Exchanges" columns=${COLUMNS} rows=${listed.rows} keyOf=${(exchange) => exchange.id} hrefOf=${(exchange) => href("exchanges", [exchange.id])} />`}
+    ${listed.rows?.length > 0 && html`<${Table} label="Exchanges" columns=${COLUMNS} rows=${listed.rows} keyOf=${(exchange) => exchange.id}
+      hrefOf=${(exchange) => href("exchanges", [exchange.id])} />`}
     ${listed.rows && (listed.rows.length > 0 || listed.hasMore) && html`<${More} ...${listed} one="exchange" />`}
   </section>`;
 }
@@ -50,12 +51,17 @@ function isBetween(exchange, one, other) {
 
 function PairFilter({ session, other, onClear }) {
   if (!session || !other) return html`<${SessionFilter} session=${session} onClear=${onClear} />`;
-  return html`<span class="filter-chip">Between <${Key} session=${session} /> and ${other === "operator" ? "the operator" : html`<${Key} session=${other} />`}<${Button} kind="quiet" icon="close" label="Show all exchanges" onClick=${onClear} /></span>`;
+  return html`<span class="filter-chip">Between <${Key} session=${session} /> and ${other === "operator" ? "the operator"
+    : html`<${Key} session=${other} />`}<${Button} kind="quiet" icon="close" label="Show all exchanges" onClick=${onClear} /></span>`;
 }
 
 const COLUMNS = [
-  { name: "asked", title: "Asked", isMain: true, render: (exchange) => html`<span class="clip" dir="auto">${oneLine(exchange.message, 140)}</span>${said(exchange) && html`<span class="under cut-line" dir="auto">${said(exchange)}</span>`}` },
-  { name: "from", title: "From", align: "name", render: (exchange) => (exchange.requester ? html`<${Key} session=${exchange.requester.sessionKey} />` : html`<span class="muted">the operator</span>`) },
+  { name: "asked", title: "Asked", isMain: true,
+    render: (exchange) => html`<span class="clip" dir="auto">${oneLine(exchange.message, 140)}</span>${said(exchange)
+      && html`<span class="under cut-line" dir="auto">${said(exchange)}</span>`}` },
+  { name: "from", title: "From", align: "name",
+    render: (exchange) => (exchange.requester ? html`<${Key} session=${exchange.requester.sessionKey} />`
+      : html`<span class="muted">the operator</span>`) },
   { name: "to", title: "To", align: "name", render: (exchange) => html`<${Key} session=${exchange.target.sessionKey} />` },
   { name: "state", title: "State", render: (exchange) => html`<${Status} status=${stateWord(exchange)} />` },
   { name: "turns", title: "Turns", align: "end", render: (exchange) => html`<span class="number">${exchange.turns ?? exchange.turn}</span>` },

@@ -26,13 +26,16 @@ export function TextField({ label, hint, value, onInput, rows, suggestions, auto
   const change = (event) => onInput(event.currentTarget.value);
   return html`<${Field} label=${label} hint=${hint}>${(tied) => (rows
     ? html`<textarea rows=${rows} value=${value} ref=${input} autofocus=${autofocus} dir="auto" onInput=${change} ...${tied} ...${rest}></textarea>`
-    : html`<input type="text" value=${value} ref=${input} autofocus=${autofocus} list=${suggestions ? `${tied.id}-list` : undefined} autocomplete="off" spellcheck=${false} onInput=${change} ...${tied} ...${rest} />
-        ${suggestions && html`<datalist id=${`${tied.id}-list`}>${suggestions.map((each) => html`<option key=${each} value=${each} />`)}</datalist>`}`)}<//>`;
+    : html`<input type="text" value=${value} ref=${input} autofocus=${autofocus} list=${suggestions ? `${tied.id}-list` : undefined}
+      autocomplete="off" spellcheck=${false} onInput=${change} ...${tied} ...${rest} />
+        ${suggestions && html`<datalist id=${`${tied.id}-list`}>${suggestions.map((each) => html`<option key=${each}
+          value=${each} />`)}</datalist>`}`)}<//>`;
 }
 
 /** One of a few words; `options` are `[value, word]`. */
 export function Pick({ label, hint, value, options, onChange, ...rest }) {
-  return html`<${Field} label=${label} hint=${hint}>${(tied) => html`<select value=${value} onChange=${(event) => onChange(event.currentTarget.value)} ...${tied} ...${rest}>
+  return html`<${Field} label=${label} hint=${hint}>${(tied) => html`<select value=${value}
+    onChange=${(event) => onChange(event.currentTarget.value)} ...${tied} ...${rest}>
     ${options.map(([each, word]) => html`<option key=${each} value=${each} selected=${each === value}>${word}</option>`)}
   </select>`}<//>`;
 }
@@ -43,7 +46,8 @@ export function AsChoice({ session, value, onChange }) {
   const key = typeof session === "string" ? session : session.key;
   const choices = [["", "the operator"], [key, sessionName(session)]];
   return html`<fieldset class="as"><legend>As</legend>
-    ${choices.map(([each, word]) => html`<label class="check" key=${each}><input type="radio" name=${`as-${key}`} checked=${value === each} onChange=${() => onChange(each)} /> <bdi>${word}</bdi></label>`)}
+    ${choices.map(([each, word]) => html`<label class="check" key=${each}>
+      <input type="radio" name=${`as-${key}`} checked=${value === each} onChange=${() => onChange(each)} /> <bdi>${word}</bdi></label>`)}
   </fieldset>`;
 }
 

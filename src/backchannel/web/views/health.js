@@ -20,7 +20,8 @@ const PLACES = {
   cron_stopped: ["jobs", {}, "See the jobs"],
 };
 
-const LIVE = { events: ["delivery", "agent"], when: (event, payload) => event === "delivery" || payload.stream === "lifecycle", minMs: 2000, everyMs: 15_000 };
+const LIVE = { events: ["delivery", "agent"], when: (event, payload) => event === "delivery" || payload.stream === "lifecycle", minMs: 2000,
+  everyMs: 15_000 };
 
 export function HealthView() {
   const { data, error, reload } = useLive(() => gateway.call("status"), [], LIVE);
@@ -31,7 +32,8 @@ export function HealthView() {
     ${!data && !error && html`<${Skeleton} />`}
     ${data && html`
       <${Verdict} status=${data.status} problems=${data.problems} />
-      <ul class="problems" aria-label="Problems">${data.problems.map((problem) => html`<${Problem} key=${problem.code + problem.message} problem=${problem} />`)}</ul>
+      <ul class="problems" aria-label="Problems">${data.problems.map((problem) => html`<${Problem} key=${problem.code + problem.message}
+        problem=${problem} />`)}</ul>
       <${SetAside} count=${data.runs.setAside} now=${now} />
       <${Counts} status=${data} />
       <h2>The gateway</h2>
@@ -55,7 +57,8 @@ const VERDICTS = {
 
 function Verdict({ status, problems }) {
   const [tone, words, more] = VERDICTS[status] ?? ["warn", status, ""];
-  return html`<div class=${`verdict tone-${tone}`} role="status"><${Status} status=${status} /><strong>${words}</strong><span class="muted">${more || counted(problems.length, "problem")}</span></div>`;
+  return html`<div class=${`verdict tone-${tone}`} role="status"><${Status} status=${status} /><strong>${words}</strong>
+    <span class="muted">${more || counted(problems.length, "problem")}</span></div>`;
 }
 
 function Problem({ problem }) {
@@ -63,7 +66,8 @@ function Problem({ problem }) {
   return html`<li class=${`problem tone-${problem.code === "storage" ? "bad" : "warn"}`}>
     <p class="problem-text"><strong><${Sentence} text=${problem.message} /></strong></p>
     <p class="problem-hint"><${Sentence} text=${problem.hint} /></p>
-    <p class="row"><code class="muted small">${problem.code}</code>${place && html`<a class="button" href=${href(place[0], [], place[1])}>${place[2]}</a>`}</p>
+    <p class="row"><code class="muted small">${problem.code}</code>${place
+      && html`<a class="button" href=${href(place[0], [], place[1])}>${place[2]}</a>`}</p>
   </li>`;
 }
 
@@ -76,23 +80,29 @@ function Counts({ status: { runs, deliveries } }) {
     ["failed", "Deliveries failed", deliveries.failed, href("deliveries", [], { state: "failed" })],
     ["uncertain", "Deliveries uncertain", deliveries.uncertain, href("deliveries", [], { state: "uncertain" })],
   ];
-  return html`<ul class="tiles" aria-label="How much there is">${tiles.map(([key, word, n, link]) => html`<li key=${key}><a href=${link} class=${n ? "" : "none"}><span class="tile-n number">${n.toLocaleString("en")}</span><span class="tile-word">${word}</span></a></li>`)}</ul>`;
+  return html`<ul class="tiles" aria-label="How much there is">${tiles.map(([key, word, n, link]) => html`<li key=${key}>
+    <a href=${link} class=${n ? "" : "none"}><span class="tile-n number">${n.toLocaleString("en")}</span>
+      <span class="tile-word">${word}</span></a></li>`)}</ul>`;
 }
 
 /** Runs in which the process died again and again, and when each is tried again. */
 function SetAside({ count, now }) {
-  const { data, error, reload } = useLive(async () => (count ? (await gateway.call("runs.list", { states: ["queued"], limit: 500 })).runs.filter((run) => run.resumeAt) : []), [count]);
+  const { data, error, reload } = useLive(async () => (count
+    ? (await gateway.call("runs.list", { states: ["queued"], limit: 500 })).runs.filter((run) => run.resumeAt) : []), [count]);
   const { act, isBusy } = useAct(reload);
   const held = useScope("operator.write") ?? (isBusy ? "Wait for the answer" : undefined);
   if (!count) return null;
   const columns = [
     { name: "run", title: "Run", isMain: true, render: (run) => html`<span class="mono">${shortId(run.runId)}</span>` },
     { name: "session", title: "Session", render: (run) => html`<${Key} session=${run.sessionKey} />` },
-    { name: "again", title: "Tried again", render: (run) => html`<span class="number">${until(run.resumeAt, now)}</span> <span class="muted">${clockTime(run.resumeAt, now)}</span>` },
-    { name: "now", title: "Now", render: (run) => html`<${Button} icon="retry" disabledReason=${held} onClick=${() => act(() => gateway.call("runs.retry", { runId: run.runId }), () => "It is tried now.")}>Try now<//>` },
+    { name: "again", title: "Tried again",
+      render: (run) => html`<span class="number">${until(run.resumeAt, now)}</span> <span class="muted">${clockTime(run.resumeAt, now)}</span>` },
+    { name: "now", title: "Now", render: (run) => html`<${Button} icon="retry" disabledReason=${held}
+      onClick=${() => act(() => gateway.call("runs.retry", { runId: run.runId }), () => "It is tried now.")}>Try now<//>` },
   ];
   return html`<section aria-labelledby="aside-title"><h2 id="aside-title">Set aside after crashes</h2>
     <${ErrorNote} error=${error} retry=${reload} />
-    ${data?.length > 0 && html`<${Table} label="Runs that are set aside" columns=${columns} rows=${data} keyOf=${(run) => run.runId} hrefOf=${(run) => href("runs", [run.runId])} />`}
+    ${data?.length > 0 && html`<${Table} label="Runs that are set aside" columns=${columns} rows=${data} keyOf=${(run) => run.runId}
+      hrefOf=${(run) => href("runs", [run.runId])} />`}
   </section>`;
 }

@@ -21,7 +21,8 @@ export function JobsView() {
     <//>
     <${ErrorNote} error=${error} retry=${reload} />
     ${!data && !error && html`<${Skeleton} />`}
-    ${data?.jobs.length === 0 && html`<${Empty} icon="jobs" title="There are no jobs">Add one here, with <code>backchannel cron add</code>, or under <code>cron.jobs</code> in the configuration.<//>`}
+    ${data?.jobs.length === 0 && html`<${Empty} icon="jobs"
+      title="There are no jobs">Add one here, with <code>backchannel cron add</code>, or under <code>cron.jobs</code> in the configuration.<//>`}
     <div class="cards">${data?.jobs.map((job) => html`<${Job} key=${job.id} job=${job} reload=${reload} />`)}</div>
     ${isAdding && html`<${AddJob} onClose=${() => add(false)} onAdded=${reload} />`}
   </section>`;
@@ -37,14 +38,16 @@ function Job({ job, reload }) {
   const run = () => act(async () => setFired((await gateway.call("cron.run", { id: job.id })).runId), () => `Job ${job.id} runs.`);
   return html`<article class="card job" aria-labelledby=${`job-${job.id}`}>
     <header class="row spread"><h2 id=${`job-${job.id}`}><${Text}>${job.id}<//></h2><${Status} status=${job.status} /></header>
-    <p class="job-next">${job.nextAt ? html`<strong class="number">${until(job.nextAt, now)}</strong> <span class="muted">${clockTime(job.nextAt, now)}</span>` : html`<span class="muted">Comes no more: ${job.status}</span>`}</p>
+    <p class="job-next">${job.nextAt ? html`<strong class="number">${until(job.nextAt, now)}</strong> <span
+      class="muted">${clockTime(job.nextAt, now)}</span>` : html`<span class="muted">Comes no more: ${job.status}</span>`}</p>
     <${Quote} text=${oneLine(job.message, 240)} />
     <${Facts} facts=${{
       Schedule: html`<code><${Text}>${job.schedule}<//></code>${job.tz ? html` <span class="muted">${job.tz}</span>` : ""}`,
       Session: html`<${Key} session=${job.sessionKey} />`,
       "Goes to": job.deliver && html`<${Text}>${place(job.deliver)}<//>`,
       Model: job.model,
-      "Last run": job.lastRun && html`<a href=${href("runs", [job.lastRun.runId])}><${Status} status=${job.lastRun.status} /></a> <span class="muted"><${Age} ts=${job.lastRun.acceptedAt} suffix=" ago" /></span>`,
+      "Last run": job.lastRun && html`<a href=${href("runs", [job.lastRun.runId])}>
+        <${Status} status=${job.lastRun.status} /></a> <span class="muted"><${Age} ts=${job.lastRun.acceptedAt} suffix=" ago" /></span>`,
       Skipped: job.skipped ? counted(job.skipped, "time") : undefined,
       From: job.source === "config" ? "the configuration" : undefined,
     }} />
@@ -82,16 +85,21 @@ function AddJob({ onClose, onAdded }) {
   };
   return html`<${Dialog} title="Add a job" onClose=${onClose}><form onSubmit=${add}>
     <${TextField} label="Name" hint="Its session is cron:<name>" value=${job.id} onInput=${set("id")} required autofocus />
-    <${TextField} label="When" hint='A crontab line such as 0 9 * * MON-FRI, an interval such as every 10m, or an ISO time' value=${job.schedule} onInput=${set("schedule")} required />
-    <${TextField} label="Time zone" hint="Of the schedule; empty is UTC" value=${job.tz} onInput=${set("tz")} suggestions=${["UTC", Intl.DateTimeFormat().resolvedOptions().timeZone]} />
+    <${TextField} label="When" hint='A crontab line such as 0 9 * * MON-FRI, an interval such as every 10m, or an ISO time' value=${job.schedule}
+      onInput=${set("schedule")} required />
+    <${TextField} label="Time zone" hint="Of the schedule; empty is UTC" value=${job.tz} onInput=${set("tz")}
+      suggestions=${["UTC", Intl.DateTimeFormat().resolvedOptions().timeZone]} />
     <${TextField} label="Message" hint="What the agent is told" value=${job.message} onInput=${set("message")} rows=${3} required />
-    <${TextField} label="Agent" hint="Empty is the default agent" value=${job.agentId} onInput=${set("agentId")} suggestions=${agents?.agents.map((agent) => agent.id) ?? []} />
+    <${TextField} label="Agent" hint="Empty is the default agent" value=${job.agentId} onInput=${set("agentId")}
+      suggestions=${agents?.agents.map((agent) => agent.id) ?? []} />
     <div class="pair">
-      <${TextField} label="Channel" hint="Where the reply goes; needs a chat" value=${job.channel} onInput=${set("channel")} required=${Boolean(job.to)} />
+      <${TextField} label="Channel" hint="Where the reply goes; needs a chat" value=${job.channel} onInput=${set("channel")}
+        required=${Boolean(job.to)} />
       <${TextField} label="Chat" hint="As the channel writes it" value=${job.to} onInput=${set("to")} required=${Boolean(job.channel)} />
     </div>
     <${TextField} label="Model" hint="As provider/model; empty is the agent's own" value=${job.model} onInput=${set("model")} />
-    <${TextField} label="Longest time" hint="In seconds; empty is no limit of its own" value=${job.timeoutSeconds} onInput=${set("timeoutSeconds")} inputmode="decimal" pattern="[0-9.]*" />
+    <${TextField} label="Longest time" hint="In seconds; empty is no limit of its own" value=${job.timeoutSeconds} onInput=${set("timeoutSeconds")}
+      inputmode="decimal" pattern="[0-9.]*" />
     <${ErrorNote} error=${error} />
     <footer><${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" type="submit">Add it<//></footer>
   </form><//>`;

@@ -22,7 +22,8 @@ export function placeNodes(nodes, edges) {
   const places = new Map();
   columns.forEach((column, index) => {
     const top = (height - (column.length * (BOX.height + gap) - gap)) / 2;
-    column.forEach((id, row) => places.set(id, { x: MARGIN + index * (BOX.width + GAP.column), y: MARGIN + top + row * (BOX.height + gap), column: index }));
+    column.forEach((id, row) => places.set(id,
+      { x: MARGIN + index * (BOX.width + GAP.column), y: MARGIN + top + row * (BOX.height + gap), column: index }));
   });
   return { width: MARGIN * 2 + columns.length * (BOX.width + GAP.column) - GAP.column, height: height + MARGIN * 2, places };
 }
@@ -75,7 +76,8 @@ function order(columns, edges) {
 }
 
 function mean(id, near, edges) {
-  const rows = edges.filter((edge) => edge.from === id || edge.to === id).map((edge) => near.indexOf(edge.from === id ? edge.to : edge.from)).filter((row) => row >= 0);
+  const rows = edges.filter((edge) => edge.from === id
+    || edge.to === id).map((edge) => near.indexOf(edge.from === id ? edge.to : edge.from)).filter((row) => row >= 0);
   return rows.length ? rows.reduce((sum, row) => sum + row, 0) / rows.length : undefined;
 }
 
@@ -87,7 +89,8 @@ function mean(id, near, edges) {
 export function pathOf(from, to) {
   const middle = from.y + BOX.height / 2;
   const aim = to.y + BOX.height / 2;
-  if (from === to) return curve([from.x + BOX.width, middle - 9], [from.x + BOX.width + 50, middle - 28], [from.x + BOX.width + 50, middle + 28], [from.x + BOX.width + 6, middle + 9]);
+  if (from === to) return curve([from.x + BOX.width, middle - 9], [from.x + BOX.width + 50, middle - 28], [from.x + BOX.width + 50, middle + 28],
+    [from.x + BOX.width + 6, middle + 9]);
   if (to.column > from.column) return sweep([from.x + BOX.width, middle - 8], [to.x - ARROW, aim - 8]);
   if (to.column < from.column) return sweep([from.x, middle + 10], [to.x + BOX.width + ARROW, aim + 10]);
   const right = from.x + BOX.width;

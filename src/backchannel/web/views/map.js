@@ -29,7 +29,8 @@ export function MapView() {
     </div>
     <${ErrorNote} error=${error} retry=${reload} />
     ${!data && !error && html`<${Skeleton} />`}
-    ${graph && graph.talks.length === 0 && html`<${Empty} icon="map" title="Nobody talked to anybody in this time">Choose a longer time, or tell an agent to ask another session.<//>`}
+    ${graph && graph.talks.length === 0 && html`<${Empty} icon="map"
+      title="Nobody talked to anybody in this time">Choose a longer time, or tell an agent to ask another session.<//>`}
     ${graph && graph.talks.length > 0 && html`<${Picture} graph=${graph} /><${Lines} graph=${graph} />`}
     ${data?.truncated && html`<p class="muted small">Only the newest talks of this time are counted.</p>`}
   </section>`;
@@ -42,12 +43,16 @@ function Picture({ graph }) {
   return html`<figure class="map-picture">
     <div class="map-scroll" tabindex="0" role="group" aria-label="Picture of who talked to whom; the table below says the same">
       <svg viewBox=${`0 0 ${width} ${height}`} width=${width} height=${height} class=${near ? "has-near" : ""}>
-        <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L8 4 L0 8 z" /></marker></defs>
-        ${graph.lines.map((line) => html`<${Line} key=${`${line.from} ${line.to}`} line=${line} graph=${graph} places=${places} isNear=${isNear(line)} />`)}
+        <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" markerUnits="userSpaceOnUse" orient="auto">
+          <path d="M0 0 L8 4 L0 8 z" /></marker></defs>
+        ${graph.lines.map((line) => html`<${Line} key=${`${line.from} ${line.to}`} line=${line} graph=${graph} places=${places}
+          isNear=${isNear(line)} />`)}
         ${graph.boxes.map((box) => html`<${Box} key=${box.id} box=${box} place=${places.get(box.id)} onNear=${setNear} />`)}
       </svg>
     </div>
-    <figcaption class="muted small">${graph.leftOut > 0 ? `${counted(graph.leftOut, "session")} that talked least ${graph.leftOut === 1 ? "is" : "are"} not drawn; the table has them. ` : ""}Solid lines are messages, broken ones sub-agents that were started. A line leads to the exchanges of the two.</figcaption>
+    <figcaption class="muted small">${graph.leftOut > 0
+      ? `${counted(graph.leftOut, "session")} that talked least ${graph.leftOut === 1 ? "is" : "are"} not drawn; the table has them. `
+        : ""}Solid lines are messages, broken ones sub-agents that were started. A line leads to the exchanges of the two.</figcaption>
   </figure>`;
 }
 
@@ -62,7 +67,8 @@ function Line({ line, graph, places, isNear }) {
     <title>${title}</title>
     <path class="map-hit" d=${path.d} />
     <path class="map-stroke" d=${path.d} stroke-width=${thick.toFixed(2)} marker-end="url(#arrow)" />
-    <g class="map-count"><rect x=${path.x - wide / 2} y=${path.y - 9} width=${wide} height="18" rx="9" /><text x=${path.x} y=${path.y + 4}>${line.weight}</text></g>
+    <g class="map-count"><rect x=${path.x - wide / 2} y=${path.y - 9} width=${wide} height="18" rx="9" />
+      <text x=${path.x} y=${path.y + 4}>${line.weight}</text></g>
   </a>`;
 }
 
@@ -78,7 +84,8 @@ function Box({ box, place, onNear }) {
     <rect x=${place.x} y=${place.y} width=${BOX.width} height=${BOX.height} rx="10" />
     <text class="map-name" x=${place.x + 14} y=${place.y + 19}>${visible(cut)}</text>
     <text class="map-kind" x=${place.x + 14} y=${place.y + 34}>${visible(kind)}</text>`;
-  const near = { onMouseEnter: () => onNear(box.id), onMouseLeave: () => onNear(undefined), onFocus: () => onNear(box.id), onBlur: () => onNear(undefined) };
+  const near = { onMouseEnter: () => onNear(box.id), onMouseLeave: () => onNear(undefined), onFocus: () => onNear(box.id),
+    onBlur: () => onNear(undefined) };
   if (!link) return html`<g class="map-box" ...${near}>${body}</g>`;
   return html`<a class="map-box" href=${link} ...${near}>${body}</a>`;
 }
@@ -89,7 +96,8 @@ const nameOf = (graph, id) => {
 };
 
 const inWords = (line) =>
-  [line.sends && `${counted(line.sends, "message")}, ${counted(line.replies, "reply", "replies")}`, line.spawns && `${counted(line.spawns, "sub-agent")} started`, line.cost !== undefined && money(line.cost)].filter(Boolean).join(", ");
+  [line.sends && `${counted(line.sends, "message")}, ${counted(line.replies, "reply", "replies")}`, line.spawns
+    && `${counted(line.spawns, "sub-agent")} started`, line.cost !== undefined && money(line.cost)].filter(Boolean).join(", ");
 
 /** Where a line leads: to the exchanges of the two, or to the sub-agent that was only started. */
 function pairHref({ from, to, sends }) {
@@ -106,7 +114,8 @@ const BY = {
   cost: (edge) => -(edge.cost ?? 0),
   last: (edge) => -(edge.lastAt ?? 0),
 };
-const HEADS = [["from", "From"], ["to", "To"], ["sends", "Messages"], ["replies", "Replies"], ["spawns", "Started"], ["cost", "Cost"], ["last", "Last"]];
+const HEADS = [["from", "From"], ["to", "To"], ["sends", "Messages"], ["replies", "Replies"], ["spawns", "Started"], ["cost", "Cost"],
+  ["last", "Last"]];
 
 /** The same as a table, by any of its columns. */
 function Lines({ graph }) {
@@ -121,18 +130,22 @@ function Lines({ graph }) {
   const aria = (by) => (sort.by !== by ? undefined : (by === "from" || by === "to") === sort.isUp ? "ascending" : "descending");
   return html`<table class="table map-table" aria-label="Who talked to whom">
     <thead><tr>${HEADS.map(([by, title], index) => html`<th key=${by} scope="col" class=${index > 1 ? "end" : ""} aria-sort=${aria(by)}>
-      <button type="button" class="sort" onClick=${() => press(by)}>${title}<span aria-hidden="true">${sort.by === by ? (aria(by) === "ascending" ? " ↑" : " ↓") : ""}</span></button></th>`)}</tr></thead>
+      <button type="button" class="sort" onClick=${() => press(by)}>${title}
+        <span aria-hidden="true">${sort.by === by ? (aria(by) === "ascending" ? " ↑" : " ↓") : ""}</span></button></th>`)}</tr></thead>
     <tbody>${rows.slice(0, shown).map((edge) => html`<tr key=${`${edge.from} ${edge.to}`}>
       <td data-title="From"><${Who} box=${graph.names.get(edge.from)} /></td>
       <td data-title="To"><${Who} box=${graph.names.get(edge.to)} /></td>
-      <td class="end number" data-title="Messages">${edge.sends ? html`<a href=${pairHref(edge)} aria-label=${`${counted(edge.sends, "message")}: see the exchanges`}>${edge.sends}</a>` : html`<span class="muted">0</span>`}</td>
+      <td class="end number" data-title="Messages">${edge.sends
+        ? html`<a href=${pairHref(edge)} aria-label=${`${counted(edge.sends, "message")}: see the exchanges`}>${edge.sends}</a>`
+          : html`<span class="muted">0</span>`}</td>
       <td class="end number" data-title="Replies">${edge.replies}</td>
       <td class="end number" data-title="Started">${edge.spawns}</td>
       <td class="end" data-title="Cost"><${Cost} usd=${edge.cost} /></td>
       <td class="end" data-title="Last"><${Age} ts=${edge.lastAt} /></td>
     </tr>`)}</tbody>
   </table>
-  ${rows.length > shown && html`<div class="more"><span class="muted">${shown} of ${rows.length}</span><${Button} onClick=${() => setShown(shown + 400)}>Show more<//></div>`}`;
+  ${rows.length > shown && html`<div class="more"><span class="muted">${shown} of ${rows.length}</span>
+    <${Button} onClick=${() => setShown(shown + 400)}>Show more<//></div>`}`;
 }
 
 function Who({ box }) {

@@ -23,7 +23,8 @@ export function PatchDialog({ session, onClose }) {
 }
 
 function PatchForm({ row, onClose }) {
-  const [before] = useState(() => ({ ...Object.fromEntries(SETTINGS.map((name) => [name, row[name] ?? ""])), isArchived: Boolean(row.archivedAt) }));
+  const [before] = useState(() => ({ ...Object.fromEntries(SETTINGS.map((name) => [name, row[name] ?? ""])),
+    isArchived: Boolean(row.archivedAt) }));
   const [values, setValues] = useState(before);
   const [error, setError] = useState();
   const { data: models } = useLive(() => gateway.call("models.list"), []);
@@ -42,17 +43,24 @@ function PatchForm({ row, onClose }) {
     }
   };
   return html`<form onSubmit=${save}>
-    <${TextField} label="Label" hint="A name by which it can be addressed; no other session of the agent has it" value=${values.label} onInput=${set("label")} maxlength="64" autofocus />
+    <${TextField} label="Label" hint="A name by which it can be addressed; no other session of the agent has it" value=${values.label}
+      onInput=${set("label")} maxlength="64" autofocus />
     <${TextField} label="Display name" hint="How lists call it" value=${values.displayName} onInput=${set("displayName")} maxlength="64" />
-    <${TextField} label="Model" hint="What its next run uses, as provider/model; empty is the agent's" value=${values.model} onInput=${set("model")} suggestions=${models?.models.map((model) => model.ref) ?? []} />
+    <${TextField} label="Model" hint="What its next run uses, as provider/model; empty is the agent's" value=${values.model}
+      onInput=${set("model")} suggestions=${models?.models.map((model) => model.ref) ?? []} />
     <div class="pair">
       <${Pick} label="Thinking" value=${values.thinkingLevel} onChange=${set("thinkingLevel")} options=${[["", "as configured"], ...LEVELS]} />
-      <${Pick} label="Verbose" hint="On tells the chat of each tool call" value=${values.verboseLevel} onChange=${set("verboseLevel")} options=${[["", "as configured"], ["off", "off"], ["on", "on"]]} />
+      <${Pick} label="Verbose" hint="On tells the chat of each tool call" value=${values.verboseLevel} onChange=${set("verboseLevel")}
+        options=${[["", "as configured"], ["off", "off"], ["on", "on"]]} />
     </div>
-    <${Pick} label="Send policy" hint="Whether anything may be sent to its chat; it goes before the rules of the configuration" value=${values.sendPolicy} onChange=${set("sendPolicy")} options=${[["", "as the rules say"], ["allow", "allow"], ["deny", "deny"]]} />
-    <label class="check"><input type="checkbox" checked=${values.isArchived} onChange=${(event) => set("isArchived")(event.currentTarget.checked)} /> Archived: it leaves the lists</label>
+    <${Pick} label="Send policy" hint="Whether anything may be sent to its chat; it goes before the rules of the configuration"
+      value=${values.sendPolicy} onChange=${set("sendPolicy")} options=${[["", "as the rules say"], ["allow", "allow"], ["deny", "deny"]]} />
+    <label class="check"><input type="checkbox" checked=${values.isArchived}
+      onChange=${(event) => set("isArchived")(event.currentTarget.checked)} /> Archived: it leaves the lists</label>
     <${ErrorNote} error=${error} />
-    <footer><${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" type="submit" disabledReason=${noScope ?? (Object.keys(changes).length ? undefined : "Nothing is changed yet")}>Save<//></footer>
+    <footer><${Button} onClick=${onClose}>Cancel<//>
+      <${Button} kind="primary" type="submit"
+        disabledReason=${noScope ?? (Object.keys(changes).length ? undefined : "Nothing is changed yet")}>Save<//></footer>
   </form>`;
 }
 

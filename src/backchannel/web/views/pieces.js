@@ -21,7 +21,8 @@ export function Heading({ id, title, about, children }) {
 /** Says that a list shows one session only, and takes that away. */
 export function SessionFilter({ session, onClear }) {
   if (!session) return null;
-  return html`<span class="filter-chip">Only <${Key} session=${session} /><${Button} kind="quiet" icon="close" label="Show all sessions" onClick=${onClear} /></span>`;
+  return html`<span class="filter-chip">Only <${Key} session=${session} />
+    <${Button} kind="quiet" icon="close" label="Show all sessions" onClick=${onClear} /></span>`;
 }
 
 /** Names and values; what is not known is left out. */
@@ -32,12 +33,14 @@ export function Facts({ facts }) {
 
 /** A text of somebody else: as it is or, of an agent, as Markdown; long ones within bounds. */
 export function Quote({ text, kind = "", isMarkdown = false }) {
-  return html`<div class=${`quote ${kind}`} dir="auto" tabindex=${text?.length > 600 ? 0 : undefined}><${LongText} text=${text ?? ""} isMarkdown=${isMarkdown} /></div>`;
+  return html`<div class=${`quote ${kind}`} dir="auto" tabindex=${text?.length > 600 ? 0 : undefined}>
+    <${LongText} text=${text ?? ""} isMarkdown=${isMarkdown} /></div>`;
 }
 
 /** Commands between backticks as such, in a sentence of the gateway. */
 export function Sentence({ text }) {
-  return visible(text).split(/(`[^`]+`)/).map((piece) => (piece.startsWith("`") && piece.length > 2 ? html`<code>${piece.slice(1, -1)}</code>` : piece));
+  return visible(text).split(/(`[^`]+`)/).map((piece) => (piece.startsWith("`") && piece.length > 2 ? html`<code>${piece.slice(1, -1)}</code>`
+    : piece));
 }
 
 /** A way back to the list that a thing is in. */

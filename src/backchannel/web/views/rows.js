@@ -21,7 +21,8 @@ export function useRows(method, params, name, { keep, keepBy, ...options } = {})
   const asked = JSON.stringify([method, params, keepBy]);
   const [wish, setWish] = useState({ asked, wanted: PAGE });
   const wanted = wish.asked === asked ? wish.wanted : PAGE; // another filter begins at its first page
-  const { data, error, isLoading, reload } = useLive(async () => ({ asked, ...(await readRows(method, params, name, wanted, keep)) }), [asked, wanted], options);
+  const { data, error, isLoading, reload } = useLive(async () => ({ asked, ...(await readRows(method, params, name, wanted, keep)) }),
+    [asked, wanted], options);
   const isOthers = data !== undefined && data.asked !== asked; // rows of the filter before, until those of this one come
   return {
     rows: isOthers ? undefined : data?.rows,

@@ -46,7 +46,8 @@ function RunHead({ run, now, reload }) {
   return html`<header class="page-head">
     <div class="grow">
       <h1 id="run-title">Run <span class="mono" title=${run.runId}>${shortId(run.runId)}</span> <${CopyButton} text=${run.runId} /></h1>
-      <p class="headline"><${Status} status=${run.resumeAt ? "setAside" : run.status} /> <span class="muted">${waits || headline(run, now)}</span></p>
+      <p class="headline"><${Status} status=${run.resumeAt ? "setAside" : run.status} /> <span class="muted">${waits
+        || headline(run, now)}</span></p>
     </div>
     <div class="row"><${Actions} run=${run} reload=${reload} /></div>
   </header>`;
@@ -63,7 +64,8 @@ function Actions({ run, reload }) {
   const { act, isBusy } = useAct(reload);
   const held = useScope("operator.write") ?? (isBusy ? "Wait for the answer" : undefined);
   const retry = () => act(() => gateway.call("runs.retry", { runId: run.runId }), (answer) => `The run is ${answer.run.status} once more.`);
-  const stop = () => act(() => gateway.call("chat.abort", { sessionKey: run.sessionKey, runId: run.runId }), (answer) => (answer.aborted ? "The run is stopped." : "The run had ended already."));
+  const stop = () => act(() => gateway.call("chat.abort", { sessionKey: run.sessionKey, runId: run.runId }),
+    (answer) => (answer.aborted ? "The run is stopped." : "The run had ended already."));
   return html`
     <${Button} icon="retry" disabledReason=${held ?? whyNoRetry(run)} onClick=${retry}>${run.resumeAt ? "Try now" : "Retry"}<//>
     <${Button} icon="stop" disabledReason=${held ?? whyNoStop(run)} onClick=${() => ask(true)}>Stop<//>
@@ -90,23 +92,28 @@ function RunFacts({ run, entries, now }) {
   const delivered = entries.find((entry) => entry.kind === "ended")?.deliveryId;
   const usage = run.usage ?? {};
   return html`<${Facts} facts=${{
-    Session: html`<${Key} session=${run.sessionKey} /> <a class="small" href=${href("sessions", [run.sessionKey], { message: run.messageId, run: run.runId })}>at its message</a>`,
+    Session: html`<${Key} session=${run.sessionKey} /> <a class="small"
+      href=${href("sessions", [run.sessionKey], { message: run.messageId, run: run.runId })}>at its message</a>`,
     For: run.exchangeId ? html`${runKind(run.kind)}: <a href=${href("exchanges", [run.exchangeId])}>its exchange</a>` : runKind(run.kind),
     Accepted: html`${clockTime(run.acceptedAt, now)} <span class="muted">(<${Age} ts=${run.acceptedAt} />)</span>`,
     "Waited in line": run.startedAt > run.acceptedAt + 50 ? duration(run.startedAt - run.acceptedAt) : undefined,
     Took: run.durationMs === undefined ? undefined : duration(run.durationMs),
     Steps: run.step,
     Model: run.model,
-    Tokens: usage.input === undefined && usage.output === undefined ? undefined : `${(usage.input ?? 0).toLocaleString("en")} in, ${(usage.output ?? 0).toLocaleString("en")} out`,
+    Tokens: usage.input === undefined && usage.output === undefined ? undefined
+      : `${(usage.input ?? 0).toLocaleString("en")} in, ${(usage.output ?? 0).toLocaleString("en")} out`,
     Cost: usage.cost === undefined ? undefined : html`<${Cost} usd=${usage.cost} />`,
-    "Sub-agents": children.length ? html`<span class="inline-list">${children.slice(0, 12).map((key) => html`<${Key} key=${key} session=${key} />`)}${children.length > 12 ? ` and ${children.length - 12} more` : ""}</span>` : undefined,
+    "Sub-agents": children.length ? html`<span
+      class="inline-list">${children.slice(0, 12).map((key) => html`<${Key} key=${key} session=${key} />`)}${children.length > 12
+        ? ` and ${children.length - 12} more` : ""}</span>` : undefined,
     Delivery: delivered ? html`<a href=${href("deliveries", [], { id: delivered })}>its receipt</a>` : undefined,
     "Longest time": run.timeoutSeconds ? counted(run.timeoutSeconds, "second") : undefined,
   }} />`;
 }
 
 function Reply({ run }) {
-  if (run.error) return html`<h2>Why it failed</h2><${Quote} text=${run.error} kind="bad" />${run.errorCode && html`<p class="muted small">Code <code>${run.errorCode}</code></p>`}`;
+  if (run.error) return html`<h2>Why it failed</h2>
+    <${Quote} text=${run.error} kind="bad" />${run.errorCode && html`<p class="muted small">Code <code>${run.errorCode}</code></p>`}`;
   if (!run.reply) return null;
   if (isControlWord(run.reply)) return html`<h2>Reply</h2><p class="muted">${inWords(run.reply)} <code>${run.reply.trim()}</code></p>`;
   return html`<h2>Reply</h2><${Quote} text=${run.reply} isMarkdown />`;

@@ -44,7 +44,8 @@ const columns = (now) => [
   { name: "result", title: "Result", isMain: true, render: (run) => html`<${What} run=${run} now=${now} />` },
   { name: "session", title: "Session", align: "name", render: (run) => html`<${Key} session=${run.sessionKey} />` },
   { name: "took", title: "Took", align: "end", render: (run) => tookOf(run, now) },
-  { name: "tokens", title: "Tokens", align: "end", render: (run) => tokensOf(run.usage) !== undefined && html`<${Tokens} n=${tokensOf(run.usage)} />` },
+  { name: "tokens", title: "Tokens", align: "end", render: (run) => tokensOf(run.usage) !== undefined
+    && html`<${Tokens} n=${tokensOf(run.usage)} />` },
   { name: "cost", title: "Cost", align: "end", render: (run) => run.usage?.cost !== undefined && html`<${Cost} usd=${run.usage.cost} />` },
   { name: "age", title: "Age", align: "end", render: (run) => html`<${Age} ts=${run.acceptedAt} />` },
 ];
@@ -52,8 +53,10 @@ const columns = (now) => [
 /** What came of a run, and below it what it was for. */
 function What({ run, now }) {
   const result = oneLine(runResult(run, now), 200);
-  return html`<span class=${`clip ${run.error ? "bad-text" : ""}`} dir="auto">${result || html`<span class="muted">${run.status === "running" ? "at work" : run.status === "queued" ? "waits in line" : "no text"}</span>`}</span>
-    <span class="under">${runKind(run.kind)} · <a class="mono" href=${href("runs", [run.runId])} title=${run.runId}>${shortId(run.runId)}</a></span>`;
+  return html`<span class=${`clip ${run.error ? "bad-text" : ""}`} dir="auto">${result
+    || html`<span class="muted">${run.status === "running" ? "at work" : run.status === "queued" ? "waits in line" : "no text"}</span>`}</span>
+    <span class="under">${runKind(run.kind)} · <a class="mono" href=${href("runs", [run.runId])}
+      title=${run.runId}>${shortId(run.runId)}</a></span>`;
 }
 
 const tokensOf = (usage) => (usage?.input === undefined && usage?.output === undefined ? undefined : (usage.input ?? 0) + (usage.output ?? 0));
@@ -65,5 +68,6 @@ function tookOf(run, now) {
 
 function NoRuns({ isFiltered }) {
   if (isFiltered) return html`<${Empty} title="No run is like that">Choose another status, or look at all sessions.<//>`;
-  return html`<${Empty} title="Nothing has run yet">Write to a session: <a href=${href("sessions")}>Sessions</a>, or <code>backchannel chat</code> in a terminal.<//>`;
+  return html`<${Empty} title="Nothing has run yet">Write to a session: <a
+    href=${href("sessions")}>Sessions</a>, or <code>backchannel chat</code> in a terminal.<//>`;
 }

@@ -30,7 +30,8 @@ export function buildScale(spans, start, end) {
   return {
     at: (ms) => place(pieces, Math.min(Math.max(ms, start), last)),
     folds: pieces.filter((piece) => piece.isFold).map((piece) => ({ left: piece.left, width: piece.width, ms: piece.to - piece.from })),
-    ticks: ticks(pieces, start, drawn).filter((tick) => !pieces.some((piece) => isLabelled(piece) && tick.left > piece.left - 0.09 && tick.left < piece.left + piece.width + 0.03)),
+    ticks: ticks(pieces, start, drawn).filter((tick) => !pieces.some((piece) => isLabelled(piece) && tick.left > piece.left - 0.09
+      && tick.left < piece.left + piece.width + 0.03)),
   };
 }
 

@@ -28,8 +28,10 @@ export function Timeline({ run, entries, now }) {
   const axis = { start, scale, folds, endOf, now };
   return html`<div class="timeline" role="group" aria-labelledby="timeline-title">
     <${Axis} scale=${scale} folds=${folds} since=${from - start} />
-    ${first > 0 && html`<div class="more"><span class="muted">${counted(first, "entry", "entries")} before these</span><${Button} onClick=${() => setShown(shown + SHOWN * 2)}>Show earlier ones<//></div>`}
-    <ol>${rows.slice(first).map((row, index) => (BARS.has(row.kind) ? html`<${Bar} key=${first + index} entry=${row} axis=${axis} run=${run} />` : html`<${Mark} key=${first + index} entry=${row} axis=${axis} run=${run} />`))}</ol>
+    ${first > 0 && html`<div class="more"><span class="muted">${counted(first, "entry", "entries")} before these</span>
+      <${Button} onClick=${() => setShown(shown + SHOWN * 2)}>Show earlier ones<//></div>`}
+    <ol>${rows.slice(first).map((row, index) => (BARS.has(row.kind) ? html`<${Bar} key=${first + index} entry=${row} axis=${axis} run=${run} />`
+      : html`<${Mark} key=${first + index} entry=${row} axis=${axis} run=${run} />`))}</ol>
   </div>`;
 }
 
@@ -57,8 +59,10 @@ function lostWork(entry, entries) {
 
 function Axis({ scale, folds, since }) {
   return html`<div class="axis" aria-hidden="true"><div class="axis-line">
-    ${scale.ticks.map((tick) => html`<span class="tick" key=${tick.ms} style=${{ left: percent(tick.left) }}>${since + tick.ms ? `+${duration(since + tick.ms)}` : "0"}</span>`)}
-    ${folds.map((fold) => html`<span class="fold-mark" key=${fold.left} style=${{ left: percent(fold.left), width: percent(fold.width) }} title=${`Nothing happened for ${duration(fold.ms)}`}>${duration(fold.ms)}</span>`)}
+    ${scale.ticks.map((tick) => html`<span class="tick" key=${tick.ms} style=${{ left: percent(tick.left) }}>${since + tick.ms
+      ? `+${duration(since + tick.ms)}` : "0"}</span>`)}
+    ${folds.map((fold) => html`<span class="fold-mark" key=${fold.left} style=${{ left: percent(fold.left), width: percent(fold.width) }}
+      title=${`Nothing happened for ${duration(fold.ms)}`}>${duration(fold.ms)}</span>`)}
   </div></div>`;
 }
 
@@ -70,7 +74,8 @@ const NOTES = {
   lost: () => "broken off, done again",
   queued: (entry) => (entry.endedAt === undefined ? "waits in line" : entry.endedAt - entry.at > 50 ? "waited in line" : ""),
   model: (entry) => entry.model ?? "",
-  tool: (entry) => (entry.sessionKey ? `${entry.childKey ? "starts" : entry.isWaiting ? "waits for" : "to"} ${sessionName(entry.sessionKey)}` : "tool"),
+  tool: (entry) => (entry.sessionKey ? `${entry.childKey ? "starts" : entry.isWaiting ? "waits for" : "to"} ${sessionName(entry.sessionKey)}`
+    : "tool"),
 };
 
 function Bar({ entry, axis, run }) {
@@ -94,14 +99,16 @@ function Bar({ entry, axis, run }) {
     <span class="tl-took number">${isOpen ? `${took} so far` : took}</span>`;
   const details = detailsOf(entry, axis);
   return html`<li class="tl-row">
-    ${details ? html`<${Fold} summary=${row} label=${`${title}, ${took}`}><div class="tl-more">${details}</div><//>` : html`<div class="tl-plain">${row}</div>`}
+    ${details ? html`<${Fold} summary=${row} label=${`${title}, ${took}`}><div class="tl-more">${details}</div><//>`
+      : html`<div class="tl-plain">${row}</div>`}
     <${Excerpt} entry=${entry} />
   </li>`;
 }
 
 /** Tokens and cost of a model call, on one line. */
 function used(entry) {
-  const tokens = entry.tokensIn === undefined && entry.tokensOut === undefined ? "" : `${count(entry.tokensIn ?? 0)} in, ${count(entry.tokensOut ?? 0)} out`;
+  const tokens = entry.tokensIn === undefined && entry.tokensOut === undefined ? ""
+    : `${count(entry.tokensIn ?? 0)} in, ${count(entry.tokensOut ?? 0)} out`;
   return [tokens, money(entry.cost)].filter(Boolean).join(" · ");
 }
 
@@ -113,7 +120,8 @@ function Excerpt({ entry }) {
 }
 
 function detailsOf(entry, axis) {
-  const isKnown = ["text", "thinking", "arguments", "result", "error", "tokensIn", "tokensOut", "childKey", "exchangeId"].some((name) => entry[name] !== undefined);
+  const isKnown = ["text", "thinking", "arguments", "result", "error", "tokensIn", "tokensOut", "childKey",
+    "exchangeId"].some((name) => entry[name] !== undefined);
   if (!isKnown) return null;
   return html`
     <p class="small muted">
@@ -123,9 +131,11 @@ function detailsOf(entry, axis) {
     <${Links} entry=${entry} />
     ${entry.error && html`<${Part} name="Error"><${Quote} text=${entry.error} kind="bad" /><//>`}
     ${entry.thinking && html`<${Part} name="Thinking"><${Quote} text=${entry.thinking} kind="faint" /><//>`}
-    ${entry.text && html`<${Part} name=${entry.kind === "queued" ? "Message" : "Text"}><${Quote} text=${entry.text} isMarkdown=${entry.kind === "model"} /><//>`}
+    ${entry.text && html`<${Part} name=${entry.kind === "queued" ? "Message" : "Text"}>
+      <${Quote} text=${entry.text} isMarkdown=${entry.kind === "model"} /><//>`}
     ${entry.arguments !== undefined && html`<${Part} name="Arguments"><pre class="code" tabindex="0">${pretty(entry.arguments)}</pre><//>`}
-    ${entry.result !== undefined && html`<${Part} name=${entry.isError ? "Result, an error" : "Result"}><pre class=${`code ${entry.isError ? "bad" : ""}`} tabindex="0">${prettyResult(entry.result)}</pre><//>`}`;
+    ${entry.result !== undefined && html`<${Part} name=${entry.isError ? "Result, an error" : "Result"}>
+      <pre class=${`code ${entry.isError ? "bad" : ""}`} tabindex="0">${prettyResult(entry.result)}</pre><//>`}`;
 }
 
 const Part = ({ name, children }) => html`<h3>${name}</h3>${children}`;
@@ -170,7 +180,8 @@ function sayMark(entry, axis, run) {
     case "resumed":
       return { tone: "good", text: "It went on here" };
     case "retry":
-      return { tone: "warn", text: `The model failed, and was asked again${entry.endedAt ? ` after ${duration(entry.endedAt - entry.at)}` : ""}${why}` };
+      return { tone: "warn", text: `The model failed, and was asked again${entry.endedAt ? ` after ${duration(entry.endedAt - entry.at)}`
+        : ""}${why}` };
     case "setAside":
       return { tone: "warn", text: setAside(entry, axis) };
     case "retried":

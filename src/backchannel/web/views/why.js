@@ -9,7 +9,8 @@ import { Sentence } from "./pieces.js";
 
 const keyOf = (session) => (session && typeof session === "object" ? session.key : session);
 const SENDING = ["sessions_send", "send"];
-const WORDS = { sessions_list: "see it in lists", sessions_history: "read it", session_status: "see how it is doing", sessions_send: "send to it", send: "deliver to its chat" };
+const WORDS = { sessions_list: "see it in lists", sessions_history: "read it", session_status: "see how it is doing", sessions_send: "send to it",
+  send: "deliver to its chat" };
 
 /** Asks who wants to reach whom, and explains it. */
 export function WhyNot({ session, as, onClose }) {
@@ -21,10 +22,12 @@ export function WhyNot({ session, as, onClose }) {
   return html`<${Dialog} title="Why not?" onClose=${onClose} wide><div class="dialog-body">
     <p class="muted">What the rules allow one session to do with another, and which setting decides. Nothing is done.</p>
     <${AsChoice} session=${session} value=${caller} onChange=${setCaller} />
-    <${TextField} label="To" hint="The session that is looked at or sent to" value=${about.target} onInput=${set("target")} suggestions=${sessions?.sessions.map((row) => row.key) ?? []} autofocus=${!about.target} />
+    <${TextField} label="To" hint="The session that is looked at or sent to" value=${about.target} onInput=${set("target")}
+      suggestions=${sessions?.sessions.map((row) => row.key) ?? []} autofocus=${!about.target} />
     <details class="fold more-options"><summary><span>As if it went elsewhere</span></summary><div class="pair">
       <${TextField} label="Channel" hint="Such as telegram" value=${about.channel} onInput=${set("channel")} />
-      <${Pick} label="Chat" value=${about.chatType} onChange=${set("chatType")} options=${[["", "as it is"], ["direct", "direct"], ["group", "group"], ["channel", "channel"]]} />
+      <${Pick} label="Chat" value=${about.chatType} onChange=${set("chatType")}
+        options=${[["", "as it is"], ["direct", "direct"], ["group", "group"], ["channel", "channel"]]} />
     </div></details>
     ${about.target.trim() && html`<${Explained} caller=${caller} ...${about} target=${about.target.trim()} isOpen />`}
   </div><//>`;
@@ -37,7 +40,8 @@ export function WhyNot({ session, as, onClose }) {
 export function Explained({ caller, target, channel, chatType, isOpen = false, known }) {
   const asked = JSON.stringify([caller, target, channel, chatType]);
   const { data, error } = useLive(
-    async () => ({ asked, ...(await gateway.call("policy.explain", { target, caller: caller || undefined, channel: channel || undefined, chatType: chatType || undefined })) }),
+    async () => ({ asked, ...(await gateway.call("policy.explain",
+      { target, caller: caller || undefined, channel: channel || undefined, chatType: chatType || undefined })) }),
     [asked],
     { minMs: 300 },
   );
@@ -47,11 +51,14 @@ export function Explained({ caller, target, channel, chatType, isOpen = false, k
   const decisions = isOpen ? all : all.filter((decision) => !decision.allowed && SENDING.includes(decision.what));
   if (!decisions.length) return null;
   return html`<div class="explained" aria-busy=${data.asked !== asked ? "true" : undefined}>
-    <p class="small muted">${isOpen ? "" : "Why not: "}${data.caller === "operator" ? "the operator" : html`<${Key} session=${data.caller} />`} → <${Key} session=${data.target} /></p>
+    <p class="small muted">${isOpen ? "" : "Why not: "}${data.caller === "operator" ? "the operator"
+      : html`<${Key} session=${data.caller} />`} → <${Key} session=${data.target} /></p>
     <ul>${decisions.map((decision) => html`<li key=${decision.what}>
-      <span class=${`verdict-word ${decision.allowed ? "tone-good" : "tone-bad"}`}><span class="dot" aria-hidden="true" />${decision.allowed ? "allowed" : "denied"}</span>
+      <span class=${`verdict-word ${decision.allowed ? "tone-good" : "tone-bad"}`}>
+        <span class="dot" aria-hidden="true" />${decision.allowed ? "allowed" : "denied"}</span>
       <span class="explained-what"><code>${decision.what}</code> <span class="muted">${WORDS[decision.what] ?? ""}</span></span>
-      <span class="explained-why">${decision.reason === known ? (decision.rule ? "decided by" : "as said above") : html`<${Sentence} text=${decision.reason} />`}${decision.rule && html` <code class="rule">${decision.rule}</code>`}</span>
+      <span class="explained-why">${decision.reason === known ? (decision.rule ? "decided by" : "as said above")
+        : html`<${Sentence} text=${decision.reason} />`}${decision.rule && html` <code class="rule">${decision.rule}</code>`}</span>
     </li>`)}</ul>
   </div>`;
 }
