@@ -1,0 +1,80 @@
+"""Jobs, agents, channels and health: in one place, with what to do."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.stub_provider import Fault
+
+from .browser import Person
+from .conftest import MakePerson
+from .gateways import GatewayProcess, Refusal
+
+
+def test_a_job_shows_when_it_comes_next_and_runs_now(person: Person, gateway: GatewayProcess) -> None:
+    gateway.call("cron.add", id="nightly", schedule="0 3 * * *", message="count the hedgehogs")
+    page = person.open("#/jobs")
+    job = page.get_by_role("article", name="nightly")
+    expect(job).to_contain_text("scheduled")
+    expect(job).to_contain_text("count the hedgehogs")
+    gateway.answer("Seven.")
+    job.get_by_role("button", name="Run now").click()
+    job.get_by_role("link", name="See its run").click()
+
+    expect(page.get_by_role("group", name="What it did")).to_contain_text("Seven.")
+
+
+def test_a_job_is_added_and_removed(person: Person, gateway: GatewayProcess) -> None:
+    page = person.open("#/jobs")
+    page.get_by_role("button", name="Add a job").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("weekly")
+    dialog.get_by_label("When").fill("every nonsense")
+    dialog.get_by_label("Message").fill("water the plants")
+    dialog.get_by_role("button", name="Add it").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("schedule")
+    dialog.get_by_label("When").fill("0 9 * * 1")
+    dialog.get_by_role("button", name="Add it").click()
+    job = page.get_by_role("article", name="weekly")
+    expect(job).to_contain_text("water the plants")
+    job.get_by_role("button", name="Remove").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+
+    expect(job).to_have_count(0)
+    with pytest.raises(Refusal):
+        gateway.call("cron.run", id="weekly")
+
+
+def test_health_names_what_is_wrong_and_leads_there(make_person: MakePerson, mortal: GatewayProcess) -> None:
+    page = make_person(mortal, token=mortal.token).open("#/health")
+    expect(page.get_by_text("All is well")).to_be_visible()
+    mortal.answer(Fault(400, "no more questions today"))
+    run = mortal.call("chat.send", sessionKey="main", message="hello")["runId"]
+    mortal.call("agent.wait", runId=run, timeoutMs=15_000)
+
+    problem = page.get_by_role("list", name="Problems").get_by_role("listitem")
+    expect(problem).to_contain_text("1 run failed")
+    expect(page.get_by_role("navigation", name="Places").get_by_label("1 problem").first).to_be_visible()
+    problem.get_by_role("link", name="See the runs").click()
+    expect(page.get_by_role("table", name="Runs")).to_contain_text("no more questions today")
+
+
+def test_agents_are_shown_with_their_models_and_tools(person: Person) -> None:
+    page = person.open("#/agents")
+    agent = page.get_by_role("article", name="researcher")
+
+    expect(agent).to_contain_text("stub/test")
+    expect(agent.get_by_role("list", name="Tools that it has")).to_contain_text("sessions_send")
+
+
+def test_channels_are_shown_with_their_health_and_without_their_secrets(
+    person: Person, gateway: GatewayProcess
+) -> None:
+    page = person.open("#/channels")
+    channel = page.get_by_role("article", name="desk")
+
+    expect(channel).to_contain_text("bridge")
+    channel.get_by_text("Settings").click()
+    expect(channel).to_contain_text("requireMention")
+    assert gateway.far_end.secret not in page.content()
