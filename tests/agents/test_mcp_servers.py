@@ -18,6 +18,7 @@ from backchannel.core.contracts import ModelRequest
 from backchannel.core.messages import ImageBlock, Message
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.methods.health import examine
+from tests.support.processes import Watched, all_ended
 
 pytestmark = pytest.mark.anyio
 SERVER = Path(__file__).parent.parent / "support" / "mcp_server.py"
@@ -76,13 +77,6 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not holds():  # noqa: ASYNC110  # what is waited for happens in another process
             await asyncio.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
 
 
 async def test_a_tool_of_a_server_is_named_after_both_and_called(tmp_path: Path) -> None:
@@ -252,8 +246,9 @@ async def test_nothing_of_a_server_is_left_when_the_gateway_stops(tmp_path: Path
     async with calling(tmp_path, {"far": server(env={"MCP_DIARY": str(diary)})}) as at:
         child = int((await at.call("far__fork")).text)
         own = int(diary.read_text().split()[1])
-        assert is_alive(child) and is_alive(own)
-    assert not is_alive(child) and not is_alive(own)
+        processes = [Watched(child), Watched(own)]
+        assert not any(process.has_ended(0) for process in processes)
+    assert all_ended(processes, 0)
 
 
 async def test_all_sessions_share_one_server(tmp_path: Path) -> None:
