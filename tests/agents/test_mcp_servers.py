@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from backchannel.agents.mcp import keeping
-from backchannel.agents.scripted import Scripted, ScriptedModel, call
-from backchannel.core.contracts import ModelRequest
-from backchannel.core.messages import ImageBlock, Message
-from backchannel.gateway.app import Gateway
+from backchannel.core.messages import ImageBlock
 from backchannel.gateway.methods.health import examine
+from tests.support.mcp_caller import calling, until
 from tests.support.processes import Watched, all_ended
 
 pytestmark = pytest.mark.anyio
@@ -31,52 +27,6 @@ def server(behaviour: dict[str, Any] | None = None, **more: Any) -> dict[str, An
         "args": ["-I", "-S", str(SERVER), json.dumps(behaviour or {})],
         **more,
     }
-
-
-class Caller:
-    """A gateway whose model calls what a test says, and then says done."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway = gateway
-        self.wanted: list[tuple[str, dict[str, Any]]] = []
-        self.requests: list[ModelRequest] = []
-        gateway.add_model(ScriptedModel(replies=self._reply))
-
-    def _reply(self, request: ModelRequest) -> Scripted:
-        self.requests.append(request)
-        if self.wanted:
-            calls = [call(name, **arguments) for name, arguments in self.wanted]
-            self.wanted = []
-            return calls
-        return "done"
-
-    async def names(self) -> set[str]:
-        await self.gateway.ask("main", "hello")
-        return {tool.name for tool in self.requests[-1].tools}
-
-    async def call(self, name: str, **arguments: Any) -> Message:
-        self.wanted = [(name, arguments)]
-        await self.gateway.ask("main", f"call {name}")
-        return self.requests[-1].messages[-1]
-
-
-@asynccontextmanager
-async def calling(tmp_path: Path, servers: dict[str, Any], allow: list[str] | None = None) -> AsyncIterator[Caller]:
-    config = {
-        "agents": {"list": [{"id": "main", "model": "scripted/test"}, {"id": "other", "model": "scripted/test"}]},
-        "tools": {"allow": allow or ["*"], "deny": ["group:sessions"]},
-        "mcp": {"servers": servers},
-    }
-    gateway = Gateway.open(config, state=tmp_path / "state")
-    caller = Caller(gateway)
-    async with gateway:
-        yield caller
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110  # what is waited for happens in another process
-            await asyncio.sleep(0.01)
 
 
 async def test_a_tool_of_a_server_is_named_after_both_and_called(tmp_path: Path) -> None:
