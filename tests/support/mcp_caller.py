@@ -31,21 +31,24 @@ class Caller:
             return calls
         return "done"
 
-    async def names(self) -> set[str]:
-        await self.gateway.ask("main", "hello")
+    async def names(self, session: str = "main") -> set[str]:
+        await self.gateway.ask(session, "hello")
         return {tool.name for tool in self.requests[-1].tools}
 
-    async def call(self, name: str, **arguments: Any) -> Message:
+    async def call(self, name: str, session: str = "main", **arguments: Any) -> Message:
         self.wanted = [(name, arguments)]
-        await self.gateway.ask("main", f"call {name}")
+        await self.gateway.ask(session, f"call {name}")
         return self.requests[-1].messages[-1]
 
 
 @asynccontextmanager
-async def calling(tmp_path: Path, servers: dict[str, Any], allow: list[str] | None = None) -> AsyncIterator[Caller]:
+async def calling(
+    tmp_path: Path, servers: dict[str, Any], allow: list[str] | None = None, agents: list[dict[str, Any]] | None = None
+) -> AsyncIterator[Caller]:
+    plain = [{"id": "main", "model": "scripted/test"}, {"id": "other", "model": "scripted/test"}]
     config = {
-        "agents": {"list": [{"id": "main", "model": "scripted/test"}, {"id": "other", "model": "scripted/test"}]},
-        "tools": {"allow": allow or ["*"], "deny": ["group:sessions"]},
+        "agents": {"list": agents or plain},
+        "tools": {"allow": allow or ["*"], "deny": ["group:sessions", "group:fs", "group:exec"]},
         "mcp": {"servers": servers},
     }
     gateway = Gateway.open(config, state=tmp_path / "state")

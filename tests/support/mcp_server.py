@@ -34,7 +34,7 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 
 
 NAMES = ["echo", "post", "crash", "hang", "garbage", "big", "many", "fork", "fail", "blocks", "structured", "progress"]
-TOOLS = [tool(name) for name in [*NAMES, "rename", "endless", "secret", "refuse"]]
+TOOLS = [tool(name) for name in [*NAMES, "rename", "endless", "secret", "refuse", "look"]]
 TOOLS[0]["annotations"] = {"readOnlyHint": True}
 TOOLS = SETTINGS.get("tools", TOOLS)
 BLOCKS = [
@@ -87,6 +87,8 @@ def call(id: int, name: str, arguments: dict[str, Any]) -> None:
         sys.stderr.write(f"the key is {os.environ.get('API_KEY')} \x1b[31mred\x1b[0m\n")
         sys.stderr.flush()
         content[0]["text"] = json.dumps(sorted(os.environ))
+    elif name == "look":
+        content[0]["text"] = "there" if Path(arguments["path"]).exists() else "not there"
     elif name == "refuse":
         send({"id": id, "error": {"code": -32602, "message": "no such thing"}})
         return

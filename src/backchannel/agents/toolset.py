@@ -87,8 +87,8 @@ class Tools:
             allowed |= _named(tools, self._for_subagents.allow)
             denied |= self._denied_to_subagents(tools)
         if is_sandboxed(key, self._scheme, settings.sandbox_mode):
-            problem = self._sandbox_problem(key)
-            denied |= {name for name, tool in tools.items() if _escapes(tool, problem)}
+            problem, network = self._sandbox_problem(key), self._has_network(key)
+            denied |= {name for name, tool in tools.items() if _escapes(tool, problem, network)}
         return {name: tool for name, tool in tools.items() if name in allowed and name not in denied}
 
     def refusal(self, session_key: str, name: str, has: Iterable[str]) -> str:
@@ -118,6 +118,8 @@ class Tools:
                 return f"it is off unless {settings.allow_setting} names it"
         elif name not in _named(tools, settings.allow_tools):
             return f"{settings.allow_setting} does not name it"
+        if name in tools and tools[name].needs_network and not self._has_network(key):
+            return "the session runs sandboxed (sandbox.mode), and its sandbox has no network (sandbox.network)"
         problem = self._sandbox_problem(key)
         if problem is not None and name in tools and tools[name].keeps_to_sandbox:
             return f"the session runs sandboxed (sandbox.mode), and there is no sandbox here: {problem}"
@@ -127,6 +129,11 @@ class Tools:
         """Say why programs of a session cannot run in the sandbox that it should have."""
         sandbox = None if self._sandboxes is None else self._sandboxes.of(key.agent, str(key))
         return None if sandbox is None else sandbox.problem
+
+    def _has_network(self, key: SessionKey) -> bool:
+        """Whether the sandbox of a session has the network."""
+        sandbox = None if self._sandboxes is None else self._sandboxes.of(key.agent, str(key))
+        return sandbox is not None and sandbox.rules.network
 
     def _denied_to_subagents(self, tools: Mapping[str, Tool]) -> set[str]:
         """Session tools are not for sub-agents, unless given back; spawning never is, and what is denied stays so."""
@@ -148,7 +155,9 @@ def _named(tools: Mapping[str, Tool], words: Iterable[str]) -> set[str]:
     return names
 
 
-def _escapes(tool: Tool, problem: str | None) -> bool:
+def _escapes(tool: Tool, problem: str | None, network: bool) -> bool:
+    if tool.needs_network and not network:
+        return True
     return tool.effects is Effects.OUTSIDE and (problem is not None or not tool.keeps_to_sandbox)
 
 

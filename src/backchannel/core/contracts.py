@@ -74,6 +74,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Whether only an agent whose `tools.allow` names it has it."""
     keeps_to_sandbox: bool = False
     """Whether it does what it does inside the sandbox of a session that has one, so that such a session may have it."""
+    needs_network: bool = False
+    """Whether it reaches other machines: a session in a sandbox without a network does not have it."""
 
 
 class ToolSource(Protocol):

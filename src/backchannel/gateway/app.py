@@ -76,12 +76,12 @@ class RunFailed(GatewayError):
         self.run = run
 
 
-def _mcp_servers(config: Config, clock: Clock) -> McpServers | None:
+def _mcp_servers(config: Config, clock: Clock, sandboxes: Sandboxes) -> McpServers | None:
     if not config.mcp.servers:
         return None
     from backchannel.agents.mcp.servers import McpServers  # with the client of the SDK, which takes a second to import
 
-    return McpServers(config, clock)
+    return McpServers(config, clock, sandboxes)
 
 
 class Gateway:
@@ -104,7 +104,7 @@ class Gateway:
         self.toolset = Tools(self.agents, self.scheme, config.tools.subagents.tools, self.sandboxes)
         self.workspace = WorkspaceTools(self.agents, self.sandboxes, config.state_dir, self.clock)
         self.toolset.add_source(self.workspace)
-        self.mcp_servers = _mcp_servers(config, self.clock)
+        self.mcp_servers = _mcp_servers(config, self.clock, self.sandboxes)
         if self.mcp_servers is not None:
             self.toolset.add_source(self.mcp_servers)
         self.channels = configured_channels(config.channels, self.clock)

@@ -2,13 +2,16 @@
 
 A server is asked for when a run of an agent begins whose `tools.allow` may name one of its tools. What it was found to
 have once stays listed while it is down; calls then say so.
+
+A server that is a program runs on this machine for sessions that are not sandboxed, and once more in each sandbox whose
+sessions need it. One at an address is outside of every sandbox; which sessions have it is decided with all other tools.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +28,11 @@ from backchannel.agents.mcp.pipes import program_transport
 from backchannel.agents.mcp.results import output_of
 from backchannel.agents.mcp.web import HttpAnswers, web_transport
 from backchannel.agents.programs import Program, environment
+from backchannel.agents.sandboxes import Sandbox, Sandboxes
 from backchannel.config.schema import Config
 from backchannel.config.schema_mcp import McpServerSettings
 from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput
+from backchannel.core.keys import SessionKey
 from backchannel.core.mcp_names import servers_named
 from backchannel.core.messages import text_content
 from backchannel.core.text import clean_name
@@ -40,10 +45,10 @@ UNKNOWN_EFFECT = "Whether the call had its effect is not known: check before you
 class McpServers:
     """The configured servers. Nothing is started before it is needed; `close` ends all of them."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+    def __init__(self, config: Config, clock: Clock, sandboxes: Sandboxes) -> None:
         base = config.file.parent if config.file is not None else None
         self._servers = {
-            name: McpServer(name, settings, base, clock)
+            name: McpServer(name, settings, base, clock, sandboxes)
             for name, settings in config.mcp.servers.items()
             if settings.enabled
         }
@@ -63,13 +68,12 @@ class McpServers:
 
     @property
     def up(self) -> int:
-        """How many servers can be asked now."""
-        return sum(server.is_up for server in self._servers.values())
+        """How many servers can be asked now; one that runs in several places counts in each."""
+        return sum(server.up for server in self._servers.values())
 
     def down(self) -> dict[str, str]:
         """Name the servers that are needed and cannot be asked, each with the reason."""
-        problems = ((name, server.problem) for name, server in self._servers.items())
-        return {name: problem for name, problem in problems if problem is not None}
+        return {place: why for server in self._servers.values() for place, why in server.down().items()}
 
     async def close(self) -> None:
         """End all servers; they are started again if they are needed again."""
@@ -77,35 +81,60 @@ class McpServers:
 
 
 class McpServer:
-    """One configured server."""
+    """One configured server, wherever it runs."""
 
-    def __init__(self, name: str, settings: McpServerSettings, base: Path | None, clock: Clock) -> None:
+    def __init__(
+        self, name: str, settings: McpServerSettings, base: Path | None, clock: Clock, sandboxes: Sandboxes
+    ) -> None:
         self.name = name
         self.tools: Mapping[str, Tool] = {}
         self._settings = settings
         self._base = base
+        self._clock = clock
+        self._sandboxes = sandboxes
         self._told: set[str] = set()
         self._answers = HttpAnswers()
-        self._kept = KeptServer(name, self._transport, clock, self._on_listed, self._refusal)
+        self._kept: dict[Sandbox | None, KeptServer] = {}
 
     @property
-    def is_up(self) -> bool:
-        return self._kept.is_up
+    def up(self) -> int:
+        return sum(kept.is_up for kept in self._kept.values())
 
-    @property
-    def problem(self) -> str | None:
-        return self._kept.problem
+    def down(self) -> dict[str, str]:
+        problems = {kept.name: kept.problem for kept in self._kept.values()}
+        return {place: problem for place, problem in problems.items() if problem is not None}
 
     async def ready(self, session_key: str) -> None:
-        await self._kept.settled()
+        with suppress(ServerDown):
+            await self._for(session_key).settled()
 
     async def close(self) -> None:
-        await self._kept.close()
+        await asyncio.gather(*(kept.close() for kept in self._kept.values()))
 
-    def _transport(self) -> AbstractAsyncContextManager[TransportStreams]:
+    def _for(self, session_key: str) -> KeptServer:
+        """Give the server that a session speaks to.
+
+        Raises:
+            ServerDown: it may have none.
+        """
+        sandbox = self._sandboxes.of(SessionKey.stored(session_key).agent, session_key)
+        if sandbox is not None and self._settings.url is not None:
+            if not sandbox.rules.network:
+                raise ServerDown("the session's sandbox has no network (sandbox.network)")
+            sandbox = None
+        if sandbox is not None and (problem := sandbox.problem) is not None:
+            raise ServerDown(f"the session runs sandboxed (sandbox.mode), and there is no sandbox here: {problem}")
+        if sandbox not in self._kept:
+            place = self.name if sandbox is None else f"{self.name} in the sandbox on {sandbox.workspace}"
+            transport = partial(self._transport, sandbox)
+            self._kept[sandbox] = KeptServer(place, transport, self._clock, self._on_listed, self._refusal)
+        return self._kept[sandbox]
+
+    def _transport(self, sandbox: Sandbox | None) -> AbstractAsyncContextManager[TransportStreams]:
         if self._settings.url is not None:
             return web_transport(self._settings, self._answers)
-        return program_transport(self._program(), self.name)
+        program = self._program()
+        return program_transport(program if sandbox is None else sandbox.wrap(program), self.name)
 
     def _program(self) -> Program:
         settings = self._settings
@@ -139,12 +168,14 @@ class McpServer:
             call=partial(self._call, tool),
             group=f"mcp:{self.name}",
             is_opt_in=True,
+            keeps_to_sandbox=True,
+            needs_network=self._settings.url is not None,
         )
 
     async def _call(self, tool: ListedTool, context: ToolContext, arguments: dict[str, Any]) -> ToolOutput:
         limit_s = self._settings.timeout_seconds
         try:
-            answer = await self._answer(tool, arguments, limit_s)
+            answer = await self._answer(self._for(context.session_key), tool, arguments, limit_s)
         except ServerDown as down:
             return _error(f"The MCP server {self.name} is down: {down}.")
         except CallLost as lost:
@@ -159,14 +190,16 @@ class McpServer:
             return _error("The tool asks a person for something in between, and nobody can be asked here.")
         return output_of(answer)
 
-    async def _answer(self, tool: ListedTool, arguments: dict[str, Any], limit_s: float) -> CallAnswer:
+    async def _answer(
+        self, kept: KeptServer, tool: ListedTool, arguments: dict[str, Any], limit_s: float
+    ) -> CallAnswer:
         """Ask the server; once more if the first call did not reach it, or did no harm."""
         try:
-            return await self._kept.call(tool.own_name, arguments, limit_s)
+            return await kept.call(tool.own_name, arguments, limit_s)
         except CallLost as lost:
             if not lost.is_unsent and tool.effects is not Effects.NONE:
                 raise
-            return await self._kept.call(tool.own_name, arguments, limit_s)
+            return await kept.call(tool.own_name, arguments, limit_s)
 
 
 def _error(text: str) -> ToolOutput:
