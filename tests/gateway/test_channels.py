@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -73,4 +74,18 @@ async def test_an_agent_is_listed_with_its_tools_and_why_it_lacks_others(make_wo
     assert tools["sessions_send"]["allowed"] is False
     assert tools["sessions_send"]["because"].startswith("agents.list[main].tools.deny")
     assert told["main"]["subagents"]["allowAgents"] == ["*"]
-    assert all(tool["allowed"] for tool in told["other"]["tools"])
+    lacks = {tool["name"]: tool["because"] for tool in told["other"]["tools"] if not tool["allowed"]}
+    assert "sessions_send" not in lacks and "tools.allow" in lacks["exec"]
+
+
+async def test_an_agent_is_listed_with_its_workspace_if_it_may_use_it(make_world: MakeWorld, tmp_path: Path) -> None:
+    agents = [
+        {"id": "main", "tools": {"allow": ["group:sessions", "read"]}, "workspace": str(tmp_path / "desk")},
+        {"id": "clerk", "tools": {"allow": ["group:exec"]}},
+        {"id": "other"},
+    ]
+    async with make_world({"agents": {"list": agents}}) as world, world.client() as client:
+        told = {agent["id"]: agent["backchannel"] for agent in (await client.ask("agents.list"))["agents"]}
+    assert told["main"]["workspace"] == str(tmp_path / "desk")
+    assert told["clerk"]["workspace"].endswith("agents/clerk/workspace")
+    assert "workspace" not in told["other"]

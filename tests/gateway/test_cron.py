@@ -46,6 +46,15 @@ async def test_a_job_is_added_listed_run_and_removed(client: Client) -> None:
     assert len(history["messages"]) == 2
 
 
+async def test_those_who_look_at_the_jobs_hear_that_one_came_or_went(client: Client) -> None:
+    await client.ask("sessions.subscribe")
+    await client.ask("cron.add", **HOURLY)
+    await client.event("sessions.changed", sessionKey="agent:echo:cron:hourly", reason="job")
+    client.events.clear()
+    await client.ask("cron.remove", id="hourly")
+    await client.event("sessions.changed", sessionKey="agent:echo:cron:hourly", reason="job")
+
+
 async def test_the_session_of_a_job_is_listed_as_one(client: Client) -> None:
     await client.ask("cron.add", **HOURLY)
     await client.ask("agent.wait", runId=(await client.ask("cron.run", id="hourly"))["runId"])

@@ -14,6 +14,7 @@ import msgspec
 
 from backchannel.config.schedules import Once, read_schedule, show_moment
 from backchannel.config.schema_doors import CronJob
+from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunKind, RunRequest, RunState
@@ -156,6 +157,7 @@ def add(tx: Tx, job: CronJob) -> ListedJob:
     if schedule.next_after(tx.now) is None:
         raise InvalidSchedule(f"{job.schedule!r} has passed: it is {show_moment(tx.now)} now", param="schedule")
     _insert(tx, job, Source.RUNTIME)
+    _tell(tx, job)
     return look(tx, job.id)
 
 
@@ -191,13 +193,20 @@ def remove(tx: Tx, job_id: str) -> None:
     Raises:
         JobNotFound, JobConfigured
     """
-    if need(tx, job_id).source is Source.CONFIG:
+    stored = need(tx, job_id)
+    if stored.source is Source.CONFIG:
         raise JobConfigured(
             f"the cron job {job_id!r} stands in the configuration: take it out of `cron.jobs` there (or set its "
             "`enabled` to false) and restart the gateway",
             id=job_id,
         )
     _delete(tx, job_id)
+    _tell(tx, stored.job)
+
+
+def _tell(tx: Tx, job: CronJob) -> None:
+    """Tell those who look at a list of jobs that it has changed, where no run does."""
+    tx.tell(SessionChanged(str(_key(job, tx.scheme)), "job"))
 
 
 def _delete(tx: Tx, job_id: str) -> None:
@@ -254,6 +263,7 @@ def fire(tx: Tx, job_id: str) -> None:
         pass  # the clock was set back since
     elif _is_skipped(tx, stored, at):
         tx.run("UPDATE cron_jobs SET skipped = skipped + 1 WHERE id = ?", job_id)
+        _tell(tx, job)
     elif _is_being_deleted(tx, _key(job, tx.scheme)):
         timers.set_timer(tx, TIMER, job_id, tx.now + AGAIN_MS)
         return

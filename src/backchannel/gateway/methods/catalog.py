@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from backchannel.core.commands import COMMANDS
+from backchannel.agents.sandboxes import workspace_of
+from backchannel.core.commands import COMMANDS as CHAT_COMMANDS
 from backchannel.core.contracts import Price
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.shapes import Answer, Params
@@ -13,6 +14,7 @@ from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import NoParams, TokenScope
+from backchannel.workspace.tools import COMMANDS, FILES
 
 
 class AgentModel(Answer, frozen=True, kw_only=True):
@@ -38,6 +40,7 @@ class AgentDetails(Answer, frozen=True, kw_only=True):
     subagents: AgentSubagents
     is_function: bool
     model: str | None = None
+    workspace: str | None = None
     waits_for: str | None = None
 
 
@@ -93,6 +96,7 @@ def _show_agent(call: Call, agent_id: str) -> AgentShown:
         backchannel=AgentDetails(
             model=None if is_function else settings.model,
             tools=_tools(call.parts, agent_id),
+            workspace=_workspace(call.parts, agent_id),
             subagents=AgentSubagents(
                 allow_agents=settings.spawns_under,
                 model=settings.subagent_model,
@@ -116,6 +120,14 @@ def _tools(parts: GatewayParts, agent_id: str) -> list[AgentTool]:
         )
         for tool in sorted(toolset.all(), key=lambda tool: tool.name)
     ]
+
+
+def _workspace(parts: GatewayParts, agent_id: str) -> str | None:
+    """Tell where an agent's workspace is, if it has a tool that works there."""
+    has = parts.toolset.of(agent_id, str(parts.scheme.main(agent_id))).values()
+    if not any(tool.group in (FILES, COMMANDS) for tool in has):
+        return None
+    return str(workspace_of(parts.agents.get(agent_id), parts.config.state_dir))
 
 
 async def models_list(call: Call, params: NoParams) -> ModelsListed:
@@ -191,7 +203,7 @@ async def commands_list(call: Call, params: NoParams) -> CommandsListed:
             CommandShown(
                 name=spec.name.value, usage=spec.usage, description=spec.summary, needs=spec.needs.name.lower()
             )
-            for spec in COMMANDS
+            for spec in CHAT_COMMANDS
         ]
     )
 
@@ -203,8 +215,8 @@ METHODS: tuple[Method[Any], ...] = (
         TokenScope.READ,
         agents_list,
         "`{defaultId, mainKey, scope, agents: [{id, name?, model? {primary}, thinkingDefault?, backchannel {model?, "
-        "tools: [{name, allowed, because?}], subagents {allowAgents, model, maxChildren}, isFunction, waitsFor?}}]}`; "
-        "the tools are those of the agent's main session",
+        "tools: [{name, allowed, because?}], subagents {allowAgents, model, maxChildren}, isFunction, workspace?, "
+        "waitsFor?}}]}`; the tools are those of the agent's main session",
     ),
     Method("agents.forget", AgentForgetParams, TokenScope.ADMIN, agents_forget, "`{ok, agentId}`"),
     Method(
