@@ -7,25 +7,37 @@ import { readMessage } from "../speech.js";
 
 const SPEAKERS = { user: "asked", assistant: "agent", toolResult: "tool", system: "gateway" };
 const MOST = 200;
+/** One call of the gateway looks at a bounded part of the transcript: it is asked on until this many are found. */
+const ENOUGH = 30;
+const MOST_CALLS = 50;
 
 export function SearchWithin({ transcript, onClose }) {
   const [query, setQuery] = useState("");
   const [found, setFound] = useState(null);
   const [error, setError] = useState(null);
+  const [isBusy, setBusy] = useState(false);
   const turn = useRef(0);
   const root = useRef(null);
   useLayoutEffect(() => root.current.querySelector("input").focus(), []);
 
   const look = async (before) => {
     const mine = ++turn.current;
+    setBusy(true);
     try {
-      const page = gateway.knows("chat.search") ? await gateway.call("chat.search", { sessionKey: transcript.key, query, ...(before && { before }) }) : searchLoaded(transcript, query);
-      if (mine !== turn.current) return;
+      let page = { hasMore: true, nextBefore: before };
+      let matches = before ? found.matches : [];
+      const enough = matches.length + ENOUGH;
+      for (let calls = 0; page.hasMore && matches.length < enough && calls < MOST_CALLS; calls++) {
+        page = await searchPage(transcript, query, page.nextBefore);
+        if (mine !== turn.current) return;
+        matches = [...matches, ...page.matches];
+        setFound({ ...page, matches });
+      }
       setError(null);
-      setFound((known) => ({ ...page, matches: before ? [...known.matches, ...page.matches] : page.matches }));
     } catch (failed) {
       if (mine === turn.current) setError(failed);
     }
+    if (mine === turn.current) setBusy(false);
   };
   useEffect(() => {
     turn.current++;
@@ -44,9 +56,14 @@ export function SearchWithin({ transcript, onClose }) {
       ${found.matches.map((match) => html`<li key=${match.messageId}><a href="#" onClick=${(event) => { event.preventDefault(); open(match.messageId); }}>
         <span class="muted small">${SPEAKERS[match.role] || match.role} · <${When} ts=${match.timestamp} /></span><span class="cut"><${Text}>${match.excerpt}<//></span></a></li>`)}
     </ol>
-    ${!found.matches.length && !found.hasMore && html`<p class="muted small">Nothing found.</p>`}
-    ${found.hasMore && html`<${Button} onClick=${() => look(found.nextBefore)}>Search further back<//>`}`}
+    <div class="row small muted" role="status">${isBusy ? "Searching …" : found.matches.length ? `${found.matches.length} found` : "Nothing found."}
+      ${found.hasMore && !isBusy && html`<${Button} onClick=${() => look(found.nextBefore)}>Search further back<//>`}</div>`}
   </div>`;
+}
+
+async function searchPage(transcript, query, before) {
+  if (!gateway.knows("chat.search")) return searchLoaded(transcript, query);
+  return gateway.call("chat.search", { sessionKey: transcript.key, query: query.trim(), ...(before && { before }) });
 }
 
 function searchLoaded(transcript, query) {
