@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bench.hands import commands
 from bench.lockout import lockout
 from bench.measures import Findings
 from bench.reads import session_lists, transcript_ends
@@ -26,6 +27,7 @@ ROWS: dict[str, Callable[[World], Findings]] = {
     "send-many": many_sends,
     "spawn": one_spawn,
     "spawn-many": many_spawns,
+    "exec": commands,
     "start": starts,
     "memory": idle_memory,
     "lockout": lockout,

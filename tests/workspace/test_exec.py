@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from backchannel.core.messages import text_of
+from backchannel.workspace.tools import NAMES
 from tests.support.processes import all_ended, watched_in
 from tests.workspace.desk import Desk, opened
 
@@ -51,6 +52,10 @@ async def test_a_command_runs_in_the_workspace_and_its_outputs_and_end_are_told(
 async def test_a_command_that_ends_by_a_signal_is_told(desk: Desk) -> None:
     output = await desk.output("exec", command="kill -SEGV $$")
     assert output.is_error and text_of(output.content).startswith("[ended by SIGSEGV, ")
+
+
+async def test_every_tool_has_its_name_in_the_list_that_a_check_of_settings_knows(desk: Desk) -> None:
+    assert tuple(desk.tools.tools()) == NAMES
 
 
 async def test_standard_input_is_empty_and_the_environment_has_no_secret(

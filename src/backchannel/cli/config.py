@@ -37,10 +37,18 @@ def check(ctx: typer.Context, as_json: AsJson = False) -> None:
     from backchannel.agents.toolset import SESSION_TOOLS as SESSION_GROUP
     from backchannel.config import Surroundings, check_config
     from backchannel.tools.registry import SESSION_TOOLS
+    from backchannel.workspace.tools import COMMANDS, FILES
+    from backchannel.workspace.tools import NAMES as WORKSPACE_TOOLS
 
     options = options_of(ctx)
     where = options.where
-    tools = (SESSION_GROUP, *(tool.name for tool in SESSION_TOOLS))
+    tools = (
+        SESSION_GROUP,
+        *(tool.name for tool in SESSION_TOOLS),
+        *WORKSPACE_TOOLS,
+        f"group:{FILES}",
+        f"group:{COMMANDS}",
+    )
     here = Surroundings(
         why_not_asked=partial(why_not_asked, env=os.environ),
         tools=tools,

@@ -91,6 +91,8 @@ _STARTER = """\
       subagents: {
         allowAgents: ["*"], // every agent may start sub-agents under every other
       },
+
+      // sandbox: { mode: "all" }, // or "non-main": all sessions but each agent's main one
     },
 
     list: [
@@ -119,6 +121,10 @@ _STARTER = """\
     // only a session itself and what it spawned.
     sessions: { visibility: "all" },
     agentToAgent: { enabled: true, allow: ["main", "researcher", "writer"] },
+
+    // Files and commands, in a folder of each agent. Commands run with all your rights, unless the session is
+    // sandboxed (which needs the package bubblewrap): see docs/how-to/give-agents-tools.md and sandbox.md.
+    // allow: ["group:sessions", "group:fs", "group:exec"],
   },
 
   gateway: {

@@ -27,6 +27,7 @@ from backchannel.workspace.files import MOST_LINES, edit_text, list_folder, read
 from backchannel.workspace.searching import search
 
 FILES, COMMANDS = "fs", "exec"
+NAMES = ("read", "write", "edit", "list", "search", "exec", "process")
 _P = TypeVar("_P", bound=Params)
 _PATH = "Relative to the workspace."
 
