@@ -138,6 +138,20 @@ async def test_a_provider_that_failed_and_was_asked_again_shows_with_its_reason(
     assert entries[3]["at"] >= entries[2]["endedAt"]
 
 
+async def test_those_who_watch_hear_that_a_model_is_asked_again(tmp_path: Path) -> None:
+    odd = "half a character \ud83d and " + "much " * 1000
+    model = ScriptedModel(replies=[ModelFailed(odd, retryable=True), "well"])
+    async with running(tmp_path, model, config=ON_A_SOCKET, clock=QuickClock()) as gateway:
+        async with listening(gateway, OPERATOR) as at, connected(at.websocket_url) as client:
+            await client.ask("sessions.subscribe")
+            run = await gateway.submit("main", "hello")
+            told = await client.event("agent", runId=run.id, stream="retry")
+            await ended(gateway, run.id)
+        entries = await timeline(gateway, run.id)
+    assert told["data"]["attempt"] == 1 and told["data"]["retryAt"] > 0
+    assert told["data"]["error"] == entries[1]["error"] and len(entries[1]["error"]) == 1000
+
+
 async def test_a_failed_run_that_a_person_retries_shows_both_its_ends(tmp_path: Path) -> None:
     failure = ModelFailed("no such key", retryable=False)
     async with running(tmp_path, ScriptedModel(replies=[failure, "well"]), config=ON_A_SOCKET) as gateway:

@@ -38,7 +38,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import HistoryPage, Message, Role, Usage, text_content
 from backchannel.core.requests import build_messages
 from backchannel.core.runs import Outcome, RunKind, RunState, Started, Step, ToolCall, function_model
-from backchannel.core.text import storable_text
+from backchannel.core.text import cut, storable_text
 from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailable
 from backchannel.runtime.active import ActiveRun, RunContext, RunSetup, ToolCalls, is_cancelled
 from backchannel.runtime.approvals import Approvals
@@ -57,6 +57,8 @@ LONGEST_BACK_OFF_S = 30.0
 BYTES_PER_TOKEN = 4
 """How much of a transcript is read for each token of the window: more than it can hold, so nothing is missed."""
 DELTA_INTERVAL_S = 0.05
+RETRY_REASON = 1000
+"""How much is kept of why a model was asked again."""
 OWN_STEPS_PAGE = 500
 """How many messages are read at once to find what a run did before others spoke."""
 
@@ -204,9 +206,10 @@ class Runner:
         log.info(
             "model failed, asking again", run_id=active.run.id, error=failed.message, attempt=attempt, wait_s=wait_s
         )
-        self._hub.publish(ModelRetried(active.run, failed.message, attempt, self._clock.now_ms() + int(wait_s * 1000)))
+        why, wait_ms = cut(storable_text(failed.message), RETRY_REASON), int(wait_s * 1000)
+        self._hub.publish(ModelRetried(active.run, why, attempt, self._clock.now_ms() + wait_ms))
         with suppress(Unavailable):  # it is for people who look: the run does not wait for room to say it
-            await self._store.note_retry(active.fence, failed.message, int(wait_s * 1000))
+            await self._store.note_retry(active.fence, why, wait_ms)
         await self._clock.sleep(wait_s)
 
     async def _stream(self, active: ActiveRun, model: Model, request: ModelRequest) -> ModelReply:
