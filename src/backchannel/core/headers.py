@@ -131,7 +131,10 @@ class MarkFilter:
     def _begun(self, text: str) -> int:
         """How many characters at the end of a text are the beginning of the mark."""
         tail = text[1 - len(self._folded) :].casefold()
-        return next((size for size in range(len(tail), 0, -1) if self._folded.startswith(tail[-size:])), 0)
+        at = tail.find(self._folded[:1])
+        while 0 <= at < len(tail) and not self._folded.startswith(tail[at:]):
+            at = tail.find(self._folded[:1], at + 1)
+        return len(tail) - at if at >= 0 else 0
 
 
 def quote_name(text: str, *, limit: int = SHOWN_LIMIT) -> str:
