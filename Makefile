@@ -61,7 +61,7 @@ needs: $(VENV)/.ready # where the log is
 test: $(VENV)/.ready needs ## Run the tests
 	$(BIN)/pytest -n 2
 
-interop: $(VENV)/.ready ## Try the clients of others at length: MCP and OpenAI, in Python and Node
+interop: $(VENV)/.ready ## Try clients and servers of others at length: MCP and OpenAI, in Python and Node
 	$(BIN)/pytest -m '' tests/interop
 	SCHEMATHESIS_SECONDS=120 $(BIN)/pytest tests/gateway/test_openapi.py
 
