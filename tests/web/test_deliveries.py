@@ -55,7 +55,7 @@ def test_one_is_sent_again(person: Person, gateway: GatewayProcess) -> None:
     expect(dialog).to_contain_text("there is no such chat")
     dialog.get_by_role("button", name="Send again").click()
 
-    expect(dialog.locator(".headline")).to_contain_text("sent")
+    expect(dialog.locator(".headline")).to_contain_text("It has arrived")
     assert "once more" in gateway.far_end.texts
 
 
@@ -67,7 +67,7 @@ def test_one_is_sent_elsewhere(person: Person, gateway: GatewayProcess) -> None:
     dialog.get_by_label("To", exact=True).fill("Room-2")
     dialog.get_by_role("button", name="Send it there").click()
 
-    expect(dialog.locator(".headline")).to_contain_text("sent")
+    expect(dialog.locator(".headline")).to_contain_text("It has arrived")
     assert ("Room-2", "to another room") in [(message.to, message.text) for message in gateway.far_end.messages]
 
 
