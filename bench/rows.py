@@ -12,6 +12,7 @@ from bench.runs import many_runs, one_run, waiting_runs
 from bench.sends import many_sends, one_send
 from bench.spawns import many_spawns, one_spawn
 from bench.starts import idle_memory, starts
+from bench.tool_rounds import mcp_rounds
 from bench.tools import lists_with_messages, restricted_lists
 from bench.world import World
 
@@ -28,6 +29,7 @@ ROWS: dict[str, Callable[[World], Findings]] = {
     "spawn": one_spawn,
     "spawn-many": many_spawns,
     "exec": commands,
+    "mcp-round": mcp_rounds,
     "start": starts,
     "memory": idle_memory,
     "lockout": lockout,

@@ -23,10 +23,10 @@ class _Accepted(msgspec.Struct, rename="camel"):
     run_id: str
 
 
-async def run_and_wait(client: Client, session: str) -> float:
+async def run_and_wait(client: Client, session: str, text: str = QUESTION) -> float:
     """Start a run and wait for it; gives the milliseconds until `agent.wait` answered."""
     began = time.perf_counter()
-    accepted, ended = client.agent(session, QUESTION)
+    accepted, ended = client.agent(session, text)
     run_id = msgspec.json.decode(await accepted, type=_Accepted).run_id
     waited = await client.ask("agent.wait", {"runId": run_id})
     took = (time.perf_counter() - began) * 1000

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
 
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
 from backchannel.core.control_words import ANNOUNCE_SKIP
@@ -12,6 +15,7 @@ from backchannel.core.messages import Role, TextBlock, ToolCallBlock, Usage
 
 REPLY = "All quiet: the three ships that were due have come in, and nobody has asked for the pilot since noon."
 _ASK = "ask "
+_CALL = "call "
 QUESTION = "What is the state of the harbour, and has anyone asked for the pilot?"
 
 
@@ -60,5 +64,25 @@ def please_ask(target: str) -> str:
     return f"{_ASK}{target}"
 
 
+class CallingModel(TimedModel):
+    """Calls the tool that a message names, once, and else says the same every time."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        last = request.messages[-1]
+        if last.role is not Role.USER or not last.text.startswith(_CALL):
+            async for event in super().stream(request):
+                yield event
+            return
+        name, _, arguments = last.text.removeprefix(_CALL).partition(" ")
+        block = ToolCallBlock(id="call", name=name, arguments=msgspec.json.decode(arguments))
+        yield ModelReply(content=(block,), usage=Usage(input=20, output=25), model=self.ref)
+
+
+def please_call(tool: str, arguments: dict[str, Any]) -> str:
+    """Make the message to a `CallingModel` that makes it call a tool."""
+    return f"{_CALL}{tool} {msgspec.json.encode(arguments).decode()}"
+
+
 FREE, SECOND = TimedModel("bench/free", 0), TimedModel("bench/second", 1.0)
 ASKS, ASKS_SECOND = AskingModel("bench/asks", 0), AskingModel("bench/asks-second", 1.0)
+CALLS = CallingModel("bench/calls", 0)

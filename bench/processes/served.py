@@ -14,7 +14,7 @@ from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken
 from backchannel.gateway.logs import configure_logs
 from backchannel.gateway.server import Listening, serve
-from bench.processes.models import ASKS, ASKS_SECOND, FREE, SECOND
+from bench.processes.models import ASKS, ASKS_SECOND, CALLS, FREE, SECOND
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     configure_logs("info", sys.stderr, as_json=True)
     gateway = Gateway.open(given["config"], state=Path(given["state"]))
-    for model in (FREE, SECOND, ASKS, ASKS_SECOND):
+    for model in (FREE, SECOND, ASKS, ASKS_SECOND, CALLS):
         gateway.add_model(model)
 
     def ready(place: Listening, token: OperatorToken) -> None:
