@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import sys
 
@@ -26,7 +25,6 @@ MOST_MATCHES = 200
 MOST_OUTPUT = 1024 * 1024
 LONGEST_MATCH = 400
 LIMIT_S = 30.0
-_MATCH = re.compile(rb"([^\0\n]+)\0(\d+):(.*)")
 _RULES = SandboxRules(workspace_access="ro", memory_mb=1024, cpu_seconds=60, processes=64)
 
 
@@ -98,17 +96,24 @@ def _shown(place: Place, found: bytes) -> str:
     """Show matches, but for those in files with a second hard link, which may lie outside."""
     lines: list[str] = []
     plain: dict[bytes, bool] = {}
-    for match in _MATCH.finditer(found):
-        path = match[1].removeprefix(b"./")
+    for line in found.split(b"\n"):
+        written, is_match, rest = line.partition(b"\0")
+        path, (number, _, text) = written.removeprefix(b"./"), rest.partition(b":")
+        if not is_match:
+            continue
         if path not in plain:
             plain[path] = _has_one_name(place, path)
         if plain[path]:
             if len(lines) == MOST_MATCHES:
                 lines.append(f"[the first {MOST_MATCHES} matches; name a folder or a narrower pattern for others]")
                 break
-            text = match[3].rstrip(b"\r").decode("utf-8", "replace")
-            lines.append(f"{path.decode('utf-8', 'replace')}:{match[2].decode()}:{cut(text, LONGEST_MATCH)}")
+            shown = cut(_text(text.rstrip(b"\r")), LONGEST_MATCH)
+            lines.append(f"{_text(path)}:{_text(number)}:{shown}")
     return "\n".join(lines) or "[nothing was found]"
+
+
+def _text(written: bytes) -> str:
+    return written.decode("utf-8", "replace")
 
 
 def _has_one_name(place: Place, path: bytes) -> bool:
