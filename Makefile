@@ -59,7 +59,7 @@ needs: $(VENV)/.ready # where the log is
 	echo "The tests that use it are skipped, and fail where CI is set."
 
 test: $(VENV)/.ready needs ## Run the tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 interop: $(VENV)/.ready ## Try clients and servers of others at length: MCP and OpenAI, in Python and Node
 	$(BIN)/pytest -m '' tests/interop

@@ -18,6 +18,7 @@ from tests.support.far_end import FarEnd, event, signed
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGE = ROOT / "src" / "backchannel" / "web"
+PIP = [sys.executable, "-m", "pip"]
 INSTALL_S = 400
 
 
@@ -33,13 +34,16 @@ def test_a_plain_install_serves_the_page_delivers_over_a_bridge_and_runs_every_e
 
 
 def _install(folder: Path) -> Path:
-    """Build the wheel and install it; returns the folder of its programs."""
+    """Build the wheel and install it; returns the folder of its programs.
+
+    The environment has no pip of its own, and what nobody imports is not compiled: either takes longer than all else.
+    """
     constraints = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    _run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)], constraints)
-    _run([sys.executable, "-m", "venv", str(folder / "env")])
+    _run([*PIP, "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)], constraints)
+    _run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")])
     (wheel,) = folder.glob("backchannel-*.whl")
     bin_folder = folder / "env" / "bin"
-    _run([str(bin_folder / "pip"), "install", "-q", str(wheel)], constraints)
+    _run([*PIP, "--python", str(bin_folder / "python"), "install", "-q", "--no-compile", str(wheel)], constraints)
     return bin_folder
 
 
@@ -52,7 +56,8 @@ def _run(command: list[str], env: dict[str, str] | None = None) -> None:
 
 def _installed(bin_folder: Path, *names: str) -> list[str]:
     """Which of these packages are in the environment after all."""
-    listed = subprocess.run([bin_folder / "pip", "list", "--format=json"], capture_output=True, text=True, check=True)
+    command = [*PIP, "--python", str(bin_folder / "python"), "list", "--format=json"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True)
     present = {package["name"] for package in json.loads(listed.stdout)}
     return [name for name in names if name in present]
 
