@@ -83,7 +83,9 @@ async def _row(name: str, world: World, report: Report, progress: Progress, task
     except (Failed, OSError, RuntimeError) as error:
         report.failed[name] = str(error)
         said.append(f"failed: {error}")
-    progress.update(task, completed=1, doing=" · ".join(said))
+    progress.update(task, completed=1)
+    if said:  # else it has said why it found nothing
+        progress.update(task, doing=" · ".join(said))
 
 
 if __name__ == "__main__":

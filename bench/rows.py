@@ -7,6 +7,7 @@ from collections.abc import Callable
 from bench.hands import commands
 from bench.lockout import lockout
 from bench.measures import Findings
+from bench.page import page_views
 from bench.reads import session_lists, transcript_ends
 from bench.runs import many_runs, one_run, waiting_runs
 from bench.sends import many_sends, one_send
@@ -33,4 +34,5 @@ ROWS: dict[str, Callable[[World], Findings]] = {
     "start": starts,
     "memory": idle_memory,
     "lockout": lockout,
+    "page": page_views,
 }

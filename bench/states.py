@@ -34,7 +34,11 @@ class State:
     @property
     def first(self) -> str:
         """The key of its first session."""
-        return str(_session(0)[0])
+        return self.key(0)
+
+    def key(self, n: int) -> str:
+        """The key of one of its sessions, the oldest first."""
+        return str(_session(n)[0])
 
     @property
     def database(self) -> Path:

@@ -16,6 +16,8 @@ from bench.report import Report, show, show_goal, write_results
 from bench.rows import ROWS
 from rich.console import Console
 
+from tests.web.browser import find_chromium
+
 TINY = Sizes(
     rounds=1,
     calls=4,
@@ -37,6 +39,8 @@ def _console() -> Console:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_small_run_of_a_row_gives_well_formed_figures(row: str, tmp_path: Path) -> None:
+    if row == "page":
+        find_chromium()
     report = measure([row], TINY, tmp_path, _console())
     write_results(report, tmp_path, draw(report.curves))
 
