@@ -3,7 +3,12 @@
 import signal
 import threading
 
+import hypothesis
 import pytest
+
+# How long an example takes says nothing of the code where several programs share a core; `bench` measures.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 CRASH_POINTS = "crash points"
 
