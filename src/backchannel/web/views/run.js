@@ -9,7 +9,7 @@ import { Back, Facts, Quote, useAct, useScope } from "./pieces.js";
 import { Timeline } from "./timeline.js";
 import { clockTime, counted, inWords, isControlWord, isEnded, runKind, runWaits, shortId } from "./words.js";
 
-const EVENTS = ["agent", "sessions.changed", "delivery"];
+const EVENTS = ["agent", "sessions.changed", "delivery", "approval"];
 
 export function RunView({ runId }) {
   const { data, error, reload } = useLive(() => gateway.call("runs.timeline", { runId }), [runId], {

@@ -74,17 +74,17 @@ function place(pieces, ms) {
   return piece.left + (piece.width * Math.max(0, ms - piece.from)) / (piece.to - piece.from);
 }
 
-const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5, 864e5];
+const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5, 864e5, 6048e5, 2592e6, 7776e6];
 
 function ticks(pieces, start, drawn) {
-  const step = STEPS.find((candidate) => drawn / candidate <= 5) ?? 864e5;
+  const step = STEPS.find((candidate) => drawn / candidate <= 5) ?? 7776e6;
   const found = [];
   for (const piece of pieces) {
     if (piece.isFold) continue;
     const first = Math.ceil((piece.from - start) / step) * step;
     for (let ms = first; ms <= piece.to - start && found.length < 40; ms += step) {
       const left = place(pieces, start + ms);
-      if (left <= 0.94 && left - (found.at(-1)?.left ?? -1) > 0.09) found.push({ left, ms });
+      if (left <= 0.94 && left - (found.at(-1)?.left ?? -1) > 0.12) found.push({ left, ms });
     }
   }
   return found;

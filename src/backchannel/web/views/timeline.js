@@ -40,7 +40,7 @@ function pairUp(entries) {
   const rows = [];
   for (const entry of entries) {
     const broken = entry.kind === "resumed" && rows.findLast((row) => row.kind === "interrupted" && row.resumedAt === undefined);
-    const calling = entry.kind === "waiting" && rows.find((row) => row.kind === "tool" && row.callId === entry.callId);
+    const calling = entry.kind === "waiting" && !entry.approvalId && rows.find((row) => row.kind === "tool" && row.callId === entry.callId);
     if (broken) broken.resumedAt = entry.at;
     else if (calling) calling.isWaiting = true;
     else rows.push(...lostWork(entry, entries), { ...entry });
@@ -70,7 +70,10 @@ const percent = (part) => `${(part * 100).toFixed(3)}%`;
 
 const TITLES = { queued: "Accepted", model: "Model", waiting: "Waits", lost: "At work" };
 
+const APPROVALS = { pending: "waits for an owner's word", approved: "approved", denied: "denied", expired: "nobody answered in time" };
+
 const NOTES = {
+  waiting: (entry) => APPROVALS[entry.status] ?? (entry.sessionKey ? `for ${sessionName(entry.sessionKey)}` : ""),
   lost: () => "broken off, done again",
   queued: (entry) => (entry.endedAt === undefined ? "waits in line" : entry.endedAt - entry.at > 50 ? "waited in line" : ""),
   model: (entry) => entry.model ?? "",
@@ -83,7 +86,7 @@ function Bar({ entry, axis, run }) {
   const to = axis.scale.at(axis.endOf(entry));
   const isOpen = entry.endedAt === undefined && !isEnded(run);
   const took = duration(axis.endOf(entry) - entry.at);
-  const title = entry.kind === "tool" ? entry.name : (TITLES[entry.kind] ?? entry.kind);
+  const title = entry.kind === "tool" ? entry.name : entry.approvalId ? `Approval of ${entry.name}` : (TITLES[entry.kind] ?? entry.kind);
   const tone = entry.isError || entry.error ? "bad" : entry.kind;
   const row = html`<span class="tl-name">
       <span class=${`tl-kind is-${tone}`} aria-hidden="true" />
