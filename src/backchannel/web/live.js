@@ -158,6 +158,16 @@ export function readStored(key, initial) {
   }
 }
 
+/** The names of the values that this browser keeps, of those that begin so. */
+export function storedKeys(prefix) {
+  try {
+    const kept = Object.keys(localStorage).filter((name) => name.startsWith(`backchannel.${prefix}`));
+    return [...new Set([...kept.map((name) => name.slice("backchannel.".length)), ...[...unstored.keys()].filter((name) => name.startsWith(prefix))])];
+  } catch {
+    return [...unstored.keys()].filter((name) => name.startsWith(prefix));
+  }
+}
+
 /** Keep a value in this browser, for all tabs; undefined forgets it. */
 export function writeStored(key, value) {
   try {

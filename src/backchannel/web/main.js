@@ -5,6 +5,7 @@ import { gateway } from "./gateway.js";
 import { Icon } from "./icons.js";
 import { useGateway, useLive, useStored } from "./live.js";
 import { Button, Empty, ErrorNote, Skeleton, Toasts } from "./parts.js";
+import { startOutbox, withdrawAll } from "./outbox.js";
 import { href, useRoute } from "./routes.js";
 
 /** name, word, icon; the last ones are behind "More" on a phone. */
@@ -125,8 +126,13 @@ function ThemeSwitch() {
   return html`<button type="button" class="nav-link button quiet" title=${word} onClick=${() => setTheme(next)}><${Icon} name=${icon} size=${20} /><span class="word">${word}</span></button>`;
 }
 
+function logOut() {
+  withdrawAll();
+  gateway.logout();
+}
+
 function LogOut() {
-  return html`<button type="button" class="nav-link button quiet" title="Log out" onClick=${() => gateway.logout()}><${Icon} name="out" size=${20} /><span class="word">Log out</span></button>`;
+  return html`<button type="button" class="nav-link button quiet" title="Log out" onClick=${logOut}><${Icon} name="out" size=${20} /><span class="word">Log out</span></button>`;
 }
 
 function ConnectionState() {
@@ -202,5 +208,6 @@ function shortcuts(event) {
   }
 }
 
+startOutbox();
 gateway.start();
 render(html`<${App} />`, document.getElementById("app"));

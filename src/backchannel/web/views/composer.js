@@ -1,96 +1,10 @@
-/**
- * Where one writes to a session. A draft is kept at every keystroke, for all tabs; what was sent is kept with its key until
- * the gateway has answered, so that it is sent again after a lost connection, or a reload, and is taken once.
- */
+/** Where one writes to a session. A draft is kept at every keystroke, for all tabs. */
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";
-import { readStored, useGateway, useStored, writeStored } from "../live.js";
+import { useGateway, useStored } from "../live.js";
 import { Button } from "../parts.js";
 
 const MOST_SUGGESTED = 8;
-
-// What was sent and is not answered yet
-
-const outboxName = (key) => `outbox.${key}`;
-
-/** The messages of a session that the gateway has not confirmed: `{id, text, at, error?}`. */
-export function useOutbox(key) {
-  const [entries] = useStored(outboxName(key), []);
-  return entries;
-}
-
-function change(key, update) {
-  const next = update(readStored(outboxName(key), []));
-  writeStored(outboxName(key), next.length ? next : undefined);
-}
-
-export function dropUnsent(key, id) {
-  change(key, (entries) => entries.filter((entry) => entry.id !== id));
-}
-
-/**
- * Sends what waits, one after the other; `onAnswer(entry, answer)` hears what became of each. A message whose answer was lost
- * is sent again under the same key.
- */
-export class Sender {
-  #isBusy = false;
-
-  constructor(key, onAnswer) {
-    this.key = key;
-    this.onAnswer = onAnswer;
-  }
-
-  add(text) {
-    const entry = { id: newKey(), text, at: Date.now() };
-    change(this.key, (entries) => [...entries, entry]);
-    this.flush();
-    return entry;
-  }
-
-  /** Send anew what was refused: under a new key, since the old one is that of the refused request. */
-  again(id) {
-    change(this.key, (entries) => entries.map((entry) => (entry.id === id ? { id: newKey(), text: entry.text, at: Date.now() } : entry)));
-    this.flush();
-  }
-
-  async flush() {
-    if (this.#isBusy || !gateway.has("operator.write")) return;
-    this.#isBusy = true;
-    try {
-      for (;;) {
-        const entry = readStored(outboxName(this.key), []).find((each) => !each.error);
-        if (!entry || !(await this.#send(entry))) break;
-      }
-    } finally {
-      this.#isBusy = false;
-    }
-  }
-
-  /** Whether the next one may follow: not while the gateway is away. */
-  async #send(entry) {
-    try {
-      const answer = await gateway.call("chat.send", { sessionKey: this.key, message: entry.text, idempotencyKey: entry.id });
-      dropUnsent(this.key, entry.id);
-      this.onAnswer(entry, answer);
-      return true;
-    } catch (error) {
-      if (error.code === "disconnected") return false; // sent again after the reconnect
-      if (error.retryable) {
-        setTimeout(() => this.flush(), error.retryAfterMs || 2_000);
-        return false;
-      }
-      change(this.key, (entries) => entries.map((each) => (each.id === entry.id ? { ...each, error: error.message } : each)));
-      return true;
-    }
-  }
-}
-
-/** A key of its own for each message; `crypto.randomUUID` is missing where the page came by plain http. */
-function newKey() {
-  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-}
-
-// The field
 
 export function Composer({ sessionKey, onSend, onAbort, isRunning, history, name }) {
   const { has, state } = useGateway();

@@ -4,10 +4,11 @@ import { gateway } from "../gateway.js";
 import { Icon } from "../icons.js";
 import { useGateway, useLive, useStored } from "../live.js";
 import { Button, Confirm, Cost, Empty, Key, Menu, Status, Text, Tokens, count, sessionName, toast, visible } from "../parts.js";
+import { dropUnsent, onAnswer, sendAgain, sendLater, useOutbox } from "../outbox.js";
 import { go, href } from "../routes.js";
 import { readMessage } from "../speech.js";
 import { Transcript } from "../transcript.js";
-import { Composer, Sender, dropUnsent, useOutbox } from "./composer.js";
+import { Composer } from "./composer.js";
 import { TranscriptLog } from "./log.js";
 import { SearchWithin } from "./search.js";
 
@@ -35,23 +36,13 @@ function useTranscript(key) {
   return transcript;
 }
 
-/** Sends what is in the outbox, at once and after every reconnect. */
-function useSender(key, transcript) {
-  const sender = useMemo(() => new Sender(key, (entry, answer) => {
-    if (answer.reply !== undefined) transcript.addNote(answer.runId, answer.reply);
-    else transcript.expect(entry);
-  }), [key, transcript]);
-  useEffect(() => {
-    sender.flush();
-    return gateway.on("resync", () => sender.flush());
-  }, [sender]);
-  return sender;
-}
-
 export function SessionView({ sessionKey, params }) {
   const { has } = useGateway();
   const transcript = useTranscript(sessionKey);
-  const sender = useSender(sessionKey, transcript);
+  useEffect(() => onAnswer(sessionKey, (entry, answer) => {
+    if (answer.reply !== undefined) transcript.addNote(answer.runId, answer.reply);
+    else transcript.expect(entry);
+  }), [sessionKey, transcript]);
   const outbox = useOutbox(sessionKey);
   const [showsAll, setShowsAll] = useStored("machinery", false);
   const [isSearching, setSearching] = useState(false);
@@ -89,11 +80,11 @@ export function SessionView({ sessionKey, params }) {
       isSearching=${isSearching} setSearching=${setSearching} isRunning=${isRunning} onAbort=${abort} />
     ${isSearching && html`<${SearchWithin} transcript=${transcript} onClose=${() => setSearching(false)} />`}
     <${TranscriptLog} transcript=${transcript} session=${session} showsAll=${showsAll} params=${params} outbox=${outbox} canRetry=${has("operator.write")}
-      onRetry=${retry} onAgain=${(id) => sender.again(id)} onDrop=${(id) => dropUnsent(sessionKey, id)} />
+      onRetry=${retry} onAgain=${(id) => sendAgain(sessionKey, id)} onDrop=${(id) => dropUnsent(sessionKey, id)} />
     ${session.archivedAt
       ? html`<p class="note archived-note">This session is archived: a message to its key starts a new one. <a href=${href("sessions")}>All sessions</a></p>`
       : null}
-    <${Composer} sessionKey=${sessionKey} name=${sessionName(session)} history=${own} isRunning=${isRunning} onSend=${(text) => sender.add(text)} onAbort=${abort} />
+    <${Composer} sessionKey=${sessionKey} name=${sessionName(session)} history=${own} isRunning=${isRunning} onSend=${(text) => sendLater(sessionKey, text)} onAbort=${abort} />
   </section>`;
 }
 
