@@ -5,7 +5,7 @@
 
 import { html, useMemo, useState } from "../vendor/preact.js";
 import { href } from "../routes.js";
-import { Button, Fold, Key, Status, count, duration, money, sessionName } from "../parts.js";
+import { Button, Fold, Key, Status, count, duration, money, sessionName, visible } from "../parts.js";
 import { Quote } from "./pieces.js";
 import { buildScale } from "./scale.js";
 import { clockTime, counted, isEnded, oneLine, pretty, until } from "./words.js";
@@ -76,7 +76,7 @@ const NOTES = {
   waiting: (entry) => APPROVALS[entry.status] ?? (entry.sessionKey ? `for ${sessionName(entry.sessionKey)}` : ""),
   lost: () => "broken off, done again",
   queued: (entry) => (entry.endedAt === undefined ? "waits in line" : entry.endedAt - entry.at > 50 ? "waited in line" : ""),
-  model: (entry) => entry.model ?? "",
+  model: (entry) => visible(entry.model),
   tool: (entry) => (entry.sessionKey ? `${entry.childKey ? "starts" : entry.isWaiting ? "waits for" : "to"} ${sessionName(entry.sessionKey)}`
     : "tool"),
 };
@@ -86,7 +86,7 @@ function Bar({ entry, axis, run }) {
   const to = axis.scale.at(axis.endOf(entry));
   const isOpen = entry.endedAt === undefined && !isEnded(run);
   const took = duration(axis.endOf(entry) - entry.at);
-  const title = entry.kind === "tool" ? entry.name : entry.approvalId ? `Approval of ${entry.name}` : (TITLES[entry.kind] ?? entry.kind);
+  const title = entry.kind === "tool" ? visible(entry.name) : entry.approvalId ? `Approval of ${visible(entry.name)}` : (TITLES[entry.kind] ?? entry.kind);
   const tone = entry.isError || entry.error ? "bad" : entry.kind;
   const row = html`<span class="tl-name">
       <span class=${`tl-kind is-${tone}`} aria-hidden="true" />

@@ -40,7 +40,7 @@ export const until = (ms, now) => (ms > now ? `in ${duration(ms - now)}` : "now"
 export function shortId(id) {
   const plain = /^([0-9a-f]{8})-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}(\/.*)?$/i.exec(id ?? "");
   if (plain) return `${id.replaceAll("-", "").slice(0, 12)}${plain[2] ?? ""}`;
-  return id && id.length > 40 ? `${id.slice(0, 27)}…${id.slice(-12)}` : (id ?? "");
+  return visible(id?.length > 40 ? `${id.slice(0, 27)}…${id.slice(-12)}` : id); // clients choose ids
 }
 
 /** Where a delivery goes: channel, account, chat, thread. */
