@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from backchannel.errors import InvalidRequest
 from tests.support.processes import all_ended, watched_in
 from tests.workspace.desk import Desk, opened
 from tests.workspace.test_exec import STUBBORN, bell, rung
@@ -92,7 +93,10 @@ async def test_it_ends_with_the_gateway_and_is_told_so_at_the_next_start(tmp_pat
 
 
 async def test_there_are_only_so_many(desk: Desk) -> None:
-    ids = await asyncio.gather(*(started(desk, "sleep 600") for _ in range(8)))
+    calls = (desk("exec", command="sleep 600", background=True) for _ in range(12))
+    said = await asyncio.gather(*calls, return_exceptions=True)
+    assert sum(isinstance(each, InvalidRequest) for each in said) == 4
+    ids = [line.split()[0] for line in (await desk("process", action="list")).split("\n")]
     assert len(set(ids)) == 8
     assert "too many commands run in the background" in await desk.refusal("exec", command="true", background=True)
     await started(desk.of("agent:main:cron:x"), "true")

@@ -103,6 +103,13 @@ async def test_what_a_command_leaves_running_is_stopped_when_it_ends(desk: Desk)
         os.kill(int(left.name), 0)
 
 
+async def test_a_command_that_kills_its_leash_does_not_hold_the_call(desk: Desk) -> None:
+    """Without a sandbox it has all rights of the gateway's user, so what it started then goes on."""
+    command = "setsid sleep 7 & kill -9 $PPID; sleep 600"
+    async with asyncio.timeout(6):
+        assert "stopped after 0.5 s" in await desk("exec", command=command, timeoutSeconds=0.5)
+
+
 async def test_a_long_output_is_cut_in_the_middle_and_kept_whole_in_a_file(desk: Desk) -> None:
     said = await desk("exec", command="seq 100000")
     assert len(said) < 34_000

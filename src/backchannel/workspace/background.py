@@ -61,6 +61,8 @@ class Background:
         self._clock = clock
         self._live: dict[str, _Live] = {}
         """Those of this life of the gateway, also ended ones."""
+        self._starting: list[str] = []
+        """The sessions of those that are being started: calls of one reply come at the same time."""
 
     async def start(self, context: ToolContext, command: str, limit_s: float | None) -> str:
         """Start a command and return its id.
@@ -69,6 +71,13 @@ class Background:
             InvalidRequest: too many run already, or it cannot be started.
         """
         self._check_room(context.session_key)
+        self._starting.append(context.session_key)
+        try:
+            return await self._start(context, command, limit_s)
+        finally:
+            self._starting.remove(context.session_key)
+
+    async def _start(self, context: ToolContext, command: str, limit_s: float | None) -> str:
         record = ProcessRecord(
             id=new_id(),
             session_key=context.session_key,
@@ -87,8 +96,9 @@ class Background:
         return record.id
 
     def _check_room(self, session_key: str) -> None:
-        running = [live for live in self._live.values() if live.record.end is None]
-        if sum(live.record.session_key == session_key for live in running) >= MOST_OF_SESSION or len(running) >= MOST:
+        running = [live.record.session_key for live in self._live.values() if live.record.end is None]
+        running += self._starting
+        if running.count(session_key) >= MOST_OF_SESSION or len(running) >= MOST:
             raise InvalidRequest(
                 f"too many commands run in the background (at most {MOST_OF_SESSION} of a session, {MOST} in all): "
                 "end one with process, action `kill`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from signal import Signals
 from typing import Self
 
@@ -15,6 +16,7 @@ from backchannel.errors import InvalidRequest
 PIECE = 64 * 1024
 STOP_LIMIT_S = GRACE_S + 12.0
 """How long the leash has to kill everything; then it is killed itself, which takes the program with it."""
+LAST_WORDS_S = 1.0
 
 
 class Running:
@@ -63,19 +65,24 @@ class Running:
 
     async def ended(self) -> int:
         """Wait for its end and all of its output; gives its exit code, or the negative number of its signal."""
-        await asyncio.shield(self._reading)
+        await asyncio.wait({self._reading})
         return await self._process.wait()
 
     async def stop(self) -> None:
         """End it and all that it started; returns when nothing of it is left."""
-        if self._process.returncode is None:
+        with suppress(ProcessLookupError):
             self._process.terminate()
         try:
             async with asyncio.timeout(STOP_LIMIT_S):
-                await self.ended()
+                await self._process.wait()
         except TimeoutError:
-            self._process.kill()
+            with suppress(ProcessLookupError):
+                self._process.kill()
+        await asyncio.wait({self._reading}, timeout=LAST_WORDS_S)
+        if not self._reading.done():  # it has killed its leash, and something of it keeps the pipe
             self._reading.cancel()
+            await asyncio.wait({self._reading})
+            self._process._transport.close()  # type: ignore[attr-defined]  # there is no other way to close the pipe
 
 
 def exit_in_words(code: int) -> str:

@@ -172,6 +172,7 @@ async def examine(parts: GatewayParts) -> Condition:
         await parts.store.check_writable()
     except Unavailable as refused:
         refusal = refused.message
+    await asyncio.to_thread(parts.sandboxes.problems)  # tries what was installed since; then it is known
     seen = Seen(
         parts=parts,
         troubles=await parts.store.troubles(parts.clock.now_ms() - RECENT_MS),
