@@ -105,7 +105,7 @@ function readPost(whole) {
 function readExchange(message, whole) {
   if (whole.startsWith(EXCHANGE_ANNOUNCE)) return hidden(whole, "asked what the chat shall be told");
   const turn = TURN.exec(whole);
-  if (turn) return said(unfenced(whole)[0] ?? "", whole, `turn ${turn[1]} of ${turn[2]}`);
+  if (turn) return said(unfenced(whole).join("\n"), whole, `turn ${turn[1]} of ${turn[2]}`);
   if (whole.startsWith(LATE)) return said(unfenced(whole).join("\n"), whole, "late reply");
   if (whole.startsWith(FAILURE)) return said(`(no reply: ${unfenced(whole).join(" ")})`, whole, "no reply");
   const [asked = "", ...context] = texts(message);
