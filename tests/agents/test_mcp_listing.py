@@ -7,8 +7,8 @@ from typing import Any
 import mcp_types
 import pytest
 
-from backchannel.agents.mcp.listing import ANY_OBJECT, ListedTool, listed
-from backchannel.agents.mcp.mending import mended
+from backchannel.agents.mcp.listing import ListedTool, listed
+from backchannel.agents.mcp.mending import NO_SCHEMA, mended
 from backchannel.config.schema_mcp import McpServerSettings
 from backchannel.core.contracts import Effects
 
@@ -17,6 +17,7 @@ OBJECT: dict[str, Any] = {"type": "object"}
 
 def found(tools: list[Any], **settings: Any) -> tuple[dict[str, ListedTool], list[str]]:
     notes: list[str] = []
+    tools = [{"inputSchema": OBJECT, **tool} if isinstance(tool, dict) else tool for tool in tools]
     given = mcp_types.ListToolsResult.model_validate(mended({"tools": tools})).tools
     return listed("far", McpServerSettings(command="x", **settings), given, notes.append), notes
 
@@ -36,8 +37,11 @@ for _ in range(100):
     "schema", [None, "object", [], {"type": "string"}, {"type": "object", "description": "x" * 70_000}, DEEP, True]
 )
 def test_a_schema_that_is_none_is_replaced_by_one_that_takes_any_object(schema: Any) -> None:
-    tools, _ = found([{"name": "t", "inputSchema": schema, "description": 5, "annotations": "x", "outputSchema": 1}])
-    assert tools["far__t"].parameters == ANY_OBJECT
+    tools, notes = found(
+        [{"name": "t", "inputSchema": schema, "description": 5, "annotations": "x", "outputSchema": 1}]
+    )
+    assert tools["far__t"].parameters == NO_SCHEMA
+    assert notes == ["its tool 't' has no schema that can be shown; it takes any object"]
 
 
 def test_there_are_so_many_tools_and_no_more_and_the_first_of_a_name_counts() -> None:

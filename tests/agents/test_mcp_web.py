@@ -55,7 +55,9 @@ async def test_a_time_limit_cancels_the_call_at_the_server(tmp_path: Path) -> No
             await address.cancelled.wait()
 
 
-@pytest.mark.parametrize(("status", "why"), [(401, "(HTTP 401)"), (500, "(HTTP 500)"), (None, "")])
+@pytest.mark.parametrize(
+    ("status", "why"), [(401, "(HTTP 401)"), (500, "(HTTP 500)"), (None, "nobody answers at its address")]
+)
 async def test_a_server_that_refuses_or_is_not_there_is_down_with_the_reason(
     tmp_path: Path, status: int | None, why: str
 ) -> None:

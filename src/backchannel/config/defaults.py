@@ -127,6 +127,10 @@ _STARTER = """\
     // allow: ["group:sessions", "group:fs", "group:exec"],
   },
 
+  // Tools of MCP servers, as every MCP client names them. An agent has those that tools.allow names, here with
+  // "group:mcp:time":
+  // mcp: { servers: { time: { command: "uvx", args: ["mcp-server-time"] } } },
+
   gateway: {
     host: "127.0.0.1",
     port: 18790,

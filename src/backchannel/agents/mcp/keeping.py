@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from typing import Any, TypeAlias
 
 import anyio
+import httpx2
 import mcp_types
 import structlog
 from mcp import Client, MCPError
@@ -25,6 +26,7 @@ from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
+from backchannel.agents.mcp.listing import MOST_TOOLS
 from backchannel.agents.mcp.pipes import ServerEnded
 from backchannel.core.contracts import Clock
 from backchannel.core.text import clean_name
@@ -87,12 +89,15 @@ class KeptServer:
         self._retry_at: float | None = None
         """When the pause after a failure is over; None while it is being started."""
         self._began = 0.0
+        self._up_at: float | None = None
+        """Since when it is, or was, up after the last attempt to start it."""
         self._failures = 0
         self._moved = asyncio.Event()
         """Is set, and replaced, whenever the server comes up or goes down."""
         self._listing_due = asyncio.Event()
         self._session_gone = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._is_closing = False
 
     @property
     def is_up(self) -> bool:
@@ -110,7 +115,8 @@ class KeptServer:
         return f"it has not answered in the {waited_s:.0f} s since its start" if waited_s > PATIENCE_S else None
 
     def start(self) -> None:
-        if self._task is None:
+        if self._task is None or self._task.done():
+            self._is_closing = False
             self._began = self._clock.monotonic()
             self._task = asyncio.create_task(self._keep(), name=f"mcp:{self.name}")
 
@@ -137,6 +143,7 @@ class KeptServer:
 
     async def close(self) -> None:
         if self._task is not None:
+            self._is_closing = True
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
@@ -145,23 +152,31 @@ class KeptServer:
     async def _keep(self) -> None:
         while True:
             self._began = self._clock.monotonic()
-            self._retry_at = None
+            self._retry_at = self._up_at = None
             try:
                 await self._live()
                 why = "it ended"
+            except asyncio.CancelledError:
+                if self._is_closing:
+                    raise
+                why = "its connection was cancelled"  # by the SDK, whose scopes cancel the task they are in
             except Exception as error:  # the edge of a server: whatever it does, it is started again
                 why = in_words(error)
                 if isinstance(_first(error), MCPError) and (more := self._explain()):
                     why = f"{why} ({more})"
                 log.debug("an MCP server failed", server=self.name, exc_info=error)
-            if self._client is not None and self._clock.monotonic() - self._began > STEADY_S:
+            if self._was_steady():
                 self._failures = 0
             pause_s = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
             self._failures = min(self._failures + 1, 10)
             self._retry_at = self._clock.monotonic() + pause_s
-            log.warning("an MCP server is down", server=self.name, why=why, again_in_s=pause_s)
+            say = log.debug if why == self._why else log.warning  # what goes on as it was is said once
+            say("an MCP server is down", server=self.name, why=why, again_in_s=pause_s)
             self._move(None, why)
             await self._clock.sleep(pause_s)
+
+    def _was_steady(self) -> bool:
+        return self._up_at is not None and self._clock.monotonic() - self._up_at > STEADY_S
 
     async def _live(self) -> None:
         """Connect, list the tools, and follow the server until it is gone."""
@@ -180,6 +195,7 @@ class KeptServer:
                 raise
             say = log.info if self._failures else log.debug  # what was said to be down is said to be back
             say("an MCP server is up", server=self.name, version=client.protocol_version, tools=count)
+            self._up_at = self._clock.monotonic()
             self._move(client, None)
             await self._follow(client)
 
@@ -193,7 +209,7 @@ class KeptServer:
         for _ in range(MOST_PAGES):
             page = await client.list_tools(cursor=cursor)
             tools += page.tools
-            if not (cursor := page.next_cursor):
+            if not (cursor := page.next_cursor) or len(tools) > MOST_TOOLS:
                 break
         self._on_listed(tools)
         return len(tools)
@@ -285,6 +301,8 @@ def in_words(error: BaseException) -> str:
         return f"it refused: {clean_name(error.message, limit=300)}"
     if isinstance(error, ServerEnded):
         return str(error)
+    if isinstance(error, httpx2.ConnectError):
+        return "nobody answers at its address"
     if isinstance(error, ValidationError):
         return "it answered what the protocol does not know"
     return clean_name(f"{type(error).__name__}: {error}", limit=300)

@@ -1,7 +1,7 @@
 """What a server says it has: its tools, with names, descriptions and schemas that are fit to be shown to a model.
 
-All of it was written by others and is bounded here: how many tools, how long a description, how large a schema. A
-schema that is none is replaced by one that takes any object: the server checks its arguments itself.
+All of it was written by others and is bounded: how many tools and how long a description here, schemas before, in
+`mending.py`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from typing import Any
 import mcp_types
 import msgspec
 
+from backchannel.agents.mcp.mending import NO_SCHEMA
 from backchannel.config.schema_mcp import McpServerSettings
 from backchannel.core.contracts import Effects
 from backchannel.core.mcp_names import LONGEST_TOOL, tool_names
 from backchannel.core.text import cut, storable_text
 
 MOST_TOOLS = 500
-LARGEST_SCHEMA = 64 * 1024
 LONGEST_DESCRIPTION = 8_192
-DEEPEST_SCHEMA = 64
-ANY_OBJECT: dict[str, Any] = {"type": "object"}
 LONGEST_NAME = 256
 """How long a name may be at the server."""
 
@@ -65,45 +63,15 @@ def listed(
 def _tool(name: str, tool: mcp_types.Tool, settings: McpServerSettings, note: Note) -> ListedTool:
     if not name.endswith(f"__{tool.name}"):
         note(f"its tool {cut(tool.name, LONGEST_TOOL)!r} is called {name} here: providers take no other name")
+    if tool.input_schema == NO_SCHEMA:
+        note(f"its tool {cut(tool.name, LONGEST_TOOL)!r} has no schema that can be shown; it takes any object")
     return ListedTool(
         name=name,
         own_name=tool.name,
         description=cut(storable_text(tool.description or tool.title or ""), LONGEST_DESCRIPTION),
-        parameters=_schema(tool, note),
+        parameters=tool.input_schema,
         effects=_effects(tool, settings),
     )
-
-
-def _schema(tool: mcp_types.Tool, note: Note) -> dict[str, Any]:
-    schema: Any = tool.input_schema
-    if not isinstance(schema, dict) or schema.get("type") != "object":
-        problem = "is none of an object"
-    elif _depth_exceeds(schema, DEEPEST_SCHEMA):
-        problem = f"is deeper than {DEEPEST_SCHEMA} levels"
-    elif not (encoded := _encoded(schema)):
-        problem = "cannot be written as JSON"
-    elif len(encoded) > LARGEST_SCHEMA:
-        problem = f"is larger than {LARGEST_SCHEMA // 1024} kB"
-    else:
-        return schema
-    note(
-        f"the schema of its tool {cut(tool.name, LONGEST_TOOL)!r} {problem}; one that takes any object is shown instead"
-    )
-    return ANY_OBJECT
-
-
-def _encoded(schema: dict[str, Any]) -> bytes | None:
-    try:
-        return msgspec.json.encode(schema)
-    except (msgspec.EncodeError, UnicodeEncodeError, OverflowError, RecursionError):
-        return None
-
-
-def _depth_exceeds(value: Any, levels: int) -> bool:
-    if not isinstance(value, dict | list):
-        return False
-    inner = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_depth_exceeds(each, levels - 1) for each in inner)
 
 
 def _effects(tool: mcp_types.Tool, settings: McpServerSettings) -> Effects:

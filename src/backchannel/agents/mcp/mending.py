@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 from mcp.client._transport import ReadStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse
@@ -20,6 +21,10 @@ from backchannel.core.text import clean_name
 MOST_BLOCKS = 500
 MOST_LISTED = 2_000
 """How many tools of one page are looked at; how many are used is decided by `listing.py`."""
+LARGEST_SCHEMA = 64 * 1024
+DEEPEST_SCHEMA = 64
+NO_SCHEMA: dict[str, Any] = {"type": "object", "$comment": "the server has no schema for it that can be shown"}
+"""Takes any object: the server checks its arguments itself."""
 
 _NEEDED = {
     "text": ("text",),
@@ -48,17 +53,29 @@ def _tools(given: list[Any]) -> Iterator[dict[str, Any]]:
     for tool in given:
         if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
             continue
-        schema, hints = tool.get("inputSchema"), tool.get("annotations")
-        kept: dict[str, Any] = {"name": tool["name"]}
-        kept["inputSchema"] = schema if _is_schema(schema) else {"type": "object"}
+        hints = tool.get("annotations")
+        kept: dict[str, Any] = {"name": tool["name"], "inputSchema": _schema(tool.get("inputSchema"))}
         kept |= {name: tool[name] for name in ("title", "description") if isinstance(tool.get(name), str)}
         if isinstance(hints, dict):
             kept["annotations"] = {name: hints[name] for name in _HINTS if isinstance(hints.get(name), bool)}
         yield kept
 
 
-def _is_schema(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("type") == "object"
+def _schema(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or value.get("type") != "object":
+        return NO_SCHEMA
+    try:
+        size = len(msgspec.json.encode(value))
+    except (msgspec.EncodeError, UnicodeEncodeError, OverflowError, RecursionError):
+        return NO_SCHEMA
+    return value if size <= LARGEST_SCHEMA and not _is_deeper(value, DEEPEST_SCHEMA) else NO_SCHEMA
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
 
 
 def _block(block: Any) -> dict[str, Any]:
