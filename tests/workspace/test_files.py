@@ -13,8 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from backchannel.errors import InvalidRequest
+from backchannel.workspace.beneath import Place
 from tests.workspace.desk import Desk, opened
 
 pytestmark = pytest.mark.anyio
@@ -74,6 +77,25 @@ async def test_no_written_path_leads_out(desk: Desk, path: str) -> None:
     (desk.root / "sub").mkdir()
     for said in await every(desk, path):
         assert "leads out of the workspace" in said or "cannot be the path of a file" in said
+
+
+@given(st.text(st.characters() | st.sampled_from("/.~\0\\")))
+def test_whatever_is_written_as_a_path_is_refused_or_lies_beneath(path: str) -> None:
+    with suppress(InvalidRequest):
+        names = Place(Path("/srv/work"), "/workspace").parts(path)
+        assert all(name not in ("", ".", "..") and "/" not in name and "\0" not in name for name in names)
+        assert Path("/srv/work", *names).is_relative_to("/srv/work")
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
+async def test_half_a_character_is_no_name_and_is_replaced_in_a_text(desk: Desk, text: str) -> None:
+    assert all("cannot be the path of a file" in said for said in await every(desk, "x\ud800"))
+    await desk("write", path="a", content=text + "!")
+    await desk("edit", path="a", oldText="!", newText=text)
+    assert (desk.root / "a").read_text() == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") * 2
+    assert "\N{REPLACEMENT CHARACTER}" in await desk("search", pattern=text)
+    assert "\N{REPLACEMENT CHARACTER}" in await desk("exec", command=f"echo '{text}'")
+    await desk("exec", command=f"echo '{text}'", background=True)
 
 
 async def test_a_link_is_not_followed_at_the_end_or_in_the_middle(desk: Desk, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from backchannel.core.contracts import Clock, ToolContext
-from backchannel.core.text import cut, one_line, quoted
+from backchannel.core.text import cut, one_line, quoted, storable_text
 from backchannel.errors import InvalidRequest
 from backchannel.storage.ids import new_id
 from backchannel.workspace.commands import ShellCommands
@@ -81,12 +81,12 @@ class Background:
         record = ProcessRecord(
             id=new_id(),
             session_key=context.session_key,
-            command=cut(command, _COMMAND_KEPT),
+            command=cut(storable_text(command), _COMMAND_KEPT),
             started_at=self._clock.now_ms(),
         )
-        await asyncio.to_thread(self._store, record)
         output = self._commands.output(context)
         try:
+            await asyncio.to_thread(self._store, record)
             running = await self._commands.start(context, command, output)
         except BaseException:
             await asyncio.to_thread(self._forget, record.id)

@@ -59,9 +59,16 @@ class Place:
         names = tuple(name for name in path.split("/") if name not in ("", "."))
         if path.startswith(("/", "~")) or ".." in names:
             raise InvalidRequest(f"path: {quoted(path)} leads out of the workspace; paths are relative to it")
-        if "\0" in path or len(os.fsencode(path.encode("utf-8", "surrogateescape"))) > LONGEST_PATH:
+        if "\0" in path or len(_encoded(path)) > LONGEST_PATH:
             raise InvalidRequest(f"path: {quoted(path)} cannot be the path of a file")
         return names
+
+
+def _encoded(path: str) -> bytes:
+    try:
+        return os.fsencode(path)
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"path: {quoted(path)} cannot be the path of a file") from None
 
 
 @contextmanager

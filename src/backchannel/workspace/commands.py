@@ -11,6 +11,7 @@ from backchannel.agents.registry import Agents
 from backchannel.agents.sandboxes import Sandbox, Sandboxes
 from backchannel.core.contracts import ToolContext, ToolOutput
 from backchannel.core.messages import text_content
+from backchannel.core.text import storable_text
 from backchannel.errors import InvalidRequest
 from backchannel.workspace.beneath import Place
 from backchannel.workspace.output import Output
@@ -55,7 +56,8 @@ class ShellCommands:
         return await Running.start(program, output.add)
 
     def _program(self, context: ToolContext, command: str) -> Program:
-        if not command.strip() or "\0" in command or len(command.encode("utf-8", "replace")) > LONGEST_COMMAND:
+        command = storable_text(command)
+        if not command.strip() or "\0" in command or len(command.encode()) > LONGEST_COMMAND:
             raise InvalidRequest(f"command: expected a shell command of at most {LONGEST_COMMAND} bytes")
         root = self._sandboxes.workspace(context.agent_id)
         try:
@@ -63,8 +65,7 @@ class ShellCommands:
         except OSError as error:
             raise InvalidRequest(f"the workspace {root} cannot be made: {error.strerror}") from None
         shell = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
-        words = (shell, "-c", command.encode("utf-8", "replace").decode())
-        program = Program(words, root, environment({"TERM": "dumb"}))
+        program = Program((shell, "-c", command), root, environment({"TERM": "dumb"}))
         sandbox = self._sandboxes.of(context.agent_id, context.session_key)
         return program if sandbox is None else sandbox.wrap(program)
 

@@ -13,7 +13,7 @@ import unicodedata
 from contextlib import suppress
 from itertools import islice
 
-from backchannel.core.text import quoted
+from backchannel.core.text import quoted, storable_text
 from backchannel.errors import InvalidRequest
 from backchannel.workspace.beneath import Place, check_plain, look, opened_file, opened_folder, words_for
 
@@ -82,7 +82,7 @@ class _Lines:
 def write_text(place: Place, path: str, content: str) -> str:
     """Write a whole file, making the folders on its way."""
     *folders, name = _new_file_parts(place, path)
-    data = content.encode("utf-8", "replace")
+    data = storable_text(content).encode()
     with words_for(path), opened_folder(place, tuple(folders), create=True) as folder:
         before = look(folder, name)
         _replace(folder, name, data, before)
@@ -100,7 +100,7 @@ def edit_text(place: Place, path: str, old: str, new: str) -> str:
             text = _whole_text(file, before.st_size, path)
         _check_once(text, old, path)
         after = text.replace(old, new)
-        _replace(folder, name, after.encode(), before)
+        _replace(folder, name, storable_text(after).encode(), before)
     at = text.count("\n", 0, text.index(old)) + 1
     return f"edited {path} at line {at}"
 

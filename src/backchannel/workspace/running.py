@@ -50,7 +50,8 @@ class Running:
         except (OSError, ValueError) as error:
             raise InvalidRequest(f"the command could not be started: {error}") from None
         except asyncio.CancelledError:
-            await cls(await starting, take).stop()  # stopped by its leash, or something of it could be left
+            with suppress(OSError, ValueError):
+                await cls(await starting, take).stop()  # stopped by its leash, or something of it could be left
             raise
 
     async def _read(self, take: Callable[[bytes], Awaitable[None]]) -> None:

@@ -15,7 +15,7 @@ import sys
 from backchannel.agents import bubblewrap
 from backchannel.agents.programs import Program, environment
 from backchannel.config.agents import SandboxRules
-from backchannel.core.text import cut
+from backchannel.core.text import cut, storable_text
 from backchannel.errors import InvalidRequest
 from backchannel.workspace.beneath import Place, look, opened_folder, words_for
 from backchannel.workspace.grep import BAD_PATTERN, LARGEST_FILE, MOST_IN_FILE, SKIPPED
@@ -75,7 +75,7 @@ def _program(place: Place, pattern: str, path: str) -> Program:
     else:
         with words_for(path), opened_folder(place, ()):
             pass
-    written = pattern.encode("utf-8", "replace").decode()
+    written = storable_text(pattern)
     if shutil.which("rg", path="/usr/local/bin:/usr/bin") and bubblewrap.why_not() is None:
         return bubblewrap.wrapped(Program(_ripgrep(written, names), None, environment()), _RULES, place.root)
     words = (sys.executable, "-I", "-m", "backchannel.workspace.grep", str(place.root), "/".join(names) or ".", written)
