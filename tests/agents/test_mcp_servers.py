@@ -106,12 +106,15 @@ async def test_a_server_that_crashes_in_a_call_is_started_again_and_its_tools_st
     assert after.text == "echo: again"
 
 
-async def test_a_message_without_an_end_ends_the_server_and_not_the_gateway(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "why"), [("endless", "more than 16 MB"), ("crowd", "more than 100,000 parts")])
+async def test_a_message_that_is_too_much_ends_the_server_and_not_the_gateway(
+    tmp_path: Path, name: str, why: str
+) -> None:
     async with calling(tmp_path, {"far": server()}) as at:
-        told = await at.call("far__endless")
+        told = await at.call(f"far__{name}")
         after = await at.call("far__echo", text="again")
 
-    assert "it sent a message of more than 16 MB" in told.text
+    assert f"it sent a message of {why}" in told.text
     assert after.text == "echo: again"
 
 
@@ -192,6 +195,16 @@ async def test_a_server_gets_no_environment_of_ours_and_its_secrets_are_not_logg
     assert "API_KEY" in names and "ANTHROPIC_API_KEY" not in names
     assert "hunter-two" not in shown.err + shown.out + repeated
     assert "the key is" in shown.err and "\x1b[31m" not in shown.err
+
+
+async def test_a_server_that_floods_its_error_output_writes_so_much_into_the_log_and_no_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with calling(tmp_path, {"far": server()}) as at:
+        assert (await at.call("far__flood", text="hi")).text == "flood: hi"
+    logged = capsys.readouterr().err
+    assert 100 <= logged.count("an MCP server wrote") <= 200
+    assert logged.count("an MCP server writes more lines than are logged") <= 2
 
 
 async def test_nothing_of_a_server_is_left_when_the_gateway_stops(tmp_path: Path) -> None:

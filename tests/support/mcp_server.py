@@ -34,7 +34,7 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 
 
 NAMES = ["echo", "post", "crash", "hang", "garbage", "big", "many", "fork", "fail", "blocks", "structured", "progress"]
-TOOLS = [tool(name) for name in [*NAMES, "rename", "endless", "secret", "refuse", "look"]]
+TOOLS = [tool(name) for name in [*NAMES, "rename", "endless", "secret", "refuse", "look", "crowd", "flood"]]
 TOOLS[0]["annotations"] = {"readOnlyHint": True}
 TOOLS = SETTINGS.get("tools", TOOLS)
 BLOCKS = [
@@ -66,6 +66,10 @@ def call(id: int, name: str, arguments: dict[str, Any]) -> None:
         content[0]["text"] = "a" * 5_000_000 + "MIDDLE" + "b" * 5_000_000
     elif name == "many":
         result["content"] = [{"type": "text", "text": "x"}] * 20_000
+    elif name == "crowd":
+        result["content"] = [{"type": "text", "text": "x"}] * 120_000
+    elif name == "flood":
+        sys.stderr.write("blah\n" * 100_000)
     elif name == "fork":
         words = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
         content[0]["text"] = str(subprocess.Popen(words, start_new_session=True).pid)

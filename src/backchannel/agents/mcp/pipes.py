@@ -29,6 +29,8 @@ from backchannel.core.text import clean_name
 log = structlog.get_logger(__name__)
 
 LONGEST_MESSAGE = 16 * 1024 * 1024
+MOST_PARTS = 100_000
+"""How many objects one message may have: reading each takes its time."""
 LONGEST_LOGGED = 1_000
 LOGGED_AT_ONCE = 100
 """How many lines of a server are logged in `LOGGED_PER_S` seconds."""
@@ -51,22 +53,29 @@ class ServerLog:
         self._server = server
         self._since = 0.0
         self._count = 0
-        self.last = ""
-        """The last line, which often says why a server ended."""
+        self._last = b""
 
-    def write(self, line: str, stream: str) -> None:
-        text = clean_name(line, limit=LONGEST_LOGGED)
-        if not text:
+    @property
+    def last(self) -> str:
+        """The last line, which often says why a server ended."""
+        return _shown(self._last)
+
+    def write(self, line: bytes, stream: str) -> None:
+        if not line.strip():
             return
-        self.last = text
+        self._last = line[: LONGEST_LOGGED * 4]
         now = asyncio.get_running_loop().time()
         if now - self._since > LOGGED_PER_S:
-            if (left_out := self._count - LOGGED_AT_ONCE) > 0:
-                log.info("an MCP server wrote more lines than are logged", server=self._server, lines=left_out)
             self._since, self._count = now, 0
         self._count += 1
         if self._count <= LOGGED_AT_ONCE:
-            log.info("an MCP server wrote", server=self._server, stream=stream, line=text)
+            log.info("an MCP server wrote", server=self._server, stream=stream, line=self.last)
+        elif self._count == LOGGED_AT_ONCE + 1:
+            log.warning("an MCP server writes more lines than are logged", server=self._server, for_s=LOGGED_PER_S)
+
+
+def _shown(line: bytes) -> str:
+    return clean_name(line.decode(errors="replace"), limit=LONGEST_LOGGED)
 
 
 @asynccontextmanager
@@ -155,7 +164,7 @@ class _Pipes:
         async for line in _lines(self._process.stdout):
             message = _message(line)
             if message is None:
-                self._log.write(line[: LONGEST_LOGGED * 4].decode(errors="replace"), "stdout")
+                self._log.write(line, "stdout")
             else:
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                     await self._incoming.send(message)
@@ -183,8 +192,8 @@ class _Pipes:
             *lines, rest = (rest + chunk).split(b"\n")
             rest = rest[-_CHUNK:]
             for line in lines:
-                self._log.write(line[: LONGEST_LOGGED * 4].decode(errors="replace"), "stderr")
-        self._log.write(rest[: LONGEST_LOGGED * 4].decode(errors="replace"), "stderr")
+                self._log.write(line, "stderr")
+        self._log.write(rest, "stderr")
 
 
 async def _lines(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
@@ -207,9 +216,15 @@ async def _lines(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """Read a message; None if the line is none."""
+    """Read a message; None if the line is none.
+
+    Raises:
+        ServerEnded: reading it would hold everybody else up.
+    """
     if not line.lstrip().startswith(b"{"):
         return None
+    if line.count(b"{") > MOST_PARTS:
+        raise ServerEnded(f"it sent a message of more than {MOST_PARTS:,} parts")
     try:
         value = msgspec.json.decode(line)
         return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_python(value, by_name=False))

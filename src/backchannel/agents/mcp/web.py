@@ -10,14 +10,12 @@ from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 
 from backchannel.agents.mcp.mending import MendingStream
-from backchannel.agents.mcp.pipes import LONGEST_MESSAGE
+from backchannel.agents.mcp.pipes import LONGEST_MESSAGE, MOST_PARTS
 from backchannel.config.schema_mcp import McpServerSettings
 
 CONNECT_S = 10.0
 SILENT_S = 900.0
 """How long a stream may be silent: longer than any call."""
-MOST_PARTS = 100_000
-"""How many objects one answer may have: reading each takes its time."""
 
 
 class HttpAnswers:
