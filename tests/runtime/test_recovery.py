@@ -167,6 +167,18 @@ async def test_a_call_with_outside_effects_that_had_started_is_answered_as_inter
     assert not second.refused
 
 
+async def test_a_call_that_had_started_is_answered_as_interrupted_also_if_its_tool_is_not_back(tmp_path: Path) -> None:
+    begun, posts = asyncio.Event(), Counter[str]()
+    first = ScriptedModel(replies=[[call("post")]])
+    async with dying(tmp_path, first, equip=lambda gateway: add_hanging_post(gateway, begun, posts)) as gateway:
+        await gateway.submit("main", "go", run_id="r")
+        await begun.wait()
+    async with running(tmp_path, ScriptedModel(replies=["I see"])) as gateway:
+        assert (await ended(gateway, "r")).reply == "I see"
+        [result] = results_of(await transcript_of(gateway))
+    assert result.is_error and "interrupted" in result.text and "not known" in result.text
+
+
 async def test_a_call_that_had_not_started_simply_runs(tmp_path: Path) -> None:
     """The process dies with the commit that would mark the call as started."""
     posted: list[str] = []
