@@ -112,6 +112,8 @@ def settle(page: Page) -> None:
     """Wait until a view shows its rows."""
     expect(page.locator("#main h1:visible").first).to_be_visible()
     expect(page.locator(".skeleton")).to_have_count(0)
+    if "message=" in page.url:
+        expect(page.locator(".target")).to_be_in_viewport()
 
 
 def findings(page: Page, axe: str) -> list[dict[str, Any]]:

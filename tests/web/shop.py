@@ -6,7 +6,10 @@ of its steps comes next.
 
 from __future__ import annotations
 
-from tests.support.stub_provider import Answer, Asked, Call, Fault, Told
+import asyncio
+from dataclasses import replace
+
+from tests.support.stub_provider import Answer, Asked, Call, Fault, Hang, Told
 
 AGENTS = {
     "main": "Front desk of Harbour Cycles, a bicycle shop.",
@@ -82,7 +85,6 @@ SCRIPT: list[tuple[tuple[str, ...], list[Told]]] = [
     (("announce step", "returns"), [says("Of 14 returns in October, 9 were brake pads in the wrong size.")]),
     (("announce step", "Polish"), [says("The manual is translated; two drawings still have German labels.")]),
     (("announce step",), [says("ANNOUNCE_SKIP")]),
-    (("Results of your sub-agents",), [says(RESULTS)]),
     # People
     (
         ("came in overnight",),
@@ -94,6 +96,7 @@ SCRIPT: list[tuple[tuple[str, ...], list[Told]]] = [
     (("answer her",), [says("I wrote to her: the larger pads go out today, and the return label is in the mail.")]),
     (("rims do we have",), [says("", use("stock", item="rim-28")), says(RIMS_LEFT)]),
     (("hold one",), [says("Done: one of the two is under Marek's name at the counter, until Friday.")]),
+    (("have they found",), [says(RESULTS, cost=2)]),
     (("From today",), [says("Hello, everyone. Ask me about prices, delivery times and who has what.")]),
     (
         ("spring price list",),
@@ -142,9 +145,24 @@ SCRIPT: list[tuple[tuple[str, ...], list[Told]]] = [
 ]
 
 
-def steps(*words: str) -> list[Told]:
-    """Find what is said to these words."""
-    return next(steps for known, steps in SCRIPT if known == words)
+class Models:
+    """Answer as the script says, and take as long as models do, or no time at all."""
+
+    def __init__(self, *, pace: float = 0) -> None:
+        self._pace = pace
+        self.are_gone = False
+        """They do not answer any more once they have used their tools."""
+
+    def __call__(self, asked: Asked) -> Told:
+        if self.are_gone and asked.messages[-1]["role"] == "tool":
+            return Hang()
+        told = answer(asked)
+        if not self._pace or not isinstance(told, Answer):
+            return told
+        gate = asyncio.Event()
+        took_s = (0.3 + 0.01 * sum(map(len, told.texts)) + 0.2 * len(told.calls)) * self._pace
+        asyncio.get_running_loop().call_later(min(took_s, 3 * self._pace), gate.set)
+        return replace(told, gate=gate, held_at=0)
 
 
 def answer(asked: Asked) -> Told:

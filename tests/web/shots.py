@@ -47,7 +47,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as home,
         sync_playwright() as playwright,
-        used_gateway(Path(home)) as gateway,
+        used_gateway(Path(home), pace=1) as gateway,
     ):
         shoot(playwright.chromium.launch(executable_path=find_chromium()), gateway, folder)
     print(f"They are in {folder}")

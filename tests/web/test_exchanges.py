@@ -26,7 +26,7 @@ def play(asked: Asked) -> Answer:
     if "reply-back turn" in text:
         return Answer(text="REPLY_SKIP")
     if "What do hedgehogs eat" in text:
-        return Answer(text="Beetles, mostly.")
+        return Answer(text="What they find:\n\n1. beetles\n2. worms")
     arguments = {"sessionKey": ASKED, "message": "What do hedgehogs eat?", "timeoutSeconds": 20}
     return Answer(calls=(Call("sessions_send", arguments),))
 
@@ -53,7 +53,7 @@ def test_an_exchange_is_a_conversation_in_two_columns_with_its_turns_and_its_end
     for n, (side, text) in enumerate(
         [
             ("Requester", "What do hedgehogs eat?"),
-            ("Target", "Beetles, mostly."),
+            ("Target", "beetles"),
             ("Requester", "And in winter?"),
             ("Target", "In winter they sleep."),
             ("Requester", "nothing more to say"),
@@ -63,6 +63,8 @@ def test_an_exchange_is_a_conversation_in_two_columns_with_its_turns_and_its_end
         expect(steps.nth(n)).to_contain_text(text)
     expect(steps.nth(5)).to_contain_text("Hedgehogs were discussed.")
     expect(talk.locator(".receipt-line")).to_contain_text("sent")
+    numbered = steps.nth(1).locator(".bubble li").first
+    assert numbered.evaluate("item => getComputedStyle(item).listStyleType") == "decimal"
     left, right = steps.nth(0).bounding_box(), steps.nth(1).bounding_box()
     assert left is not None and right is not None
     assert left["x"] < right["x"]

@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import quote
 
 from tests.support.far_end import Fault
-from tests.support.stub_provider import Hang
 from tests.web import shop
 from tests.web.gateways import GatewayProcess, Held, gateway_process
 
@@ -53,8 +52,9 @@ def settings(gateway: GatewayProcess) -> dict[str, Any]:
 class Shop:
     """The shop, its people, and what they say."""
 
-    def __init__(self, gateway: GatewayProcess) -> None:
+    def __init__(self, gateway: GatewayProcess, models: shop.Models) -> None:
         self.gateway = gateway
+        self.models = gateway.stub.reply = models
         self._said = 0
 
     def at(self, ago_s: float) -> None:
@@ -79,7 +79,6 @@ class Shop:
 def live(shop_: Shop) -> Held:
     """Let a day pass in the shop; what it returns is a reply that is being written."""
     gateway = shop_.gateway
-    gateway.stub.reply = shop.answer
     shop_.at(OVERNIGHT)
     for job in ("stock-report", "newsletter"):
         gateway.call("cron.run", id=job)
@@ -96,6 +95,7 @@ def live(shop_: Shop) -> Held:
     gateway.rest()
     shop_.ask("main", "Three things for today: the returns, the Polish manual, the lost parcel")
     gateway.rest()
+    shop_.ask("main", "What have they found?")
     gateway.tell_far_end(Fault(400, body='{"error": "chat not found"}'), Fault(400, body='{"error": "chat not found"}'))
     gateway.call("send", channel="slack", to="Old-Room", message="The shop is closed on Friday.")
     gateway.call("send", channel="slack", to="Lina", message="Your return label is attached.")
@@ -107,20 +107,20 @@ def live(shop_: Shop) -> Held:
 
 def _survive_a_kill(shop_: Shop) -> None:
     """Let the process die in the middle of a run; the next one goes on with it."""
-    gateway = shop_.gateway
-    before = len(gateway.stub.requests)
-    gateway.answer(*shop.steps("spring price list")[:1], Hang())
+    gateway, before = shop_.gateway, len(shop_.gateway.stub.requests)
+    shop_.models.are_gone = True
     gateway.call("chat.send", sessionKey="main", message="Prepare the spring price list", idempotencyKey="price-list")
     gateway.asked(before + 2)
+    shop_.models.are_gone = False
     shop_.at(WORKING_DAY - 40)
     gateway.call("agent.wait", runId="price-list", timeoutMs=10_000)
 
 
 @contextmanager
-def used_gateway(home: Path) -> Iterator[GatewayProcess]:
-    """Start a gateway that looks used."""
+def used_gateway(home: Path, *, pace: float = 0) -> Iterator[GatewayProcess]:
+    """Start a gateway that looks used; with a pace of 1, models took as long as they do."""
     with gateway_process(home, settings=settings) as gateway:
-        held = live(Shop(gateway))
+        held = live(Shop(gateway, shop.Models(pace=pace)))
         yield gateway
         held.release()
 
@@ -128,9 +128,12 @@ def used_gateway(home: Path) -> Iterator[GatewayProcess]:
 def places(gateway: GatewayProcess) -> dict[str, str]:
     """Name every view by its address."""
     exchange = gateway.call("exchanges.list", limit=1)["exchanges"][0]["id"]
+    told = gateway.call("chat.search", sessionKey="main", query="Good morning")["matches"][0]["messageId"]
     return {
         "sessions": "#/sessions",
         "session": f"#/sessions/{quote('agent:main:main')}",
+        "message": f"#/sessions/{quote('agent:main:main')}?message={told}",
+        "tree": f"#/sessions/{quote('agent:main:main')}?tree=1",
         "group": f"#/sessions/{quote(WORKSHOP)}",
         "streaming": f"#/sessions/{quote('agent:writer:roster')}",
         "runs": "#/runs",
