@@ -239,6 +239,12 @@ def test_a_program_that_uses_too_much_with_all_it_started_is_stopped_and_told_wh
     assert said.startswith("stopped: ") and reason in said
 
 
+def test_a_program_that_is_watched_is_scheduled_as_any_other() -> None:
+    script = "import os; print(os.sched_getscheduler(0) == os.SCHED_OTHER)"
+    program = Program((sys.executable, "-c", script), None, environment(), ProgramLimits(processes=10))
+    assert _ran(leashed(program)).stdout == b"True\n"
+
+
 def test_what_is_to_be_done_after_a_program_is_done_when_all_of_it_has_ended(tmp_path: Path) -> None:
     script = f"import time, pathlib; time.sleep(0.1); pathlib.Path({str(tmp_path / 'left')!r}).touch()"
     after = ("mv", str(tmp_path / "left"), str(tmp_path / "removed"))
