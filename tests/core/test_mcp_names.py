@@ -67,7 +67,7 @@ def test_all_names_are_valid_distinct_and_the_same_in_any_order(given_names: lis
         ("GIT__*", True),
         ("git*", True),
         ("g*t__log", True),
-        ("*", True),
+        ("*", False),
         ("*_log", True),
         ("git", False),
         ("github__log", False),

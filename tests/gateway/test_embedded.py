@@ -11,7 +11,6 @@ import pytest
 import backchannel
 from backchannel import FunctionContext, Gateway, RunFailed, ScriptedModel
 from backchannel.errors import ConfigError, Unavailable
-from backchannel.workspace.tools import NAMES as WORKSPACE_TOOLS
 
 pytestmark = pytest.mark.anyio
 DEMO: dict[str, Any] = {"agents": {"list": [{"id": "main", "model": "builtin/demo"}]}}
@@ -77,7 +76,7 @@ async def test_an_error_in_the_settings_names_the_nearest() -> None:
     [
         ({}, {"weather_now", "weather_later", "post"}),
         ({"allow": ["weather_*"]}, {"weather_now", "weather_later"}),
-        ({"allow": ["*"], "deny": ["*_now"]}, {"weather_later", "post", *WORKSPACE_TOOLS}),
+        ({"allow": ["*"], "deny": ["*_now"]}, {"weather_later", "post"}),
         ({"deny": ["*"]}, set()),
         ({"allow": ["post"]}, {"post"}),
     ],

@@ -18,8 +18,7 @@ pytestmark = pytest.mark.anyio
 SESSION = {tool.name for tool in SESSION_TOOLS}
 OWN = {"look", "write"}
 EVERYTHING = SESSION | OWN
-NAMED = {"read", "edit", "list", "search", "exec", "process"}
-"""Those of the workspace are off unless they are named, as `*` does; a program's own `write` comes before theirs."""
+"""Those of the workspace are off unless they are named, which `*` does not; a program's own `write` comes first."""
 FOR_CHILDREN = EVERYTHING - {"sessions_spawn"}
 """What a sub-agent can have at most."""
 MAIN, CRON, CHILD = "agent:main:main", "agent:main:cron:x", "agent:main:subagent:u1"
@@ -59,7 +58,7 @@ async def names(shelf: Shelf, settings: dict[str, Any], key: str = MAIN) -> set[
         ({"allow": ["group:sessions"]}, {}, {}, SESSION),
         ({"allow": ["group:sessions", "look"]}, {}, {}, SESSION | {"look"}),
         ({"allow": ["sessions_*"]}, {}, {}, {name for name in SESSION if name.startswith("sessions_")}),
-        ({"allow": ["*"]}, {}, {}, EVERYTHING | NAMED),
+        ({"allow": ["*"]}, {}, {}, EVERYTHING),
         ({"allow": ["group:fs"]}, {}, {}, {"read", "edit", "list", "search"}),
         ({"allow": ["group:exec", "look"], "deny": ["process"]}, {}, {}, {"exec", "look"}),
         ({"deny": ["*"]}, {}, {}, set()),
@@ -94,7 +93,7 @@ async def test_what_one_agent_is_denied_another_has(shelf: Shelf) -> None:
         ({}, {}, OWN),
         ({"allow": ["sessions_list"]}, {}, OWN | {"sessions_list"}),
         ({"allow": ["group:sessions"]}, {}, FOR_CHILDREN),
-        ({"allow": ["*"]}, {}, FOR_CHILDREN | NAMED),
+        ({"allow": ["*"]}, {}, FOR_CHILDREN),
         ({"deny": ["write"]}, {}, {"look"}),
         ({"allow": ["group:sessions"], "deny": ["sessions_history"]}, {}, FOR_CHILDREN - {"sessions_history"}),
         ({"allow": ["sessions_list"], "deny": ["group:sessions"]}, {}, OWN),

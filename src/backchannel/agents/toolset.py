@@ -15,8 +15,9 @@ from backchannel.agents.sandboxes import Sandboxes
 from backchannel.config.schema_agents import ToolNameSettings
 from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput, ToolSource
 from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.mcp_names import names_all
 from backchannel.core.messages import text_content
-from backchannel.core.text import matches, quoted
+from backchannel.core.text import ANY, matches, quoted
 from backchannel.core.visibility import is_sandboxed
 from backchannel.errors import InvalidRequest
 
@@ -78,13 +79,10 @@ class Tools:
     def of(self, agent_id: str, session_key: str) -> Mapping[str, Tool]:
         """Name the tools that this agent has in this session: allowed, not denied, and safe if it is sandboxed."""
         settings, key, tools = self._agents.get(agent_id), SessionKey.stored(session_key), self._tools
-        if settings.allow_tools is None:
-            allowed = {name for name, tool in tools.items() if not tool.is_opt_in}
-        else:
-            allowed = _named(tools, settings.allow_tools)
+        allowed = _allowed(tools, (ANY,) if settings.allow_tools is None else settings.allow_tools)
         denied = _named(tools, settings.deny_tools)
         if key.is_subagent:
-            allowed |= _named(tools, self._for_subagents.allow)
+            allowed |= _allowed(tools, self._for_subagents.allow)
             denied |= self._denied_to_subagents(tools)
         if is_sandboxed(key, self._scheme, settings.sandbox_mode):
             problem, network = self._sandbox_problem(key), self._has_network(key)
@@ -113,10 +111,10 @@ class Tools:
                 return f"{setting} names it"
         if key.is_subagent and name in self._denied_to_subagents(tools):
             return "a sub-agent has no session tools (tools.subagents.tools.allow can give it back)"
-        if settings.allow_tools is None:
-            if name in tools and tools[name].is_opt_in:
-                return f"it is off unless {settings.allow_setting} names it"
-        elif name not in _named(tools, settings.allow_tools):
+        words = (ANY,) if settings.allow_tools is None else settings.allow_tools
+        if name not in _allowed(tools, words):
+            if any(map(names_all, words)):
+                return f"it is off unless {settings.allow_setting} names it, or its group, which `*` does not"
             return f"{settings.allow_setting} does not name it"
         if name in tools and tools[name].needs_network and not self._has_network(key):
             return "the session runs sandboxed (sandbox.mode), and its sandbox has no network (sandbox.network)"
@@ -140,6 +138,15 @@ class Tools:
         given_back = _named(tools, self._for_subagents.allow) - {NEVER_FOR_SUBAGENTS}
         denied = (_named(tools, (SESSION_TOOLS,)) - given_back) | _named(tools, self._for_subagents.deny)
         return denied | {NEVER_FOR_SUBAGENTS}
+
+
+def _allowed(tools: Mapping[str, Tool], words: Iterable[str]) -> set[str]:
+    """Name the tools that words give: `*` gives all, but for those that have to be named themselves."""
+    names: set[str] = set()
+    for word in words:
+        named = _named(tools, (word,))
+        names |= {name for name in named if not tools[name].is_opt_in} if names_all(word) else named
+    return names
 
 
 def _named(tools: Mapping[str, Tool], words: Iterable[str]) -> set[str]:

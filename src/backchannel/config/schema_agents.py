@@ -100,8 +100,9 @@ class AgentToolSettings(Settings, frozen=True, kw_only=True):
     allow: Annotated[
         Names | None,
         setting(
-            "Only these tools. `*` is a wildcard; `group:sessions` names the session tools, `group:fs` those that read "
-            "and write files, `group:exec` those that run commands."
+            "Only these tools. `*` is a wildcard; alone it names all but those of the workspace and of MCP servers. "
+            "`group:sessions` names the session tools, `group:fs` those that read and write files, `group:exec` those "
+            "that run commands, `group:mcp:<server>` those of a server."
         ),
     ] = None
     deny: Annotated[Names | None, setting("Never these tools; wins over `allow`, and adds to `tools.deny`.")] = None

@@ -51,8 +51,15 @@ def _hashed(valid: str, name: str) -> str:
     return f"{valid[: LONGEST_TOOL - _HASH_LENGTH - 1]}_{digest}"
 
 
+def names_all(word: str) -> bool:
+    """Whether a word of `tools.allow` is a wildcard alone: all tools, but for those that have to be named."""
+    return not word.strip().strip("*")
+
+
 def may_name(word: str, server: str) -> bool:
     """Whether a word of `tools.allow` may name a tool of this server, whichever tools it has."""
+    if names_all(word):
+        return False  # that leaves out what has to be named
     if word.startswith("group:"):
         return word == f"{MCP_GROUP}{server}"
     own = f"{server}{MCP_SEPARATOR}".lower()
