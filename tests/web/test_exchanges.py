@@ -7,6 +7,7 @@ from playwright.sync_api import expect
 from tests.support.stub_provider import Answer, Asked, Call
 
 from .browser import Person
+from .chats import open_chat
 from .gateways import GatewayProcess, said
 
 ASKED = "agent:main:desk:group:hedgehogs"
@@ -22,7 +23,7 @@ def play(asked: Asked) -> Answer:
     if "reply-back turn 1" in text:
         return Answer(text="And in winter?")
     if "reply-back turn 2" in text:
-        return Answer(text="In winter they sleep.")
+        return Answer(text="In winter they *sleep*.")
     if "reply-back turn" in text:
         return Answer(text="REPLY_SKIP")
     if "What do hedgehogs eat" in text:
@@ -69,6 +70,20 @@ def test_an_exchange_is_a_conversation_in_two_columns_with_its_turns_and_its_end
     assert left is not None and right is not None
     assert left["x"] < right["x"]
     expect(page.get_by_text("REPLY_SKIP")).to_have_count(0)
+
+
+def test_in_a_transcript_the_other_agent_is_read_as_markdown_and_control_words_are_nowhere_in_sight(
+    person: Person, gateway: GatewayProcess
+) -> None:
+    exchange(gateway)
+    chat = open_chat(person, "agent:writer:main")
+    turn = chat.messages.filter(has_text="turn 3").last
+    expect(turn.locator("em")).to_have_text("sleep")
+    expect(chat.page.get_by_text("nothing more to say").last).to_be_visible()
+
+    row = chat.page.get_by_role("list", name="Sessions").locator("a", has_text="writer").first
+    expect(row).to_contain_text("In winter they")
+    expect(row).not_to_contain_text("REPLY_SKIP")
 
 
 def test_exchanges_are_listed_filtered_and_opened(person: Person, gateway: GatewayProcess) -> None:

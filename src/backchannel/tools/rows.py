@@ -14,6 +14,7 @@ from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.delivery import Delivery, Receipt
 from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.messages import Message, Usage
+from backchannel.core.readable import text_for_people
 from backchannel.core.runs import Run
 from backchannel.core.sessions import WEBCHAT, Address, Session
 from backchannel.core.shapes import Answer, doc
@@ -240,9 +241,9 @@ def duration_ms(run: Run) -> int | None:
 
 
 def preview(messages: Sequence[Message], max_chars: int = PREVIEW_CHARS) -> str | None:
-    """Cut the newest text to one short line."""
+    """Cut the newest text for people to one short line."""
     for message in reversed(messages):
-        if text := one_line(message.text, max_chars):
+        if text := one_line(text_for_people(message), max_chars):
             return text
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
@@ -25,6 +26,7 @@ from backchannel.tools.listing import active_since, read_page
 from backchannel.tools.rows import ModelShown, Row, preview
 
 _LISTED, _MOST_LISTED, _MOST_PREVIEWED = 100, 1000, 64
+_PREVIEW_DEPTH = 5
 _KINDS = tuple(kind.value for kind in Kind)
 
 
@@ -165,12 +167,17 @@ def _read_filter(call: Call, params: SessionsListParams, now: int) -> SessionFil
 async def _with_previews(call: Call, params: SessionsListParams, sessions: list[Session]) -> list[Row]:
     if not (params.include_last_message or params.include_derived_titles):
         return [_row(call, session) for session in sessions]
-    ids = [session.session_id for session in sessions]
-    last = await call.parts.store.last_messages(ids, 1, with_tools=False)
-    return [
-        _row(call, session, **_extras(params, session, preview(last.get(session.session_id, []))))
-        for session in sessions
-    ]
+    said = await _last_said(call, [session.session_id for session in sessions])
+    return [_row(call, session, **_extras(params, session, said.get(session.session_id))) for session in sessions]
+
+
+async def _last_said(call: Call, ids: Sequence[str]) -> dict[str, str]:
+    """Find the newest text for people in each session: mostly the last message, else one of a few before it."""
+    said: dict[str, str] = {}
+    for depth in (1, _PREVIEW_DEPTH):
+        last = await call.parts.store.last_messages([each for each in ids if each not in said], depth, with_tools=False)
+        said |= {session_id: text for session_id, messages in last.items() if (text := preview(messages))}
+    return said
 
 
 def _row(call: Call, session: Session, **extras: str | None) -> Row:

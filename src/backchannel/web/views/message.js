@@ -61,13 +61,16 @@ function Body({ entry, showsAll }) {
   const text = showsAll && reading.machinery ? wholeText(reading) : reading.text;
   return html`<div class="message-body">
     ${blocks.filter((block) => block.type === "thinking" && block.thinking).map((block, index) => html`<${Fold} key=${`thinking-${index}`} class="quiet-fold" summary="thinking"><${PlainText} text=${block.thinking} /><//>`)}
-    ${text && (reading.who === "agent" ? html`<${LongText} text=${text} isMarkdown=${true} />` : html`<${LongText} text=${text} isCode=${reading.who === "tool"} />`)}
+    ${text && html`<${LongText} text=${text} isMarkdown=${isByAgent(reading) && text === reading.text} isCode=${reading.who === "tool"} />`}
     ${blocks.filter((block) => block.type === "image").map((block, index) => html`<${Picture} key=${`image-${index}`} block=${block} />`)}
     ${blocks.filter((block) => block.type === "toolCall").map((call) => html`<${ToolCall} key=${call.id} call=${call} result=${results?.get(call.id)} />`)}
     ${reading.machinery && reading.text && !showsAll && html`<${Fold} class="quiet-fold" summary=${reading.what?.startsWith("result") ? "the whole report" : "what the model was told"}><${PlainText} text=${reading.machinery} /><//>`}
     ${message.stopReason === "aborted" && html`<p class="muted small">stopped here</p>`}
   </div>`;
 }
+
+/** Whether an agent wrote the text: that of this session, or of another one. */
+const isByAgent = ({ who, what }) => who === "agent" || who === "session" || what === "results of sub-agents";
 
 /** The context of a request stands beside its text; everything else holds the text itself. */
 function wholeText(reading) {
