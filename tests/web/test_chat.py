@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from playwright.sync_api import expect
 
 from tests.support.stub_provider import Fault, Hang
@@ -85,15 +87,20 @@ def test_a_draft_survives_a_reload_and_another_session(person: Person) -> None:
 
 def test_commands_are_completed_and_answered_at_once(person: Person, gateway: GatewayProcess) -> None:
     chat = open_chat(person, "agent:main:commanded")
-    chat.field.type("/sta")
+    chat.field.type("/")
     offered = chat.page.get_by_role("listbox", name="Commands")
+    expect(offered.get_by_role("option")).to_have_count(len(gateway.call("commands.list")["commands"]))
+    chat.field.press("ArrowUp")
+    expect(offered.get_by_role("option").last).to_be_in_viewport()
+    chat.field.type("sta")
     expect(offered.get_by_role("option")).to_contain_text("/status")
     chat.field.press("Tab")
     expect(chat.field).to_have_value("/status")
     chat.field.press("Enter")
 
     note = chat.page.locator(".said-note")
-    expect(note).to_contain_text("stub/test")
+    expect(note).to_have_text(re.compile("Model: stub/test"))
+    assert "\nModel: stub/test\n" in note.inner_text(), "each line is a line"
     expect(note).to_contain_text("not part of the conversation")
     assert "commanded" not in str(gateway.call("sessions.list"))  # a question about it makes no session
 

@@ -9,13 +9,18 @@ import { href } from "./routes.js";
 
 const DEEPEST = 24;
 const SLOW_MS = 40;
+const MOST_SLOW = 3;
+const OPTIONS = { gfm: true, breaks: true }; // in a chat, a new line is a new line
 const KEY = /^agent:[\w-]+:\S{1,400}$/;
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", hellip: "…", mdash: "—", ndash: "–" };
 const HEADINGS = ["h3", "h3", "h4", "h5", "h6", "h6"];
 
-/** A text in Markdown. One that grows, `isLive`, is plain once it takes too long to read it over again at each word. */
+/**
+ * A text in Markdown. One that grows, `isLive`, is plain once it takes too long to read it over again at each word: more than
+ * once, since the machine may be busy with something else.
+ */
 export class Markdown extends Component {
-  isSlow = false;
+  slowTimes = 0;
 
   shouldComponentUpdate(next) {
     return next.text !== this.props.text;
@@ -23,15 +28,15 @@ export class Markdown extends Component {
 
   render({ text, isLive }) {
     const start = performance.now();
-    const nodes = isLive && this.isSlow ? plain(text) : nodesOf(text);
-    this.isSlow ||= performance.now() - start > SLOW_MS;
+    const nodes = isLive && this.slowTimes >= MOST_SLOW ? plain(text) : nodesOf(text);
+    if (this.slowTimes < MOST_SLOW) this.slowTimes = performance.now() - start > SLOW_MS ? this.slowTimes + 1 : 0;
     return html`<div class="prose" dir="auto">${nodes}</div>`;
   }
 }
 
 function nodesOf(text) {
   try {
-    return blocks(lexer(visible(text)), 0);
+    return blocks(lexer(visible(text), OPTIONS), 0);
   } catch {
     return plain(text); // nested too deep for the lexer
   }

@@ -4,8 +4,6 @@ import { gateway } from "../gateway.js";
 import { useGateway, useStored } from "../live.js";
 import { Button } from "../parts.js";
 
-const MOST_SUGGESTED = 8;
-
 export function Composer({ sessionKey, onSend, onAbort, isRunning, history, name }) {
   const { has, state } = useGateway();
   const [draft, setDraft] = useStored(`draft.${sessionKey}`, "");
@@ -82,8 +80,9 @@ function useCompletion(draft) {
       gateway.call("commands.list").then((answer) => setAll((commands = answer.commands)), () => {});
     }
   }, [isCommand]);
-  const found = useMemo(() => (isCommand ? all.filter((each) => `/${each.name}`.startsWith(draft.toLowerCase())).slice(0, MOST_SUGGESTED) : []), [draft, all]);
+  const found = useMemo(() => (isCommand ? all.filter((each) => `/${each.name}`.startsWith(draft.toLowerCase())) : []), [draft, all]);
   useEffect(() => setChosen(0), [found.length]);
+  useEffect(() => document.getElementById(`command-${chosen}`)?.scrollIntoView({ block: "nearest" }), [chosen]);
   const isExact = found.some((each) => `/${each.name}` === draft);
   const isOpen = found.length > 0 && closedFor !== draft && !isExact;
 
