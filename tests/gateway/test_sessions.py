@@ -283,3 +283,19 @@ async def test_with_the_global_scope_the_shared_session_shows_as_main(make_world
         history = await client.ask("chat.history", sessionKey=row["key"])
         assert history["sessionKey"] == "agent:echo:main" and len(history["messages"]) == 2
         await client.refused("chat.history", {"sessionKey": "agent:echo:global"})
+
+
+async def test_an_explanation_denies_the_tools_that_a_session_has_not(client: Client) -> None:
+    made = (await client.ask("tools.invoke", tool="sessions_spawn", args={"task": "dig", "agentId": "main"}))["result"]
+    child = made["childSessionKey"]
+    told = await client.ask("policy.explain", caller=child, target=child)
+    refused = await client.refused(
+        "tools.invoke", {"tool": "sessions_history", "args": {"sessionKey": child}, "sessionKey": child}
+    )
+
+    (history,) = [each for each in told["tools"] if each["what"] == "sessions_history"]
+    assert not history["allowed"]
+    assert history["reason"] in refused["message"], "it says what the refusal says"
+    assert "tools.subagents.tools.allow" in history["reason"]
+    main = await client.ask("policy.explain", caller="main", target="main")
+    assert all(each["allowed"] for each in main["tools"])

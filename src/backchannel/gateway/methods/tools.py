@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from backchannel.core.shapes import Answer, Params
-from backchannel.gateway.auth import InvokeParams, caller_of, invoke_as
+from backchannel.gateway.auth import InvokeParams, caller_of, has_tool, invoke_as
 from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import TokenScope
-from backchannel.tools.targets import Explanation, explain
+from backchannel.tools.base import Caller
+from backchannel.tools.targets import Explained, Explanation, explain
 
 
 class Invoked(Answer, frozen=True, kw_only=True, omit_defaults=False):
@@ -31,7 +35,15 @@ async def tools_invoke(call: Call, params: InvokeParams) -> Invoked:
 async def policy_explain(call: Call, params: ExplainParams) -> Explanation:
     """Tells what each session tool and each send from one session to another would do, and which setting decides."""
     caller = await caller_of(call.parts, call.holder, params.caller)
-    return await explain(call.parts, caller, params.target, params.channel, params.chat_type)
+    explained = await explain(call.parts, caller, params.target, params.channel, params.chat_type)
+    return replace(explained, tools=[_of_caller(call.parts, caller, each) for each in explained.tools])
+
+
+def _of_caller(parts: GatewayParts, caller: Caller, explained: Explained) -> Explained:
+    """Deny a tool that the caller has not, whatever the rules would say to it."""
+    if caller.key is None or has_tool(parts, caller, explained.what):
+        return explained
+    return Explained(what=explained.what, allowed=False, reason=parts.toolset.why_not(caller.key, explained.what))
 
 
 METHODS: tuple[Method[Any], ...] = (
