@@ -100,7 +100,7 @@ def test_commands_are_completed_and_answered_at_once(person: Person, gateway: Ga
 
     note = chat.page.locator(".said-note")
     expect(note).to_have_text(re.compile("Model: stub/test"))
-    assert "\nModel: stub/test\n" in note.inner_text(), "each line is a line"
+    assert "\nModel: stub/test" in note.inner_text(), "each line is a line"
     expect(note).to_contain_text("not part of the conversation")
     assert "commanded" not in str(gateway.call("sessions.list"))  # a question about it makes no session
 

@@ -83,6 +83,7 @@ def test_the_chosen_are_dropped_and_all_others_sent_again(person: Person, gatewa
     assert gateway.call("deliveries.get", id=dropped)["state"] == "dropped"
     troubled(page).get_by_role("button", name="again").click()
 
+    expect(page.get_by_text("in line to be sent again.")).to_be_visible()
     expect(troubled(page)).to_have_count(0)
     for id in sent:
         state(gateway, id, "sent")

@@ -119,7 +119,7 @@ function span(token, depth) {
     case "codespan":
       return code(token.text);
     case "br":
-      return html`<br />`;
+      return [html`<br />`, "\n"];
     case "link":
       return link(token.href, inline(token.tokens, depth), token.raw);
     case "image":

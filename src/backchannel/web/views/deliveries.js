@@ -65,7 +65,9 @@ function Mendable({ rows, state, hasMore, reload, onOpen }) {
   const mend = async (method) => {
     setBusy(true);
     try {
-      tell(sayMended(method, ids.length ? await gateway.call(method, { ids }) : await mendAll(method, state)));
+      const mended = sayMended(method, ids.length ? await gateway.call(method, { ids }) : await mendAll(method, state));
+      tell(mended.refused.length ? mended : undefined);
+      if (!mended.refused.length) toast(mended.text, "good"); // nothing may be left here to say it in
       setChosen(new Set());
     } catch (refused) {
       toast(refused.message, "bad");

@@ -223,7 +223,7 @@ function useScroll(box, transcript) {
   const anchor = useRef(null);
   const [isAtEnd, setAtEnd] = useState(true);
   const [isNew, setNew] = useState(false);
-  const count = transcript.messages.length;
+  const newest = transcript.messages.at(-1)?.id;
 
   const look = () => {
     const element = box.current;
@@ -251,7 +251,7 @@ function useScroll(box, transcript) {
   });
   useEffect(() => {
     if (!isStuck.current) setNew(true);
-  }, [count]);
+  }, [newest]);
   useEffect(() => {
     const inner = box.current?.firstElementChild;
     if (!inner) return undefined;
