@@ -58,6 +58,26 @@ async def test_a_pattern_that_is_none_is_told(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("either")
+async def test_what_may_not_be_read_is_left_out_and_the_rest_is_found(desk: Desk) -> None:
+    for name in ("a", "closed/b"):
+        (desk.root / name).parent.mkdir(exist_ok=True)
+        (desk.root / name).write_text("needle\n")
+    (desk.root / "closed").chmod(0)
+    try:
+        assert (await desk("search", pattern="needle")).startswith("a:1:needle")
+        assert (await desk("search", pattern="thread")).startswith("[nothing was found]")
+    finally:
+        (desk.root / "closed").chmod(0o700)
+
+
+@pytest.mark.usefixtures("either")
+async def test_a_name_with_a_line_break_cannot_pass_for_another(desk: Desk) -> None:
+    (desk.root / "a").write_text("needle\n")
+    (desk.root / "x\na").write_text("needle in another\n")
+    assert await desk("search", pattern="needle") == "a:1:needle"
+
+
+@pytest.mark.usefixtures("either")
 async def test_what_is_found_is_bounded(desk: Desk) -> None:
     for number in range(30):
         (desk.root / f"{number:02}").write_text("needle " + "x" * 100_000 + "\n" + "needle\n" * 200)

@@ -54,7 +54,7 @@ def _files(place: Place, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     except (OSError, InvalidRequest):
         return
     for name, is_folder in inner:
-        if name.startswith(".") or name in SKIPPED:
+        if name.startswith(".") or name in SKIPPED or "\n" in name:  # a match is one line, and begins with its path
             continue
         if is_folder:
             yield from _files(place, (*names, name))

@@ -57,11 +57,14 @@ async def search(place: Place, pattern: str, path: str) -> str:
     finally:
         if not running.has_ended:
             await asyncio.shield(running.stop())
-    if code not in (0, 1):
+    # ripgrep also ends so when it may not read something; of that it says nothing, so what it wrote are matches.
+    is_incomplete = code == BAD_PATTERN and (b"\0" in found or not found)
+    if code not in (0, 1) and not is_incomplete:
         said = found[:2000].decode("utf-8", "replace").strip()
         what = "pattern: " if code == BAD_PATTERN else "the search failed: "
         raise InvalidRequest(f"{what}{said or code}")
-    return await asyncio.to_thread(_shown, place, bytes(found))
+    shown = await asyncio.to_thread(_shown, place, bytes(found))
+    return f"{shown}\n[something could not be read, and was left out]" if is_incomplete else shown
 
 
 def _program(place: Place, pattern: str, path: str) -> Program:
@@ -87,7 +90,7 @@ def _ripgrep(pattern: str, names: tuple[str, ...]) -> tuple[str, ...]:
         *("rg", "--no-config", "--null", "--with-filename", "--line-number", "--no-heading", "--color", "never"),
         *("--no-ignore", "--no-messages", "--sort", "path", "--max-count", str(MOST_IN_FILE)),
         *("--max-filesize", str(LARGEST_FILE)),
-        *(word for name in SKIPPED for word in ("--glob", f"!{name}")),
+        *(word for name in (*SKIPPED, "*\n*") for word in ("--glob", f"!{name}")),  # a match begins with its path
         *("--regexp", pattern, "--", "/".join((".", *names))),
     )
 
