@@ -53,4 +53,13 @@ def test_a_question_about_a_huge_call_is_short() -> None:
     approval = Approval(
         "1", "r/0/0", "r", "k", "write", '{"content":"' + "x" * 100_000 + '"}', ApprovalState.PENDING, 1
     )
-    assert len(ask_text(approval)) < 2_000
+    text = ask_text(approval)
+    assert len(text) < 2_000
+    assert "Only its beginning, of 100014 characters" in text
+
+
+def test_a_question_shows_what_cannot_be_seen() -> None:
+    arguments = '{"command":"ls \u202efr- mr\u202c \u009b2K\u200b \U000e0041"}'
+    approval = Approval("1", "r/0/0", "r", "k", "exec", arguments, ApprovalState.PENDING, 1)
+    assert r"ls \u202efr- mr\u202c \u009b2K\u200b \udb40\udc41" in ask_text(approval)
+    assert "beginning" not in ask_text(approval)

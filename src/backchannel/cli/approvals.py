@@ -12,6 +12,7 @@ from backchannel.cli.naming import find_id, find_key
 from backchannel.cli.options import AsJson, Limit, options_of
 from backchannel.cli.output import age, one_line, say, say_more, show_json, show_table
 from backchannel.core.short_ids import IdKind
+from backchannel.core.text import made_visible
 
 app = typer.Typer(help="List the tool calls that wait for an owner's word, and give it.", rich_markup_mode=None)
 
@@ -42,7 +43,7 @@ def list_approvals(
             age(approval["createdAt"]),
             approval["sessionKey"],
             approval["tool"],
-            one_line(json.dumps(approval["args"], ensure_ascii=False)),
+            one_line(made_visible(json.dumps(approval["args"], ensure_ascii=False))),
         ]
         for approval in listed["approvals"]
     ]

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, Payload
 from backchannel.cli.output import Spinner, WordWrap, clock_time, is_terminal, one_line, say, say_dim, say_styled
 from backchannel.core.control_words import is_control_word
+from backchannel.core.text import made_visible
 from backchannel.errors import GatewayError
 
 LONGEST_WAIT_MS = 60_000
@@ -167,7 +168,9 @@ class Questions:
             return
         self._asked.add(approval["id"])
         call = f"{approval['tool']} {json.dumps(approval['args'], ensure_ascii=False)}"
-        self._view.remark(f"The agent asks to call {one_line(call, CALL_SHOWN)}")
+        self._view.remark(f"The agent asks to call {one_line(made_visible(call), CALL_SHOWN)}")
+        if len(call) > CALL_SHOWN:
+            self._view.remark(f"That is its beginning: it has {len(call)} characters (approvals --json shows all)")
         if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
             self._view.remark(f"It waits: backchannel approvals approve {approval['id']}, or deny")
             return

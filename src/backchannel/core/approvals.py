@@ -14,7 +14,7 @@ import msgspec
 
 from backchannel.core.redaction import redact_value_opening
 from backchannel.core.settings import Settings, setting
-from backchannel.core.text import cut, matches
+from backchannel.core.text import cut, made_visible, matches
 
 _SHOWN_ARGUMENTS = 1500
 _NAME_LIMIT = 64
@@ -109,11 +109,20 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def ask_text(approval: Approval) -> str:
-    """Word what an owner is asked in a chat; credentials are hidden before anything is cut."""
+    """Word what an owner is asked in a chat; credentials are hidden before anything is cut.
+
+    What is not shown is said: the end of a long call may be what matters in it.
+    """
     name = cut(" ".join(approval.tool.split()), _NAME_LIMIT)
-    arguments = redact_value_opening(approval.args, _SHOWN_ARGUMENTS)
-    shown = cut(msgspec.json.encode(arguments).decode(), _SHOWN_ARGUMENTS)
-    return f"May I call {name}?\n{shown}\n/approve {approval.id} lets it go ahead, /deny {approval.id} does not."
+    arguments = msgspec.json.encode(redact_value_opening(approval.args, _SHOWN_ARGUMENTS)).decode()
+    shown = cut(made_visible(cut(arguments, _SHOWN_ARGUMENTS)), _SHOWN_ARGUMENTS)
+    left_out = ""
+    if len(shown) == _SHOWN_ARGUMENTS:
+        left_out = f"\n(Only its beginning, of {len(approval.arguments)} characters: the page shows all of it.)"
+    return (
+        f"May I call {made_visible(name)}?\n{shown}{left_out}\n"
+        f"/approve {approval.id} lets it go ahead, /deny {approval.id} does not."
+    )
 
 
 def answered_text(approval: Approval, *, always: bool) -> str:

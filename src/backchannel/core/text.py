@@ -86,6 +86,22 @@ def clean_name(text: str, *, limit: int = SHOWN_LIMIT) -> str:
     return cut(name, limit)
 
 
+def made_visible(text: str) -> str:
+    """Write what cannot be seen, or turns the text around it about, as JSON escapes it; a plain space stays."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char == " " or unicodedata.category(char) not in _UNSEEN else _escape(ord(char)) for char in text
+    )
+
+
+def _escape(code: int) -> str:
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    high, low = divmod(code - 0x10000, 0x400)
+    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
+
+
 def stored_name(text: str | None) -> str | None:
     """Give a name as it is kept; None when there is none, or nothing of it can be seen."""
     return None if text is None else clean_name(text, limit=STORED_LIMIT) or None
