@@ -17,6 +17,7 @@ from backchannel.agents.scripted import Scripted, ScriptedModel, call
 from backchannel.core.approvals import Approval, ApprovalState, Decided
 from backchannel.core.contracts import ModelRequest, ToolContext
 from backchannel.core.facts import ApprovalChanged
+from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Role
 from backchannel.core.runs import RunState
 from backchannel.errors import ApprovalNotFound, InvalidRequest
@@ -130,6 +131,44 @@ async def test_the_question_stands_over_any_number_of_crashes_and_is_asked_once(
         await answer(gateway, approval, Decided.APPROVE)
         assert (await ended(gateway, "r")).reply == "so: posted hello"
     assert desk.posted == ["hello"]
+
+
+@pytest.mark.parametrize("lost", ["the rule", "the tool"])
+async def test_a_question_stands_if_the_rule_or_the_tool_is_gone_after_a_start(tmp_path: Path, lost: str) -> None:
+    desk = Desk()
+    async with dying(tmp_path, model(), config=ASKING, equip=desk.equip) as gateway:
+        await gateway.submit("main", "hello", run_id="r")
+        await asked(gateway)
+    config = {"agents": AGENTS} if lost == "the rule" else ASKING
+    async with running(tmp_path, model(), config=config) as gateway:
+        await waits_again(tmp_path, gateway)
+        desk.equip(gateway)  # as a server that takes long to start
+        await answer(gateway, (await asked(gateway))[0], Decided.APPROVE)
+        assert (await ended(gateway, "r")).reply == "so: posted hello"
+    assert desk.posted == ["hello"]
+
+
+async def test_an_approved_call_whose_tool_does_not_come_back_is_told_as_that(tmp_path: Path) -> None:
+    async with dying(tmp_path, model(), config=ASKING, equip=Desk().equip) as gateway:
+        await gateway.submit("main", "hello", run_id="r")
+        (approval,) = await asked(gateway)
+    async with running(tmp_path, model(), config=ASKING) as gateway:
+        await answer(gateway, approval, Decided.APPROVE)
+        assert "there is no tool 'post'" in ((await ended(gateway, "r")).reply or "")
+
+
+@pytest.mark.parametrize("change", ["reset", "delete"])
+async def test_what_was_allowed_for_good_ends_with_the_conversation(tmp_path: Path, change: str) -> None:
+    desk, key = Desk(), SessionKey.stored("agent:main:other")
+    async with running(tmp_path, model(), config=ASKING, equip=desk.equip) as gateway:
+        await gateway.submit(str(key), "first", run_id="first")
+        await answer(gateway, (await asked(gateway))[0], Decided.APPROVE, always=True)
+        await ended(gateway, "first")
+        await (gateway.runtime.delete(key) if change == "delete" else gateway.store.reset_session(key))
+        await gateway.submit(str(key), "second", run_id="second")
+        await answer(gateway, (await asked(gateway))[0], Decided.DENY)
+        await ended(gateway, "second")
+    assert desk.posted == ["first"]
 
 
 async def test_a_word_that_comes_right_after_a_start_counts_wherever_the_run_is(tmp_path: Path) -> None:

@@ -246,6 +246,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     started_at: int | None = None
     """When it was asked for or, with outside effects, marked as begun; not known of calls of older versions."""
     ended_at: int | None = None
+    is_asked: bool = False
+    """Whether a person was asked for it before this process took its run up; no column of its row."""
 
     @property
     def block(self) -> ToolCallBlock:

@@ -243,21 +243,20 @@ class ToolCalls:
         )
 
     async def output(self, active: ActiveRun, tools: Mapping[str, Tool], call: ToolCall) -> ToolOutput:
-        """Call the tool, unless it had begun before a crash and may not be begun again."""
+        """Call the tool, unless it had begun before a crash and may not be begun again, or nobody allows it.
+
+        A question that was asked before a crash stands, whatever the rules and the tools are now.
+        """
         tool = tools.get(call.name)
         if call.state is not CallState.PLANNED and (tool is None or tool.effects is Effects.OUTSIDE):
             return _error(INTERRUPTED)  # also if its tool is not there any more, or not yet again
-        if tool is None:
-            return _error(self._tools.refusal(active.run.session_key, call.name, tools))
-        if tool.effects is Effects.OUTSIDE and call.state is not CallState.PLANNED:
-            return _error(
-                "The gateway was interrupted while this call was in progress. Whether it had its effect is not "
-                "known: check before you repeat it."
-            )
-        if self._approvals.are_needed_for(call):
+        if call.is_asked or (tool is not None and self._approvals.are_needed_for(call)):
             approval = await self._approved(active, call)
             if approval.state is not ApprovalState.APPROVED:
                 return _error(refusal(approval))
+            tool = tool or await self._back_again(active, call)
+        if tool is None:
+            return _error(self._tools.refusal(active.run.session_key, call.name, tools))
         if tool.effects is Effects.OUTSIDE:
             await self._durable(lambda: self._store.start_call(active.fence, call.id))
         arguments = call.block.arguments
@@ -265,6 +264,13 @@ class ToolCalls:
         output = await _invoke(tool, _context(active.run, call), arguments)
         self._hub.publish(ToolEnded(active.run, call.id, call.name, output.is_error))
         return ToolOutput(storable_content(output.content), output.is_error)
+
+    async def _back_again(self, active: ActiveRun, call: ToolCall) -> Tool | None:
+        """Look once more for a tool that was there when its call was asked for: its server may be up by now."""
+        key = active.run.session_key
+        agent_id = SessionKey.stored(key).agent
+        await self._tools.ready(agent_id, key)
+        return self._tools.of(agent_id, key).get(call.name)
 
     async def _approved(self, active: ActiveRun, call: ToolCall) -> Approval:
         """Ask a person for a call, and wait for the answer; no time passes for the run meanwhile."""

@@ -158,6 +158,7 @@ def reset(tx: Tx, key: str) -> Session:
     session = need(tx, key)
     check_kept(session)
     _end_transcript(tx, session.session_id, "reset", tx.now)
+    _take_back_grants(tx, key)
     tx.run(
         "UPDATE sessions SET session_id = ?, system_sent = 0, aborted_last_run = 0, total_tokens = NULL, "
         "updated_at = ? WHERE key = ?",
@@ -190,6 +191,7 @@ def archive(tx: Tx, session: Session, *, as_of: int | None = None) -> None:
     """Take a session out of the lists and close its transcript for good; `as_of` is the time in its file's name."""
     at = tx.now if as_of is None else as_of
     _end_transcript(tx, session.session_id, "deleted", at)
+    _take_back_grants(tx, session.key)
     tx.run(
         "UPDATE sessions SET archived_at = ?, deleting = 0, updated_at = ? WHERE key = ?",
         at,
@@ -199,6 +201,11 @@ def archive(tx: Tx, session: Session, *, as_of: int | None = None) -> None:
     is_named = session.spawned_by is not None and at == tx.now
     tx.tell(TranscriptClosed(session.key, session.session_id, at, is_named))
     tx.tell(SessionChanged(session.key, "delete"))
+
+
+def _take_back_grants(tx: Tx, key: str) -> None:
+    """Forget which tools an owner has allowed for good: that was said of the conversation which ends here."""
+    tx.run("DELETE FROM approval_grants WHERE session_key = ?", key)
 
 
 def required_session(tx: Tx, key: str) -> Session:

@@ -13,7 +13,7 @@ from backchannel.core.text import quoted
 from backchannel.core.timeline import CallFlow, RunStory, Timeline, build_timeline
 from backchannel.errors import RunNotFound
 from backchannel.storage import approvals, run_events, runs, steps
-from backchannel.storage.tx import Tx, columns
+from backchannel.storage.tx import Tx
 
 MOST_EVENTS = 500
 MOST_CALLS = 1000
@@ -95,7 +95,7 @@ def _lines(tx: Tx, session_id: str, seq: int) -> Iterator[str]:
 
 def _calls(tx: Tx, run: Run) -> list[ToolCall]:
     rows = tx.all(
-        f"SELECT {columns(ToolCall.__struct_fields__)} FROM tool_calls WHERE id > ? AND id < ? AND run_id = ? LIMIT ?",
+        f"SELECT {steps.FIELDS} FROM tool_calls WHERE id > ? AND id < ? AND run_id = ? LIMIT ?",
         *_range(run),
         run.id,
         MOST_CALLS,
