@@ -18,6 +18,11 @@ export function visible(text) {
     });
 }
 
+/** The text of an agent where there is room for a line: without the marks that Markdown has around words. */
+export function preview(text) {
+  return visible(text).replace(/\*\*|`+/g, "");
+}
+
 /** A text of somebody else, in one line of ours: its direction ends with it. */
 export function Text({ children }) {
   return html`<bdi>${visible([children].flat().join(""))}</bdi>`;

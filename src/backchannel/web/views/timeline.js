@@ -5,7 +5,7 @@
 
 import { html, useMemo, useState } from "../vendor/preact.js";
 import { href } from "../routes.js";
-import { Button, Fold, Key, Status, count, duration, money, sessionName, visible } from "../parts.js";
+import { Button, Fold, Key, Status, count, duration, money, preview, sessionName, visible } from "../parts.js";
 import { Quote } from "./pieces.js";
 import { buildScale } from "./scale.js";
 import { clockTime, counted, isEnded, oneLine, pretty, until } from "./words.js";
@@ -119,7 +119,7 @@ function used(entry) {
 function Excerpt({ entry }) {
   const text = entry.error ?? entry.text;
   if (!text) return null;
-  return html`<div class=${`tl-excerpt ${entry.error ? "bad-text" : ""}`} dir="auto">${oneLine(text, 140)}</div>`;
+  return html`<div class=${`tl-excerpt ${entry.error ? "bad-text" : ""}`} dir="auto">${entry.kind === "model" ? preview(oneLine(text, 140)) : oneLine(text, 140)}</div>`;
 }
 
 function detailsOf(entry, axis) {
