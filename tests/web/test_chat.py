@@ -73,6 +73,22 @@ def test_a_message_of_several_lines_is_sent_as_it_was_written(person: Person, ga
     assert asked["content"][0]["text"] == "first\nsecond"
 
 
+def test_what_is_long_is_folded_and_copied_whole(person: Person) -> None:
+    chat = open_chat(person, "agent:main:pasted")
+    pasted = "\n".join(f"line {n} of a log" for n in range(400))
+    chat.send(pasted)
+    first = chat.messages.first
+    expect(first.get_by_role("button", name="Show more")).to_be_visible()
+    expect(first).not_to_contain_text("line 399")
+    first.hover()
+    first.get_by_role("button", name="Copy message").click()
+    expect(first.get_by_role("button", name="Copied")).to_be_visible()
+    assert chat.page.evaluate("navigator.clipboard.readText()") == pasted
+    first.get_by_role("button", name="Show more").click()
+
+    expect(first).to_contain_text("line 399")
+
+
 def test_a_draft_survives_a_reload_and_another_session(person: Person) -> None:
     chat = open_chat(person, "agent:main:drafted")
     chat.field.fill("half a thought")

@@ -107,6 +107,8 @@ def test_a_run_at_work_is_stopped(person: Person, gateway: GatewayProcess) -> No
     page.get_by_role("dialog").get_by_role("button", name="Stop it").click()
 
     expect(page.locator(".headline")).to_contain_text("aborted")
+    expect(page.get_by_text("It was stopped here")).to_be_visible()
+    expect(page.get_by_text("Why it failed")).to_have_count(0)
     assert gateway.call("runs.get", runId="endless")["run"]["status"] == "aborted"
 
 

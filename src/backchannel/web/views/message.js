@@ -5,8 +5,12 @@ import { Markdown, safeAddress } from "../markdown.js";
 import { Button, CopyButton, Fold, Key, Text, When, sessionName, shortKey, visible } from "../parts.js";
 import { href } from "../routes.js";
 
+/** Markdown is cut late: what comes after the cut is shown as it was written. */
 const FIRST_CHARS = 20_000;
+const FIRST_PLAIN_CHARS = 4_000;
 const MORE_CHARS = 100_000;
+/** A little more than that is shown at once. */
+const SPARE = 1.2;
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const ICONS = { person: "person", agent: "agents", session: "exchanges", tool: "tool", gateway: "gear" };
 
@@ -91,8 +95,9 @@ function MachineryRow({ entry, agent, isTarget }) {
 /** Text of any length: the beginning at once, the rest in steps. */
 export function LongText({ text, isMarkdown, isCode }) {
   const [steps, setSteps] = useState(0);
-  if (text.length <= FIRST_CHARS) return html`<${Piece} text=${text} isMarkdown=${isMarkdown} isCode=${isCode} />`;
-  const pieces = cut(text, steps);
+  const first = isMarkdown ? FIRST_CHARS : FIRST_PLAIN_CHARS;
+  if (text.length <= first * SPARE) return html`<${Piece} text=${text} isMarkdown=${isMarkdown} isCode=${isCode} />`;
+  const pieces = cut(text, steps, first);
   const left = text.length - pieces.reduce((sum, piece) => sum + piece.length, 0);
   return html`<div class="long-text">
     ${pieces.map((piece, index) => html`<${Piece} key=${index} text=${piece} isMarkdown=${isMarkdown && index === 0} isCode=${isCode} />`)}
@@ -101,13 +106,13 @@ export function LongText({ text, isMarkdown, isCode }) {
 }
 
 /** The beginning of a text, and the pieces that were asked for since, each up to the end of a line where there is one. */
-function cut(text, steps) {
+function cut(text, steps, first) {
   const pieces = [];
   let from = 0;
   for (let step = 0; step <= steps && from < text.length; step++) {
-    const limit = from + (step ? MORE_CHARS : FIRST_CHARS);
+    const limit = from + (step ? MORE_CHARS : first);
     const line = text.lastIndexOf("\n", limit) + 1;
-    const to = limit >= text.length ? text.length : line > from + FIRST_CHARS / 2 ? line : limit;
+    const to = limit >= text.length ? text.length : line > from + first / 2 ? line : limit;
     pieces.push(text.slice(from, to));
     from = to;
   }

@@ -7,7 +7,7 @@ import { useLive, useTicker } from "../live.js";
 import { Age, Button, Confirm, CopyButton, Cost, ErrorNote, Key, Skeleton, Status, duration } from "../parts.js";
 import { Back, Facts, Quote, useAct, useScope } from "./pieces.js";
 import { Timeline } from "./timeline.js";
-import { clockTime, counted, inWords, isControlWord, isEnded, runKind, runWaits, shortId } from "./words.js";
+import { clockTime, counted, failureOf, inWords, isControlWord, isEnded, runKind, runWaits, shortId } from "./words.js";
 
 const EVENTS = ["agent", "sessions.changed", "delivery", "approval"];
 
@@ -112,7 +112,7 @@ function RunFacts({ run, entries, now }) {
 }
 
 function Reply({ run }) {
-  if (run.error) return html`<h2>Why it failed</h2>
+  if (failureOf(run)) return html`<h2>Why it failed</h2>
     <${Quote} text=${run.error} kind="bad" />${run.errorCode && html`<p class="muted small">Code <code>${run.errorCode}</code></p>`}`;
   if (!run.reply) return null;
   if (isControlWord(run.reply)) return html`<h2>Reply</h2><p class="muted">${inWords(run.reply)} <code>${run.reply.trim()}</code></p>`;

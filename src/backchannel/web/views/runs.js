@@ -6,7 +6,7 @@ import { useTicker } from "../live.js";
 import { Age, Cost, Empty, ErrorNote, Key, Segmented, Skeleton, Status, Table, Tokens, duration } from "../parts.js";
 import { More, useRows } from "./rows.js";
 import { Heading, SessionFilter } from "./pieces.js";
-import { oneLine, runKind, runResult, shortId } from "./words.js";
+import { failureOf, oneLine, runKind, runResult, shortId } from "./words.js";
 
 export { RunView } from "./run.js";
 
@@ -53,7 +53,7 @@ const columns = (now) => [
 /** What came of a run, and below it what it was for. */
 function What({ run, now }) {
   const result = oneLine(runResult(run, now), 200);
-  return html`<span class=${`clip ${run.error ? "bad-text" : ""}`} dir="auto">${result
+  return html`<span class=${`clip ${failureOf(run) ? "bad-text" : ""}`} dir="auto">${result
     || html`<span class="muted">${run.status === "running" ? "at work" : run.status === "queued" ? "waits in line" : "no text"}</span>`}</span>
     <span class="under">${runKind(run.kind)} · <a class="mono" href=${href("runs", [run.runId])}
       title=${run.runId}>${shortId(run.runId)}</a></span>`;

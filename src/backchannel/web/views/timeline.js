@@ -8,7 +8,7 @@ import { href } from "../routes.js";
 import { Button, Fold, Key, Status, count, duration, money, preview, sessionName, visible } from "../parts.js";
 import { Quote } from "./pieces.js";
 import { buildScale } from "./scale.js";
-import { clockTime, counted, isEnded, oneLine, pretty, until } from "./words.js";
+import { STOPPED, clockTime, counted, isEnded, oneLine, pretty, until } from "./words.js";
 
 const WORK = new Set(["model", "tool", "lost"]);
 const SHOWN = 120; // of a long run the newest rows: each tick draws them anew while it is at work
@@ -188,12 +188,18 @@ function sayMark(entry, axis, run) {
     case "setAside":
       return { tone: "warn", text: setAside(entry, axis) };
     case "retried":
-      return { tone: "info", text: `A person started it once more${entry.text ? `, after it had failed: ${oneLine(entry.text, 300)}` : ""}` };
+      return { tone: "info", text: `A person started it once more${againAfter(entry.text)}` };
     case "ended":
+      if (entry.error === STOPPED) return { tone: "info", text: "It was stopped here" };
       return { tone: entry.error || run.status !== "ok" ? "bad" : "good", text: `Ended: ${entry.status ?? run.status}${why}` };
     default:
       return { tone: "info", text: entry.text ?? entry.kind };
   }
+}
+
+function againAfter(error) {
+  if (!error) return "";
+  return error === STOPPED ? ", after it was stopped" : `, after it had failed: ${oneLine(error, 300)}`;
 }
 
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);

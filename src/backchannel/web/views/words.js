@@ -93,7 +93,8 @@ export const runKind = (kind) => KINDS[kind] ?? kind;
 /** What there is to say about how a run ended or what it waits for, in one line. */
 export function runResult(run, now = Date.now()) {
   const reply = run.reply ?? "";
-  return run.error || (isControlWord(reply) ? inWords(reply) : reply) || runWaits(run, now);
+  const said = failureOf(run) || (isControlWord(reply) ? inWords(reply) : reply) || runWaits(run, now);
+  return said || (run.error === STOPPED ? "was stopped" : "");
 }
 
 /** Says what a run waits for that is neither at work nor at an end; "" where there is nothing to say. */
@@ -102,6 +103,12 @@ export function runWaits(run, now = Date.now()) {
   if (run.resumeAt) return `after crashes; tried again ${until(run.resumeAt, now)} (${clockTime(run.resumeAt, now)})`;
   return "";
 }
+
+/** The error of a run that somebody stopped, which is no failure. */
+export const STOPPED = "aborted";
+
+/** Why a run failed, if it did. */
+export const failureOf = (run) => (run.error === STOPPED ? undefined : run.error);
 
 /** Whether a run has ended, whichever way. */
 export const isEnded = (run) => run.status !== "queued" && run.status !== "running";
