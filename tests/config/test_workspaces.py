@@ -40,6 +40,24 @@ def test_a_folder_with_the_configuration_in_it_is_refused(tmp_path: Path) -> Non
         load_config(file, {}, state=tmp_path / "state")
 
 
+@pytest.mark.parametrize("sandbox", [{"mode": "all"}, {"mode": "non-main", "workspaceAccess": "rw"}])
+def test_a_folder_that_a_sandboxed_agent_could_replace_by_a_link_is_refused(
+    tmp_path: Path, sandbox: dict[str, str]
+) -> None:
+    def load(sandbox: dict[str, str], inner: str) -> None:
+        listed = [{"id": "a", "workspace": "work", "sandbox": sandbox}, {"id": "b", "workspace": inner}]
+        config_from({"agents": {"list": listed}}, {}, state=tmp_path / "state", base_dir=tmp_path)
+
+    (tmp_path / "link").symlink_to(tmp_path / "work")
+    for inner in ("work/b", "work/deep/b", "link/b"):
+        with pytest.raises(ConfigError, match=r"agents\.list\[1\]\.workspace.*it lies in the workspace of a"):
+            load(sandbox, inner)
+    load(sandbox, "work")  # shared: nobody inside can replace it
+    load(sandbox, "workshop/b")
+    load({**sandbox, "workspaceAccess": "ro"}, "work/b")
+    load({"mode": "off"}, "work/b")
+
+
 def test_what_an_agent_says_of_its_sandbox_wins_setting_by_setting(tmp_path: Path) -> None:
     config = config_from(
         {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from backchannel.config.agents import complete
+from backchannel.config.agents import complete, first
 from backchannel.config.checks import Issue, Surroundings, check_rules, check_start
 from backchannel.config.findings import Finding, SettingPath, config_error, show_path
 from backchannel.config.locations import locate
 from backchannel.config.schema import Config, ConfigFile
-from backchannel.config.schema_agents import InstructionsFileSettings
+from backchannel.config.schema_agents import AgentsSettings, InstructionsFileSettings
 from backchannel.config.source import ConfigSource, load_source, source_from
 from backchannel.config.validation import check_shape
 from backchannel.errors import ConfigError
@@ -208,7 +208,9 @@ class _Reading:
         )
         defaults = replace(agents.defaults, workspace=place(agents.defaults.workspace, ("agents", "defaults")))
         self._add(problems)
-        return replace(file, agents=replace(agents, list=listed, defaults=defaults))
+        placed = replace(agents, list=listed, defaults=defaults)
+        self._add([self._finding(issue) for issue in nested_workspaces(placed)])
+        return replace(file, agents=placed)
 
 
 def workspace_problem(folder: Path, state_dir: Path, config_file: Path | None) -> str | None:
@@ -221,6 +223,26 @@ def workspace_problem(folder: Path, state_dir: Path, config_file: Path | None) -
     if config_file is not None and place in config_file.resolve().parents:
         return "this configuration file lies in it, so that the agent could change it; name a folder beside it"
     return None
+
+
+def nested_workspaces(agents: AgentsSettings) -> Iterator[Issue]:
+    """Find workspaces within that of a sandboxed agent: its commands could put a link to anywhere in their place."""
+    defaults = agents.defaults
+    inner: list[tuple[SettingPath, str | None]] = [(("agents", "defaults", "workspace"), defaults.workspace)]
+    inner += [(("agents", "list", index, "workspace"), agent.workspace) for index, agent in enumerate(agents.list)]
+    for agent in agents.list:
+        folder = first(agent.workspace, defaults.workspace)
+        mode = first(agent.sandbox.mode, defaults.sandbox.mode) or "off"
+        access = first(agent.sandbox.workspace_access, defaults.sandbox.workspace_access) or "rw"
+        if folder is None or mode == "off" or access != "rw":
+            continue
+        message = (
+            f"it lies in the workspace of {agent.id}, whose commands in the sandbox could put a link to anywhere "
+            "in its place; name a folder beside it"
+        )
+        for path, other in inner:
+            if other is not None and Path(folder).resolve() in Path(other).resolve().parents:
+                yield Issue("error", path, message, other)
 
 
 def _load_instructions(file: Path) -> str:
