@@ -29,9 +29,11 @@ def _question(page: Page, text: str) -> None:
 
 def test_a_call_is_approved_and_another_denied(asking: GatewayProcess, make_person: MakePerson) -> None:
     chat = open_chat(make_person(asking, token=asking.token), "agent:main:one")
-    asking.answer(Answer(calls=(Call("sessions_list", {"limit": 7}),)), "Here they are.")
+    asking.answer(Answer(text="I look.", calls=(Call("sessions_list", {"limit": 7}),)), "Here they are.")
     chat.send("List the sessions")
     _question(chat.page, "asks to call sessions_list")
+    expect(chat.messages.last).to_contain_text("I look.")
+    expect(chat.page.get_by_text("I look.")).to_have_count(1)
     _question(chat.page, '"limit": 7')
     chat.page.get_by_role("button", name="Approve").click()
     expect(chat.messages.last).to_contain_text("Here they are.")

@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.support.stub_provider import Fault, Hang
+from tests.support.stub_provider import Answer, Call, Fault, Hang
 
 from .browser import Person
 from .chats import open_chat
@@ -27,6 +27,21 @@ def test_a_reply_is_seen_as_it_is_written(person: Person, gateway: GatewayProces
     expect(chat.live).to_have_count(0)
     expect(chat.field).to_have_value("")
     expect(chat.field).to_be_focused()
+
+
+def test_a_tool_that_is_at_work_is_shown_once(person: Person, gateway: GatewayProcess) -> None:
+    gateway.call("agent.wait", runId=gateway.call("chat.send", sessionKey="agent:writer:busy", message="hi")["runId"])
+    chat = open_chat(person, "agent:main:tooled")
+    ask = Call("sessions_send", {"sessionKey": "agent:writer:busy", "message": "and now?", "timeoutSeconds": 20})
+    gateway.answer(Answer(text="I ask.", calls=(ask,)))
+    held = gateway.hold("It ", "is so.")
+    chat.send("Ask the writer")
+    expect(chat.live).to_contain_text("using sessions_send")
+
+    expect(chat.page.locator(".tool-name")).to_have_count(1)
+    expect(chat.page.get_by_text("I ask.")).to_have_count(1)
+    held.release()
+    expect(chat.live).to_have_count(0)
 
 
 def test_the_conversation_is_there_after_a_reload(person: Person) -> None:
