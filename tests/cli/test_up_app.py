@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import select
 import shutil
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import ROOT
+from tests.support.processes import Watched, all_ended
 
 from .program import PATIENCE_S, Program
 
@@ -115,3 +117,13 @@ def test_with_reload_a_changed_file_is_served_soon(program: Program) -> None:
             select.select([], [], [], 0.05)
         assert program.answer("chat", "hello again") == "The new clerk: hello again\n"
         up.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
+def test_with_reload_a_kill_leaves_no_gateway(program: Program) -> None:
+    write(program)
+    with program.up("--app", "shop:gateway", "--reload") as up:
+        served = Watched(int((program.state / "lock").read_text()))
+        assert served.pid != up.process.pid
+        up.kill()
+        assert all_ended([served])

@@ -225,6 +225,9 @@ async def test_a_write_keeps_the_mode_and_leaves_nothing_half_done(desk: Desk) -
     assert await desk("write", path="run.sh", content="new") == "replaced run.sh: 3 bytes"
     assert stat.S_IMODE((desk.root / "run.sh").stat().st_mode) == 0o750
     assert [path.name for path in desk.root.iterdir()] == ["run.sh"]
+    (desk.root / "run.sh").chmod(0o4750)
+    await desk("edit", path="run.sh", oldText="new", newText="newer")
+    assert stat.S_IMODE((desk.root / "run.sh").stat().st_mode) == 0o750  # it may be another's now
 
 
 @pytest.fixture

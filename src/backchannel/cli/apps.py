@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Mapping
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 HOW = "write MODULE:NAME, such as shop:gateway for the variable `gateway` in shop.py"
 CHANGES = (".py", ".json5", ".json", ".md")
 """The files whose change starts a program again: code, configuration, and instructions of agents."""
+RELOADER = "BACKCHANNEL_RELOADER"
+"""The process that starts this one again on changes; only it sets this variable."""
+PR_SET_PDEATHSIG = 1
 
 
 def load_app(name: str, options: Options, *, host: str | None, port: int | None) -> Gateway:
@@ -95,6 +99,18 @@ def complete(
     return config_from(whole, os.environ, state=state or options.where.state_dir)
 
 
+def end_with_reloader() -> None:
+    """If `--reload` has started this process, be ended when that one ends, also by `kill -9`; on Linux."""
+    reloader = os.environ.pop(RELOADER, None)
+    if reloader is None or sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != int(reloader):
+        raise typer.Exit(1)
+
+
 def _is_state(file: Path, here: Path) -> bool:
     folders = file.relative_to(here).parents if file.is_relative_to(here) else ()
     return any((here / folder / "backchannel.db").exists() for folder in folders)
@@ -112,6 +128,7 @@ def serve_again_on_change() -> None:
         def __call__(self, change: Change, path: str) -> bool:
             return path.endswith(CHANGES) and super().__call__(change, path) and not _is_state(Path(path), here)
 
+    os.environ[RELOADER] = str(os.getpid())
     words = [word for word in sys.argv[1:] if word != "--reload"]
     command = shlex.join([sys.executable, "-m", "backchannel", *words])
     run_process(

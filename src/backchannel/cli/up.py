@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backchannel.cli.apps import load_app, serve_again_on_change
+from backchannel.cli.apps import end_with_reloader, load_app, serve_again_on_change
 from backchannel.cli.client import local_address
 from backchannel.cli.options import AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import WordWrap, clock_time, console, is_terminal, patience, say, show_json
@@ -95,6 +95,7 @@ def up(
     if reload:
         serve_again_on_change()
         return
+    end_with_reloader()
     config = None if app is not None else options.load_config(host=host, port=port)
 
     def make() -> Gateway:

@@ -25,6 +25,8 @@ MOST_SCANNED = 64 * 1024 * 1024
 MOST_EDITED = 8 * 1024 * 1024
 MOST_ENTRIES = 1000
 _BINARY_BYTES = 8 * 1024
+_PERMISSIONS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
+"""What a new file has of the old one: not the right to run as its owner, who may be another now."""
 
 
 def read_text(place: Place, path: str, offset: int, limit: int) -> str:
@@ -147,7 +149,7 @@ def _replace(folder: int, name: str, data: bytes, before: os.stat_result | None)
             stream.write(data)
             stream.flush()
             if before is not None:
-                os.fchmod(file, stat.S_IMODE(before.st_mode))
+                os.fchmod(file, before.st_mode & _PERMISSIONS)
             os.fsync(file)
         _check_unchanged(name, before, look(folder, name))
         os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
