@@ -107,3 +107,38 @@ def test_a_database_that_cannot_be_read_does_not_hide_that_nobody_is_there(progr
     (program.state / "backchannel.db").write_text(damage)
 
     assert "No gateway runs on the state folder" in program.run("runs").stderr
+
+
+ELSEWHERE = """{
+  mcp: { servers: { time: { command: "true", env: { CA: "${ONLY_UP_HAS_IT}" } } } },
+  models: { providers: { own: { api: "openai", baseUrl: "${ONLY_UP_HAS_IT}" } } },
+}"""
+
+
+def test_a_variable_that_only_the_gateway_has_is_not_asked_of_the_commands_that_reach_it(program: Program) -> None:
+    program.write_config(ELSEWHERE)
+    with program.up(ONLY_UP_HAS_IT="http://127.0.0.1:9"):
+        for words in (("sessions",), ("approvals",), ("open", "--print"), ("chat", "hello")):
+            assert program.run(*words).returncode == 0, words
+        assert "is not set" not in program.run("status").stderr
+        refused = program.run("config", "check")
+
+    assert refused.returncode == 1 and "ONLY_UP_HAS_IT is not set" in refused.stdout
+    assert "ONLY_UP_HAS_IT is not set" in program.run("up").stderr
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("gateway: { auth: { token: '${NOWHERE_SET}' } }", "NOWHERE_SET is not set"),
+        ("gateway: { port: 'many' }", "gateway.port"),
+        ("sesion: {}", "did you mean `session`?"),
+    ],
+)
+def test_a_command_still_says_what_else_is_wrong_with_the_configuration(
+    program: Program, wrong: str, said: str
+) -> None:
+    program.write_config(f"{ELSEWHERE.strip().removesuffix('}')}  {wrong},\n}}")
+    told = program.run("sessions").stderr
+
+    assert said in told and "ONLY_UP_HAS_IT" not in told

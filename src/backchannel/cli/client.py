@@ -99,7 +99,7 @@ def find_gateway(options: Options) -> GatewayAddress:
     url = given
     token = os.environ.get("BACKCHANNEL_TOKEN")
     if not (url and token):
-        config = options.load_config()
+        config = options.load_config(for_client=True)
         url = url or load_address(config.state_dir)
         if url is None:
             raise NoGateway(_why_absent(config, start))

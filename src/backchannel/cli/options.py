@@ -77,15 +77,15 @@ class Options:
 
         return locate(self.state, self.config, os.environ)
 
-    def load_config(self, *, host: str | None = None, port: int | None = None) -> Config:
-        """Load the configuration that these options name.
+    def load_config(self, *, host: str | None = None, port: int | None = None, for_client: bool = False) -> Config:
+        """Load the configuration that these options name, `for_client` no more than the gateway's address needs.
 
         Raises:
             ConfigError: something in it is wrong.
         """
         from backchannel.config import load_config
 
-        return load_config(self.config, os.environ, state=self.state, host=host, port=port)
+        return load_config(self.config, os.environ, state=self.state, host=host, port=port, for_client=for_client)
 
     def command(self, *words: str) -> str:
         """Write a command that can be typed as it is, with the same state folder and configuration."""

@@ -40,13 +40,17 @@ def load_config(
     state: Path | None = None,
     host: str | None = None,
     port: int | None = None,
+    for_client: bool = False,
 ) -> Config:
     """Load the configuration from `path`, else from where the environment says, else the defaults.
+
+    A client needs `gateway` alone, and may be typed where the gateway's environment is not: `for_client`, a variable
+    that is not set elsewhere is no error, and what the other settings say is then not to be relied on.
 
     Raises:
         ConfigError: something is wrong; the message has a line for each problem.
     """
-    return _load(path, env, state, overrides(env, host, port))
+    return _load(path, env, state, overrides(env, host, port), for_client=for_client)
 
 
 def config_from(
@@ -100,10 +104,11 @@ def _load(
     state: Path | None,
     overridden: Mapping[tuple[str, ...], Any],
     here: Surroundings | None = None,
+    for_client: bool = False,
 ) -> Config:
     where = locate(state, path, env)
     source = load_source(where.config_file) if where.has_file else source_from({})
-    reading = _Reading(source, env, overridden, base_dir=where.config_file.parent, here=here)
+    reading = _Reading(source, env, overridden, base_dir=where.config_file.parent, here=here, is_for_client=for_client)
     return reading.config(where.state_dir)
 
 
@@ -117,17 +122,17 @@ class _Reading:
     base_dir: Path
     registered: tuple[str, ...] = ()
     here: Surroundings | None = None
+    is_for_client: bool = False
     findings: list[Finding] = field(default_factory=list)
 
     def config(self, state_dir: Path) -> Config:
         modern = modernise(self.source.raw)
         self.source = dataclasses.replace(self.source, origins=modern.origins)
-        raw, missing = substitute(modern.raw, self.env, self.source)
-        raw = override(raw, self.overridden)
-        replaced = {show_path(path) for path in self.overridden}
-        missing = [finding for finding in missing if finding.path not in replaced]
+        raw, missing = self._substituted(modern.raw)
         unset = {finding.path for finding in missing}  # a variable that is missing is reported once
         misfits = [f for f in check_shape(raw, ConfigFile, self.source) if f.path not in unset]
+        if missing and self.is_for_client:
+            raw, missing = self._substituted({"gateway": modern.raw["gateway"]} if "gateway" in modern.raw else {})
         self._add([self._finding(issue) for issue in modern.issues] + missing + misfits)
         file = msgspec.convert(raw, ConfigFile)
         self._add([self._finding(issue) for issue in check_rules(file, self.registered)])
@@ -140,6 +145,12 @@ class _Reading:
             file=self.source.file,
             warnings=tuple(self.findings),
         )
+
+    def _substituted(self, written: dict[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
+        """Give the settings with variables and overrides in place, and the variables that are missing."""
+        raw, missing = substitute(written, self.env, self.source)
+        replaced = {show_path(path) for path in self.overridden}
+        return override(raw, self.overridden), [finding for finding in missing if finding.path not in replaced]
 
     def _add(self, findings: list[Finding]) -> None:
         self.findings += map(self._with_origin, findings)
