@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import sqlite3
@@ -161,6 +162,21 @@ def test_clients_are_told_when_it_stops(program: Program) -> None:
         assert up.process.wait(PATIENCE_S) == 0
 
     assert not (program.state / "address").exists()
+
+
+def test_it_stops_though_nobody_reads_what_it_says_any_more(program: Program) -> None:
+    reader, writer = os.pipe()
+    with subprocess.Popen(
+        program.command("up", "--port", "0"), env=program.env, cwd=program.home, stdout=writer, stderr=writer
+    ) as up:
+        os.close(writer)
+        said = b""
+        while b"try: " not in said:
+            said += os.read(reader, 65536)
+        os.close(reader)
+        assert program.answer("chat", "hello")
+        up.send_signal(signal.SIGTERM)
+        assert up.wait(PATIENCE_S) in (0, 1)
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:

@@ -114,3 +114,15 @@ async def test_only_a_function_that_is_awaited_and_has_a_model_can_be_forgotten(
     async with running(tmp_path) as gateway:
         with pytest.raises(UnknownAgent):
             await gateway.runtime.forget_agent("brought")
+
+
+async def test_a_message_for_a_function_that_only_its_program_names_is_accepted_and_waits(tmp_path: Path) -> None:
+    async with running(tmp_path, equip=lambda gateway: gateway.add_agent("clerk", answer)) as gateway:
+        await gateway.ask("agent:clerk:main", "one")
+    async with running(tmp_path) as gateway:
+        await gateway.submit("agent:clerk:main", "two", run_id="waits")
+        assert (await stored(gateway, "waits")).state is RunState.QUEUED
+        with pytest.raises(UnknownAgent):
+            await gateway.runtime.forget_agent("clerk")
+    async with running(tmp_path, equip=lambda gateway: gateway.add_agent("clerk", answer)) as gateway:
+        assert (await ended(gateway, "waits")).reply == "the function says: two"

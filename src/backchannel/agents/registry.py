@@ -71,6 +71,7 @@ class Agents:
     def __init__(self, config: Config) -> None:
         self.default_id = config.default_agent
         self._settings = {entry.id: agent(config, entry.id) for entry in config.agents.list}
+        self._configured = frozenset(self._settings)
         self._functions: dict[str, AgentFunction] = {}
         self._brought_before: set[str] = set()
 
@@ -85,13 +86,18 @@ class Agents:
         """
         found = self._settings.get(agent_id)
         if found is None:
-            near = nearest(agent_id, self._settings)
-            hint = f"did you mean {near!r}? " if near else ""
-            raise UnknownAgent(
-                f"no agent {agent_id!r} is configured: {hint}the agents are {', '.join(sorted(self._settings))}",
-                agentId=agent_id,
-            )
+            raise _unknown(agent_id, self._settings)
         return found
+
+    def configured(self, agent_id: str) -> AgentSettings:
+        """Look up an agent that the configuration names.
+
+        Raises:
+            UnknownAgent
+        """
+        if agent_id not in self._configured:
+            raise _unknown(agent_id, self._configured)
+        return self._settings[agent_id]
 
     def function(self, agent_id: str) -> AgentFunction | None:
         """Give the function that is this agent, if it is one and is here."""
@@ -110,8 +116,10 @@ class Agents:
         return agent_id in self._brought_before and agent_id not in self._functions
 
     def remember(self, agent_ids: Iterable[str]) -> None:
-        """Say which agents programs have brought as functions before."""
-        self._brought_before.update(agent_ids)
+        """Say which agents programs have brought as functions before: messages for them are accepted, and wait."""
+        for agent_id in agent_ids:
+            self._brought_before.add(agent_id)
+            self._add(agent_id)
 
     def forget(self, agent_id: str) -> None:
         """Let an agent be what the configuration says, once its function is gone for good."""
@@ -129,12 +137,24 @@ class Agents:
         agent_id = normalise_agent_id(name)
         if _definition(self._functions.get(agent_id, function)) != _definition(function):
             raise ValueError(f"a function is the agent {agent_id!r} already: give this one another name")
+        self._add(agent_id)
+        self._functions[agent_id] = function
+
+    def _add(self, agent_id: str) -> None:
+        """Give an agent that only a program brings the settings that hold for all."""
         if agent_id not in self._settings:
             default = self._settings[self.default_id]
             self._settings[agent_id] = replace(
                 default, id=agent_id, is_default=False, name=None, instructions=None, workspace=None
             )
-        self._functions[agent_id] = function
+
+
+def _unknown(agent_id: str, known: Iterable[str]) -> UnknownAgent:
+    near = nearest(agent_id, known)
+    hint = f"did you mean {near!r}? " if near else ""
+    return UnknownAgent(
+        f"no agent {agent_id!r} is configured: {hint}the agents are {', '.join(sorted(known))}", agentId=agent_id
+    )
 
 
 def _definition(function: AgentFunction) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -134,12 +135,12 @@ def _serve(options: Options, make: Callable[[], Gateway], log_level: str | None)
             log_warning("configuration", warning=problem.message, hint=problem.hint)
         if gateway.store.found.runs:
             log.info("going on", **msgspec.structs.asdict(gateway.store.found))
-        if options.as_json:
-            show_json(
-                {"url": place.url, "state": str(configured.state_dir), "agents": gateway.agents.ids()}, lines=True
-            )
-        else:
-            show_banner(options, gateway, place, token)
+        with suppress(BrokenPipeError):  # nobody reads it: no reason to stop serving
+            if options.as_json:
+                facts = {"url": place.url, "state": str(configured.state_dir), "agents": gateway.agents.ids()}
+                show_json(facts, lines=True)
+            else:
+                show_banner(options, gateway, place, token)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(gateway, ready))

@@ -12,7 +12,8 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TextIO
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -34,9 +35,33 @@ _MADE_TOKEN = re.compile(rf"\b{TOKEN_PREFIX}[A-Za-z0-9_-]{{20,}}")
 _LOUD = ("httpx2", "httpcore2", "openai", "anthropic", "asyncio", "websockets", "uvicorn", "mcp.client", "client")
 
 
+class LogStream:
+    """A stream that is written to for as long as somebody reads it.
+
+    Who started the gateway may close the other end: a pipe to a program that has ended, a terminal that is gone. What
+    cannot be logged then must not keep the gateway from working, nor from stopping.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            return self._stream.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+
 def configure_logs(level: str, stream: TextIO, *, as_json: bool, secrets: Iterable[str] = ()) -> None:
     """Send all logs of this process to a stream, from a level on, without secrets."""
     number = logging.getLevelNamesMapping()[level.upper()]
+    stream = cast(TextIO, LogStream(stream))
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -257,9 +257,9 @@ def _stop_signals() -> Iterator[asyncio.Event]:
     def on_signal(number: int) -> None:
         nonlocal first_at
         if not stop.is_set():
-            log.info("stopping", signal=signal.Signals(number).name)
             first_at = loop.time()
             stop.set()
+            log.info("stopping", signal=signal.Signals(number).name)
         elif loop.time() - first_at > ONE_REQUEST_S:
             log.warning("stopping at once")
             exit_now(128 + number)
@@ -282,6 +282,7 @@ async def _until_stopped(gateway: Gateway, stop: asyncio.Event) -> None:
 
 def exit_now(code: int) -> None:
     """End the process without a clean shutdown."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):  # whoever read it may be gone
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)

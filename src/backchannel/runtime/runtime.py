@@ -147,6 +147,7 @@ class Runtime:
         if not self._agents.is_awaited(agent.id):
             here = "it is a function of this program" if self._agents.is_function(agent.id) else "it never was one"
             raise InvalidRequest(f"no function is awaited for the agent {agent.id!r}: {here}", agentId=agent.id)
+        self._agents.configured(agent.id)
         await self._store.forget_function(agent.id)
         self._agents.forget(agent.id)
         await self._recover({agent.id})
