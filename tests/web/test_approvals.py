@@ -45,6 +45,26 @@ def test_a_call_is_approved_and_another_denied(asking: GatewayProcess, make_pers
     expect(chat.page.get_by_role("region", name="A call waits for your word")).to_have_count(0)
 
 
+def test_a_second_click_on_one_question_does_not_answer_the_next(
+    asking: GatewayProcess, make_person: MakePerson
+) -> None:
+    for name in ("first", "second"):
+        asking.answer(Answer(calls=(Call("sessions_list", {}),)))
+        asking.call("chat.send", sessionKey=f"agent:main:{name}", message="List them")
+        while not any(row["sessionKey"].endswith(name) for row in asking.call("approvals.list")["approvals"]):
+            pass
+    page = make_person(asking, token=asking.token).open("#/sessions/agent%3Amain%3Asecond")
+    _question(page, "main:second asks")
+    button = page.get_by_role("button", name="Approve")
+    expect(button).to_be_enabled()
+    button.dblclick()
+    _question(page, "main:first asks")
+
+    (waiting,) = asking.call("approvals.list", state="pending")["approvals"]
+    assert waiting["sessionKey"] == "agent:main:first"
+    asking.call("approvals.answer", id=waiting["id"], decision="deny")
+
+
 def test_it_is_asked_elsewhere_on_the_page_too_and_after_a_kill(
     asking: GatewayProcess, make_person: MakePerson
 ) -> None:

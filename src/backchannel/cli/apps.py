@@ -130,7 +130,8 @@ def serve_again_on_change() -> None:
 
     os.environ[RELOADER] = str(os.getpid())
     words = [word for word in sys.argv[1:] if word != "--reload"]
-    command = shlex.join([sys.executable, "-m", "backchannel", *words])
+    program = [sys.argv[0]] if os.access(sys.argv[0], os.X_OK) else [sys.executable, "-m", "backchannel"]
+    command = shlex.join([*program, *words])
     run_process(
         here,
         target=command,

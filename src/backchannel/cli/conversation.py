@@ -174,20 +174,35 @@ class Questions:
         if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
             self._view.remark(f"It waits: backchannel approvals approve {approval['id']}, or deny")
             return
-        try:
-            answer = input("Let it? y = yes, a = always in this session, n = no: ").strip().lower()
-        except EOFError:
+        answer = _read_answer()
+        if answer is None:
             self._view.remark(f"It waits: /approve {approval['id']}, or /deny {approval['id']}")
             return
-        decision = "approve" if answer in ("y", "yes", "a", "always") else "deny"
         try:
-            self._client.call(
-                "approvals.answer", id=approval["id"], decision=decision, always=answer in ("a", "always")
-            )
+            self._client.call("approvals.answer", id=approval["id"], **_ANSWERS[answer])
         except CallFailed as refused:  # somebody else answered, or this token may not
             if refused.is_retryable:
                 raise
-            self._view.remark(refused.message)
+            self._view.remark(f"{refused.message}; your answer was not needed")
+
+
+_ANSWERS: dict[str, Payload] = {
+    "y": {"decision": "approve"},
+    "a": {"decision": "approve", "always": True},
+    "n": {"decision": "deny"},
+}
+
+
+def _read_answer() -> str | None:
+    """Ask until the answer is one of those there are; None when the input has ended."""
+    while True:
+        try:
+            answer = input("Let it? y = yes, a = always in this session, n = no: ").strip().lower()[:1]
+        except EOFError:
+            return None
+        if answer in _ANSWERS:
+            return answer
+        say("Write y, a or n; anything else can be said when the agent has answered.")
 
 
 def why_queued(run: Payload) -> str:

@@ -1,22 +1,31 @@
-/** Tool calls that wait for an owner's word, wherever one is on the page; the oldest is asked about first. */
-import { html, useState } from "./vendor/preact.js";
+/** Tool calls that wait for an owner's word, wherever one is on the page: first those of the session that is open. */
+import { html, useEffect, useState } from "./vendor/preact.js";
 import { gateway } from "./gateway.js";
 import { Icon } from "./icons.js";
 import { useGateway, useLive } from "./live.js";
 import { Age, Button, Fold, Key, Text, toast, visible } from "./parts.js";
+import { useRoute } from "./routes.js";
 
 const SHORT = 160;
+/** How long a new question is shown before it can be answered: a second click on the last one is not meant for it. */
+const SETTLES_MS = 800;
 
 export function Approvals() {
   const { has } = useGateway();
   const { data, reload } = useLive(() => gateway.call("approvals.list", { state: "pending", limit: 100 }), [], { events: ["approval"], minMs: 100 });
   const waiting = data?.approvals || [];
-  const approval = waiting[waiting.length - 1];
+  const { view, args } = useRoute();
+  const here = view === "sessions" ? waiting.filter((each) => each.sessionKey === args[0]) : [];
+  const approval = here[here.length - 1] ?? waiting[waiting.length - 1];
   return html`<div role="status" class="approvals-place">${approval && html`<${Question} key=${approval.id} approval=${approval} others=${data.hasMore ? "many" : waiting.length - 1} mayAnswer=${has("operator.admin")} onAnswered=${reload} />`}</div>`;
 }
 
 function Question({ approval, others, mayAnswer, onAnswered }) {
-  const [isBusy, setBusy] = useState(false);
+  const [isBusy, setBusy] = useState(true);
+  useEffect(() => {
+    const timer = setTimeout(() => setBusy(false), SETTLES_MS);
+    return () => clearTimeout(timer);
+  }, []);
   const noScope = mayAnswer ? undefined : "This needs the scope operator.admin.";
   const answer = async (decision, always = false) => {
     setBusy(true);

@@ -20,7 +20,7 @@ const PLACES = {
   cron_stopped: ["jobs", {}, "See the jobs"],
 };
 
-const LIVE = { events: ["delivery", "agent"], when: (event, payload) => event === "delivery" || payload.stream === "lifecycle", minMs: 2000,
+const LIVE = { events: ["delivery", "agent", "approval"], when: (event, payload) => event !== "agent" || payload.stream === "lifecycle", minMs: 2000,
   everyMs: 15_000 };
 
 export function HealthView() {
@@ -31,7 +31,7 @@ export function HealthView() {
     <${ErrorNote} error=${error} retry=${reload} />
     ${!data && !error && html`<${Skeleton} />`}
     ${data && html`
-      <${Verdict} status=${data.status} problems=${data.problems} />
+      <${Verdict} status=${data.status} problems=${data.problems} asked=${data.approvals.pending} />
       <ul class="problems" aria-label="Problems">${data.problems.map((problem) => html`<${Problem} key=${problem.code + problem.message}
         problem=${problem} />`)}</ul>
       <${SetAside} count=${data.runs.setAside} now=${now} />
@@ -55,8 +55,9 @@ const VERDICTS = {
   unavailable: ["bad", "Nothing can be accepted", ""],
 };
 
-function Verdict({ status, problems }) {
-  const [tone, words, more] = VERDICTS[status] ?? ["warn", status, ""];
+function Verdict({ status, problems, asked }) {
+  const [tone, words, nothing] = VERDICTS[status] ?? ["warn", status, ""];
+  const more = nothing && asked ? `${counted(asked, "call")} ${asked === 1 ? "waits" : "wait"} for your word.` : nothing;
   return html`<div class=${`verdict tone-${tone}`} role="status"><${Status} status=${status} /><strong>${words}</strong>
     <span class="muted">${more || counted(problems.length, "problem")}</span></div>`;
 }
@@ -71,10 +72,11 @@ function Problem({ problem }) {
   </li>`;
 }
 
-function Counts({ status: { runs, deliveries } }) {
+function Counts({ status: { runs, deliveries, approvals } }) {
   const tiles = [
     ["running", "Running", runs.running, href("runs", [], { states: "running" })],
     ["queued", "Queued", runs.queued, href("runs", [], { states: "queued" })],
+    ["asked", "Calls that wait for your word", approvals.pending, href("runs", [], { states: "running" })],
     ["error", "Failed in 24 hours", runs.failed, href("runs", [], { states: "error,timeout" })],
     ["waiting", "Deliveries waiting", deliveries.waiting, href("deliveries", [], { state: "pending" })],
     ["failed", "Deliveries failed", deliveries.failed, href("deliveries", [], { state: "failed" })],
