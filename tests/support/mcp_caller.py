@@ -46,9 +46,10 @@ async def calling(
     tmp_path: Path, servers: dict[str, Any], allow: list[str] | None = None, agents: list[dict[str, Any]] | None = None
 ) -> AsyncIterator[Caller]:
     plain = [{"id": "main", "model": "scripted/test"}, {"id": "other", "model": "scripted/test"}]
+    every = [f"group:mcp:{name}" for name in servers]
     config = {
         "agents": {"list": agents or plain},
-        "tools": {"allow": allow or ["*"], "deny": ["group:sessions", "group:fs", "group:exec"]},
+        "tools": {"allow": allow or every, "deny": ["group:sessions", "group:fs", "group:exec"]},
         "mcp": {"servers": servers},
     }
     gateway = Gateway.open(config, state=tmp_path / "state")
