@@ -46,6 +46,18 @@ def test_a_container_is_confined_as_the_settings_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("client")
+def test_a_container_is_told_of_certificates_of_its_own_and_not_of_those_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/home/me/ca.pem")
+    monkeypatch.setenv("SSL_CERT_DIR", "/home/me/certs")
+    program = Program(("npx", "server"), tmp_path, environment({"SSL_CERT_FILE": "/image/ca.pem"}))
+    made = containers.wrapped(program, SandboxRules(backend="docker", image="node:22"), tmp_path)
+    assert made.env["SSL_CERT_FILE"] == "/image/ca.pem"
+    assert "SSL_CERT_DIR" not in made.env
+
+
+@pytest.mark.usefixtures("client")
 @pytest.mark.parametrize(("access", "volume"), [("ro", ":/workspace:ro"), ("none", None)])
 def test_a_container_has_of_the_workspace_what_the_settings_say(
     tmp_path: Path, access: str, volume: str | None

@@ -130,6 +130,29 @@ async def test_a_server_that_cannot_start_is_named_by_status_and_holds_nothing_u
     assert any("MCP server gone is down: it ended with code 127 and last wrote: cannot start" in each for each in down)
 
 
+async def test_the_last_lines_of_a_server_that_cannot_start_are_in_the_reason(tmp_path: Path) -> None:
+    lines = [
+        "an early line",
+        *("error: no package", "  caused by: a request failed"),
+        "\x1b[31mno certificate",
+        "d",
+        "e",
+    ]
+    script = f"import sys; sys.exit({chr(10).join(lines)!r})"
+    loud = "import sys; sys.exit('the cause is lost ' + 'x' * 100_000 + ' the end')"
+    servers = {name: {"command": sys.executable, "args": ["-c", it]} for name, it in (("far", script), ("loud", loud))}
+    async with calling(tmp_path, servers) as at:
+        await at.names()
+        condition = await examine(at.gateway.parts)
+        down = {problem.message for problem in condition.problems if problem.code == "mcp_server_down"}
+
+    [far] = [each for each in down if "server far" in each]
+    assert "wrote: error: no package / caused by: a request failed / " in far and "no certificate / d / e; it is" in far
+    assert "early" not in far and "\x1b" not in far
+    [loud] = [each for each in down if "server loud" in each]
+    assert len(loud) < 1_500
+
+
 async def test_a_server_that_hangs_at_its_start_holds_a_run_up_once_and_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,9 @@ from subprocess import DEVNULL, PIPE
 
 import pytest
 
+from backchannel.agents import bubblewrap
 from backchannel.agents.programs import Program, ProgramLimits, environment, leashed
+from backchannel.config.agents import SandboxRules
 from tests.support.processes import all_ended, watched_in
 
 pytestmark = pytest.mark.anyio
@@ -167,6 +169,24 @@ async def test_an_output_that_the_program_closes_is_closed_while_it_goes_on() ->
         assert process.returncode is None
         process.terminate()
         await process.wait()
+
+
+def test_a_program_knows_the_certificates_of_this_machine_and_no_proxy_whose_address_may_have_a_password() -> None:
+    certificates = {
+        "SSL_CERT_FILE": "/home/me/ca.pem",
+        "SSL_CERT_DIR": "/etc/own-certs",
+        "REQUESTS_CA_BUNDLE": "/home/me/ca.pem",
+        "NODE_EXTRA_CA_CERTS": "/home/me/ca.pem",
+    }
+    env = environment(of={"PATH": "/usr/bin", **certificates, "HTTPS_PROXY": "http://me:secret@proxy"})
+    assert env == {"PATH": "/usr/bin", **certificates}
+
+
+def test_a_sandbox_is_told_of_no_certificates_that_it_does_not_see(tmp_path: Path) -> None:
+    ours = {"SSL_CERT_FILE": str(tmp_path / "ca.pem"), "SSL_CERT_DIR": "/etc/ssl/certs", "REQUESTS_CA_BUNDLE": "/usr/a"}
+    made = bubblewrap.wrapped(Program(("true",), None, environment(of=ours)), SandboxRules(), tmp_path)
+    assert "SSL_CERT_FILE" not in made.env
+    assert (made.env["SSL_CERT_DIR"], made.env["REQUESTS_CA_BUNDLE"]) == ("/etc/ssl/certs", "/usr/a")
 
 
 def test_a_program_has_no_secret_of_ours_and_no_open_file() -> None:

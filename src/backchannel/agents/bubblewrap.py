@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from backchannel.agents.programs import USUAL_PATH, Program, ProgramLimits
+from backchannel.agents.programs import CERTIFICATES, USUAL_PATH, Program, ProgramLimits
 from backchannel.config.agents import SandboxRules
 
 PROGRAM, PACKAGE = "bwrap", "bubblewrap"
@@ -101,9 +101,14 @@ def wrapped(program: Program, rules: SandboxRules, workspace: Path) -> Program:
         *_counted(rules),
         *program.argv,
     )
-    env = {name: value for name, value in program.env.items() if name != "TMPDIR"}
+    env = {name: value for name, value in program.env.items() if name != "TMPDIR" and not _is_hidden(name, value)}
     env |= {"HOME": home, "USER": "agent", "PATH": USUAL_PATH}
     return replace(program, argv=argv, cwd=workspace, env=env, limits=limits(rules))
+
+
+def _is_hidden(name: str, value: str) -> bool:
+    """Whether a variable names certificates that are not seen inside, where the system's own are better than none."""
+    return name in CERTIFICATES and not any(Path(value).is_relative_to(seen) for seen in ("/usr", INSIDE, *SHOWN))
 
 
 def limits(rules: SandboxRules) -> ProgramLimits:

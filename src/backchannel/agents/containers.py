@@ -16,7 +16,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from backchannel.agents.bubblewrap import INSIDE, SCRATCH
-from backchannel.agents.programs import PASSED_ON, PASSED_ON_PREFIX, Program, ProgramLimits
+from backchannel.agents.programs import CERTIFICATES, PASSED_ON, PASSED_ON_PREFIX, Program, ProgramLimits
 from backchannel.config.agents import SandboxRules
 
 CLIENTS = ("docker", "podman")
@@ -53,7 +53,7 @@ def wrapped(program: Program, rules: SandboxRules, workspace: Path) -> Program:
     """Put a program into a container."""
     name, found = f"backchannel-{uuid4().hex}", client() or CLIENTS[0]
     has_files = rules.workspace_access != "none"
-    own = {key: value for key, value in program.env.items() if not _is_ours(key)}
+    own = {key: value for key, value in program.env.items() if not _is_ours(key, value)}
     argv = (
         *(found, "run", "--rm", "--interactive", "--init", "--name", name, "--pull", "missing"),
         *_confined(rules),
@@ -85,6 +85,8 @@ def _cwd(cwd: Path | None, workspace: Path) -> str:
     return str(Path(INSIDE, cwd.relative_to(workspace)))
 
 
-def _is_ours(name: str) -> bool:
+def _is_ours(name: str, value: str) -> bool:
     """Whether a variable is about this machine, and wrong in a container."""
+    if name in CERTIFICATES:  # those that a server's own settings name are meant for the image
+        return value == os.environ.get(name)
     return name in PASSED_ON or name.startswith(PASSED_ON_PREFIX)

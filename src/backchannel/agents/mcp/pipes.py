@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -32,6 +33,9 @@ LONGEST_MESSAGE = 16 * 1024 * 1024
 MOST_PARTS = 100_000
 """How many objects one message may have: reading each takes its time."""
 LONGEST_LOGGED = 1_000
+LAST_LINES = 5
+LAST_CHARACTERS = 600
+"""What is told of the last lines of a server that has ended."""
 LOGGED_AT_ONCE = 100
 """How many lines of a server are logged in `LOGGED_PER_S` seconds."""
 LOGGED_PER_S = 10.0
@@ -53,23 +57,25 @@ class ServerLog:
         self._server = server
         self._since = 0.0
         self._count = 0
-        self._last = b""
+        self._lines: deque[str] = deque(maxlen=LAST_LINES)
 
     @property
     def last(self) -> str:
-        """The last line, which often says why a server ended."""
-        return _shown(self._last)
+        """The last lines, which often say why a server ended."""
+        text = " / ".join(self._lines)
+        return text if len(text) <= LAST_CHARACTERS else f"…{text[-LAST_CHARACTERS:]}"
 
     def write(self, line: bytes, stream: str) -> None:
         if not line.strip():
             return
-        self._last = line[: LONGEST_LOGGED * 4]
+        shown = _shown(line[: LONGEST_LOGGED * 4])
+        self._lines.append(shown)
         now = asyncio.get_running_loop().time()
         if now - self._since > LOGGED_PER_S:
             self._since, self._count = now, 0
         self._count += 1
         if self._count <= LOGGED_AT_ONCE:
-            log.info("an MCP server wrote", server=self._server, stream=stream, line=self.last)
+            log.info("an MCP server wrote", server=self._server, stream=stream, line=shown)
         elif self._count == LOGGED_AT_ONCE + 1:
             log.warning("an MCP server writes more lines than are logged", server=self._server, for_s=LOGGED_PER_S)
 
@@ -152,6 +158,7 @@ class _Pipes:
         self._incoming: MemoryObjectSendStream[SessionMessage | Exception]
         self._outgoing: MemoryObjectReceiveStream[SessionMessage]
         self._incoming, self.received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        self._errors_read = asyncio.Event()
         self.to_send, self._outgoing = anyio.create_memory_object_stream[SessionMessage](0)
 
     def close(self) -> None:
@@ -173,6 +180,8 @@ class _Pipes:
     async def _how(self) -> str:
         if not await _has_ended(self._process, ENDS_WITHIN_S):
             return "it closed its output"
+        with anyio.move_on_after(ENDS_WITHIN_S):  # what it wrote last may still be in the pipe
+            await self._errors_read.wait()
         code = self._process.returncode
         how = f"of signal {-code}" if code is not None and code < 0 else f"with code {code}"
         return f"it ended {how}" + (f" and last wrote: {self._log.last}" if self._log.last else "")
@@ -194,6 +203,7 @@ class _Pipes:
             for line in lines:
                 self._log.write(line, "stderr")
         self._log.write(rest, "stderr")
+        self._errors_read.set()
 
 
 async def _lines(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
