@@ -267,6 +267,21 @@ async def test_a_sandboxed_session_has_a_server_of_its_own_that_sees_its_workspa
     assert [told.text for told in (outside, inside, own)] == ["there", "not there", "there"]
 
 
+@pytest.mark.usefixtures("real_sandbox")
+async def test_what_a_server_finds_in_one_sandbox_is_no_tool_of_sessions_elsewhere(tmp_path: Path) -> None:
+    agents: list[dict[str, Any]] = []
+    for id, tool in (("main", "look"), ("other", "peek")):
+        folder = tmp_path / id
+        folder.mkdir()
+        (folder / "server.py").write_text(SERVER.read_text().replace("look", tool))
+        agents.append({"id": id, "model": "scripted/test", "workspace": str(folder), "sandbox": {"mode": "all"}})
+    far = {"command": "/usr/bin/python3", "args": ["-I", "server.py"]}
+    async with calling(tmp_path, {"far": far}, agents=agents) as at:
+        for _ in range(2):
+            assert {"far__look", "far__peek"} & await at.names() == {"far__look"}
+            assert {"far__look", "far__peek"} & await at.names("agent:other:main") == {"far__peek"}
+
+
 async def test_a_sandboxed_session_without_a_network_has_no_server_at_an_address(tmp_path: Path) -> None:
     address = McpAddress()
     async with served(address) as url:

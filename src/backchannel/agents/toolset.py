@@ -56,15 +56,14 @@ class Tools:
         self._sources.append(source)
 
     def all(self) -> list[Tool]:
-        return list(self._tools.values())
+        return list(self._known(None).values())
 
-    @property
-    def _tools(self) -> Mapping[str, Tool]:
+    def _known(self, session_key: str | None) -> Mapping[str, Tool]:
         if not self._sources:
             return self._registered
         known: dict[str, Tool] = {}
         for source in self._sources:
-            known |= source.tools()
+            known |= source.tools(session_key)
         return known | self._registered
 
     async def ready(self, agent_id: str, session_key: str) -> None:
@@ -78,7 +77,7 @@ class Tools:
 
     def of(self, agent_id: str, session_key: str) -> Mapping[str, Tool]:
         """Name the tools that this agent has in this session: allowed, not denied, and safe if it is sandboxed."""
-        settings, key, tools = self._agents.get(agent_id), SessionKey.stored(session_key), self._tools
+        settings, key, tools = self._agents.get(agent_id), SessionKey.stored(session_key), self._known(session_key)
         allowed = _allowed(tools, (ANY,) if settings.allow_tools is None else settings.allow_tools)
         denied = _named(tools, settings.deny_tools)
         if key.is_subagent:
@@ -91,7 +90,7 @@ class Tools:
 
     def refusal(self, session_key: str, name: str, has: Iterable[str]) -> str:
         """Say why a run that has other tools does not have this one, as the result of a call of it."""
-        key, tool = SessionKey.stored(session_key), self._tools.get(name)
+        key, tool = SessionKey.stored(session_key), self._known(session_key).get(name)
         if tool is None or name in self.of(key.agent, session_key):  # an announce step has none
             return f"there is no tool {quoted(name, 64)} here; you have: {', '.join(has) or 'none'}"
         reason = self.why_not(key, name)
@@ -101,7 +100,7 @@ class Tools:
 
     def why_not(self, key: SessionKey, name: str) -> str:
         """Say which setting keeps a tool from a session that does not have it, and what would give it."""
-        settings, tools = self._agents.get(key.agent), self._tools
+        settings, tools = self._agents.get(key.agent), self._known(str(key))
         if key.is_subagent and name == NEVER_FOR_SUBAGENTS:
             return "a sub-agent may not spawn another"
         if key.is_subagent and name in _named(tools, self._for_subagents.deny):

@@ -85,8 +85,8 @@ class ToolSource(Protocol):
         """Get the tools that these words of `tools.allow` may name; returns in bounded time, whatever fails there."""
         ...
 
-    def tools(self) -> Mapping[str, Tool]:
-        """Name the tools that are known now."""
+    def tools(self, session_key: str | None = None) -> Mapping[str, Tool]:
+        """Name the tools that are known now: those of a session, or of any."""
         ...
 
 

@@ -91,7 +91,7 @@ class WorkspaceTools:
     async def ready(self, allowed: Sequence[str], session_key: str) -> None:
         """Do nothing: they are always known."""
 
-    def tools(self) -> Mapping[str, Tool]:
+    def tools(self, session_key: str | None = None) -> Mapping[str, Tool]:
         return self._tools
 
     def end_session(self, session_key: str) -> None:

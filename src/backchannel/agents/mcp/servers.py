@@ -59,11 +59,11 @@ class McpServers:
         if names := servers_named(tuple(allowed), self._names):
             await asyncio.gather(*(self._servers[name].ready(session_key) for name in names))
 
-    def tools(self) -> Mapping[str, Tool]:
-        """Name the tools that are known, also of servers that are down."""
+    def tools(self, session_key: str | None = None) -> Mapping[str, Tool]:
+        """Name the tools that are known to a session, or at all, also of servers that are down."""
         known: dict[str, Tool] = {}
         for server in self._servers.values():
-            known |= server.tools
+            known |= server.tools(session_key)
         return known
 
     @property
@@ -87,7 +87,8 @@ class McpServer:
         self, name: str, settings: McpServerSettings, base: Path | None, clock: Clock, sandboxes: Sandboxes
     ) -> None:
         self.name = name
-        self.tools: Mapping[str, Tool] = {}
+        self._listed: dict[Sandbox | None, Mapping[str, Tool]] = {}
+        """The tools in each place: what a server finds in one sandbox is nothing to sessions elsewhere."""
         self._settings = settings
         self._base = base
         self._clock = clock
@@ -103,6 +104,21 @@ class McpServer:
     def down(self) -> dict[str, str]:
         problems = {kept.name: kept.problem for kept in self._kept.values()}
         return {place: problem for place, problem in problems.items() if problem is not None}
+
+    def tools(self, session_key: str | None) -> Mapping[str, Tool]:
+        """Name the tools that were found where a session's server runs, or anywhere."""
+        if session_key is None:
+            return {name: tool for tools in self._listed.values() for name, tool in tools.items()}
+        sandbox = self._sandbox(session_key)
+        if sandbox is not None and sandbox.problem is not None:
+            sandbox = None  # such a session has none, and is told why not
+        return self._listed.get(sandbox, {})
+
+    def _sandbox(self, session_key: str) -> Sandbox | None:
+        """Give the sandbox that a session's server runs in; one at an address runs in none."""
+        if self._settings.url is not None:
+            return None
+        return self._sandboxes.of(SessionKey.stored(session_key).agent, session_key)
 
     async def ready(self, session_key: str) -> None:
         with suppress(ServerDown):
@@ -127,7 +143,8 @@ class McpServer:
         if sandbox not in self._kept:
             place = self.name if sandbox is None else f"{self.name} in the sandbox on {sandbox.workspace}"
             transport = partial(self._transport, sandbox)
-            self._kept[sandbox] = KeptServer(place, transport, self._clock, self._on_listed, self._refusal)
+            on_listed = partial(self._on_listed, sandbox)
+            self._kept[sandbox] = KeptServer(place, transport, self._clock, on_listed, self._refusal)
         return self._kept[sandbox]
 
     def _transport(self, sandbox: Sandbox | None) -> AbstractAsyncContextManager[TransportStreams]:
@@ -149,9 +166,9 @@ class McpServer:
         status = self._answers.refused
         return None if status is None else f"HTTP {status}"
 
-    def _on_listed(self, tools: Sequence[mcp_types.Tool]) -> None:
+    def _on_listed(self, sandbox: Sandbox | None, tools: Sequence[mcp_types.Tool]) -> None:
         found = listed(self.name, self._settings, tools, self._note)
-        self.tools = {name: self._tool(tool) for name, tool in found.items()}
+        self._listed[sandbox] = {name: self._tool(tool) for name, tool in found.items()}
 
     def _note(self, text: str) -> None:
         """Log what had to be changed, once."""
