@@ -35,6 +35,20 @@ def test_a_pattern_is_compared_with_every_value_however_deep(value: Any) -> None
     assert asks([rule("post", match="secret*")], "post", {"what": value})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "is_asked"),
+    [
+        ({"command": "git status"}, False),
+        ({"command": "git status", "limit": 5, "quiet": True}, False),
+        ({"command": "rm -r .", "note": "git status"}, True),
+        ({"command": ["git status", "rm -r ."]}, True),
+        ({}, True),
+    ],
+)
+def test_an_argument_beside_it_does_not_take_the_question_away(arguments: Any, is_asked: bool) -> None:
+    assert asks([rule("shell", "never", match="git status"), rule("shell")], "shell", arguments) is is_asked
+
+
 @pytest.mark.parametrize(("pattern", "fits"), [("7", True), ("true", True), ("null", True), ("8", False)])
 def test_numbers_and_such_are_compared_as_they_are_written(pattern: str, fits: bool) -> None:
     assert asks([rule("post", match=pattern)], "post", {"n": 7, "yes": True, "no": None}) is fits

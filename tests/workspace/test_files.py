@@ -182,6 +182,15 @@ async def test_an_edit_refuses_what_is_not_there_or_not_only_once(desk: Desk) ->
     assert (desk.root / "a").read_text() == "x = 1\nx = 1\n"
 
 
+async def test_the_sessions_and_sub_agents_of_an_agent_share_its_workspace_and_other_agents_have_their_own(
+    desk: Desk,
+) -> None:
+    await desk("write", path="a", content="shared")
+    for key in ("agent:main:other", "agent:main:subagent:0e7b7f0a-0f5c-4b8e-9e6c-1b1f5b0f1a11"):
+        assert await desk.of(key)("read", path="a") == "shared"
+    assert "no such file" in await desk.of("agent:other:main").refusal("read", path="a")
+
+
 async def test_edits_at_the_same_time_do_not_lose_one_another(desk: Desk) -> None:
     (desk.root / "a").write_text("".join(f"<{n}>\n" for n in range(20)))
     await asyncio.gather(*(desk("edit", path="a", oldText=f"<{n}>", newText=f"[{n}]") for n in range(20)))

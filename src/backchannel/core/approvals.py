@@ -27,8 +27,8 @@ class ApprovalRuleSettings(Settings, frozen=True, kw_only=True):
     match: Annotated[
         str | None,
         setting(
-            "Only calls with an argument, or a text within one, that this pattern fits; `*` is a wildcard. "
-            "Unset: all calls."
+            "Only calls with an argument, or a text within one, that this pattern fits, and with `never` only those "
+            "of which it fits all texts; `*` is a wildcard. Unset: all calls."
         ),
     ] = None
     ask: Annotated[
@@ -84,28 +84,37 @@ class Approval(msgspec.Struct, frozen=True, array_like=True):
 def asks(rules: Sequence[ApprovalRuleSettings], tool: str, arguments: Any) -> bool:
     """Whether a call has to be allowed by a person."""
     for rule in rules:
-        if matches(rule.tool, tool) and (rule.match is None or _any_matches(rule.match, arguments)):
+        if matches(rule.tool, tool) and (rule.match is None or _fits(rule.match, rule.ask, arguments)):
             return rule.ask == "always"
     return False
 
 
-def _any_matches(pattern: str, arguments: Any) -> bool:
-    return any(matches(pattern, text) for text in _texts(arguments))
+def _fits(pattern: str, ask: str, arguments: Any) -> bool:
+    """Whether a value of the arguments fits, and all texts where nobody would be asked.
+
+    Otherwise an argument that its tool does not even look at could take the question away.
+    """
+    values = list(_values(arguments))
+    if ask == "never" and not all(matches(pattern, value) for value in values if isinstance(value, str)):
+        return False
+    return any(matches(pattern, _text(value)) for value in values)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Give every value of the arguments as text, at any depth."""
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _values(value: Any) -> Iterator[Any]:
+    """Give every text, number and such of the arguments, at any depth."""
     waiting = [value]
     while waiting:
         match waiting.pop():
-            case str(text):
-                yield text
             case dict(entries):
                 waiting.extend(entries.values())
             case list(items):
                 waiting.extend(items)
-            case other:
-                yield msgspec.json.encode(other).decode()
+            case single:
+                yield single
 
 
 def ask_text(approval: Approval) -> str:
