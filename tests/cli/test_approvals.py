@@ -63,9 +63,10 @@ def test_at_a_terminal_the_person_is_asked_in_the_chat_and_may_allow_it_for_good
         talk.type(f"{ASKS}\n")
         talk.expect("asks to call sessions_list")
         talk.expect("n = no: ")
-        talk.type("what is this?\n")
-        talk.expect("Write y, a or n")
-        talk.expect("n = no: ")
+        for words in ("what is this?", "abort"):
+            talk.type(f"{words}\n")
+            talk.expect("Write y, a or n")
+            talk.expect("n = no: ")
         talk.type("a\n")
         talk.expect("I see one session")
         talk.expect("> ")

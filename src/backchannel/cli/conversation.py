@@ -191,17 +191,18 @@ _ANSWERS: dict[str, Payload] = {
     "a": {"decision": "approve", "always": True},
     "n": {"decision": "deny"},
 }
+_WORDS = {"yes": "y", "always": "a", "no": "n", **{letter: letter for letter in _ANSWERS}}
 
 
 def _read_answer() -> str | None:
     """Ask until the answer is one of those there are; None when the input has ended."""
     while True:
         try:
-            answer = input("Let it? y = yes, a = always in this session, n = no: ").strip().lower()[:1]
+            answer = input("Let it? y = yes, a = always in this session, n = no: ").strip().lower()
         except EOFError:
             return None
-        if answer in _ANSWERS:
-            return answer
+        if answer in _WORDS:  # whole words: "abort" does not mean "a"
+            return _WORDS[answer]
         say("Write y, a or n; anything else can be said when the agent has answered.")
 
 
