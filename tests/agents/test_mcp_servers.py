@@ -282,6 +282,19 @@ async def test_what_a_server_finds_in_one_sandbox_is_no_tool_of_sessions_elsewhe
             assert {"far__look", "far__peek"} & await at.names("agent:other:main") == {"far__peek"}
 
 
+@pytest.mark.usefixtures("real_sandbox")
+async def test_a_program_that_the_sandbox_does_not_see_is_named_with_what_it_sees(tmp_path: Path) -> None:
+    program = tmp_path / "server"
+    program.symlink_to("/bin/sh")
+    agents = [{"id": "main", "model": "scripted/test", "sandbox": {"mode": "all"}}]
+    async with calling(tmp_path, {"far": {"command": str(program)}}, agents=agents) as at:
+        await at.names()
+        condition = await examine(at.gateway.parts)
+        [down] = [problem.message for problem in condition.problems if problem.code == "mcp_server_down"]
+
+    assert f"only /usr and the workspace (as /workspace) are seen, and `{program}` is not there" in down
+
+
 async def test_a_sandboxed_session_without_a_network_has_no_server_at_an_address(tmp_path: Path) -> None:
     address = McpAddress()
     async with served(address) as url:

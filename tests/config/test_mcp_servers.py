@@ -96,3 +96,53 @@ def test_secrets_of_servers_are_shown_nowhere_and_plain_words_are_not_taken_for_
     )
     assert "warning" not in hidden
     assert not any(word in repr(config) for word in ("hunter2", "sesame", "a" * 40))
+
+
+def warnings(tmp_path: Path, servers: dict[str, Any], **agent: Any) -> list[str]:
+    bin = tmp_path / "bin"
+    bin.mkdir(exist_ok=True)
+    for name in ("mine", "sh"):
+        (bin / name).write_text("#!/bin/sh")
+        (bin / name).chmod(0o700)
+    settings = {"mcp": {"servers": servers}, "agents": {"list": [{"id": "main", **agent}]}}
+    config = config_from(settings, {"PATH": str(bin)}, state=tmp_path / "state")
+    return [f"{finding.path}: {finding.message}" for finding in config.warnings]
+
+
+def test_a_program_that_is_not_installed_is_warned_of_with_what_it_comes_with(tmp_path: Path) -> None:
+    commands = ("uvx", "npx", "elsewhere", "/no/such/program", "mine", "./relative", "sh")
+    servers = {f"s{at}": {"command": command} for at, command in enumerate(commands)}
+    servers["off"] = {"command": "uvx", "enabled": False}  # type: ignore[dict-item]
+    start = "no such program is found on PATH, so the server cannot start"
+    assert warnings(tmp_path, servers) == [
+        f"mcp.servers.s0.command: got 'uvx', {start}; it comes with the package uv",
+        f"mcp.servers.s1.command: got 'npx', {start}; it comes with Node.js",
+        f"mcp.servers.s2.command: got 'elsewhere', {start}",
+        "mcp.servers.s3.command: got '/no/such/program', there is no such program, so the server cannot start",
+    ]
+    container = {"mode": "all", "backend": "docker", "network": True}
+    assert warnings(tmp_path, {"s": {"command": "uvx"}}, sandbox=container, tools={"allow": ["s__*"]}) == []
+
+
+def test_a_program_that_the_sandbox_of_an_agent_does_not_see_is_warned_of(tmp_path: Path) -> None:
+    own = {"command": str(tmp_path / "bin" / "mine")}
+    servers = {"mine": {"command": "mine"}, "own": own, "sh": {"command": "sh"}, "unused": {"command": "mine"}}
+    allow = {"allow": ["group:mcp:mine", "own__*", "sh__*"]}
+    seen = "in the sandbox only /usr and the workspace (as /workspace) are seen, and"
+    assert warnings(tmp_path, servers, tools=allow, sandbox={"mode": "all"}) == [
+        f"mcp.servers.mine.command: sandboxed sessions of main cannot start it: {seen} `mine` is not there",
+        f"mcp.servers.own.command: sandboxed sessions of main cannot start it: {seen} `{own['command']}` is not there",
+    ]
+    assert warnings(tmp_path, servers, tools=allow) == []
+
+
+def test_a_program_that_fetches_what_it_runs_is_warned_of_in_a_sandbox_without_network(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    npx = tmp_path / "bin" / "npx"
+    npx.write_text("#!/bin/sh")
+    npx.chmod(0o700)
+    servers, allow = {"files": {"command": "npx"}}, {"allow": ["files__*"]}
+    told = "it fetches what it runs, and the sandbox of main has no network (sandbox.network)"
+    assert any(told in each for each in warnings(tmp_path, servers, tools=allow, sandbox={"mode": "non-main"}))
+    online = {"mode": "non-main", "network": True}
+    assert not any(told in each for each in warnings(tmp_path, servers, tools=allow, sandbox=online))

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from backchannel.agents.programs import CERTIFICATES, USUAL_PATH, Program, ProgramLimits
+from backchannel.agents.programs import CERTIFICATES, Program, ProgramLimits
 from backchannel.config.agents import SandboxRules
+from backchannel.config.programs import INSIDE, USUAL_PATH
 
 PROGRAM, PACKAGE = "bwrap", "bubblewrap"
-INSIDE = "/workspace"
 SCRATCH = "/tmp"  # noqa: S108 - it is the sandbox's own
 SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Folders that are links into `/usr` on most systems, and folders of their own on some."""

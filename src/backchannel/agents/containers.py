@@ -15,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from backchannel.agents.bubblewrap import INSIDE, SCRATCH
+from backchannel.agents.bubblewrap import SCRATCH
 from backchannel.agents.programs import CERTIFICATES, PASSED_ON, PASSED_ON_PREFIX, Program, ProgramLimits
 from backchannel.config.agents import SandboxRules
+from backchannel.config.programs import INSIDE
 
 CLIENTS = ("docker", "podman")
 FOR_CLIENT = ("PATH", "HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST")

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from backchannel.agents import leash
+from backchannel.config.programs import USUAL_PATH
 
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
 """Where the certificates of this machine are: without them a program may not reach what the gateway reaches."""
 PASSED_ON = ("PATH", "HOME", "LANG", "TERM", "TZ", "USER", "TMPDIR", *CERTIFICATES)
 PASSED_ON_PREFIX = "LC_"
-USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from backchannel.agents import bubblewrap, containers
 from backchannel.agents.programs import Program
 from backchannel.agents.registry import Agents
 from backchannel.config.agents import AgentSettings, SandboxRules
+from backchannel.config.programs import INSIDE, why_unseen
 from backchannel.config.schema_agents import SandboxBackend
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.visibility import is_sandboxed
@@ -43,7 +44,7 @@ def workspace_of(settings: AgentSettings, state_dir: Path) -> Path:
 class Sandbox:
     """What programs of one session run in."""
 
-    INSIDE: ClassVar[str] = bubblewrap.INSIDE
+    INSIDE: ClassVar[str] = INSIDE
     """Where the workspace is inside."""
 
     rules: SandboxRules
@@ -53,6 +54,10 @@ class Sandbox:
     def problem(self) -> str | None:
         """Say why programs cannot run in it on this machine, and which package is missing."""
         return BACKENDS[self.rules.backend].why_not()
+
+    def why_unseen(self, command: str) -> str | None:
+        """Say why a program of this machine cannot be started in it; of an image nothing is known."""
+        return why_unseen(command) if self.rules.backend == "bubblewrap" else None
 
     def wrap(self, program: Program) -> Program:
         """Put a program into it; a `cwd` in the workspace is kept. The leash goes around this: `leashed(wrap(…))`."""

@@ -128,7 +128,7 @@ _STARTER = """\
   },
 
   // Tools of MCP servers, as every MCP client names them. An agent has those that tools.allow names, here with
-  // "group:mcp:time":
+  // "group:mcp:time". In a sandbox (above), uvx has to lie in /usr and needs `network: true` there:
   // mcp: { servers: { time: { command: "uvx", args: ["mcp-server-time"] } } },
 
   gateway: {

@@ -2,8 +2,8 @@
 
 The steps, in order: JSON5 with lines (`source`), older names (`openclaw/settings`), `${NAME}` and what the
 environment overrides, each setting by its type (`validation`), what settings say about each other (`checks`),
-instruction files, and what was left open (`agents.complete`). All findings of a step are reported together;
-a step with errors is the last. Nothing here touches the network.
+instruction files, what was left open (`agents.complete`), and programs that are missing (`programs`). All findings of
+a step are reported together; a step with errors is the last. Nothing here touches the network.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from backchannel.config.agents import complete, first
 from backchannel.config.checks import Issue, Surroundings, check_rules, check_start
 from backchannel.config.findings import Finding, SettingPath, config_error, show_path
 from backchannel.config.locations import locate
+from backchannel.config.programs import program_issues
 from backchannel.config.schema import Config, ConfigFile
 from backchannel.config.schema_agents import AgentsSettings, InstructionsFileSettings
 from backchannel.config.source import ConfigSource, load_source, source_from
@@ -139,12 +140,14 @@ class _Reading:
         if self.here is not None:
             self._add([self._finding(issue) for issue in check_start(file, self.here)])
         file = complete(self._with_workspaces(self._with_instructions(file), state_dir))
-        return Config(
+        config = Config(
             **{name: getattr(file, name) for name in file.__struct_fields__},
             state_dir=state_dir,
             file=self.source.file,
-            warnings=tuple(self.findings),
         )
+        if not self.is_for_client and "PATH" in self.env:
+            self._add([self._finding(issue) for issue in program_issues(config, self.env["PATH"])])
+        return replace(config, warnings=tuple(self.findings))
 
     def _substituted(self, written: dict[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
         """Give the settings with variables and overrides in place, and the variables that are missing."""

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from backchannel.agents.mcp.keeping import CallAnswer, CallLost, KeptServer, ServerDown
 from backchannel.agents.mcp.listing import ListedTool, listed
-from backchannel.agents.mcp.pipes import program_transport
+from backchannel.agents.mcp.pipes import ServerEnded, program_transport
 from backchannel.agents.mcp.results import output_of
 from backchannel.agents.mcp.web import HttpAnswers, web_transport
 from backchannel.agents.programs import Program, environment
@@ -151,7 +151,11 @@ class McpServer:
         if self._settings.url is not None:
             return web_transport(self._settings, self._answers)
         program = self._program()
-        return program_transport(program if sandbox is None else sandbox.wrap(program), self.name)
+        if sandbox is not None:
+            if problem := sandbox.why_unseen(program.argv[0]):
+                raise ServerEnded(f"it cannot be started: {problem}")
+            program = sandbox.wrap(program)
+        return program_transport(program, self.name)
 
     def _program(self) -> Program:
         settings = self._settings

@@ -1,0 +1,83 @@
+"""The programs of MCP servers: whether they are installed here, and whether a sandbox would see them.
+
+A server that cannot start is found out about in the middle of a run; what can be known before is warned of.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from backchannel.config.agents import AgentSettings, agent
+from backchannel.config.checks import Issue
+from backchannel.config.findings import SettingPath
+from backchannel.config.schema import Config
+from backchannel.config.schema_mcp import McpServerSettings
+from backchannel.core.mcp_names import servers_named
+
+USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
+INSIDE = "/workspace"
+"""Where the workspace is in a sandbox."""
+COMES_WITH = {"uvx": "the package uv", "uv": "the package uv", "npx": "Node.js", "node": "Node.js"}
+FETCHES = ("uvx", "npx")
+"""Programs that fetch what they run."""
+
+_SEEN = ("/usr", "/bin", "/sbin", "/lib", "/lib64", INSIDE)
+
+
+def why_unseen(command: str) -> str | None:
+    """Say why a program cannot be started in a sandbox of bubblewrap; None: as far as can be told, it can."""
+    if "/" in command and not command.startswith("/"):
+        return None  # it is looked for from the workspace
+    found = command if "/" in command else shutil.which(command, path=USUAL_PATH)
+    if found is not None and all(_is_seen(path) for path in (Path(found), Path(found).resolve())):
+        return None
+    return f"in the sandbox only /usr and the workspace (as {INSIDE}) are seen, and `{command}` is not there"
+
+
+def _is_seen(path: Path) -> bool:
+    return any(path.is_relative_to(folder) for folder in _SEEN)
+
+
+def program_issues(config: Config, search_path: str) -> Iterator[Issue]:
+    """Warn of servers whose program is not found, or not where a sandboxed agent that may have its tools needs it."""
+    agents = [agent(config, listed.id) for listed in config.agents.list]
+    for name, server in config.mcp.servers.items():
+        if not server.enabled or server.command is None:
+            continue
+        path: SettingPath = ("mcp", "servers", name, "command")
+        users = [one for one in agents if servers_named(one.allow_tools or (), (name,))]
+        if not users or any(_runs_here(user) for user in users):
+            problem = _why_missing(server, search_path)
+            if problem is not None:
+                yield Issue("warning", path, problem, server.command)
+                continue
+        yield from _sandbox_issues(server.command, path, users)
+
+
+def _runs_here(user: AgentSettings) -> bool:
+    """Whether programs of some of its sessions are this machine's, and not those of an image."""
+    return user.sandbox_mode != "all" or user.sandbox.backend != "docker"
+
+
+def _why_missing(server: McpServerSettings, search_path: str) -> str | None:
+    command = server.command or ""
+    if "/" in command and not command.startswith("/"):
+        return None  # it is looked for from the server's own folder
+    if shutil.which(command, path=server.env.get("PATH", search_path)) is not None:
+        return None
+    where = "there is no such program" if "/" in command else "no such program is found on PATH"
+    brought = COMES_WITH.get(Path(command).name)
+    return f"{where}, so the server cannot start" + (f"; it comes with {brought}" if brought else "")
+
+
+def _sandbox_issues(command: str, path: SettingPath, users: list[AgentSettings]) -> Iterator[Issue]:
+    confined = [user for user in users if user.sandbox_mode != "off"]
+    unseen = [user.id for user in confined if user.sandbox.backend == "bubblewrap"]
+    if unseen and (problem := why_unseen(command)):
+        yield Issue("warning", path, f"sandboxed sessions of {', '.join(unseen)} cannot start it: {problem}")
+    offline = [user.id for user in confined if not user.sandbox.network]
+    if offline and Path(command).name in FETCHES:
+        message = f"it fetches what it runs, and the sandbox of {', '.join(offline)} has no network (sandbox.network)"
+        yield Issue("warning", path, message, command)
