@@ -175,3 +175,12 @@ def test_a_list_longer_than_a_page_is_read_page_by_page(running: Program, monkey
     ]
     assert listed["count"] == 3
     assert not listed["hasMore"]
+
+
+def test_a_tool_that_is_none_of_sessions_is_said_not_to_be_called_so(program: Program) -> None:
+    with program.up():
+        told = program.run("tools", "call", "exec", "command=ls")
+
+    assert told.returncode == 1
+    assert "there is no session tool 'exec': they are sessions_list, " in told.stderr
+    assert "exec and others of agents are not called here" in " ".join(program.answer("tools", "call", "-h").split())

@@ -47,9 +47,9 @@ class Reader:
             "PYTHONPATH": str(ROOT),
         }
 
-    def start(self) -> None:
+    def start(self, *words: str) -> None:
         """Start the gateway, on a free port."""
-        self.up = Up(self.program.command("up", "--port", "0"), self.program.env, self.home)
+        self.up = Up(self.program.command("up", "--port", "0", *words), self.program.env, self.home)
         self.up.wait_ready()
 
     def stop(self) -> None:

@@ -22,6 +22,7 @@ from .pages import ROOT, SHOWN_ONLY, Command, Snippet, commands, complaints, fit
 RUN_HERE = ("backchannel", "curl", "sqlite3", "tail")
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 SUBAGENTS = ROOT / "docs" / "how-to" / "hand-work-to-sub-agents.md"
+TOOLS = ROOT / "docs" / "how-to" / "give-agents-tools.md"
 CONSOLE_PAGES = sorted({snippet.page for snippet in snippets("console")})
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -79,7 +80,10 @@ def test_the_program_of_the_readme_answers_the_same_question_once(reader: Reader
 
 @pytest.mark.parametrize("page", CONSOLE_PAGES, ids=lambda page: str(page.stem))
 def test_the_commands_of_a_page_print_what_it_shows(page: Path, reader: Reader) -> None:
-    reader.start()
+    if page == TOOLS:
+        reader.start("--app", _write_hands(reader))
+    else:
+        reader.start()
     for snippet in snippets("console", of=page):
         if page == QUICKSTART and "backchannel runs" in snippet.text:
             _kill_and_restart(reader)
@@ -88,6 +92,15 @@ def test_the_commands_of_a_page_print_what_it_shows(page: Path, reader: Reader) 
             if shutil.which(command.program, path=reader.env["PATH"]) is None:
                 pytest.skip(f"{command.program} is not installed")
             _check(command, reader)
+
+
+def _write_hands(reader: Reader) -> str:
+    """Write the program and the configuration of the page on tools, and name the program's gateway."""
+    [hands] = snippets("python", of=TOOLS)
+    [config] = [one for one in snippets("json5", of=TOOLS) if '"hands"' in one.text]
+    (reader.home / "hands.py").write_text(hands.text, encoding="utf-8")
+    reader.program.write_config(config.text)
+    return "hands:gateway"
 
 
 def _check(command: Command, reader: Reader) -> None:

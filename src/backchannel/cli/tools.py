@@ -79,7 +79,10 @@ def call(
     ] = None,
     as_json: AlwaysJson = True,
 ) -> None:
-    """Call a session tool and print its result. It is JSON; exits with 1 if the result is an error or forbidden."""
+    """Call a session tool and print its result. It is JSON; exits with 1 if the result is an error or forbidden.
+
+    Session tools are those of `tools list`, such as sessions_send; exec and others of agents are not called here.
+    """
     given = _read_object(args) if args is not None else {}
     if args is not None and pairs:
         raise typer.BadParameter("give the arguments as KEY=VALUE or with --args, not both", param_hint="--args")
