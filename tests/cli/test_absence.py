@@ -58,7 +58,7 @@ def test_an_application_without_a_door_is_named_and_up_is_not_advised(program: P
         told = program.run("runs")
 
     assert told.returncode == 3
-    assert f"A program (process {process.pid}) uses the state folder {program.state} and listens nowhere" in told.stderr
+    assert f"A program (process {process.pid}) uses the state folder {program.state} and does not listen" in told.stderr
     assert "up" not in told.stderr.split()
 
 
@@ -73,14 +73,17 @@ def test_an_application_that_serves_is_found_by_its_folder(program: Program) -> 
     assert "set BACKCHANNEL_TOKEN" in refused.stderr
 
 
-def test_on_the_folder_of_an_application_that_ended_up_is_not_advised(program: Program) -> None:
+def test_on_the_folder_of_a_program_that_ended_it_is_said_how_to_start_it_and_what_to_do_without_it(
+    program: Program,
+) -> None:
     with _application(program):
         pass
     told = program.run("runs")
 
     assert told.returncode == 3
-    assert "An application brings these agents as functions: main. Start it" in told.stderr
-    assert "backchannel" not in told.stderr.replace(str(program.home), "")
+    assert "These agents are functions of a program: main. Start that program, or serve it with" in told.stderr
+    named = [words.split(f" --state {program.state} ")[-1] for words in told.stderr.split("`")[1::2]]
+    assert named == ["up --app MODULE:NAME", "up", "agents forget main"]
 
 
 def test_a_message_for_a_program_that_is_not_running_says_so_and_not_that_the_session_is_busy(program: Program) -> None:

@@ -46,5 +46,5 @@ def forget(
     """Let its model answer for an agent whose program is gone."""
     options = options_of(ctx)
     forgotten = ask(options, "agents.forget", agentId=agent)
-    text = f"The agent {forgotten['agentId']} is no function any more: its model answers what waited for it."
+    text = f"The agent {forgotten['agentId']} is no longer a function: its model now answers, also what has waited."
     say_or_json(text, forgotten, as_json=as_json)

@@ -118,13 +118,15 @@ def _why_absent(config: Config, start: str) -> str:
     folder = config.state_dir
     if holder := holder_of(folder):
         return (
-            f"A program (process {holder}) uses the state folder {folder} and listens nowhere: no command reaches it. "
-            "Ask in that program, or let it serve: docs/how-to/embed.md, `Also listening`."
+            f"A program (process {holder}) uses the state folder {folder} and does not listen: no command reaches it. "
+            "Let it listen: docs/how-to/embed.md, `Also listening`; or end it first."
         )
     if functions := _function_agents(config):
+        names = ", ".join(functions)
         return (
-            f"No program runs on the state folder {folder}. An application brings these agents as functions: "
-            f"{', '.join(functions)}. Start it; nothing else answers in their address."
+            f"No gateway runs on the state folder {folder}. These agents are functions of a program: {names}. "
+            "Start that program, or serve it with `backchannel up --app MODULE:NAME`. If it is gone for good, start "
+            f"`backchannel up`, and then let a model answer for them: `backchannel agents forget {functions[0]}`."
         )
     return f"No gateway runs on the state folder {folder}. Start one with: {start}"
 
