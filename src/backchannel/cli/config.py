@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -32,6 +32,34 @@ app = typer.Typer(help="Check, show and migrate the configuration.", no_args_is_
 @app.command()
 def check(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Show what is wrong or doubtful in it. Exits with 1 if something is wrong."""
+    options = options_of(ctx)
+    checked = look_for_problems(options)
+    if as_json:
+        show_json(checked.shown)
+    else:
+        show_findings(options, checked)
+    if checked.errors:
+        raise typer.Exit(FAILED)
+
+
+class Checked(NamedTuple):
+    """What a look at the configuration has found."""
+
+    file: str | None
+    findings: list[Finding]
+
+    @property
+    def errors(self) -> int:
+        return sum(finding.level == "error" for finding in self.findings)
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        findings = [finding._asdict() for finding in self.findings]
+        return {"ok": not self.errors, "file": self.file, "findings": findings}
+
+
+def look_for_problems(options: Options) -> Checked:
+    """Look at the configuration, and at what it needs of this machine."""
     from backchannel.agents.models import why_not_asked
     from backchannel.agents.sandboxes import BACKENDS
     from backchannel.agents.toolset import SESSION_TOOLS as SESSION_GROUP
@@ -40,7 +68,6 @@ def check(ctx: typer.Context, as_json: AsJson = False) -> None:
     from backchannel.workspace.tools import COMMANDS, FILES
     from backchannel.workspace.tools import NAMES as WORKSPACE_TOOLS
 
-    options = options_of(ctx)
     where = options.where
     tools = (
         SESSION_GROUP,
@@ -55,23 +82,18 @@ def check(ctx: typer.Context, as_json: AsJson = False) -> None:
         why_no_sandbox=lambda backend: BACKENDS[backend].why_not(),
     )
     findings = check_config(options.config, os.environ, state=options.state, here=here)
-    errors = sum(finding.level == "error" for finding in findings)
-    file = str(where.config_file) if where.has_file else None
-    if as_json:
-        show_json({"ok": not errors, "file": file, "findings": [finding._asdict() for finding in findings]})
-    else:
-        _show_findings(options, findings, file, errors)
-    if errors:
-        raise typer.Exit(FAILED)
+    return Checked(str(where.config_file) if where.has_file else None, findings)
 
 
-def _show_findings(options: Options, findings: list[Finding], file: str | None, errors: int) -> None:
+def show_findings(options: Options, checked: Checked) -> None:
+    """Print what was found, each with its place."""
+    file, findings = checked
     say(file or "There is no configuration file: the defaults hold.")
     rows = [[finding.level, finding.line, finding.path, options.spell(finding.message)] for finding in findings]
     if rows:
         show_table(["level", "line", "setting", "what"], rows, empty="")
-    warnings = len(findings) - errors
-    say(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}." if findings else "Nothing is wrong.")
+    warnings = len(findings) - checked.errors
+    say(f"{_count(checked.errors, 'error')}, {_count(warnings, 'warning')}." if findings else "Nothing is wrong.")
 
 
 def _count(number: int, word: str) -> str:

@@ -1,0 +1,35 @@
+"""`backchannel doctor`: what is wrong, wherever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .program import Program
+
+SANDBOXED = '{ agents: { defaults: { sandbox: { mode: "all" } } } }'
+
+
+def test_without_a_gateway_it_looks_at_the_configuration_and_says_how_to_start_one(program: Program) -> None:
+    told = program.answer("doctor")
+    assert "Nothing is wrong." in told and f"{program.state} up" in told
+
+
+def test_it_says_which_package_brings_the_sandbox_that_is_missing(program: Program, tmp_path: Path) -> None:
+    program.write_config(SANDBOXED)
+    assert "bubblewrap" in program.answer("doctor", PATH=str(tmp_path))
+
+
+def test_what_is_wrong_with_the_configuration_is_an_error(program: Program) -> None:
+    program.write_config("{ agents: { lst: [] } }")
+    done = program.run("doctor")
+    assert done.returncode == 1 and "agents.lst" in done.stdout
+
+
+def test_of_a_gateway_that_runs_it_tells_the_problems(program: Program) -> None:
+    program.write_config('{ agents: { list: [{ id: "main", model: "openai/gpt-5-mini" }] } }')
+    with program.up():
+        done = program.run("doctor", "--json")
+        assert done.returncode == 5 and '"gateway": "running"' in done.stdout and "OPENAI_API_KEY" in done.stdout
+    program.write_config("{}")
+    with program.up():
+        assert "The gateway runs, and nothing is wrong with it." in program.answer("doctor")
