@@ -200,7 +200,7 @@ def test_an_older_group_with_nothing_in_it_is_told_and_means_nothing(write: Writ
         ),
         ("{ agent: { subagents: { tools: [] } } }", "agent.subagents.tools: got a list, expected an object"),
         ("{ agent: { sandbox: { mode: 'onn' } } }", "agent.sandbox.mode: got 'onn', expected one of"),
-        ("{ agent: { workspace: '~/x' } }", "agent.workspace: unknown setting; known here:"),
+        ("{ agent: { heartbeat: {} } }", "agent.heartbeat: unknown setting; known here:"),
         ("{ agent: { modle: 'a/b' } }", "agent.modle: unknown setting; did you mean `model`?"),
         ("{ agent: {}, agents: 5 }", "agents: got 5, expected an object"),
         ("{ agent: {}, agents: 5 }", "agent: cannot be put into `agents`, which is no object"),
