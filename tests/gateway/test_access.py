@@ -28,6 +28,7 @@ ADMIN = {
     "tokens.create",
     "tokens.list",
     "tokens.revoke",
+    "approvals.answer",
     "transcripts.list",
     "transcripts.rebuild",
 }

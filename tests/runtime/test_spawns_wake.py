@@ -395,8 +395,8 @@ async def test_a_requester_that_is_deleted_is_not_woken(tmp_path: Path) -> None:
 
 async def test_a_run_that_is_retried_and_spawns_again_is_waited_for_again(tmp_path: Path) -> None:
     says: dict[str, Any] = {
-        "person": [[spawn("first")], [spawn("second")]],
-        "result": [ModelFailed("busy", retryable=False), "on it"],
+        "person": [[spawn("first")]],
+        "result": [ModelFailed("busy", retryable=False), [spawn("second")], "on it"],
         "announce": {"first": "first hole", "second": "second hole"},
     }
     async with family(tmp_path, waking(), **says) as household:
