@@ -14,7 +14,7 @@ from backchannel.cli.output import age, one_line, say, say_more, show_json, show
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import made_visible
 
-app = typer.Typer(help="List the tool calls that wait for an owner's word, and give it.", rich_markup_mode=None)
+app = typer.Typer(help="List the tool calls that wait for your word, and give it.", rich_markup_mode=None)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or its beginning, as `approvals` shows it.")]
 Session = Annotated[str | None, typer.Option("--session", help="Only those of this session.")]

@@ -13,9 +13,10 @@ from backchannel.cli.output import say, show_json, show_table
 
 
 def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """Look for what is wrong: in the configuration, on this machine, and in the gateway if it runs.
+    """Look for what is wrong, on this machine and in the gateway.
 
-    Exits with 1 if something in the configuration is wrong, and with 5 if only the gateway has a problem.
+    Looks at the configuration and what it needs, and asks the gateway if it runs. Exits with 1 if something in the
+    configuration is wrong, and with 5 if only the gateway has a problem.
     """
     options = options_of(ctx)
     checked = look_for_problems(options)
