@@ -176,11 +176,11 @@ def test_line_ends_and_a_byte_order_mark_are_kept(write: Write) -> None:
 
 
 def test_errors_that_have_nothing_to_do_with_names_do_not_stand_in_the_way(write: Write) -> None:
-    file = write("{ agent: { model: 5, workspace: '~/x' }, gatway: {} }")
+    file = write("{ agent: { model: 5, heartbeat: '~/x' }, gatway: {} }")
 
-    assert migrated(file) == "{ agents: { defaults: { model: 5, workspace: '~/x' } }, gatway: {} }"
+    assert migrated(file) == "{ agents: { defaults: { model: 5, heartbeat: '~/x' } }, gatway: {} }"
     assert {finding.path for finding in check_config(file, {}) if finding.level == "error"} == {
-        "agents.defaults.workspace",
+        "agents.defaults.heartbeat",
         "agents.defaults.model",
         "gatway",
     }
