@@ -58,8 +58,9 @@ needs: $(VENV)/.ready # where the log is
 	$(call installed,$(APT) update && DEBIAN_FRONTEND=noninteractive $(APT) install -y --no-install-recommends $$missing) || \
 	echo "The tests that use it are skipped, and fail where CI is set."
 
+# A third of the time of a test is waiting for a process or a socket: three at once keep two cores busy.
 test: $(VENV)/.ready needs ## Run the tests
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 interop: $(VENV)/.ready ## Try clients and servers of others at length: MCP and OpenAI, in Python and Node
 	$(BIN)/pytest -m '' tests/interop
