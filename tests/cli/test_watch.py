@@ -92,7 +92,7 @@ def test_a_tree_is_watched_with_what_each_session_has_used(program: Program) -> 
     with program.up(), _piped(program, "tree", "--watch", "--json") as watcher:
         rows = {row["key"]: row for row in (json.loads(_next(watcher)), json.loads(_next(watcher)))}
         assert rows["agent:main:main"]["usage"] == {"input": 7, "output": 0}
-        assert rows["agent:main:subagent:a"]["spawnedBy"] == "agent:main:main"
+        assert rows["agent:main:subagent:a"]["parentKey"] == "agent:main:main"
         program.answer("chat", "hello")
         row = json.loads(_next(watcher))
         while row["status"] != "idle":
