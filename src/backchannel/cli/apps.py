@@ -53,7 +53,7 @@ def load_app(name: str, options: Options, *, host: str | None, port: int | None)
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise _failed(name) from error
         raise CommandFailed(f"there is no module {module_name!r} in {Path.cwd()} ({HOW})") from error
-    except Exception as error:
+    except Exception as error:  # the edge of the program: whatever fails there is shown as its own
         raise _failed(name) from error
     finally:
         Gateway.complete = None

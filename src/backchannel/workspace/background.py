@@ -88,7 +88,7 @@ class Background:
         try:
             await asyncio.to_thread(self._store, record)
             running = await self._commands.start(context, command, output)
-        except BaseException:
+        except BaseException:  # also when its run is stopped: no record is left of what never ran
             await asyncio.to_thread(self._forget, record.id)
             raise
         live = self._live[record.id] = _Live(record, running, output)

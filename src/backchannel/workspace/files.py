@@ -153,7 +153,7 @@ def _replace(folder: int, name: str, data: bytes, before: os.stat_result | None)
             os.fsync(file)
         _check_unchanged(name, before, look(folder, name))
         os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
+    except BaseException:  # however it fails: no half-written file stays beside the whole one
         with suppress(OSError):
             os.unlink(beside, dir_fd=folder)
         raise
