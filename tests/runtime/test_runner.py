@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -618,25 +619,36 @@ async def test_a_model_without_a_price_costs_nothing_known(tmp_path: Path) -> No
         assert (await session_of(gateway)).cost is None
 
 
+class Ticking(QuickClock):
+    def monotonic(self) -> float:
+        self.move_on(1)
+        return super().monotonic()
+
+
 async def test_deltas_carry_the_whole_text_so_far(tmp_path: Path) -> None:
-    clock = QuickClock()
-
-    async def slow(_: ModelRequest) -> Scripted:
-        return Reply(thinking="hm", text=("one ", "two ", "three"))
-
-    class Ticking(QuickClock):
-        def monotonic(self) -> float:
-            self.move_on(1)
-            return super().monotonic()
-
-    clock = Ticking()
-    async with running(tmp_path, ScriptedModel(replies=slow), clock=clock) as gateway:
+    model = ScriptedModel(replies=[Reply(thinking="hm.", text=("one ", "two ", "three."))])
+    async with running(tmp_path, model, clock=Ticking()) as gateway:
         heard = Heard(gateway)
         await gateway.ask("main", "count")
         grown = heard.of(ReplyGrew)
-        assert [event.text for event in grown] == ["one ", "one two ", "one two three"]
-        assert [event.delta for event in grown] == ["one ", "two ", "three"]
-        assert [event.delta for event in heard.of(ThinkingGrew)] == ["hm"]
+        assert [event.text for event in grown] == ["one ", "one two ", "one two three."]
+        assert [event.delta for event in grown] == ["one ", "two ", "three."]
+        assert [event.delta for event in heard.of(ThinkingGrew)] == ["hm."]
+
+
+async def test_what_ends_like_the_beginning_of_the_mark_is_told_whole(tmp_path: Path) -> None:
+    said = []
+
+    async def alike(request: ModelRequest) -> Scripted:
+        marks = re.findall(r"[A-Z2-7]{16}", request.system)
+        said.append(f"take {marks[0][:3]}")
+        return Reply(thinking=said[0], text=said[0])
+
+    async with running(tmp_path, ScriptedModel(replies=alike), clock=Ticking()) as gateway:
+        heard = Heard(gateway)
+        await gateway.ask("main", "count")
+        assert "".join(event.delta for event in heard.of(ThinkingGrew)) == said[0]
+        assert "".join(event.delta for event in heard.of(ReplyGrew)) == said[0]
 
 
 async def test_deltas_that_come_fast_are_told_together_and_none_is_lost(tmp_path: Path) -> None:

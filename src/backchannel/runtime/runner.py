@@ -224,16 +224,21 @@ class Runner:
                         if now - shown_at >= DELTA_INTERVAL_S:
                             shown, shown_at = self._show(active, shown), now
                     case ThinkingDelta(text):
-                        self._hub.publish(ThinkingGrew(active.run, storable_text(thought.feed(text))))
+                        self._think(active, thought.feed(text))
                     case ModelReply():
                         reply = event
         finally:
             active.text += said.flush()  # of one that is stopped, what was streamed is kept
+            self._think(active, thought.flush())
         if reply is None:
             raise ModelFailed("the model ended its stream without a reply", retryable=True)
         if active.text != shown:
             self._show(active, shown)
         return reply
+
+    def _think(self, active: ActiveRun, text: str) -> None:
+        if text:
+            self._hub.publish(ThinkingGrew(active.run, storable_text(text)))
 
     def _show(self, active: ActiveRun, shown: str) -> str:
         """Tell what is new of a reply, unless it could still become a word that is meant for the gateway alone."""
