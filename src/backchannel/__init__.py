@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from backchannel.core.channels import Channel as Channel
     from backchannel.core.channels import ChannelBusy as ChannelBusy
     from backchannel.core.channels import ChannelHealth as ChannelHealth
+    from backchannel.core.channels import ChannelMoved as ChannelMoved
     from backchannel.core.channels import ChannelRefused as ChannelRefused
     from backchannel.core.channels import ChannelSettings as ChannelSettings
     from backchannel.core.channels import ChannelSilent as ChannelSilent
+    from backchannel.core.channels import Draft as Draft
     from backchannel.core.channels import InboundAnswer as InboundAnswer
     from backchannel.core.channels import InboundEvent as InboundEvent
     from backchannel.core.channels import InboundTaker as InboundTaker
@@ -38,11 +40,13 @@ _HOMES = {
     "Channel": "backchannel.core.channels",
     "ChannelBusy": "backchannel.core.channels",
     "ChannelHealth": "backchannel.core.channels",
+    "ChannelMoved": "backchannel.core.channels",
     "ChannelRefused": "backchannel.core.channels",
     "ChannelSettings": "backchannel.core.channels",
     "ChannelSilent": "backchannel.core.channels",
     "ChatType": "backchannel.core.keys",
     "ConfigError": "backchannel.errors",
+    "Draft": "backchannel.core.channels",
     "FunctionContext": "backchannel.agents.registry",
     "Gateway": "backchannel.gateway.app",
     "GatewayError": "backchannel.errors",

@@ -1,10 +1,10 @@
 """The contract of a channel: what it sends, what it hands in, how it starts and stops, and how it is.
 
 A channel is a subclass of `Channel` that has a `name` and a `send`; everything else may be left out. It answers a part
-of a delivery in one of four ways, on which the receipt depends: `Sent` (the platform took it), `ChannelRefused` (it did
-not, and never will), `ChannelBusy` (it did not, and may later), `ChannelSilent` (it is not known). In doubt it is
-`ChannelSilent`: that is never wrong, while a wrong `ChannelBusy` may post a message twice. `core/delivery.py` decides
-what follows.
+of a delivery in one of five ways, on which the receipt depends: `Sent` (the platform took it), `ChannelRefused` (it did
+not, and never will), `ChannelBusy` (it did not, and may later), `ChannelMoved` (it did not, and the chat has another id
+now), `ChannelSilent` (it is not known). In doubt it is `ChannelSilent`: that is never wrong, while a wrong
+`ChannelBusy` may post a message twice. `core/delivery.py` decides what follows.
 
 What people write is handed in as an `InboundEvent`, by `run` or by `post`. `Channels` is the one place that says which
 channels there are. What all of them share in the configuration is `ChannelSettings`.
@@ -63,6 +63,25 @@ class OutboundPart(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     account_id: str | None = None
     thread_id: str | None = None
+    reply_to: str | None = None
+    """The platform's id of the message that it answers, where it is to quote that: in groups, in the first part."""
+    draft_id: str | None = None
+    """The platform's id of the draft whose place it takes: that message is edited, and nothing new is posted."""
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply as far as it is written, to be shown while it grows."""
+
+    to: str
+    """The chat, as the channel wrote it."""
+    text: str
+    """Not longer than one message."""
+    account_id: str | None = None
+    thread_id: str | None = None
+    reply_to: str | None = None
+    """The platform's id of the message that it answers, as in the part that takes its place."""
+    draft_id: str | None = None
+    """The platform's id of the message that shows it, which is edited; None: it is posted."""
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -85,11 +104,23 @@ class ChannelRefused(ChannelError):
 
 
 class ChannelBusy(ChannelError):
-    """The platform surely did not take the part, and may later: a rate limit, no connection at all."""
+    """The platform surely did not take the part, and may later: a rate limit, no connection at all.
 
-    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+    With `is_account_wide` everything that goes out by this account waits, and not this chat alone.
+    """
+
+    def __init__(self, reason: str, retry_after_s: float | None = None, *, is_account_wide: bool = False) -> None:
         super().__init__(reason)
         self.retry_after_s = retry_after_s
+        self.is_account_wide = is_account_wide
+
+
+class ChannelMoved(ChannelError):
+    """The platform did not take the part: the chat has another id now, `to`, and everything for it goes there."""
+
+    def __init__(self, reason: str, to: str) -> None:
+        super().__init__(reason)
+        self.to = to
 
 
 class ChannelSilent(ChannelError):
@@ -168,11 +199,17 @@ class Channel(ABC):
     name: str
     """Its name in settings, keys and addresses."""
     max_text_length: int = 4000
-    """How many characters one message may have; longer texts are sent in parts."""
+    """How long one message may be, by `text_length`; longer texts are sent in parts."""
     takes_key: bool = False
     """Whether a part may safely be sent twice: the platform knows its key, or `send` first asks for it."""
     takes_posts: bool = False
     """Whether the platform posts to `/channels/<name>/inbound`; then there is a `post`."""
+    streams: bool = False
+    """Whether replies are shown while they grow; then there are `show_draft` and `remove_draft`."""
+    draft_interval_s: float = 1.0
+    """How often a draft is shown anew at most."""
+    typing_interval_s: float = 4.0
+    """How often `show_typing` is asked while a run works."""
     settings: ChannelSettings = ChannelSettings()
     """Who may speak on it."""
     own_names: Collection[str] = ()
@@ -185,8 +222,33 @@ class Channel(ABC):
         Raises:
             ChannelRefused: it did not take the part, and would not take it again.
             ChannelBusy: it did not take the part, and may later.
+            ChannelMoved: it did not take the part, because the chat has another id.
             ChannelSilent: it is not known whether it took the part.
         """
+
+    def show_draft(self, draft: Draft) -> Awaitable[Sent]:
+        """Post a draft, or edit the message that shows it; the answer has the platform's id of that message.
+
+        Raises:
+            ChannelError: as `send`.
+        """
+        raise NotImplementedError(f"the channel {self.name!r} has streams = True, and no show_draft")
+
+    def remove_draft(self, draft: Draft) -> Awaitable[None]:
+        """Delete the message that shows a draft: no reply takes its place. One that is gone already is removed.
+
+        Raises:
+            ChannelError: as `send`.
+        """
+        raise NotImplementedError(f"the channel {self.name!r} has streams = True, and no remove_draft")
+
+    def show_typing(self, to: str, account_id: str | None, thread_id: str | None) -> Awaitable[None] | None:
+        """Show in a chat that a reply is being written; None if the platform has no such thing."""
+        return None
+
+    def text_length(self, text: str) -> int:
+        """Measure a text as the platform does, for `max_text_length`; a character counts at least one."""
+        return len(text)
 
     def run(self, inbound: InboundTaker) -> Awaitable[None] | None:
         """Hand in what people write, until it is cancelled; None if there is nothing to do.
