@@ -143,8 +143,10 @@ def _allowed(tools: Mapping[str, Tool], words: Iterable[str]) -> set[str]:
     """Name the tools that words give: `*` gives all, but for those that have to be named themselves."""
     names: set[str] = set()
     for word in words:
-        named = _named(tools, (word,))
-        names |= {name for name in named if not tools[name].is_opt_in} if names_all(word) else named
+        if names_all(word):
+            names.update([name for name, tool in tools.items() if not tool.is_opt_in])
+        else:
+            names |= _named(tools, (word,))
     return names
 
 
@@ -152,7 +154,9 @@ def _named(tools: Mapping[str, Tool], words: Iterable[str]) -> set[str]:
     """Name the tools that words of a setting mean: a group's, or those of a pattern."""
     names: set[str] = set()
     for word in words:
-        if word == SESSION_TOOLS:
+        if names_all(word):
+            names.update(tools)
+        elif word == SESSION_TOOLS:
             names.update(name for name, tool in tools.items() if tool.effects is Effects.SESSION)
         elif word.startswith(GROUP):
             names.update(name for name, tool in tools.items() if tool.group == word.removeprefix(GROUP))

@@ -158,7 +158,7 @@ class Gateway:
             await asyncio.to_thread(self.sandboxes.problems)  # found out here, and not while a run waits
             parts = self._parts = await self._put_together(store)
             exits.push_async_callback(parts.runtime.close)
-            parts.runtime.hub.listen(self._on_event)
+            parts.runtime.hub.listen(self._on_event, SessionChanged)
             self._add_session_tools(parts)
             await parts.cron.sync()  # before the timers start: a job that was taken out fires no more
             await parts.runtime.start()

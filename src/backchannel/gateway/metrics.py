@@ -43,7 +43,7 @@ class Metrics:
 
     def listen_to(self, hub: Hub) -> Callable[[], None]:
         """Start counting; the function returned stops it."""
-        return hub.listen(self.tally.count)
+        return hub.listen(self.tally.count, RunChanged, MessageAppended, DeliveryChanged)
 
     async def show(self) -> bytes:
         """Write all numbers."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from sys import getsizeof
 from typing import Any
 
 import msgspec
@@ -320,7 +320,8 @@ class Outgoing:
         self._send = send
         self._limit = limit
         self._unsent = unsent
-        self._frames: deque[tuple[str, bool]] = deque()
+        self._frames: deque[tuple[str, int, bool]] = deque()
+        """Each with the memory that it takes, and whether it may be left out."""
         self._size = 0
         self._seq = 0
         self._wake = asyncio.Event()
@@ -361,11 +362,11 @@ class Outgoing:
         try:
             while True:
                 while self._frames:
-                    frame, _ = self._frames.popleft()
+                    frame, size, _ = self._frames.popleft()
                     self._is_blocked = True  # seen by others only while the send waits for the client
                     await self._send({"type": "websocket.send", "text": frame})
                     self._is_blocked = False
-                    self._size -= _bytes_of(frame)
+                    self._size -= size
                 if self._closing:
                     return
                 self._wake.clear()
@@ -385,7 +386,8 @@ class Outgoing:
     def _queue(self, frame: str, *, droppable: bool) -> None:
         if self._is_stopped or self._closing:
             return
-        size, held = _bytes_of(frame), self.held_bytes
+        # One with a single emoji takes four bytes for each character.
+        size, held = getsizeof(frame) + _ENTRY_BYTES, self._size + self._unsent()
         if held and held + size > self._limit:
             if droppable:
                 return
@@ -393,14 +395,13 @@ class Outgoing:
             if self._is_blocked and self.held_bytes + size > self._limit:
                 self._give_up()
                 return
-        self._frames.append((frame, droppable))
+        self._frames.append((frame, size, droppable))
         self._size += size
         self._wake.set()
 
     def _drop_deltas(self) -> None:
-        kept = [entry for entry in self._frames if not entry[1]]
-        self._size -= sum(_bytes_of(frame) for frame, droppable in self._frames if droppable)
-        self._frames = deque(kept)
+        self._size -= sum(size for _, size, droppable in self._frames if droppable)
+        self._frames = deque(entry for entry in self._frames if not entry[2])
 
     def _give_up(self) -> None:
         log.info("closing a connection that does not read", held=self.held_bytes)
@@ -408,11 +409,6 @@ class Outgoing:
         self._closing = (REFUSED, "the client reads too slowly")
         if self._writer is not None:
             self._writer.cancel()  # it may be waiting for this client to read
-
-
-def _bytes_of(frame: str) -> int:
-    """How much memory a frame takes in the queue; one with a single emoji takes four bytes for each character."""
-    return sys.getsizeof(frame) + _ENTRY_BYTES
 
 
 def _short(reason: str) -> str:

@@ -71,21 +71,34 @@ Listener = Callable[[Event], None]
 
 
 class Hub:
-    """Hands each event to every listener, in order."""
+    """Hands each event to those who listen for its kind, in order."""
 
     def __init__(self) -> None:
-        self._listeners: dict[int, Listener] = {}
+        self._listeners: dict[int, tuple[Listener, tuple[type, ...]]] = {}
         self._next = 0
+        self._by_kind: dict[type, list[Listener]] = {}
+        """The listeners of each kind that came since the last change of listeners."""
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Add a listener; the function returned removes it again."""
+    def listen(self, listener: Listener, *kinds: type) -> Callable[[], None]:
+        """Add a listener of these kinds of events, or of all; the function returned removes it again."""
         self._next += 1
         number = self._next
-        self._listeners[number] = listener
-        return lambda: self._listeners.pop(number, None) and None
+        self._listeners[number] = (listener, kinds)
+        self._by_kind = {}
+
+        def remove() -> None:
+            self._listeners.pop(number, None)
+            self._by_kind = {}
+
+        return remove
 
     def publish(self, event: Event) -> None:
-        for listener in list(self._listeners.values()):
+        kind = type(event)
+        listeners = self._by_kind.get(kind)
+        if listeners is None:
+            heard = self._listeners.values()
+            listeners = self._by_kind[kind] = [each for each, kinds in heard if not kinds or kind in kinds]
+        for listener in listeners:
             listener(event)
 
 

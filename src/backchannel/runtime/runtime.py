@@ -72,7 +72,7 @@ class Runtime:
         defaults = config.agents.defaults
         self.hub = Hub()
         self.watchdog = Watchdog(store)
-        self.hub.listen(log_failures)
+        self.hub.listen(log_failures, RunChanged, DeliveryChanged)
         self.guard = SendGuard(config.session.send_policy, store.scheme)
         self._store = store
         self._agents = agents
