@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from backchannel.core.channels import ChannelRefused as ChannelRefused
     from backchannel.core.channels import ChannelSettings as ChannelSettings
     from backchannel.core.channels import ChannelSilent as ChannelSilent
+    from backchannel.core.channels import ChannelUnusable as ChannelUnusable
     from backchannel.core.channels import Draft as Draft
     from backchannel.core.channels import InboundAnswer as InboundAnswer
     from backchannel.core.channels import InboundEvent as InboundEvent
@@ -44,6 +45,7 @@ _HOMES = {
     "ChannelRefused": "backchannel.core.channels",
     "ChannelSettings": "backchannel.core.channels",
     "ChannelSilent": "backchannel.core.channels",
+    "ChannelUnusable": "backchannel.core.channels",
     "ChatType": "backchannel.core.keys",
     "ConfigError": "backchannel.errors",
     "Draft": "backchannel.core.channels",

@@ -13,7 +13,15 @@ import structlog
 
 from backchannel.channels.bridge import Bridge
 from backchannel.config.schema_doors import BridgeSettings
-from backchannel.core.channels import Channel, ChannelHealth, Channels, ChannelSettings, InboundAnswer, InboundEvent
+from backchannel.core.channels import (
+    Channel,
+    ChannelHealth,
+    Channels,
+    ChannelSettings,
+    ChannelUnusable,
+    InboundAnswer,
+    InboundEvent,
+)
 from backchannel.core.contracts import Clock
 
 log = structlog.get_logger(__name__)
@@ -27,6 +35,8 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 STEADY_AFTER_S = 10.0
 """A channel that failed is up again when it has run for so long, or handed something in."""
+
+_LONGEST_ERROR = 300
 
 Taker = Callable[[str, InboundEvent], Awaitable[InboundAnswer]]
 """Takes an event that came over the channel of this name."""
@@ -96,8 +106,8 @@ class ChannelKeeper:
         return {name: health.error or "it is not connected" for name, health in found if not health.is_up}
 
     async def _keep(self, channel: Channel) -> None:
-        """Run a channel, and start it again when it fails."""
-        pause_s, logged = FIRST_PAUSE_S, False
+        """Run a channel, and start it again when it fails, for as long as the gateway runs."""
+        pause_s = FIRST_PAUSE_S
 
         async def take(event: InboundEvent) -> InboundAnswer:
             answer = await self._take(channel.name, event)
@@ -110,25 +120,39 @@ class ChannelKeeper:
                 if (running := channel.run(take)) is not None:
                     await running
                 return
-            except Exception as error:  # the edge of a channel: it is logged and started again
+            except ChannelUnusable as refused:
+                pause_s = LONGEST_PAUSE_S  # sooner would change nothing, and may count as guessing
+                self._refused(channel.name, refused.reason[:_LONGEST_ERROR])
+            except Exception as error:  # noqa: BLE001  # the edge of a channel: it is logged and started again
                 if self._health[channel.name].is_up:
-                    pause_s, logged = FIRST_PAUSE_S, False
-                shown = f"{type(error).__name__}: {error}"[:300]
-                log.error("a channel failed", channel=channel.name, error=shown, exc_info=None if logged else error)
-                self._set_health(channel.name, shown)
-                logged = True
+                    pause_s = FIRST_PAUSE_S
+                self._failed(channel.name, error)
             finally:
                 steady.cancel()
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """Log a failure: its traceback once, until the channel was up again."""
+        is_new, shown = self._health[name].is_up, f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+        log.error("a channel failed", channel=name, error=shown, exc_info=error if is_new else None)
+        self._set_health(name, shown)
+
+    def _refused(self, name: str, reason: str) -> None:
+        """Log that a channel cannot be used: once for each reason, since it is tried for ever."""
+        before = self._health[name]
+        if before.is_usable or before.error != reason:
+            hint = f"correct channels.{name} and restart the gateway; everything else works"
+            log.error("a channel cannot be used", channel=name, error=reason, hint=hint)
+        self._set_health(name, reason, is_usable=False)
 
     def _recovered(self, name: str) -> None:
         if not self._health[name].is_up:
             log.info("a channel is up again", channel=name)
             self._set_health(name, None)
 
-    def _set_health(self, name: str, error: str | None) -> None:
+    def _set_health(self, name: str, error: str | None, *, is_usable: bool = True) -> None:
         before = self._health.get(name)
         is_up = error is None
         since = before.since_ms if before is not None and before.is_up is is_up else self._clock.now_ms()
-        self._health[name] = ChannelHealth(is_up=is_up, since_ms=since, error=error)
+        self._health[name] = ChannelHealth(is_up=is_up, since_ms=since, error=error, is_usable=is_usable)

@@ -50,6 +50,10 @@ class ChannelSettings(Settings, frozen=True, kw_only=True):
         bool, setting("In groups: answer only messages that mention the agent; others are recorded.")
     ] = True
     allow_bots: Annotated[bool, setting("Whether messages of other bots are read.")] = False
+    pairing: Annotated[
+        bool,
+        setting("Whether a stranger's direct message is answered with a code, by which an owner lets them speak."),
+    ] = False
 
 
 class OutboundPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +131,10 @@ class ChannelSilent(ChannelError):
     """It is not known whether the platform took the part: no answer, a broken one, a fault at its end."""
 
 
+class ChannelUnusable(ChannelError):
+    """The platform refuses the channel's credentials: nothing works until a person has corrected them."""
+
+
 class InboundId(NamedTuple):
     """What an inbound message is known by."""
 
@@ -191,6 +199,8 @@ class ChannelHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Since when it has been up, or down."""
     error: str | None = None
     """What went wrong last, without secrets."""
+    is_usable: bool = True
+    """False: the platform refuses the credentials, and a person has to correct them."""
 
 
 class Channel(ABC):
@@ -254,6 +264,19 @@ class Channel(ABC):
         """Hand in what people write, until it is cancelled; None if there is nothing to do.
 
         It runs while the gateway does. When it fails it is logged and started again, after a back-off.
+
+        Raises:
+            ChannelUnusable: the platform refuses the credentials. It is tried again once a minute.
+        """
+        return None
+
+    def test(self) -> Awaitable[str] | None:
+        """Ask the platform who we are there; returns one line for a person, such as `@my_bot, id 42`.
+
+        None: it can only be tried by sending.
+
+        Raises:
+            ChannelError: it cannot be asked, or refuses the credentials.
         """
         return None
 

@@ -283,11 +283,21 @@ def _channels(seen: Seen) -> Iterator[HealthProblem]:
         message = f"Nothing gets through to the channel {channel}: {error}."
         hint = f"{_waiting_for(channel, seen)} Look after the channel's other end."
         yield HealthProblem(code="channel_down", message=message, hint=hint)
+    yield from channel_problems(seen.parts)
     for channel, error in seen.parts.keeper.down().items():
-        if channel not in unsent:
+        if channel not in unsent and seen.parts.keeper.health(channel).is_usable:
             message = f"Nothing comes in from the channel {channel}: {error}."
             hint = "It is started again by itself; look after the channel's other end, and at the log."
             yield HealthProblem(code="channel_down", message=message, hint=hint)
+
+
+def channel_problems(parts: GatewayParts) -> Iterator[HealthProblem]:
+    """Find the channels whose platform refuses their credentials."""
+    for channel, error in parts.keeper.down().items():
+        if not parts.keeper.health(channel).is_usable:
+            hint = f"Correct channels.{channel} and restart the gateway; meanwhile it is tried again once a minute."
+            message = f"The channel {channel} cannot be used: {error}."
+            yield HealthProblem(code="channel_unusable", message=message, hint=hint)
 
 
 def _mcp_servers(seen: Seen) -> Iterator[HealthProblem]:

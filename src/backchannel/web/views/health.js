@@ -11,6 +11,7 @@ import { clockTime, counted, shortId, until } from "./words.js";
 /** Where on this page something can be done about a problem. */
 const PLACES = {
   channel_down: ["channels", {}, "See the channels"],
+  channel_unusable: ["channels", {}, "See the channels"],
   deliveries_failed: ["deliveries", { state: "failed" }, "See those that failed"],
   deliveries_uncertain: ["deliveries", { state: "uncertain" }, "See those that are uncertain"],
   runs_failed: ["runs", { states: "error,timeout" }, "See the runs"],

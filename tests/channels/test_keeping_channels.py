@@ -1,0 +1,110 @@
+"""How channels are kept going: those that break, for however long, and those whose platform refuses them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from backchannel.agents.scripted import ScriptedModel
+from backchannel.core.channels import (
+    Channel,
+    ChannelSettings,
+    ChannelUnusable,
+    InboundEvent,
+    InboundTaker,
+    OutboundPart,
+    Sent,
+)
+from backchannel.core.keys import ChatType
+from backchannel.gateway.app import Gateway
+from backchannel.gateway.methods.health import examine
+from tests.support.far_channel import FarChannel
+from tests.support.gateways import QuickClock, echo, running
+
+pytestmark = pytest.mark.anyio
+
+
+class Failing(Channel):
+    """A channel that fails so often, and then hands in a message and holds."""
+
+    name = "weak"
+    settings = ChannelSettings(allow_from=("*",))
+
+    def __init__(self, fail: Callable[[], Exception], times: int) -> None:
+        self._fail = fail
+        self._times = times
+        self.tries = 0
+        self.last = asyncio.Event()
+        """The last try that fails has begun."""
+        self.held = asyncio.Event()
+
+    async def send(self, part: OutboundPart) -> Sent:
+        return Sent()
+
+    async def run(self, inbound: InboundTaker) -> None:
+        self.tries += 1
+        if self.tries == self._times:
+            self.last.set()
+        if self.tries <= self._times:
+            raise self._fail()
+        await inbound(
+            InboundEvent(chat_type=ChatType.DIRECT, chat_id="C", sender_id="ann", message_id="1", text="hello")
+        )
+        self.held.set()
+        await asyncio.Event().wait()
+
+
+async def test_a_channel_comes_back_after_twenty_failures_and_tells_since_when(tmp_path: Path) -> None:
+    channel, clock = Failing(lambda: OSError("the line is dead"), 20), QuickClock()
+    async with running(tmp_path, ScriptedModel(replies=echo), clock=clock) as gateway:
+        keeper, started = gateway.parts.keeper, clock.now_ms()
+        gateway.add_channel(channel)
+        async with asyncio.timeout(5):
+            await channel.last.wait()
+        since = keeper.health("weak").since_ms
+        assert keeper.down() == {"weak": "OSError: the line is dead"}
+        assert since - started < 1000 and clock.now_ms() - since > 10 * 60_000  # the first failure, long ago
+        async with asyncio.timeout(5):
+            await channel.held.wait()
+        health = keeper.health("weak")
+        assert health.is_up and health.error is None and health.since_ms > since
+    assert clock.slept.count(60.0) >= 13  # the pauses end at a minute, and go on
+
+
+def refused() -> Exception:
+    return ChannelUnusable("the token is not known to the platform")
+
+
+async def test_a_channel_that_its_platform_refuses_is_named_at_once_and_stops_nothing_else(tmp_path: Path) -> None:
+    def equip(gateway: Gateway) -> None:
+        gateway.add_channel(Failing(refused, 10_000))
+        gateway.add_channel(FarChannel())
+
+    with capture_logs() as logs:
+        async with running(tmp_path, ScriptedModel(replies=echo), equip=equip) as gateway:
+            (problem,) = [found for found in (await examine(gateway.parts)).problems if "weak" in found.message]
+            assert gateway.parts.keeper.health("far").is_up
+            assert await gateway.ask("main", "hello") == "re: hello"
+    assert problem.code == "channel_unusable" and "channels.weak" in problem.hint
+    assert problem.message == "The channel weak cannot be used: the token is not known to the platform."
+    (line,) = [line for line in logs if line.get("channel") == "weak"]
+    assert line["event"] == "a channel cannot be used" and line["log_level"] == "error"
+    assert line["error"] == "the token is not known to the platform" and "exc_info" not in line
+
+
+async def test_a_channel_that_was_refused_is_tried_once_a_minute_and_logged_once(tmp_path: Path) -> None:
+    channel, clock = Failing(refused, 4), QuickClock()
+    with capture_logs() as logs:
+        async with running(tmp_path, ScriptedModel(replies=echo), clock=clock) as gateway:
+            started = clock.now_ms()
+            gateway.add_channel(channel)
+            async with asyncio.timeout(5):
+                await channel.held.wait()
+            assert gateway.parts.keeper.down() == {} and gateway.parts.keeper.health("weak").is_usable
+            assert clock.now_ms() - started >= 4 * 60_000
+    told = [line["event"] for line in logs if line.get("channel") == "weak"]
+    assert told == ["a channel cannot be used", "a channel is up again"]
