@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from backchannel.core.channels import ChannelSilent as ChannelSilent
     from backchannel.core.channels import ChannelUnusable as ChannelUnusable
     from backchannel.core.channels import Draft as Draft
+    from backchannel.core.channels import FileKind as FileKind
     from backchannel.core.channels import InboundAnswer as InboundAnswer
     from backchannel.core.channels import InboundEvent as InboundEvent
     from backchannel.core.channels import InboundTaker as InboundTaker
+    from backchannel.core.channels import IncomingFile as IncomingFile
     from backchannel.core.channels import OutboundPart as OutboundPart
     from backchannel.core.channels import Sent as Sent
     from backchannel.core.contracts import ToolContext as ToolContext
@@ -49,6 +51,7 @@ _HOMES = {
     "ChatType": "backchannel.core.keys",
     "ConfigError": "backchannel.errors",
     "Draft": "backchannel.core.channels",
+    "FileKind": "backchannel.core.channels",
     "FunctionContext": "backchannel.agents.registry",
     "Gateway": "backchannel.gateway.app",
     "GatewayError": "backchannel.errors",
@@ -56,6 +59,7 @@ _HOMES = {
     "InboundAnswer": "backchannel.core.channels",
     "InboundEvent": "backchannel.core.channels",
     "InboundTaker": "backchannel.core.channels",
+    "IncomingFile": "backchannel.core.channels",
     "OutboundPart": "backchannel.core.channels",
     "RunFailed": "backchannel.gateway.app",
     "ScriptedModel": "backchannel.agents.scripted",

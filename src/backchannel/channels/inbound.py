@@ -6,15 +6,17 @@ parts of the gateway. Who may post to a channel is for the channel to check.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from backchannel.core.caller_keys import CallerKeys
-from backchannel.core.channels import Channel, Channels, InboundAnswer, InboundEvent
+from backchannel.core.channels import Channel, Channels, InboundAnswer, InboundEvent, IncomingFile
 from backchannel.core.commands import Command
 from backchannel.core.inbound import Admission, Arrival, Routing, Taken, Verdict, admit, check, route
 from backchannel.core.keys import SessionKey
+from backchannel.core.messages import text_content
+from backchannel.core.received import file_line
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
@@ -46,17 +48,17 @@ class Inbound:
         """
         return await self._find(channel).post(body, headers, partial(self.receive, channel))
 
-    async def receive(self, channel: str, event: InboundEvent) -> InboundAnswer:
-        """Handle an event that came over a channel, once for each message id.
+    async def receive(self, channel: str, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundAnswer:
+        """Handle an event that came over a channel, with its files, once for each message id.
 
         Raises:
             InvalidRequest: it names another channel, is too old, or lacks an id.
             Unavailable: nothing was taken, and it may be handed in again.
         """
         checked = check(event, channel=channel, now_ms=self._parts.clock.now_ms())
-        return self._show(await self.take(checked))
+        return self._show(await self.take(checked, files))
 
-    async def take(self, event: InboundEvent) -> Taken:
+    async def take(self, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> Taken:
         """Handle an event that was checked."""
         channel, routed = self._find(event.channel), route(event, self._routing)
         guard = self._runtime.guard
@@ -66,7 +68,7 @@ class Inbound:
 
         def decide(session: Session | None) -> Admission:
             policy = judge(session)
-            admission = admit(event, channel.settings, policy, channel.own_names)
+            admission = admit(event, channel.settings, policy, channel.own_names, has_files=bool(files))
             if policy.would_deny and admission.verdict in (Verdict.ANSWER, Verdict.RECORD):
                 return replace(admission, shadowed=policy.reason)  # in the others the policy has no say
             if isinstance(admission.command, Command):
@@ -75,7 +77,14 @@ class Inbound:
 
         model = self._commands.agent_model(routed.agent)
         return await self._runtime.take(
-            Arrival(event=event, routed=routed, admit=decide, agent_model=model, judge=judge)
+            Arrival(
+                event=event,
+                routed=routed,
+                admit=decide,
+                agent_model=model,
+                judge=judge,
+                attached=text_content("\n".join(map(_line, files))),
+            )
         )
 
     def _find(self, name: str) -> Channel:
@@ -95,3 +104,7 @@ class Inbound:
             reason=outcome.reason if did_nothing else None,
             repeat=taken.is_repeat,
         )
+
+
+def _line(file: IncomingFile) -> str:
+    return file_line(file.kind, file.name, file.size, file.mime_type)

@@ -6,7 +6,7 @@ A new platform is one module with a `Channel`, its settings in `config/schema_do
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -21,6 +21,7 @@ from backchannel.core.channels import (
     ChannelUnusable,
     InboundAnswer,
     InboundEvent,
+    IncomingFile,
 )
 from backchannel.core.contracts import Clock
 
@@ -38,8 +39,8 @@ STEADY_AFTER_S = 10.0
 
 _LONGEST_ERROR = 300
 
-Taker = Callable[[str, InboundEvent], Awaitable[InboundAnswer]]
-"""Takes an event that came over the channel of this name."""
+Taker = Callable[[str, InboundEvent, Sequence[IncomingFile]], Awaitable[InboundAnswer]]
+"""Takes an event, and its files, that came over the channel of this name."""
 
 
 def configured_channels(settings: Mapping[str, ChannelSettings], clock: Clock) -> Channels:
@@ -109,8 +110,8 @@ class ChannelKeeper:
         """Run a channel, and start it again when it fails, for as long as the gateway runs."""
         pause_s = FIRST_PAUSE_S
 
-        async def take(event: InboundEvent) -> InboundAnswer:
-            answer = await self._take(channel.name, event)
+        async def take(event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundAnswer:
+            answer = await self._take(channel.name, event, files)
             self._recovered(channel.name)
             return answer
 

@@ -6,8 +6,9 @@ not, and never will), `ChannelBusy` (it did not, and may later), `ChannelMoved` 
 now), `ChannelSilent` (it is not known). In doubt it is `ChannelSilent`: that is never wrong, while a wrong
 `ChannelBusy` may post a message twice. `core/delivery.py` decides what follows.
 
-What people write is handed in as an `InboundEvent`, by `run` or by `post`. `Channels` is the one place that says which
-channels there are. What all of them share in the configuration is `ChannelSettings`.
+What people write is handed in as an `InboundEvent`, by `run` or by `post`, and what they send with it as
+`IncomingFile`s. `Channels` is the one place that says which channels there are. What all of them share in the
+configuration is `ChannelSettings`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from __future__ import annotations
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from typing import Annotated, ClassVar, NamedTuple, TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -182,13 +185,43 @@ class InboundAnswer(Answer, frozen=True, kw_only=True):
     """Whether the same event had come before; it was handled then."""
 
 
-InboundTaker: TypeAlias = Callable[[InboundEvent], Awaitable[InboundAnswer]]
-"""Takes an event of one channel, once for each message id.
+class FileKind(StrEnum):
+    """What a platform says that a file is."""
 
-Raises:
-    InvalidRequest: the event cannot be used, and will not be when it comes again.
-    Unavailable: nothing was taken, and it may be handed in again.
-"""
+    IMAGE = "image"
+    AUDIO = "audio"
+    VIDEO = "video"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingFile:
+    """A file that somebody sent with a message; all but `fetch` is what the platform says of it, where it does."""
+
+    kind: FileKind
+    name: str | None
+    size: int | None
+    mime_type: str | None
+    fetch: Callable[[], Awaitable[bytes]]
+    """Gets its content. It is called only for a message that is new and whose sender is no stranger.
+
+    Raises:
+        ChannelRefused: the platform does not give it: too large, gone. The message is taken without it.
+        ChannelSilent: it does not give it now. Nothing is taken; the message is to be handed in again.
+    """
+
+
+class InboundTaker(Protocol):
+    """Takes what comes over one channel."""
+
+    def __call__(self, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> Awaitable[InboundAnswer]:
+        """Take an event, and the files that came with it, once for each message id.
+
+        Raises:
+            InvalidRequest: the event cannot be used, and will not be when it comes again.
+            Unavailable: nothing was taken, and it may be handed in again.
+        """
+        ...
 
 
 class ChannelHealth(msgspec.Struct, frozen=True, kw_only=True):

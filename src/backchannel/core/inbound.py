@@ -21,6 +21,7 @@ from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelSettings, InboundE
 from backchannel.core.commands import Command, CommandReply, Judge, Standing, may_use, parse
 from backchannel.core.decisions import Decision, quote
 from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, KeyScheme, SessionKey
+from backchannel.core.messages import Block, text_content
 from backchannel.core.runs import Accepted
 from backchannel.core.send_policy import Destination
 from backchannel.core.sessions import Address, Session
@@ -206,12 +207,17 @@ def standing_of(sender_id: str, settings: ChannelSettings) -> Standing:
 
 
 def admit(
-    event: InboundEvent, settings: ChannelSettings, policy: Decision, own_names: Collection[str] = ()
+    event: InboundEvent,
+    settings: ChannelSettings,
+    policy: Decision,
+    own_names: Collection[str] = (),
+    *,
+    has_files: bool = False,
 ) -> Admission:
     """Decide what is done with a message.
 
     `policy` is what the send policy says about its session. `own_names` are the ids and names of our own accounts,
-    where the channel knows them.
+    where the channel knows them. A message with files needs no text.
     """
     setting = f"channels.{event.channel}"
     standing = standing_of(event.sender_id, settings)
@@ -228,8 +234,8 @@ def admit(
         rule = f"{setting}.allowFrom"
         reason = f"sender {quote(event.sender_id)} is neither in {rule} nor in {setting}.owners"
         return decide(Verdict.IGNORE, f'{reason} (add the id, or "*" for everybody)', rule)
-    if not event.text.strip():
-        return decide(Verdict.IGNORE, "there is no text in it")
+    if not event.text.strip() and not has_files:
+        return decide(Verdict.IGNORE, "there is neither a text nor a file in it")
     if not event.sender_is_bot and (command := parse(event.text, _names(event, own_names))):
         return _admit_command(command, standing)
     if not policy.allowed:
@@ -278,6 +284,13 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """The model of the session's agent, for `/status` and `/model`."""
     judge: Judge | None = None
     """Tells what the send policy says of its session, for `/status`."""
+    attached: tuple[Block, ...] = ()
+    """What stands in the transcript for the files that came with it."""
+
+    @property
+    def content(self) -> tuple[Block, ...]:
+        """What was written, and what came with it."""
+        return (*text_content(self.event.text), *self.attached)
 
 
 class InboundOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

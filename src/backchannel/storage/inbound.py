@@ -10,7 +10,7 @@ from backchannel.core.delivery import Post
 from backchannel.core.facts import PolicyShadowed
 from backchannel.core.inbound import Admission, Arrival, InboundOutcome, Taken, Verdict
 from backchannel.core.keys import ChatType
-from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender, text_content
+from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender
 from backchannel.core.runs import Accepted, RunRequest
 from backchannel.core.sessions import write_address
 from backchannel.storage import commands, deliveries, inbox, runs, sessions
@@ -33,7 +33,7 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
     match admission.verdict:
         case Verdict.RECORD:
             _arrive(tx, arrival)
-            inbox.add_note(tx, arrival.routed.key, _note(arrival.event, tx.now))
+            inbox.add_note(tx, arrival.routed.key, _note(arrival, tx.now))
         case Verdict.ANSWER:
             _arrive(tx, arrival)
             accepted = runs.accept(tx, _request(arrival), start=start)
@@ -87,7 +87,7 @@ def _request(arrival: Arrival) -> RunRequest:
     event = arrival.event
     return RunRequest(
         key=arrival.routed.key,
-        content=text_content(event.text),
+        content=arrival.content,
         provenance=_provenance(event),
         sender=_sender(event),
         chat=_chat(event),
@@ -96,11 +96,12 @@ def _request(arrival: Arrival) -> RunRequest:
     )
 
 
-def _note(event: InboundEvent, now: int) -> Message:
+def _note(arrival: Arrival, now: int) -> Message:
+    event = arrival.event
     return Message(
         id=new_id(),
         role=Role.USER,
-        content=text_content(event.text),
+        content=arrival.content,
         timestamp=now,
         provenance=_provenance(event),
         sender=_sender(event),

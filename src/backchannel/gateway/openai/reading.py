@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from backchannel.core.messages import Block, ImageBlock, text_content
+from backchannel.core.received import image_type
 from backchannel.errors import InvalidRequest
 
 
@@ -94,7 +95,6 @@ MAX_IMAGE_BYTES = 5 * 1024 * 1024
 """What providers take of one."""
 
 _EXPECTED = "expected the image itself, as data:image/png;base64,… (PNG, JPEG, GIF or WebP)"
-_SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 
 
 def read_image(url: str) -> ImageBlock:
@@ -111,18 +111,12 @@ def read_image(url: str) -> ImageBlock:
     if len(data) > MAX_IMAGE_BYTES * 4 // 3 + 4:
         raise _refused(f"an image has at most {MAX_IMAGE_BYTES} bytes")
     try:
-        kind = _kind_of(base64.b64decode(data, validate=True))
+        kind = image_type(base64.b64decode(data, validate=True))
     except (binascii.Error, ValueError):
         raise _refused(f"the image is not in base64: {_EXPECTED}") from None
     if kind is None:
         raise _refused(f"the content is no image that models can see: {_EXPECTED}")
     return ImageBlock(mime_type=kind, data=data)
-
-
-def _kind_of(content: bytes) -> str | None:
-    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for signature, kind in _SIGNATURES if content.startswith(signature)), None)
 
 
 def _refused(message: str) -> InvalidRequest:

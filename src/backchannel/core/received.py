@@ -1,0 +1,85 @@
+"""Files that people send: what they are by their content, what they are called, and the line that tells of them.
+
+A name and a type are the sender's words. The name is cleaned before anybody sees it; the type of a picture is read
+from its first bytes. The line stands in the transcript beside what the person wrote, so whoever reads that knows what
+came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from backchannel.core.channels import FileKind
+from backchannel.core.text import clean_name, storable_text
+
+NAME_LIMIT = 100
+"""How many characters of a file's name are kept."""
+EXTENSIONS: Mapping[str, str] = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
+"""The pictures that models can see, and how their files end."""
+
+_SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
+_MIME_TYPE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,40}/[a-z0-9][a-z0-9.+-]{0,80}\Z")
+_NOT_IN_NAMES = str.maketrans({"/": "_", "\\": "_", "[": "(", "]": ")", ":": "_", "`": "'"})
+
+
+def image_type(content: bytes) -> str | None:
+    """Tell the type of a picture by its first bytes; None when it is none that models can see."""
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for signature, kind in _SIGNATURES if content.startswith(signature)), None)
+
+
+def clean_file_name(name: str | None) -> str | None:
+    """Bring a file's name to one line of what can be seen, without folders; None when nothing of it is left.
+
+    A long one keeps its ending, by which people and programs know what it is.
+    """
+    seen = clean_name(storable_text(name or ""), limit=4 * NAME_LIMIT).translate(_NOT_IN_NAMES).strip(" .")
+    if len(seen) <= NAME_LIMIT:
+        return seen or None
+    stem, dot, ending = seen.rpartition(".")
+    if not dot or len(ending) > 10:
+        return seen[:NAME_LIMIT].strip(" .")
+    return f"{stem[: NAME_LIMIT - len(ending) - 1].strip(' .')}.{ending}"
+
+
+def clean_mime_type(mime_type: str | None) -> str | None:
+    """Give a type as the sender wrote it; None when it is no type."""
+    plain = (mime_type or "").partition(";")[0].strip().lower()
+    return plain if _MIME_TYPE.match(plain) else None
+
+
+def file_line(
+    kind: FileKind,
+    name: str | None,
+    size: int | None,
+    mime_type: str | None,
+    *,
+    path: str | None = None,
+    note: str = "",
+) -> str:
+    """Write the line that tells of a file: `[image photo.jpg, 2.1 MB, image/jpeg]`.
+
+    `path` is where the agent finds it; `note` says what became of it, where it is not there.
+    """
+    shown_name, shown_type = clean_file_name(name), clean_mime_type(mime_type)
+    words = f"{kind} {shown_name}" if shown_name else str(kind)
+    with_type = kind is FileKind.IMAGE or not shown_name
+    facts = (
+        words,
+        None if size is None or size < 0 else shown_size(size),
+        shown_type if with_type else None,
+        path and f"at {path}",
+        note,
+    )
+    return f"[{', '.join(fact for fact in facts if fact)}]"
+
+
+def shown_size(size: int) -> str:
+    """Write a number of bytes for people: `240 KB`, `2.1 MB`."""
+    if size < 1024:
+        return f"{size} bytes"
+    if size < 1024 * 1000:
+        return f"{size / 1024:.0f} KB"
+    return f"{size / 1024**2:.1f} MB".replace(".0 MB", " MB")
