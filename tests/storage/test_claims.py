@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 
 from backchannel.core.delivery import DeliveryLane, DeliveryState, Post
-from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Address
+from backchannel.storage.tx import NoOutlets
 from tests.storage.support import START_MS, Host
 
 pytestmark = pytest.mark.anyio
@@ -136,13 +136,10 @@ async def test_a_retry_goes_to_the_end_of_its_line(host: Host) -> None:
     assert places(host, "a") == [("2", 2), ("1", 3)]
 
 
-class Desk:
+class Desk(NoOutlets):
     """Outlets with one channel."""
 
     names = ("desk",)
 
     def limit(self, channel: str) -> int | None:
         return 1000
-
-    def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
-        return SendDecision(True, "anybody may")

@@ -10,17 +10,11 @@ known) or `pending` once more (to be sent again at `due_at`). From `failed` and 
 A delivery is sent in parts, one after the other, each with its own key and attempts. Parts are `pending`, `sending`,
 `sent`, `failed` or `uncertain`; the first that is not sent decides the state of the whole. Parts of a dropped
 delivery stay as they were, and tell how far it came.
-
-A text that is too long for one message of a channel is split between lines. A line that alone is too long is cut at a
-space, and one without spaces where it must be, though not inside what readers see as one character: an accented letter,
-a joined emoji, a flag. Only white space is lost, and only where the text was cut: line breaks or spaces, never the
-indentation of the next line.
 """
 
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, Self
@@ -31,6 +25,7 @@ from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelBusy, ChannelError
 from backchannel.core.redaction import redact_value_opening
 from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
+from backchannel.core.splitting import Measure, split
 from backchannel.core.text import cut
 from backchannel.errors import InvalidRequest
 
@@ -43,8 +38,6 @@ a machine that slept nor a clock that was set ends them early."""
 _FIRST_DELAY_MS = 1_000
 _LONGEST_DELAY_MS = 60_000
 _ERROR_LIMIT = 500
-_JOINER = "\u200d"
-_LINE_BREAKS = "\r\n"
 _LONGEST_ID = 64  # clients choose ids, and a chat is no place for long ones
 _NAME_LIMIT = 64
 _ARGUMENTS_LIMIT = 160
@@ -148,13 +141,14 @@ def part_key(delivery_id: str, n: int) -> str:
     return f"{delivery_id}/{n}"
 
 
-def make_parts(delivery_id: str, text: str, limit: int, *, after: int = 0) -> list[Part]:
-    """Split a delivery's text for its channel; `after` is the last number that is taken.
+def make_parts(delivery_id: str, text: str, limit: int, measure: Measure = len, *, after: int = 0) -> list[Part]:
+    """Split a delivery's text for its channel (`core/splitting.py`); `after` is the last number that is taken.
 
     A delivery that is re-routed is split anew for its new channel and its parts are numbered on: under the old keys a
     far end that has taken them would answer that it has, and post nothing.
     """
-    return [Part(delivery_id=delivery_id, n=n, text=part) for n, part in enumerate(split(text, limit), after + 1)]
+    parts = split(text, limit, measure)
+    return [Part(delivery_id=delivery_id, n=n, text=part) for n, part in enumerate(parts, after + 1)]
 
 
 def state_of(parts: Sequence[DeliveryState]) -> DeliveryState:
@@ -270,69 +264,6 @@ def _asked_delay_ms(retry_after_s: float | None) -> int:
 
 def _count(attempts: int) -> str:
     return f"{attempts} attempt{'' if attempts == 1 else 's'}"
-
-
-def split(text: str, limit: int) -> list[str]:
-    """Split a text into parts of at most `limit` characters; no part is blank, so a blank text has none."""
-    if limit < 1:
-        raise ValueError(f"a limit of {limit} characters leaves no room for any (expected 1 or more)")
-    parts: list[str] = []
-    start = 0
-    while len(text) - start > limit:
-        end, start_of_next = _next_cut(text, start, limit)
-        parts.append(text[start:end].rstrip())
-        start = start_of_next
-    parts.append(text[start:])
-    return [part for part in parts if part and not part.isspace()]
-
-
-def _next_cut(text: str, start: int, limit: int) -> tuple[int, int]:
-    """Find where the part that begins at `start` ends, and where the next one begins."""
-    stop = start + limit
-    end = text.rfind("\n", start, stop + 1)
-    if end >= 0:
-        return end, _skip(text, end, _LINE_BREAKS)
-    end = text.rfind(" ", start, stop + 1)
-    if end >= 0 and not text[start : end + 1].isspace():
-        return end, _skip(text, end, " ")
-    end = stop
-    while end > start and _is_inside(text, start, end):
-        end -= 1
-    if end == start:  # one character that is longer than the limit: cut it all the same
-        end = stop
-    return end, end
-
-
-def _skip(text: str, at: int, characters: str) -> int:
-    while at < len(text) and text[at] in characters:
-        at += 1
-    return at
-
-
-def _is_inside(text: str, start: int, at: int) -> bool:
-    """Whether to cut the part that begins at `start` before `text[at]` would tear one visible character apart."""
-    before, after = text[at - 1], text[at]
-    if before == _JOINER or after == _JOINER or unicodedata.category(after).startswith("M") or _is_skin_tone(after):
-        return True
-    if "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff":  # halves that came in separately
-        return True
-    return _is_flag_letter(after) and _flag_letters_before(text, start, at) % 2 == 1
-
-
-def _is_skin_tone(character: str) -> bool:
-    return "\U0001f3fb" <= character <= "\U0001f3ff"
-
-
-def _is_flag_letter(character: str) -> bool:
-    return "\U0001f1e6" <= character <= "\U0001f1ff"
-
-
-def _flag_letters_before(text: str, start: int, at: int) -> int:
-    """Count the flag letters that end at `at`; two of them make a flag."""
-    first = at
-    while first > start and _is_flag_letter(text[first - 1]):
-        first -= 1
-    return at - first
 
 
 def notice_address(run: Run) -> Address | None:

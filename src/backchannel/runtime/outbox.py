@@ -14,11 +14,12 @@ from typing import TypeVar
 
 import structlog
 
-from backchannel.core.channels import ChannelError, ChannelRefused, Channels, ChannelSilent, OutboundPart, Sent
+from backchannel.core.channels import Channel, ChannelError, ChannelRefused, Channels, ChannelSilent, OutboundPart, Sent
 from backchannel.core.contracts import Clock
 from backchannel.core.delivery import Claimed, DeliveryLane, DeliveryState
 from backchannel.core.facts import DeliveryChanged
 from backchannel.core.send_policy import SendDecision
+from backchannel.core.splitting import Measure
 from backchannel.errors import Unavailable
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.timers import LONGEST_SLEEP_S
@@ -51,6 +52,10 @@ class ChannelOutlets:
 
     def limit(self, channel: str) -> int | None:
         return self._channels.text_limit(channel)
+
+    def measure(self, channel: str) -> Measure:
+        found = self._channels.get(channel)
+        return len if found is None or type(found).text_length is Channel.text_length else found.text_length
 
     def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
         return self._guard.decide_delivery(key, override, channel)

@@ -201,7 +201,7 @@ def prepare(tx: Tx, delivery: Delivery, *, asks: bool = True) -> Delivery:
         if not decision.allowed:
             return settle(tx, delivery.id, DeliveryState.SUPPRESSED, decision.reason)
     taken = max((part.n for part in parts_of(tx, delivery.id)), default=0)
-    for part in make_parts(delivery.id, text, limit, after=taken):
+    for part in make_parts(delivery.id, text, limit, tx.outlets.measure(channel), after=taken):
         tx.run(
             "INSERT INTO delivery_parts (delivery_id, n, text, state) VALUES (?, ?, ?, ?)",
             part.delivery_id,

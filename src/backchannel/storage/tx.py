@@ -17,6 +17,7 @@ import msgspec
 from backchannel.core.facts import Fact, PolicyShadowed
 from backchannel.core.keys import KeyScheme
 from backchannel.core.send_policy import SendDecision
+from backchannel.core.splitting import Measure
 from backchannel.storage.events import UnitEvent
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -33,6 +34,10 @@ class Outlets(Protocol):
         """Tell how long a message of this channel may be; None when there is no such channel."""
         ...
 
+    def measure(self, channel: str) -> Measure:
+        """Give what the length of a message of this channel is measured by."""
+        ...
+
     def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
         """Ask whether a session's text may go there; `override` is the session's own policy."""
         ...
@@ -45,6 +50,9 @@ class NoOutlets:
 
     def limit(self, channel: str) -> int | None:
         return None
+
+    def measure(self, channel: str) -> Measure:
+        return len
 
     def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
         return SendDecision(True, "nothing is asked")
