@@ -20,7 +20,7 @@ from backchannel.storage.store import Store
 from tests.storage.support import Host, ManualClock, converse, rows, texts
 from tests.support.privileges import folder_of_somebody
 
-NEWEST = 5
+NEWEST = 6
 OTHER = SessionKey.of("main", "project")
 
 Picture = dict[str, tuple[bytes, int]]

@@ -109,6 +109,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     updated_at: int
     number: int = 0
     """The order in which receipts were made; it never changes, so lists go by it."""
+    quotes: str | None = None
+    """The platform's id of the message that its first part quotes."""
 
     @property
     def lane(self) -> DeliveryLane | None:
@@ -302,6 +304,8 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     run_id: str | None = None
     exchange_id: str | None = None
+    quotes: str | None = None
+    """The platform's id of the message that it quotes."""
     always: bool = False
     """Whether the send policy is passed by: a command's reply."""
 

@@ -112,6 +112,8 @@ class Routed:
     """What the send policy is asked about."""
     display_name: str | None
     """What the session is to be called; None when the channel gave no name, or several people share the session."""
+    quotes: str | None = None
+    """The message that a reply quotes: in groups and rooms, where others write before the reply is there."""
     person: str | None = None
     """Who writes in a direct chat, by the name that their ids are linked to; a session with two such is shared."""
 
@@ -131,6 +133,7 @@ def route(event: InboundEvent, routing: Routing) -> Routed:
         InvalidSessionKey: the ids make no key; it would be too long.
     """
     agent, scheme, person = _choose_agent(event, routing), routing.scheme, None
+    quotes = None if event.chat_type is ChatType.DIRECT else event.message_id
     if event.chat_type is ChatType.DIRECT:
         person = _linked_person(event, routing.identity_links) or _full_id(event)
         peer = _choose_peer(event, routing.identity_links)
@@ -141,7 +144,7 @@ def route(event: InboundEvent, routing: Routing) -> Routed:
         name = event.chat_name
     address = Address(channel=event.channel, to=event.chat_id, account_id=event.account_id, thread_id=event.thread_id)
     destination = Destination.of(key, scheme, event.channel, event.chat_type)
-    return Routed(key, address, destination, (name or "").strip() or None, person)
+    return Routed(key, address, destination, (name or "").strip() or None, quotes, person)
 
 
 def _choose_agent(event: InboundEvent, routing: Routing) -> str:

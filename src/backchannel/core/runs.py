@@ -111,6 +111,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     deliver: bool = False
     reply_to: Address | None = None
     """Where the reply goes; absent means the session's return address at this moment."""
+    quotes: str | None = None
+    """The platform's id of the message that the reply quotes."""
     model: str | None = None
     thinking: str | None = None
     timeout_s: float | None = None
@@ -183,6 +185,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """How much of `ran_ms` does not count for its limit: what crashes took away, and what was before a retry."""
     instructions: str | None = None
     """Instructions for this run only."""
+    quotes: str | None = None
+    """The platform's id of the message that its reply quotes."""
 
     @property
     def is_finished(self) -> bool:

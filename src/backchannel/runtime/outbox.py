@@ -163,6 +163,7 @@ class Outbox:
             text=part.text,
             account_id=delivery.account_id,
             thread_id=delivery.thread_id,
+            reply_to=delivery.quotes if part.n == 1 else None,
         )
         try:
             return await self._channels[delivery.channel or ""].send(outbound)

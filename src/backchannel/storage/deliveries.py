@@ -88,12 +88,13 @@ def post(tx: Tx, text: Post, *, at_once: bool = False) -> Delivery:
     """Make the receipt of a text, in line to be sent; with `at_once` it is judged and split now."""
     delivery_id = new_id()
     tx.run(
-        "INSERT INTO deliveries (id, session_key, exchange_id, run_id, state, created_at, updated_at) "
-        "VALUES (?, ?, ?, ?, 'pending', ?, ?)",
+        "INSERT INTO deliveries (id, session_key, exchange_id, run_id, quotes, state, created_at, updated_at) "
+        "VALUES (?, ?, ?, ?, ?, 'pending', ?, ?)",
         delivery_id,
         text.session_key,
         text.exchange_id,
         text.run_id,
+        text.quotes,
         tx.now,
         tx.now,
     )
@@ -226,7 +227,7 @@ def post_reply(tx: Tx, event: RunClosed) -> None:
         return
     address = None if run.reply_to is None else read_address(run.reply_to)
     if address is None or address.channel != WEBCHAT.channel:
-        post(tx, Post(session_key=run.session_key, address=address, text=run.reply or "", run_id=run.id))
+        post(tx, _of_run(run, address, run.reply or ""))
 
 
 def post_notice(tx: Tx, event: RunUnanswered) -> None:
@@ -234,9 +235,12 @@ def post_notice(tx: Tx, event: RunUnanswered) -> None:
     run = event.run
     address = notice_address(run)
     if address is not None:
-        notice = Post(session_key=run.session_key, address=address, text=notice_text(run.id), run_id=run.id)
-        post(tx, notice)
+        post(tx, _of_run(run, address, notice_text(run.id)))
         tx.run("UPDATE runs SET failure_told = 1 WHERE id = ?", run.id)
+
+
+def _of_run(run: Run, address: Address | None, text: str) -> Post:
+    return Post(session_key=run.session_key, address=address, text=text, run_id=run.id, quotes=run.quotes)
 
 
 def post_call(tx: Tx, run: Run, call: ToolCall) -> None:
@@ -355,6 +359,7 @@ def reroute(tx: Tx, delivery_id: str, address: Address) -> Receipt:
     if not decision.allowed:
         raise PolicyDenied(f"not sent: {decision.reason}", rule=decision.rule, deliveryId=delivery_id)
     tx.run("UPDATE delivery_parts SET state = 'dropped' WHERE delivery_id = ? AND state <> 'sent'", delivery_id)
+    tx.run("UPDATE deliveries SET quotes = NULL WHERE id = ?", delivery_id)  # another chat does not have the message
     moved = hand_over(tx, delivery_id, delivery.text or "", address, at_once=True)
     return Receipt(moved, parts_of(tx, delivery_id))
 

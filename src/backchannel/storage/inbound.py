@@ -93,6 +93,7 @@ def _request(arrival: Arrival) -> RunRequest:
         chat=_chat(event),
         deliver=True,
         reply_to=arrival.routed.address,  # the place it came from, whoever speaks to the session meanwhile
+        quotes=arrival.routed.quotes,
     )
 
 
@@ -135,5 +136,5 @@ def _command(tx: Tx, arrival: Arrival, admission: Admission) -> None:
             name=f"{arrival.event.channel} {arrival.event.sender_id}",
         )
         text = commands.carry_out(tx, command, routed.key, asker)
-    reply = Post(session_key=str(routed.key), address=routed.address, text=text, always=True)
+    reply = Post(session_key=str(routed.key), address=routed.address, text=text, quotes=routed.quotes, always=True)
     deliveries.post(tx, reply, at_once=True)

@@ -145,7 +145,7 @@ def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, 
     row = tx.one(
         "INSERT INTO runs (id, session_key, kind, state, session_id, accepted_at, started_at, fence, message, "
         "message_id, deliver, reply_to, model, thinking, timeout_s, chain_id, hop, exchange_id, spawn_id, join_digest, "
-        f"instructions) VALUES ({', '.join('?' * 21)}) RETURNING {FIELDS}",
+        f"instructions, quotes) VALUES ({', '.join('?' * 22)}) RETURNING {FIELDS}",
         message.run_id,
         session.key,
         request.kind.value,
@@ -167,6 +167,7 @@ def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, 
         request.spawn_id,
         None if request.join is None else request.join.digest,
         request.instructions,
+        request.quotes,
     )
     return _run(required(row))
 

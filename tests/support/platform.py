@@ -1,0 +1,158 @@
+"""A chat platform in memory: what people see on it, and a channel that leads to it.
+
+    platform = Platform()
+    platform.then(Answer(ChannelSilent("no answer"), takes=True))
+    gateway.add_channel(PlatformChannel(platform))
+
+The platform outlives the gateways that are started on it: what it took, people see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from backchannel.core.channels import (
+    Channel,
+    ChannelError,
+    ChannelRefused,
+    ChannelSettings,
+    Draft,
+    InboundEvent,
+    OutboundPart,
+    Sent,
+)
+from backchannel.core.keys import ChatType
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A message as people see it."""
+
+    id: str
+    to: str
+    text: str
+    thread_id: str | None = None
+    reply_to: str | None = None
+    is_draft: bool = False
+
+
+class Answer(NamedTuple):
+    """How the platform answers its next call, and whether it has done what was asked."""
+
+    error: ChannelError
+    takes: bool = False
+
+
+class Call(NamedTuple):
+    """What the platform was asked: post, edit or delete, of a draft or for good."""
+
+    what: str
+    is_draft: bool
+    text: str
+    to: str
+
+
+class Platform:
+    """The platform."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, Seen] = {}
+        self.calls: list[Call] = []
+        self.typing: list[str] = []
+        self.called = asyncio.Event()
+        """Set at each call."""
+        self.holds: asyncio.Event | None = None
+        """Where there is one, no call is answered before it is set; the platform has done what was asked by then."""
+        self._answers: deque[Answer | None] = deque()
+        self._count = 0
+
+    def then(self, *answers: Answer | None) -> None:
+        """Say how the next calls are answered; None is a call that goes well."""
+        self._answers.extend(answers)
+
+    def texts(self, to: str = "C") -> list[str]:
+        """List what people read in a chat, from top to bottom."""
+        return [seen.text for seen in self.seen.values() if seen.to == to]
+
+    def posts(self, *, drafts: bool) -> int:
+        return sum(call.what == "post" and call.is_draft is drafts for call in self.calls)
+
+    async def until_called(self, count: int) -> None:
+        """Wait until it was asked so often."""
+        async with asyncio.timeout(10):
+            while len(self.calls) < count:
+                self.called.clear()
+                await self.called.wait()
+
+    async def post(self, made: Seen) -> str:
+        self._count += 1
+        message_id = f"m{self._count}"
+        await self._do(Call("post", made.is_draft, made.text, made.to), lambda: self._see(replace(made, id=message_id)))
+        return message_id
+
+    async def edit(self, message_id: str, text: str, *, is_draft: bool) -> None:
+        old = self.seen.get(message_id)
+        if old is None:
+            raise ChannelRefused("no such message")
+        await self._do(
+            Call("edit", is_draft, text, old.to), lambda: self._see(replace(old, text=text, is_draft=is_draft))
+        )
+
+    async def delete(self, message_id: str, to: str) -> None:
+        await self._do(Call("delete", True, "", to), lambda: self.seen.pop(message_id, None))
+
+    def _see(self, message: Seen) -> None:
+        self.seen[message.id] = message
+
+    async def _do(self, call: Call, act: Any) -> None:
+        answer = self._answers.popleft() if self._answers else None
+        if answer is None or answer.takes:
+            act()
+        self.calls.append(call)
+        self.called.set()
+        if self.holds is not None:
+            await self.holds.wait()
+        if answer is not None:
+            raise answer.error
+
+
+class PlatformChannel(Channel):
+    """The way to the platform."""
+
+    name = "chat"
+    settings = ChannelSettings(allow_from=("*",), require_mention=False)
+    streams = True
+    draft_interval_s = 0.0
+
+    def __init__(self, platform: Platform, **changed: Any) -> None:
+        self.platform = platform
+        for name, value in changed.items():
+            setattr(self, name, value)
+
+    async def send(self, part: OutboundPart) -> Sent:
+        if part.draft_id is not None:
+            await self.platform.edit(part.draft_id, part.text, is_draft=False)
+            return Sent(part.draft_id)
+        return Sent(await self.platform.post(Seen("", part.to, part.text, part.thread_id, part.reply_to)))
+
+    async def show_draft(self, draft: Draft) -> Sent:
+        if draft.draft_id is not None:
+            await self.platform.edit(draft.draft_id, draft.text, is_draft=True)
+            return Sent(draft.draft_id)
+        made = Seen("", draft.to, draft.text, draft.thread_id, draft.reply_to, is_draft=True)
+        return Sent(await self.platform.post(made))
+
+    async def remove_draft(self, draft: Draft) -> None:
+        await self.platform.delete(draft.draft_id or "", draft.to)
+
+    async def show_typing(self, to: str, account_id: str | None, thread_id: str | None) -> None:
+        self.platform.typing.append(to)
+
+
+def said(text: str, message_id: str, **changed: Any) -> InboundEvent:
+    """Somebody writes in a group."""
+    fields = {"chat_type": ChatType.GROUP, "chat_id": "C", "sender_id": "ann", **changed}
+    return InboundEvent(message_id=message_id, text=text, **fields)
