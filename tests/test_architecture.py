@@ -152,11 +152,11 @@ def test_only_its_own_modules_know_a_kind_of_database() -> None:
             assert path.name == "databases.py" or not known & modules, f"{path.name} names a driver: databases.py does"
 
 
-STORAGE_DOORS = {"store", "driver", "databases", "folder", "address", "ids", "cron", "imports", "recovery"}
+STORAGE_DOORS = {"store", "driver", "databases", "folder", "address", "ids", "media", "cron", "imports", "recovery"}
 """What other layers may import of `storage/`: values are in `core/`, and the other modules are SQL by theme.
 
 Cron jobs and batches of an import are made of values that `core/` does not know; `recovery` tells the command line
-which agents are functions while no gateway runs.
+which agents are functions while no gateway runs; `media` is files beside the database.
 """
 
 

@@ -17,7 +17,15 @@ import pytest
 from pydantic_ai import exceptions as pai
 from pydantic_ai import messages as pai_messages
 
-from backchannel.agents.providers import THINKING_LEVELS, Connection, Endpoint, ProviderModel, build_failure, warm_up
+from backchannel.agents.providers import (
+    THINKING_LEVELS,
+    Connection,
+    Endpoint,
+    ProviderModel,
+    build_failure,
+    image_limit,
+    warm_up,
+)
 from backchannel.agents.translation import build_history, build_reply
 from backchannel.core.contracts import (
     MOST_CALLS,
@@ -331,9 +339,19 @@ async def test_what_providers_refuse_is_never_sent(
 def test_a_model_that_cannot_see_is_told_of_images_in_words(sees: bool) -> None:
     image = ImageBlock(mime_type="image/png", data=PNG)
     request = asking(user("see", image), assistant(called("r/1/0")), result("r/1/0", image))
-    sent = repr(build_history(request, provider="acme", system="acme", sees_images=sees))
+    sent = repr(build_history(request, provider="acme", system="acme", image_limit=sys.maxsize if sees else 0))
     assert sent.count("BinaryContent") == (2 if sees else 0)
     assert sent.count("which this model cannot see") == (0 if sees else 2)
+
+
+def test_an_image_that_anthropic_would_refuse_is_told_in_words() -> None:
+    large = ImageBlock(mime_type="image/png", data="A" * (image_limit("anthropic") + 4))
+    sent = [
+        repr(build_history(asking(user("see", large)), provider="acme", system="acme", image_limit=image_limit(kind)))
+        for kind in KINDS
+    ]
+    assert ["BinaryContent" in each for each in sent] == [True, True, False]
+    assert "larger than this model takes" in sent[-1]
 
 
 async def test_an_empty_system_prompt_is_left_out(model: ProviderModel, stub: StubProvider) -> None:

@@ -167,6 +167,14 @@ def test_a_message_without_a_time_was_said_after_the_one_before() -> None:
             ImageBlock(mime_type="image/png", data="AA=="),
         ),
         ({"type": "image", "mimeType": "image/png", "omitted": True, "bytes": 5}, ImageBlock(mime_type="image/png")),
+        (
+            {"type": "image", "mimeType": "image/png", "file": f"{'0' * 64}.png"},
+            ImageBlock(mime_type="image/png", file=f"{'0' * 64}.png"),
+        ),
+        (
+            {"type": "image", "mimeType": "image/png", "file": "../../etc/passwd"},
+            ImageBlock(mime_type="image/png"),
+        ),
         ({"type": "thinking", "thinkingSignature": "x"}, ThinkingBlock(thinking="", signature="x")),
         ({"type": "thinking", "redacted": True, "thinkingSignature": "x"}, ThinkingBlock(thinking="")),
         ({"type": "thinking", "thinking": "h", "thinkingSignature": '{"id":"rs_1"}'}, ThinkingBlock(thinking="h")),

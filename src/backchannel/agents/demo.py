@@ -82,6 +82,10 @@ class DemoModel:
     def price(self) -> Price | None:
         return None
 
+    @property
+    def sees_images(self) -> bool:
+        return False
+
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         content = decide(request)
         delay_s = WORD_DELAY_S if counts_to(newest_part(request)) is None else NUMBER_DELAY_S

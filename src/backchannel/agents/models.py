@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from backchannel.agents.providers import Connection, Endpoint, ProviderModel
-from backchannel.config.schema import DEMO_MODEL, ProviderSettings
+from backchannel.config.schema import DEMO_MODEL, ProviderModelSettings, ProviderSettings
 from backchannel.core.contracts import Model, Price
 from backchannel.core.hosts import OLLAMA_PORT, ollama_base
 from backchannel.core.text import nearest
@@ -219,6 +219,7 @@ class Models:
             context_window=window,
             price=price,
             priced_as=price_name(provider) if is_published else None,
+            sees_images=self._vision(provider, name),
         )
         return self._made[ref]
 
@@ -295,10 +296,18 @@ class Models:
         url = self._env.get(service.url_variable) or service.url
         return Endpoint(provider, _kind(provider, url) if url else provider, url, key)
 
+    def _configured(self, provider: str, name: str) -> ProviderModelSettings | None:
+        own = self._providers.get(provider)
+        return next((model for model in (own.models if own else None) or () if model.id == name), None)
+
+    def _vision(self, provider: str, name: str) -> bool | None:
+        configured = self._configured(provider, name)
+        return None if configured is None else configured.vision
+
     def _facts(self, provider: str, name: str) -> tuple[int, Price | None, bool]:
         """Tell a model's context window, its price, and whether the price is a published one."""
         own = self._providers.get(provider)
-        configured = next((m for m in (own.models if own else None) or () if m.id == name), None)
+        configured = self._configured(provider, name)
         known = published(provider, name)
         default = _WINDOWS[own.api] if own is not None else SERVICES[provider].window
         window = (configured and configured.context_window) or (known and known.context_window) or default

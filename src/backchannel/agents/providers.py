@@ -11,6 +11,7 @@ in a thread; `warm_up` does it ahead of time.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -38,6 +39,7 @@ THINKING_LEVELS: tuple[str, ...] = get_args(ThinkingLevel)
 _OPENAI_WIRES = frozenset({"openai", "openai-compatible", "ollama"})
 _ANTHROPIC_WIRES = frozenset({"anthropic", "anthropic-compatible"})
 _KNOWN_AS = {"openai-compatible": "openai-chat", "anthropic-compatible": "anthropic"}
+ANTHROPIC_IMAGE_LIMIT = 5 * 1024 * 1024
 _RETRYABLE_STATUSES = frozenset({408, 409, 429})
 _MAX_WORDS = 1_000
 _MAX_LOOKED_AT = 4_000
@@ -164,13 +166,18 @@ class ProviderModel:
         context_window: int,
         price: Price | None = None,
         priced_as: str | None = None,
+        sees_images: bool | None = None,
     ) -> None:
-        """Make a model; with `priced_as`, replies cost what is published for that provider, cached tokens less."""
+        """Make a model; with `priced_as`, replies cost what is published for that provider, cached tokens less.
+
+        Without `sees_images` it is what pydantic-ai knows of the model, and that it sees if nothing is known.
+        """
         self._connection = connection
         self._name = name
         self._context_window = context_window
         self._price = price
         self._priced_as = priced_as
+        self._sees_images = sees_images
 
     @property
     def ref(self) -> str:
@@ -184,12 +191,19 @@ class ProviderModel:
     def price(self) -> Price | None:
         return self._price
 
+    @property
+    def sees_images(self) -> bool:
+        return self._sees_images is not False  # what is known of the model shows when it is asked: see `stream`
+
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Ask the provider. Cancelling, or closing the iterator, closes the connection."""
         model = await self._connection.model(self._name)
         endpoint = self._connection.endpoint
-        sees_images = model.profile.get("supports_image_input", True)
-        history = build_history(request, provider=endpoint.provider, system=model.system, sees_images=sees_images)
+        sees = self._sees_images
+        if sees is None:
+            sees = model.profile.get("supports_image_input", True)
+        limit = image_limit(endpoint.kind) if sees else 0
+        history = build_history(request, provider=endpoint.provider, system=model.system, image_limit=limit)
         parameters = build_parameters(request)
         settings = _build_settings(request, model, endpoint.kind)
 
@@ -227,6 +241,11 @@ class ProviderModel:
             except LookupError:
                 pass  # too new to be known
         return msgspec.structs.replace(reply, usage=msgspec.structs.replace(reply.usage, cost=cost))
+
+
+def image_limit(kind: str) -> int:
+    """Tell how large an image may be, in characters of base64: one that is larger has the whole request refused."""
+    return ANTHROPIC_IMAGE_LIMIT if kind in _ANTHROPIC_WIRES else sys.maxsize
 
 
 async def warm_up() -> None:

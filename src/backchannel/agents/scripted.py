@@ -72,10 +72,12 @@ class ScriptedModel:
         replies: Script = (),
         context_window: int = 100_000,
         price: Price | None = None,
+        sees_images: bool = True,
     ) -> None:
         self._ref = ref
         self._context_window = context_window
         self._price = price
+        self._sees_images = sees_images
         self._decide = replies if callable(replies) else None
         self._replies = [] if callable(replies) else list(replies)
         self._asked = asyncio.Event()
@@ -95,6 +97,10 @@ class ScriptedModel:
     @property
     def price(self) -> Price | None:
         return self._price
+
+    @property
+    def sees_images(self) -> bool:
+        return self._sees_images
 
     def add(self, *replies: Scripted) -> None:
         """Put replies at the end of the list."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -39,13 +40,17 @@ if TYPE_CHECKING:
 _EMPTY = "(empty)"
 _UNREADABLE_IMAGE = "(an image that cannot be read)"
 _UNSEEN_IMAGE = "(an image, which this model cannot see)"
+_LARGE_IMAGE = "(an image, which is larger than this model takes)"
 _STOP_REASONS = {"length": "length", "tool_call": "toolUse", "content_filter": "contentFilter"}
 
 
 def build_history(
-    request: ModelRequest, *, provider: str, system: str, sees_images: bool = True
+    request: ModelRequest, *, provider: str, system: str, image_limit: int = sys.maxsize
 ) -> list[pai.ModelMessage]:
-    """Build the messages of a request for `provider`, which pydantic-ai calls `system`."""
+    """Build the messages of a request for `provider`, which pydantic-ai calls `system`.
+
+    `image_limit` is how large an image may be, in characters of base64; 0 means that the model sees none.
+    """
     from pydantic_ai import messages as pai
 
     numbers = _number_calls(request.messages)
@@ -60,9 +65,9 @@ def build_history(
         if role is Role.TOOL_RESULT:
             results = [(_number_of(message, numbers), message) for message in group]
             ordered = sorted(results, key=lambda result: result[0])
-            parts = [_tool_return(number, message, sees_images) for number, message in ordered]
+            parts = [_tool_return(number, message, image_limit) for number, message in ordered]
         else:
-            parts = [pai.UserPromptPart(content=_prompt(message, sees_images)) for message in group]
+            parts = [pai.UserPromptPart(content=_prompt(message, image_limit)) for message in group]
         if history and isinstance(last := history[-1], pai.ModelRequest):
             last.parts = [*last.parts, *parts]  # what stood between had nothing to say
         else:
@@ -202,10 +207,10 @@ def _raw(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
-def _tool_return(number: int, message: Message, sees_images: bool) -> pai.ToolReturnPart:
+def _tool_return(number: int, message: Message, image_limit: int) -> pai.ToolReturnPart:
     from pydantic_ai import messages as pai
 
-    content: Any = _prompt(message, sees_images)
+    content: Any = _prompt(message, image_limit)
     return pai.ToolReturnPart(
         tool_name=message.tool_name or "unknown",
         content=content,
@@ -214,21 +219,23 @@ def _tool_return(number: int, message: Message, sees_images: bool) -> pai.ToolRe
     )
 
 
-def _prompt(message: Message, sees_images: bool) -> str | list[pai.UserContent]:
+def _prompt(message: Message, image_limit: int) -> str | list[pai.UserContent]:
     """Show what a person or a tool said: its text, or its text and images; never nothing."""
     text = "\n".join(block.text for block in message.content if isinstance(block, TextBlock) and block.text.strip())
     # One that the model cannot see would have every later request of the session refused, too.
-    images = [
-        _image(block) if sees_images else _UNSEEN_IMAGE for block in message.content if isinstance(block, ImageBlock)
-    ]
+    images = [_image(block, image_limit) for block in message.content if isinstance(block, ImageBlock)]
     if not images:
         return text or _EMPTY
     return [text, *images] if text else images
 
 
-def _image(block: ImageBlock) -> pai.UserContent:
+def _image(block: ImageBlock, limit: int) -> pai.UserContent:
     from pydantic_ai import messages as pai
 
+    if not limit:
+        return _UNSEEN_IMAGE
+    if len(block.data or "") > limit:
+        return _LARGE_IMAGE
     try:
         if block.data:
             data = base64.b64decode(block.data, validate=True)

@@ -98,6 +98,9 @@ class ProviderModelSettings(Settings, frozen=True, kw_only=True):
     id: Annotated[str, setting("Its name at the endpoint.", min_length=1)]
     context_window: Annotated[AtLeastOne | None, setting("Its context window in tokens.")] = None
     cost: Annotated[ModelCostSettings | None, setting("What it costs, in dollars per million tokens.")] = None
+    vision: Annotated[
+        bool | None, setting("Whether it sees pictures. Unset: as far as its name tells, else it does.")
+    ] = None
 
 
 class ProviderSettings(Settings, frozen=True, kw_only=True):

@@ -183,8 +183,16 @@ def check_calls(model: str, count: int) -> None:
         raise ModelFailed(f"{too_many}: none of them was carried out", retryable=False)
 
 
+def sees_images(model: Model) -> bool:
+    """Whether a model is shown pictures; one that does not say so is."""
+    return bool(getattr(model, "sees_images", True))
+
+
 class Model(Protocol):
-    """One model of one provider."""
+    """One model of one provider.
+
+    One that has an attribute `sees_images`, and it is false, is given a line in the place of each picture of a chat.
+    """
 
     @property
     def ref(self) -> str:

@@ -48,6 +48,8 @@ class ImageBlock(_Wire, frozen=True, tag_field="type", tag="image"):
     mime_type: str
     data: str | None = None
     url: str | None = None
+    file: str | None = None
+    """Its name in the media folder, for one that came from a chat; its content is read when a model is asked."""
 
 
 Block = TextBlock | ThinkingBlock | ToolCallBlock | ImageBlock

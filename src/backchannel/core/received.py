@@ -21,6 +21,12 @@ EXTENSIONS: Mapping[str, str] = {"image/png": "png", "image/jpeg": "jpg", "image
 _SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 _MIME_TYPE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,40}/[a-z0-9][a-z0-9.+-]{0,80}\Z")
 _NOT_IN_NAMES = str.maketrans({"/": "_", "\\": "_", "[": "(", "]": ")", ":": "_", "`": "'"})
+_MEDIA_NAME = re.compile(rf"[0-9a-f]{{64}}\.(?:{'|'.join(EXTENSIONS.values())})\Z")
+
+
+def is_media_name(name: str) -> bool:
+    """Whether a name can be that of a kept picture: its checksum, and its type."""
+    return _MEDIA_NAME.match(name) is not None
 
 
 def image_type(content: bytes) -> str | None:

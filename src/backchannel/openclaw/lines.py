@@ -30,6 +30,7 @@ from backchannel.core.messages import (
     encode_message,
     text_content,
 )
+from backchannel.core.received import is_media_name
 from backchannel.openclaw.values import NotJson, count_in, decode, is_deep, number_in, text_in, time_in
 
 _T = TypeVar("_T")
@@ -266,7 +267,13 @@ def _image(raw: dict[str, Any]) -> Block | None:
     mime_type = _string(source, "mimeType", "media_type")
     if mime_type is None:
         return None
-    return ImageBlock(mime_type=mime_type, data=_string(source, "data"), url=_string(source, "url"))
+    file = _string(source, "file")
+    return ImageBlock(
+        mime_type=mime_type,
+        data=_string(source, "data"),
+        url=_string(source, "url"),
+        file=file if file is not None and is_media_name(file) else None,
+    )
 
 
 def _string(raw: dict[str, Any], *names: str) -> str | None:

@@ -31,6 +31,7 @@ from backchannel.core.contracts import (
     Tool,
     ToolSet,
     ToolSpec,
+    sees_images,
 )
 from backchannel.core.control_words import held_back
 from backchannel.core.headers import MarkFilter
@@ -44,6 +45,7 @@ from backchannel.runtime.active import ActiveRun, RunContext, RunSetup, ToolCall
 from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.events import Hub, ModelRetried, ReplyGrew, ThinkingGrew
 from backchannel.runtime.lanes import Stop, StopReason
+from backchannel.runtime.pictures import REFUSED, Pictures, told
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -75,8 +77,10 @@ class Runner:
         approvals: Approvals,
         hub: Hub,
         clock: Clock,
+        pictures: Pictures,
     ) -> None:
         self._store = store
+        self._pictures = pictures
         self._agents = agents
         self._models = models
         self._tools = tools
@@ -182,16 +186,23 @@ class Runner:
     async def _ask(self, active: ActiveRun, setup: RunSetup) -> ModelReply:
         """Ask the model, again after a failure that may pass; nothing of a failed attempt is kept."""
         request = await self._request(active, setup)
+        asked = await self._pictures.shown(request, setup.model)
+        has_pictures = asked is not request and sees_images(setup.model)
         for attempt in range(1, ATTEMPTS + 1):
             limit = asyncio.timeout(MODEL_CALL_LIMIT_S)
             try:
                 async with limit:
-                    return await self._stream(active, setup.model, request)
+                    return await self._stream(active, setup.model, asked)
             except TimeoutError:
                 if not limit.expired():
                     raise
                 raise ModelFailed(f"no reply within {MODEL_CALL_LIMIT_S:g} s", retryable=False) from None
             except ModelFailed as failed:
+                if not failed.retryable and has_pictures:
+                    # One broken picture would have every later request of the session refused, too.
+                    log.info("model refused, asking without pictures", run_id=active.run.id, error=failed.message)
+                    asked, has_pictures, active.text = told(request, REFUSED), False, ""
+                    continue
                 if not failed.retryable or attempt == ATTEMPTS:
                     raise
                 await self._back_off(active, failed, attempt)

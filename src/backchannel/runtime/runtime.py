@@ -41,11 +41,13 @@ from backchannel.runtime.exchanges import Exchanges
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.lanes import Lanes, Slots
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
+from backchannel.runtime.pictures import Pictures
 from backchannel.runtime.runner import Runner
 from backchannel.runtime.timers import Timers, sleep_or_event
 from backchannel.runtime.waits import Waits
 from backchannel.runtime.watchdog import Watchdog
 from backchannel.storage.ids import new_id
+from backchannel.storage.media import MediaFolder
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -85,7 +87,8 @@ class Runtime:
             self.hub,
             lambda key, run_id: self._lanes.paused(key, run_id),
         )
-        self._runner = Runner(store, agents, models, tools, self._approvals, self.hub, clock)
+        pictures = Pictures(MediaFolder(store.folder.media))
+        self._runner = Runner(store, agents, models, tools, self._approvals, self.hub, clock, pictures)
         slots = Slots(defaults.max_concurrent, defaults.subagents.max_concurrent)
         self._lanes = Lanes(store, self._runner.work, slots, agents.is_awaited)
         self._waits = Waits(store)

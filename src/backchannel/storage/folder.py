@@ -89,6 +89,11 @@ class StateFolder:
         """What is kept as files, a folder for each agent."""
         return self.path / "agents"
 
+    @property
+    def media(self) -> Path:
+        """The pictures that people sent."""
+        return self.path / "media"
+
     def transcript(self, agent_id: str, session_id: str) -> Path:
         return self.agents / agent_id / "sessions" / f"{session_id}.jsonl"
 

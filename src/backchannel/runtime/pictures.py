@@ -1,0 +1,87 @@
+"""Pictures in a request: read from the media folder when a model is asked, and kept nowhere.
+
+The newest come first. There is room for so many and so much in one request, because a provider takes no more and every
+request of a conversation carries them all again; for the others a line stands. A picture that is gone, or a model that
+sees none, never fails a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TypeGuard
+
+from msgspec.structs import replace
+
+from backchannel.core.contracts import Model, ModelRequest, sees_images
+from backchannel.core.messages import Block, ImageBlock, Message, TextBlock
+from backchannel.storage.media import MediaFolder
+
+MOST_SHOWN = 20
+MOST_BYTES = 10 * 1024 * 1024
+"""Of all pictures of a request together; one alone is never larger."""
+UNSEEN = "(an image, which this model cannot see)"
+GONE = "(an image that is no longer there)"
+EARLIER = "(an earlier image, which is not shown again)"
+REFUSED = "(an image that the model did not take)"
+
+
+class Pictures:
+    """Puts pictures into requests."""
+
+    def __init__(self, folder: MediaFolder) -> None:
+        self._folder = folder
+
+    async def shown(self, request: ModelRequest, model: Model) -> ModelRequest:
+        """Give the request with what its pictures show, or with lines if the model sees none.
+
+        One that refers to no pictures is returned as it is.
+        """
+        kept = list(_newest_first(request.messages))
+        if not kept:
+            return request
+        if not sees_images(model):
+            return told(request, UNSEEN)
+        return _with_blocks(request, await asyncio.to_thread(self._read, kept))
+
+    def _read(self, kept: Sequence[ImageBlock]) -> list[Block]:
+        blocks: list[Block] = []
+        room = MOST_BYTES
+        for block in islice(kept, MOST_SHOWN):
+            content = self._folder.load(block.file or "", MOST_BYTES)
+            if content is None:
+                blocks.append(TextBlock(text=GONE))
+            elif len(content) > room:
+                break  # what is older is not looked for: it may be small, and what came between would be missing
+            else:
+                room -= len(content)
+                blocks.append(ImageBlock(mime_type=block.mime_type, data=base64.b64encode(content).decode()))
+        return [*blocks, *(TextBlock(text=EARLIER) for _ in kept[len(blocks) :])]
+
+
+def told(request: ModelRequest, line: str) -> ModelRequest:
+    """Give the request with a line in the place of each picture."""
+    return _with_blocks(request, [TextBlock(text=line) for _ in _newest_first(request.messages)])
+
+
+def _newest_first(messages: Sequence[Message]) -> Iterator[ImageBlock]:
+    for message in reversed(messages):
+        for block in reversed(message.content):
+            if _is_kept(block):
+                yield block
+
+
+def _is_kept(block: Block) -> TypeGuard[ImageBlock]:
+    return isinstance(block, ImageBlock) and block.file is not None
+
+
+def _with_blocks(request: ModelRequest, blocks: Sequence[Block]) -> ModelRequest:
+    """Put blocks in the place of the pictures, the newest first."""
+    left = iter(blocks)
+    filled: list[Message] = []
+    for message in reversed(request.messages):
+        content = [next(left) if _is_kept(block) else block for block in reversed(message.content)]
+        filled.append(replace(message, content=tuple(reversed(content))))
+    return replace(request, messages=tuple(reversed(filled)))

@@ -1,0 +1,77 @@
+"""The pictures that people sent: files in the state folder, each named by its content.
+
+The same picture is kept once, however often it comes. A picture is written, and is on the disk, before the message that
+refers to it is committed; if the process dies between the two, the message comes again and finds its picture there.
+These functions block, and are run in threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import threading
+from pathlib import Path
+
+from backchannel.core.received import EXTENSIONS, is_media_name
+from backchannel.errors import StorageFull, Unavailable
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class MediaFolder:
+    """The folder `media` of a state folder, made when it is first needed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writing = threading.Lock()
+        """One at a time: two copies of one picture have the same file beside its place."""
+
+    def store(self, content: bytes, mime_type: str) -> str:
+        """Keep a picture; returns the name that messages refer to it by.
+
+        Raises:
+            Unavailable: it cannot be written now.
+        """
+        name = f"{hashlib.sha256(content).hexdigest()}.{EXTENSIONS[mime_type]}"
+        try:
+            with self._writing:
+                if not self._is_there(name, len(content)):
+                    self._write(name, content)
+        except OSError as error:
+            failure = StorageFull if error.errno in _FULL else Unavailable
+            raise failure(f"a picture cannot be written to {self.path} ({error.strerror})") from error
+        return name
+
+    def load(self, name: str, limit: int) -> bytes | None:
+        """Read a picture; None when it is not there, cannot be read, or has more than `limit` bytes."""
+        if not is_media_name(name):
+            return None  # a message may come from elsewhere, and name anything
+        try:
+            with os.fdopen(os.open(self.path / name, _READ), "rb") as file:
+                content = file.read(limit + 1)
+        except OSError:
+            return None
+        return content if 0 < len(content) <= limit else None
+
+    def _is_there(self, name: str, size: int) -> bool:
+        try:
+            return (self.path / name).stat(follow_symlinks=False).st_size == size
+        except FileNotFoundError:
+            return False
+
+    def _write(self, name: str, content: bytes) -> None:
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        beside, place = self.path / f"{name}.part", self.path / name
+        with os.fdopen(os.open(beside, _WRITE, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(place)
+        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)  # else a power cut may keep the message and lose the name
+        finally:
+            os.close(folder)
