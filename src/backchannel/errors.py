@@ -24,7 +24,8 @@ word, and `details` holds the facts a program may want. Messages say what came a
         └── ConfigError, StateFolderInUse, DatabaseUnusable
 
 `RunFailed` (a run that a Python program waited for, in `gateway/app.py`) and the errors of the command line (in `cli/`)
-derive from `GatewayError` too. `FenceLost` and `StopRequested` never reach a caller.
+derive from `GatewayError` too. `FenceLost`, `StopRequested` and `ChatMovedMeanwhile` never
+reach a caller.
 """
 
 from __future__ import annotations
@@ -328,6 +329,10 @@ class DatabaseUnusable(StartupError):
 
 class FenceLost(Exception):
     """A write came from a holder that no longer owns the run. Internal: the runner stops quietly."""
+
+
+class ChatMovedMeanwhile(Exception):
+    """A message was routed before its chat got another id. Internal: it is routed anew."""
 
 
 class StopRequested(Exception):

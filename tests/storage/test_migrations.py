@@ -20,7 +20,7 @@ from backchannel.storage.store import Store
 from tests.storage.support import Host, ManualClock, converse, rows, texts
 from tests.support.privileges import folder_of_somebody
 
-NEWEST = 6
+NEWEST = 7
 OTHER = SessionKey.of("main", "project")
 
 Picture = dict[str, tuple[bytes, int]]
@@ -72,8 +72,10 @@ def test_a_new_file_gets_every_table_and_says_whose_it_is(database: Path) -> Non
     names = {name for (name,) in rows(database, "SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert {
         "approvals",
+        "account_holds",
         "barriers",
         "channel_state",
+        "chat_moves",
         "cron_jobs",
         "deliveries",
         "delivery_parts",

@@ -25,6 +25,7 @@ from backchannel.core.spawn_values import SpawnAsk, SpawnRules
 from backchannel.core.visibility import VisibleScope
 from backchannel.storage import (
     archiving,
+    chats,
     cron,
     deliveries,
     exchange_lists,
@@ -192,6 +193,8 @@ HOT: dict[str, Read] = {
     ),
     "post": partial(deliveries.post, text=POST),
     "claim": partial(sending.claim, lane=DeliveryLane("desk", "default", "C", None)),
+    "a chat that moved": partial(chats.move, channel="desk", account_id="default", chat_id="C", to="N"),
+    "where a chat comes from": partial(chats.home, channel="desk", account_id="default", chat_id="C"),
     "retries that are due": partial(sending.lanes_due),
     "the next retry": partial(sending.next_due),
     "what was being sent": sending.any_sending,

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from backchannel.core.caller_keys import CallerKeys
-from backchannel.core.channels import Channel, Channels, InboundAnswer, InboundEvent, IncomingFile
+from backchannel.core.channels import Channel, Channels, InboundAnswer, InboundEvent, InboundTaker, IncomingFile
 from backchannel.core.commands import Command
 from backchannel.core.inbound import Admission, Arrival, Routing, Taken, Verdict, admit, check, route
-from backchannel.core.keys import SessionKey
+from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey
 from backchannel.core.messages import text_content
 from backchannel.core.received import file_line
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
-from backchannel.errors import NotFound
+from backchannel.errors import ChatMovedMeanwhile, InvalidRequest, NotFound
 from backchannel.runtime.runtime import Runtime
 from backchannel.tools.base import Parts
 from backchannel.tools.commands import ChatCommands
@@ -46,7 +45,17 @@ class Inbound:
             InvalidRequest: it is no event, or one for another channel, or too old.
             Unavailable: nothing was taken, and it may be posted again.
         """
-        return await self._find(channel).post(body, headers, partial(self.receive, channel))
+        return await self._find(channel).post(body, headers, self.taker(channel))
+
+    def taker(self, channel: str) -> InboundTaker:
+        """Give what a channel hands in to."""
+        return _Taker(self, channel)
+
+    async def moved(self, channel: str, account_id: str, chat_id: str, to: str) -> None:
+        """Let everything of a chat follow it to another id; the same again changes nothing."""
+        if not chat_id or not 0 < len(to) <= MAX_KEY_LENGTH:
+            raise InvalidRequest(f"to: expected the id of a chat, 1 to {MAX_KEY_LENGTH} characters", param="to")
+        await self._parts.store.move_chat(channel, account_id, chat_id, to)
 
     async def receive(self, channel: str, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundAnswer:
         """Handle an event that came over a channel, with its files, once for each message id.
@@ -60,7 +69,15 @@ class Inbound:
 
     async def take(self, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> Taken:
         """Handle an event that was checked."""
-        channel, routed = self._find(event.channel), route(event, self._routing)
+        while True:
+            home = await self._parts.store.home_chat(event.channel, event.account_id, event.chat_id)
+            try:
+                return await self._take(event, files, home)
+            except ChatMovedMeanwhile:
+                continue
+
+    async def _take(self, event: InboundEvent, files: Sequence[IncomingFile], home: str | None) -> Taken:
+        channel, routed = self._find(event.channel), route(event, self._routing, home)
         guard = self._runtime.guard
 
         def judge(session: Session | None) -> SendDecision:
@@ -80,6 +97,7 @@ class Inbound:
             Arrival(
                 event=event,
                 routed=routed,
+                home=home,
                 admit=decide,
                 agent_model=model,
                 judge=judge,
@@ -104,6 +122,20 @@ class Inbound:
             reason=outcome.reason if did_nothing else None,
             repeat=taken.is_repeat,
         )
+
+
+class _Taker:
+    """Takes what comes over one channel."""
+
+    def __init__(self, inbound: Inbound, channel: str) -> None:
+        self._inbound = inbound
+        self._channel = channel
+
+    async def __call__(self, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundAnswer:
+        return await self._inbound.receive(self._channel, event, files)
+
+    async def moved(self, account_id: str, chat_id: str, to: str) -> None:
+        await self._inbound.moved(self._channel, account_id, chat_id, to)
 
 
 def _line(file: IncomingFile) -> str:

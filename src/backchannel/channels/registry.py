@@ -6,7 +6,7 @@ A new platform is one module with a `Channel`, its settings in `config/schema_do
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -21,6 +21,7 @@ from backchannel.core.channels import (
     ChannelUnusable,
     InboundAnswer,
     InboundEvent,
+    InboundTaker,
     IncomingFile,
 )
 from backchannel.core.contracts import Clock
@@ -39,8 +40,22 @@ STEADY_AFTER_S = 10.0
 
 _LONGEST_ERROR = 300
 
-Taker = Callable[[str, InboundEvent, Sequence[IncomingFile]], Awaitable[InboundAnswer]]
-"""Takes an event, and its files, that came over the channel of this name."""
+
+class _Watched:
+    """The taker of a channel; whatever it is handed shows that the channel is up."""
+
+    def __init__(self, taker: InboundTaker, taken: Callable[[], None]) -> None:
+        self._taker = taker
+        self._taken = taken
+
+    async def __call__(self, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundAnswer:
+        answer = await self._taker(event, files)
+        self._taken()
+        return answer
+
+    async def moved(self, account_id: str, chat_id: str, to: str) -> None:
+        await self._taker.moved(account_id, chat_id, to)
+        self._taken()
 
 
 def configured_channels(settings: Mapping[str, ChannelSettings], clock: Clock) -> Channels:
@@ -64,9 +79,10 @@ async def close_channels(channels: Channels) -> None:
 class ChannelKeeper:
     """Runs the channels, restarts those that fail, and keeps their health."""
 
-    def __init__(self, channels: Channels, take: Taker, clock: Clock) -> None:
+    def __init__(self, channels: Channels, taker: Callable[[str], InboundTaker], clock: Clock) -> None:
+        """Make it; `taker` gives what the channel of a name hands in to."""
         self._channels = channels
-        self._take = take
+        self._taker = taker
         self._clock = clock
         self._loops: dict[str, asyncio.Task[None]] = {}
         self._health: dict[str, ChannelHealth] = {}
@@ -109,11 +125,7 @@ class ChannelKeeper:
     async def _keep(self, channel: Channel) -> None:
         """Run a channel, and start it again when it fails, for as long as the gateway runs."""
         pause_s = FIRST_PAUSE_S
-
-        async def take(event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundAnswer:
-            answer = await self._take(channel.name, event, files)
-            self._recovered(channel.name)
-            return answer
+        take = _Watched(self._taker(channel.name), lambda: self._recovered(channel.name))
 
         while True:
             steady = asyncio.get_running_loop().call_later(STEADY_AFTER_S, self._recovered, channel.name)

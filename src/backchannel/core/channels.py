@@ -223,6 +223,15 @@ class InboundTaker(Protocol):
         """
         ...
 
+    def moved(self, account_id: str, chat_id: str, to: str) -> Awaitable[None]:
+        """Take the news that a chat has another id now: its sessions, and all that is in line for it, follow it.
+
+        Raises:
+            InvalidRequest: it names no chat.
+            Unavailable: nothing was taken, and it may be handed in again.
+        """
+        ...
+
 
 class ChannelHealth(msgspec.Struct, frozen=True, kw_only=True):
     """How a channel is."""

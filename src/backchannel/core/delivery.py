@@ -21,7 +21,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelBusy, ChannelError, ChannelRefused, Sent
+from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelBusy, ChannelError, ChannelMoved, ChannelRefused, Sent
 from backchannel.core.redaction import redact_value_opening
 from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
@@ -196,7 +196,9 @@ def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool)
     reason = cut(answer.reason, _ERROR_LIMIT)
     if isinstance(answer, ChannelRefused):
         return Attempted(state=DeliveryState.FAILED, error=reason)
-    is_busy = isinstance(answer, ChannelBusy)
+    if isinstance(answer, ChannelMoved) and tries.attempts < MAX_ATTEMPTS:
+        return Attempted(state=DeliveryState.PENDING, error=reason)
+    is_busy = isinstance(answer, ChannelBusy | ChannelMoved)
     if not is_busy and not takes_key:
         why = "it is not known whether the message arrived, and sending it again could post it twice"
         return Attempted(state=DeliveryState.UNCERTAIN, error=f"{reason}; {why}")
@@ -206,6 +208,13 @@ def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool)
     doubt = "" if is_busy else "; it may have arrived all the same, and a retry does not post it twice"
     error = f"given up after {_count(tries.attempts)}: {reason}{doubt}"
     return Attempted(state=DeliveryState.FAILED, error=error)
+
+
+def account_hold_ms(answer: Sent | ChannelError) -> int | None:
+    """Tell how long all that goes out by an account has to wait, by the answer to one part; None: it need not."""
+    if not isinstance(answer, ChannelBusy) or not answer.is_account_wide:
+        return None
+    return max(_FIRST_DELAY_MS, _asked_delay_ms(answer.retry_after_s))
 
 
 def after_crash(state: DeliveryState, attempts: int = 1, *, takes_key: bool) -> Attempted | None:

@@ -54,6 +54,14 @@ class DeliveryChanged(msgspec.Struct, frozen=True):
     delivery: Delivery
 
 
+class AccountHeld(msgspec.Struct, frozen=True):
+    """A platform asked that nothing goes out by an account for a while."""
+
+    channel: str
+    account_id: str
+    wait_ms: int
+
+
 class ApprovalChanged(msgspec.Struct, frozen=True):
     """A call has to be allowed, or was allowed or denied."""
 
@@ -79,6 +87,7 @@ Fact = (
     | SessionChanged
     | TranscriptClosed
     | DeliveryChanged
+    | AccountHeld
     | ApprovalChanged
     | TimerSet
     | PolicyShadowed

@@ -126,13 +126,15 @@ class Routed:
         return self.destination.chat_type
 
 
-def route(event: InboundEvent, routing: Routing) -> Routed:
+def route(event: InboundEvent, routing: Routing, home: str | None = None) -> Routed:
     """Name the session of a message, and the address that a reply to it goes to.
+
+    `home` is the id that its chat had before, where that is another: its sessions keep their names.
 
     Raises:
         InvalidSessionKey: the ids make no key; it would be too long.
     """
-    agent, scheme, person = _choose_agent(event, routing), routing.scheme, None
+    agent, scheme, person = _choose_agent(event, routing, home), routing.scheme, None
     quotes = None if event.chat_type is ChatType.DIRECT else event.message_id
     if event.chat_type is ChatType.DIRECT:
         person = _linked_person(event, routing.identity_links) or _full_id(event)
@@ -140,20 +142,21 @@ def route(event: InboundEvent, routing: Routing) -> Routed:
         key = scheme.direct(agent, channel=event.channel, account=event.account_id, peer=peer)
         name = None if scheme.is_main(key) else event.chat_name or event.sender_name
     else:
-        key = SessionKey.group(agent, event.channel, event.chat_type, event.chat_id, event.thread_id)
+        key = SessionKey.group(agent, event.channel, event.chat_type, home or event.chat_id, event.thread_id)
         name = event.chat_name
     address = Address(channel=event.channel, to=event.chat_id, account_id=event.account_id, thread_id=event.thread_id)
     destination = Destination.of(key, scheme, event.channel, event.chat_type)
     return Routed(key, address, destination, (name or "").strip() or None, quotes, person)
 
 
-def _choose_agent(event: InboundEvent, routing: Routing) -> str:
+def _choose_agent(event: InboundEvent, routing: Routing, home: str | None) -> str:
     """Take the agent of the first binding that matches, else the default agent."""
     for binding in routing.bindings:
         match = binding.match
-        asked = ((match.channel, event.channel), (match.account_id, event.account_id), (match.chat_id, event.chat_id))
+        asked = ((match.channel, event.channel), (match.account_id, event.account_id))
+        is_here = match.chat_id is None or match.chat_id.lower() in (event.chat_id.lower(), (home or "").lower())
         # Without regard to case, as in keys: else one session could have two agents.
-        if all(wanted is None or wanted.lower() == came.lower() for wanted, came in asked):
+        if is_here and all(wanted is None or wanted.lower() == came.lower() for wanted, came in asked):
             return binding.agent_id
     return routing.scheme.default_agent
 
@@ -281,6 +284,8 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 
     event: InboundEvent
     routed: Routed
+    home: str | None = None
+    """The id that the sessions of its chat are named by, as far as was known when it was routed."""
     admit: Callable[[Session | None], Admission]
     """Decides what is done with it, from its session as it is in the unit."""
     agent_model: str | None = None

@@ -191,7 +191,7 @@ class Gateway:
             mcp_servers=self.mcp_servers,
             sandboxes=self.sandboxes,
             channels=self.channels,
-            keeper=ChannelKeeper(self.channels, inbound.receive, self.clock),
+            keeper=ChannelKeeper(self.channels, inbound.taker, self.clock),
             commands=commands,
             inbound=inbound,
             cron=CronJobs(parts, self.channels),

@@ -14,7 +14,16 @@ from typing import TypeVar
 
 import structlog
 
-from backchannel.core.channels import Channel, ChannelError, ChannelRefused, Channels, ChannelSilent, OutboundPart, Sent
+from backchannel.core.channels import (
+    Channel,
+    ChannelError,
+    ChannelMoved,
+    ChannelRefused,
+    Channels,
+    ChannelSilent,
+    OutboundPart,
+    Sent,
+)
 from backchannel.core.contracts import Clock
 from backchannel.core.delivery import Claimed, DeliveryLane, DeliveryState
 from backchannel.core.facts import DeliveryChanged
@@ -22,7 +31,8 @@ from backchannel.core.send_policy import SendDecision
 from backchannel.core.splitting import Measure
 from backchannel.errors import Unavailable
 from backchannel.runtime.guard import SendGuard
-from backchannel.runtime.timers import LONGEST_SLEEP_S
+from backchannel.runtime.holds import AccountHolds
+from backchannel.runtime.timers import LONGEST_SLEEP_S, sleep_or_event
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -75,7 +85,7 @@ class Reach:
     def note(self, channel: str, answer: Sent | ChannelError) -> None:
         """Count an attempt."""
         count, _ = self._failures.pop(channel, (0, ""))
-        if isinstance(answer, Sent | ChannelRefused):
+        if isinstance(answer, Sent | ChannelRefused | ChannelMoved):
             if count >= DOWN_AFTER:
                 log.info("a channel is up again", channel=channel)
             return
@@ -88,8 +98,9 @@ class Reach:
 class Outbox:
     """Sends deliveries through their channels."""
 
-    def __init__(self, store: Store, channels: Channels, clock: Clock) -> None:
+    def __init__(self, store: Store, channels: Channels, clock: Clock, holds: AccountHolds) -> None:
         self._store = store
+        self._holds = holds
         self._channels = channels
         self._clock = clock
         self.reach = Reach()
@@ -99,10 +110,12 @@ class Outbox:
         self._faults: set[tuple[str, type[Exception]]] = set()
         """Faults whose traceback was logged."""
         self._is_open = False
+        self._closing = asyncio.Event()
 
     async def start(self) -> None:
         """Go on with what is in line."""
         await self._store.recover_deliveries(self._takes_key)
+        self._holds.restore(await self._store.account_holds())
         self._is_open = True
         for lane in await self._store.lanes_in_line():
             self.wake(lane)
@@ -117,6 +130,7 @@ class Outbox:
     async def close(self) -> None:
         """Stop sending; a part on its way is waited for, what is left goes on at the next start."""
         self._is_open = False
+        self._closing.set()
         left: set[asyncio.Task[None]] = set(self._workers.values())
         if left and not self._store.is_closed:
             _, left = await asyncio.wait(left, timeout=CLOSE_LIMIT_S)
@@ -146,6 +160,9 @@ class Outbox:
         """Send what a lane has, until its next part has to wait."""
         while self._is_open:
             self._again.discard(lane)
+            if (held_s := self._holds.left_s(lane.channel, lane.account_id)) > 0:
+                await sleep_or_event(self._clock, held_s, self._closing)
+                continue
             claimed = await self._commit(lane.channel, partial(self._store.claim_part, lane))
             if claimed is None:
                 return

@@ -20,6 +20,7 @@ from backchannel.config.schema import Config
 from backchannel.core.channels import Channels
 from backchannel.core.contracts import Check, Clock, ToolSet
 from backchannel.core.facts import (
+    AccountHeld,
     ApprovalChanged,
     DeliveryChanged,
     Fact,
@@ -39,6 +40,7 @@ from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.events import Event, Hub, WaitStarted, log_failures
 from backchannel.runtime.exchanges import Exchanges
 from backchannel.runtime.guard import SendGuard
+from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.lanes import Lanes, Slots
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
 from backchannel.runtime.pictures import Pictures
@@ -92,7 +94,8 @@ class Runtime:
         slots = Slots(defaults.max_concurrent, defaults.subagents.max_concurrent)
         self._lanes = Lanes(store, self._runner.work, slots, agents.is_awaited)
         self._waits = Waits(store)
-        self.outbox = Outbox(store, channels, clock)
+        holds = AccountHolds(clock)
+        self.outbox = Outbox(store, channels, clock, holds)
         self._timers = Timers(store, clock, self.outbox.wake)
         store.deliver_to(ChannelOutlets(channels, self.guard), tells_failures=config.messages.failure_notice)
         self.exchanges = Exchanges(store, self._lanes, self._waits, self.hub, clock)
@@ -103,6 +106,7 @@ class Runtime:
             # Waits come before the lanes: a run that returns from a wait comes before queued ones.
             RunChanged: (self._waits.on_run, self._lanes.on_run, self._resume_suspect),
             DeliveryChanged: (self.outbox.on_delivery, self._timers.on_delivery),
+            AccountHeld: (holds.on_held,),
             ApprovalChanged: (self._approvals.on_change,),
             TimerSet: (self._timers.on_timer,),
             PolicyShadowed: (self.guard.on_shadowed,),

@@ -13,7 +13,8 @@ from backchannel.core.keys import ChatType
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender
 from backchannel.core.runs import Accepted, RunRequest
 from backchannel.core.sessions import write_address
-from backchannel.storage import commands, deliveries, inbox, runs, sessions
+from backchannel.errors import ChatMovedMeanwhile
+from backchannel.storage import chats, commands, deliveries, inbox, runs, sessions
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import Tx
 
@@ -22,10 +23,16 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
     """Handle a message once: ignore it, record it, answer it with a run, or carry out its command.
 
     With `start`, its run is started at once when the lane is free.
+
+    Raises:
+        ChatMovedMeanwhile: its chat got another id since it was routed; nothing was done.
     """
     known = _known(tx, arrival.event.identity)
     if known is not None:
         return Taken(known, is_repeat=True)
+    event = arrival.event
+    if chats.home(tx, event.channel, event.account_id, event.chat_id) != arrival.home:
+        raise ChatMovedMeanwhile(event.chat_id)
     admission = arrival.admit(sessions.find(tx, str(arrival.routed.key)))
     if admission.shadowed is not None:
         tx.tell(PolicyShadowed(str(arrival.routed.key), admission.shadowed))

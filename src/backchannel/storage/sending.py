@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from backchannel.core.channels import ChannelError, Sent
+from backchannel.core.channels import ChannelError, ChannelMoved, ChannelRefused, Sent
 from backchannel.core.delivery import (
     Attempted,
     Claimed,
@@ -13,12 +13,14 @@ from backchannel.core.delivery import (
     DeliveryState,
     Part,
     Tries,
+    account_hold_ms,
     after_attempt,
     after_crash,
     state_of,
 )
 from backchannel.core.sessions import WEBCHAT
-from backchannel.storage import deliveries
+from backchannel.storage import chats, deliveries
+from backchannel.storage.chats import ChatPlace
 from backchannel.storage.tx import Tx, required
 
 # Rows that stand in line, in the words of their index.
@@ -39,6 +41,9 @@ def claim(tx: Tx, lane: DeliveryLane) -> Claimed | None:
     A delivery whose turn comes first is judged by its real destination, and split for it. Those for webchat are settled
     here.
     """
+    if lane.channel != WEBCHAT.channel and (to := chats.moved_to(tx, _chat(lane))) is not None:
+        _follow(tx, lane, to)
+        return None
     where, values = _in(lane)
     while row := tx.one(f"SELECT {deliveries.FIELDS} FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values):
         head = deliveries.of_row(row)
@@ -96,8 +101,55 @@ def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: 
     part = None if row is None else deliveries.part_of_row(row)
     if part is None or part.state is not DeliveryState.SENDING or part.attempts != claimed.attempts:
         return deliveries.need(tx, claimed.delivery_id)
-    tries = Tries(part.attempts, part.waited_ms)
-    return _write(tx, part, after_attempt(answer, tries, takes_key=takes_key))
+    lane = deliveries.need(tx, part.delivery_id).lane if isinstance(answer, ChannelError) else None
+    if isinstance(answer, ChannelMoved) and (lane is None or answer.to in ("", lane.to)):
+        answer = ChannelRefused(f"{answer.reason} (the platform names no other chat)")
+    delivery = _write(tx, part, after_attempt(answer, Tries(part.attempts, part.waited_ms), takes_key=takes_key))
+    if lane is not None and isinstance(answer, ChannelMoved):
+        chats.move(tx, *_chat(lane), answer.to)
+        _follow(tx, lane, answer.to)
+    elif lane is not None and (hold_ms := account_hold_ms(answer)) is not None:
+        chats.hold(tx, lane.channel, lane.account_id, hold_ms)
+    return delivery
+
+
+def _chat(lane: DeliveryLane) -> ChatPlace:
+    return ChatPlace(lane.channel, lane.account_id, lane.to)
+
+
+def _follow(tx: Tx, lane: DeliveryLane, to: str) -> None:
+    """Put all that stands in line for a chat at the end of the line of the id that it has now, in its order.
+
+    Message ids are those of the old chat: nothing is quoted in the new one.
+    """
+    (last,) = tx.one(f"SELECT last FROM delivery_lines WHERE {_LINE}", *_line(lane)) or (0,)
+    (total,) = required(
+        tx.one(
+            "INSERT INTO delivery_lines (channel, account_id, target, thread_id, last) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT (channel, account_id, target, thread_id) "
+            "DO UPDATE SET last = delivery_lines.last + excluded.last RETURNING last",
+            *_line(lane._replace(to=to)),
+            last,
+        )
+    )
+    where, values = _in(lane)
+    row = tx.one(f"SELECT id FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values)
+    tx.run(
+        f"UPDATE deliveries SET target = ?, position = position + ?, quotes = NULL WHERE {where}",
+        to,
+        total - last,
+        *values,
+    )
+    if row is not None:
+        deliveries.update(tx, row[0], target=to)  # told of one, the lane looks for all
+
+
+_LINE = "channel = ? AND account_id = ? AND target = ? AND thread_id = ?"
+
+
+def _line(lane: DeliveryLane) -> tuple[str, str, str, str]:
+    """Name the line of a lane as the counter of its places does."""
+    return lane.channel, lane.account_id, lane.to, lane.thread_id or ""
 
 
 def _write(tx: Tx, part: Part, made: Attempted) -> Delivery:

@@ -26,6 +26,7 @@ from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionNotFound, Unavailable
 from backchannel.storage import approvals as approval_units
 from backchannel.storage import (
+    chats,
     clock,
     commands,
     cron,
@@ -141,11 +142,15 @@ class Store:
     # What comes from people
     take_inbound = write(inbound.take)
     carry_out = write(commands.carry_out_once)
+    home_chat = look(chats.home)
+    move_chat = write(chats.move)
 
     # What leaves for a chat
     post = write(deliveries.post_once)
     claim_part = write(sending.claim)
     settle_part = write(sending.attempted)
+    hold_account = write(chats.hold)
+    account_holds = read(chats.holds)
     lanes_in_line = read(sending.lanes_in_line)
     receipt = look(deliveries.receipt)
     receipts = read(deliveries.page)
