@@ -98,7 +98,7 @@ def test_a_word_like_no_other_is_told_what_is_known(write: Write) -> None:
             "{ channels: { c: { adapter: 'bridge', url: 'http://c', secret: '1234567890123456', owners: [5] } } }",
             "channels.c.owners[0]: got 5, expected text (put it in quotes)",
         ),
-        ("{ channels: { c: { adapter: 'brigde' } } }", 'expected one of "bridge"; did you mean `bridge`?'),
+        ("{ channels: { c: { adapter: 'brigde' } } }", 'expected one of "bridge", "telegram"; did you mean `bridge`?'),
     ],
 )
 def test_a_value_that_does_not_fit_is_told_with_what_would(write: Write, text: str, told: str) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 import structlog
 
 from backchannel.channels.bridge import Bridge
-from backchannel.config.schema_doors import BridgeSettings
+from backchannel.channels.telegram.channel import TelegramChannel
+from backchannel.config.schema_doors import BridgeSettings, TelegramSettings
 from backchannel.core.channels import (
     Channel,
+    ChannelError,
     ChannelHealth,
     Channels,
     ChannelSettings,
@@ -30,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 ADAPTERS: Mapping[type[ChannelSettings], Callable[[str, Any, Clock], Channel]] = {
     BridgeSettings: Bridge,
+    TelegramSettings: TelegramChannel,
 }
 """Which channel each kind of settings is for."""
 
@@ -147,9 +150,12 @@ class ChannelKeeper:
 
     def _failed(self, name: str, error: Exception) -> None:
         """Log a failure: its traceback once, until the channel was up again."""
-        is_new, shown = self._health[name].is_up, f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
-        log.error("a channel failed", channel=name, error=shown, exc_info=error if is_new else None)
-        self._set_health(name, shown)
+        if isinstance(error, ChannelError):  # its reason says all, and no line of ours is to blame
+            shown, traced = error.reason, None
+        else:
+            shown, traced = f"{type(error).__name__}: {error}", error if self._health[name].is_up else None
+        log.error("a channel failed", channel=name, error=shown[:_LONGEST_ERROR], exc_info=traced)
+        self._set_health(name, shown[:_LONGEST_ERROR])
 
     def _refused(self, name: str, reason: str) -> None:
         """Log that a channel cannot be used: once for each reason, since it is tried for ever."""

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from msgspec.structs import fields
+
 from backchannel.config.agents import ANY, first
 from backchannel.config.findings import SettingPath, show_path
 from backchannel.config.schedules import job_id_problem, schedule_problem, time_zone_problem
@@ -28,6 +30,7 @@ from backchannel.core.channels import channel_name_problem
 from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import DmScope, KeyScheme, normalise_agent_id
 from backchannel.core.mcp_names import MCP_GROUP, MCP_SEPARATOR, server_name_problem
+from backchannel.core.settings import Settings, is_secret
 from backchannel.core.text import matches, nearest
 from backchannel.errors import InvalidSessionKey, UnknownAgent
 
@@ -289,7 +292,7 @@ def _secrets(file: ConfigFile) -> Iterator[Issue]:
     secrets: list[tuple[SettingPath, str | None]] = [
         (("gateway", "auth", "token"), file.gateway.auth.token),
         (("hooks", "token"), file.hooks.token),
-        *((("channels", name, "secret"), channel.secret) for name, channel in file.channels.items()),
+        *_secrets_in(("channels",), file.channels),
     ]
     holders: dict[str, SettingPath] = {}
     for path, value in secrets:
@@ -304,6 +307,20 @@ def _secrets(file: ConfigFile) -> Iterator[Issue]:
             yield Issue("warning", path, f"is short; {MIN_SECRET_LENGTH} characters or more are hard to guess")
     if file.hooks.enabled and file.hooks.token is None:
         yield Issue("error", ("hooks", "enabled"), "hooks need a token of their own: set `hooks.token`")
+
+
+def _secrets_in(path: SettingPath, value: object) -> Iterator[tuple[SettingPath, str | None]]:
+    """Find the secrets in a group of settings, or in several of them, by name."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from _secrets_in((*path, name), each)
+    elif isinstance(value, Settings):
+        for field in fields(value):
+            inner = getattr(value, field.name)
+            if is_secret(field.type):
+                yield (*path, field.encode_name), inner
+            else:
+                yield from _secrets_in((*path, field.encode_name), inner)
 
 
 def _trusted_proxies(file: ConfigFile) -> Iterator[Issue]:

@@ -138,7 +138,48 @@ class BridgeSettings(ChannelSettings, frozen=True, kw_only=True, tag_field="adap
     ]
 
 
-AdapterSettings: TypeAlias = BridgeSettings
+class TelegramWebhookSettings(Settings, frozen=True, kw_only=True):
+    """Where Telegram posts what people write, instead of being asked for it."""
+
+    url: Annotated[
+        str,
+        setting(
+            "Where Telegram reaches `/channels/<name>/inbound` of this gateway, `https://…`.",
+            pattern=r"^https?://\S+$",
+        ),
+    ]
+    secret: Annotated[
+        str,
+        secret(
+            "Proves that Telegram posts: letters, digits, `_` and `-`. Its own: no other secret may equal it.",
+            pattern=rf"^[A-Za-z0-9_-]{{{MIN_SECRET_LENGTH},256}}$",
+        ),
+    ]
+
+
+class TelegramAccountSettings(Settings, frozen=True, kw_only=True):
+    """A further bot of the channel."""
+
+    token: Annotated[str, secret("Its token, from @BotFather.", min_length=1)]
+    webhook: Annotated[TelegramWebhookSettings | None, setting("Let Telegram post. Unset: it is asked.")] = None
+
+
+class TelegramSettings(ChannelSettings, frozen=True, kw_only=True, tag_field="adapter", tag="telegram"):
+    """A Telegram bot, or several."""
+
+    token: Annotated[str, secret("The bot's token, from @BotFather. It is the account `default`.", min_length=1)]
+    api_root: Annotated[
+        str,
+        setting("Where the Bot API is, for a server of your own.", pattern=r"^https?://\S+$"),
+    ] = "https://api.telegram.org"
+    streaming: Annotated[bool, setting("Whether a reply is shown while it is written.")] = True
+    webhook: Annotated[TelegramWebhookSettings | None, setting("Let Telegram post. Unset: it is asked.")] = None
+    accounts: Annotated[
+        dict[str, TelegramAccountSettings], setting("Further bots, by the `accountId` that they are known by.")
+    ] = msgspec.field(default_factory=dict)
+
+
+AdapterSettings: TypeAlias = BridgeSettings | TelegramSettings
 """The settings of a channel, told apart by `adapter`: a union of one group for each adapter."""
 
 

@@ -1,0 +1,124 @@
+"""One bot of a channel: who it is, what it hands in, what it sends."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+import structlog
+
+from backchannel.channels.telegram.polling import Poller
+from backchannel.channels.telegram.reading import AttachedFile, BotIdentity, ChatMoved, parse_update, read_update
+from backchannel.channels.telegram.sending import TelegramSender
+from backchannel.channels.telegram.wire import TelegramConnections, Wire
+from backchannel.config.schema_doors import TelegramWebhookSettings
+from backchannel.core.channels import ChannelError, InboundTaker, IncomingFile
+from backchannel.core.commands import COMMANDS, Standing
+from backchannel.core.contracts import Clock
+from backchannel.core.text import cut
+from backchannel.errors import GatewayError, Unavailable
+
+log = structlog.get_logger(__name__)
+
+MAX_FILE_BYTES = 20 * 1024 * 1024
+"""Telegram gives bots no larger files."""
+_LONGEST_DESCRIPTION = 256
+
+
+class TelegramAccount:
+    """A bot, by its token."""
+
+    def __init__(
+        self,
+        id: str,
+        token: str,
+        webhook: TelegramWebhookSettings | None,
+        connections: TelegramConnections,
+        clock: Clock,
+    ) -> None:
+        """Make the bot of a token.
+
+        Raises:
+            ChannelUnusable: no bot has such a token.
+        """
+        self.id = id
+        self.identity: BotIdentity | None = None
+        self._wire = Wire(token, connections)
+        self._webhook = webhook
+        self._clock = clock
+        self.sender = TelegramSender(self._wire, clock)
+
+    async def introduce(self) -> BotIdentity:
+        """Ask Telegram who we are."""
+        self.identity = await self._wire.me()
+        return self.identity
+
+    async def run(self, inbound: InboundTaker, owners: Sequence[str]) -> None:
+        """Hand in what people write, until it is cancelled.
+
+        Raises:
+            ChannelError: Telegram cannot be asked.
+        """
+        await self.introduce()
+        await self._set_menu(owners)
+        if self._webhook is None:
+            await Poller(self._wire, partial(self.hand_in, inbound), self._clock).run()
+        else:
+            await self._wire.set_webhook(self._webhook.url, self._webhook.secret)
+            await asyncio.Event().wait()  # from now on Telegram posts
+
+    def is_proved(self, secret: str) -> bool:
+        """Whether Telegram posts for this bot with this secret; compared in constant time."""
+        return self._webhook is not None and hmac.compare_digest(self._webhook.secret.encode(), secret.encode())
+
+    async def take_post(self, body: bytes, inbound: InboundTaker) -> None:
+        """Take an update that Telegram posted. One that can never be taken is answered as one that was.
+
+        Raises:
+            Unavailable: nothing was taken; Telegram posts it again.
+        """
+        try:
+            await self.hand_in(inbound, msgspec.json.decode(body))
+        except (Unavailable, ChannelError) as error:
+            raise Unavailable(f"not now: {error}") from error
+        except (GatewayError, msgspec.DecodeError) as error:
+            log.error("a message cannot be taken, and is left out", error=str(error))
+
+    async def hand_in(self, inbound: InboundTaker, raw: Any) -> None:
+        """Hand in an update as it came; returns when it is committed, or of no use."""
+        if self.identity is None:
+            raise Unavailable("Telegram was not yet asked who this bot is")
+        try:
+            read = read_update(parse_update(raw), self.identity, self.id)
+        except msgspec.ValidationError as error:
+            log.error("an update of Telegram cannot be read, and is left out", error=str(error))
+            return
+        if isinstance(read, ChatMoved):
+            log.info("a group has another id now", chat=read.chat_id, to=read.to)
+        elif read is not None:
+            await inbound(read.event, [self._incoming(file) for file in read.files])
+
+    def _incoming(self, attached: AttachedFile) -> IncomingFile:
+        file = attached.file
+        fetch = partial(self._wire.download, file.file_id, MAX_FILE_BYTES)
+        return IncomingFile(attached.kind, attached.name, file.file_size, file.mime_type, fetch)
+
+    async def _set_menu(self, owners: Sequence[str]) -> None:
+        """Show the commands in Telegram's own menu: to everybody those for everybody, to owners all."""
+        shown = [(spec, (spec.name.value, cut(spec.summary, _LONGEST_DESCRIPTION))) for spec in COMMANDS]
+        everybodys = [entry for spec, entry in shown if spec.needs <= Standing.AUTHORISED]
+        chats = [int(owner) for owner in owners if owner.isascii() and owner.isdecimal()]
+        try:
+            await self._wire.set_commands(everybodys)
+        except ChannelError as error:
+            log.warning("the menu of commands could not be set", account=self.id, error=error.reason)
+            return
+        for chat in chats:
+            try:
+                await self._wire.set_commands([entry for _, entry in shown], chat)
+            except ChannelError as error:  # one who never wrote to the bot has no chat yet
+                log.debug("an owner's menu of commands could not be set", account=self.id, error=error.reason)

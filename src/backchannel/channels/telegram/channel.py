@@ -1,0 +1,195 @@
+"""Telegram as a channel: bots by their tokens, over long polling or a webhook.
+
+`ts` is left out of what is handed in: messages that were written while the gateway was down are to be answered, and
+each is known by its id.
+
+aiogram is an extra and takes seconds to import, so it is loaded beside the event loop when the channel is first used.
+Without it the channel says how to install it, and everything else works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from backchannel.config.schema_doors import TelegramAccountSettings, TelegramSettings
+from backchannel.core.channels import (
+    DEFAULT_ACCOUNT,
+    Channel,
+    ChannelBusy,
+    ChannelRefused,
+    ChannelUnusable,
+    Draft,
+    InboundTaker,
+    OutboundPart,
+    Sent,
+)
+from backchannel.core.contracts import Clock
+from backchannel.errors import BadSignature, NotFound
+
+if TYPE_CHECKING:
+    from backchannel.channels.telegram.account import TelegramAccount
+    from backchannel.channels.telegram.wire import TelegramConnections
+
+MAX_UNITS = 4096
+SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"
+INSTALL = "pip install 'backchannel[telegram]'"
+
+
+class TelegramChannel(Channel):
+    """The bots of one channel."""
+
+    settings: TelegramSettings
+    draft_interval_s = 1.0
+    """Telegram's pace for edits in a chat; in groups `sending.py` keeps a slower one."""
+
+    def __init__(self, name: str, settings: TelegramSettings, clock: Clock) -> None:
+        self.name = name
+        self.settings = settings
+        self.max_text_length = min(settings.max_text_length or MAX_UNITS, MAX_UNITS)
+        self.streams = settings.streaming
+        self._clock = clock
+        own = TelegramAccountSettings(token=settings.token, webhook=settings.webhook)
+        self._bots = {DEFAULT_ACCOUNT: own, **settings.accounts}
+        self.takes_posts = any(bot.webhook is not None for bot in self._bots.values())
+        self._accounts: dict[str, TelegramAccount] = {}
+        self._connections: TelegramConnections | None = None
+        self._loading = asyncio.Lock()
+
+    @property
+    def own_names(self) -> Collection[str]:  # type: ignore[override]  # they are known when Telegram was asked
+        known = [account.identity for account in self._accounts.values() if account.identity is not None]
+        return [name for bot in known for name in (str(bot.id), bot.username) if name]
+
+    def text_length(self, text: str) -> int:
+        """Measure a text in units of UTF-16, as Telegram does."""
+        return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+    # What comes in
+
+    async def run(self, inbound: InboundTaker) -> None:
+        """Hand in what people write to the bots.
+
+        Raises:
+            ChannelUnusable: Telegram refuses a token.
+        """
+        bots = [await self._account(id) for id in self._bots]
+        running = [asyncio.ensure_future(bot.run(inbound, self.settings.owners)) for bot in bots]
+        try:
+            await asyncio.gather(*running)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def post(self, body: bytes, headers: Mapping[str, str], inbound: InboundTaker) -> object:
+        """Take an update that Telegram posts; which bot it is for, its secret says.
+
+        Raises:
+            BadSignature: it does not come from Telegram.
+            Unavailable: nothing was taken; Telegram posts it again.
+        """
+        if not self.takes_posts:
+            raise NotFound(f"nothing can be posted to the channel {self.name!r}: it has no webhook")
+        secret = headers.get(SECRET_HEADER) or ""
+        for id in self._bots:
+            account = await self._account(id)
+            if account.is_proved(secret):
+                await account.take_post(body, inbound)
+                return {"ok": True}
+        message = f"{SECRET_HEADER}: it is not the secret of the webhook"
+        raise BadSignature(message, signature=secret)
+
+    async def test(self) -> str:
+        """Ask Telegram who the bots are."""
+        lines = []
+        for id in self._bots:
+            bot = await (await self._account(id)).introduce()
+            reads = "all messages of groups" if bot.reads_groups else "in groups what is meant for it"
+            account = "" if id == DEFAULT_ACCOUNT else f"account {id}: "
+            lines.append(f"{account}@{bot.username}, id {bot.id}, reads {reads}")
+        return "; ".join(lines)
+
+    # What goes out
+
+    async def send(self, part: OutboundPart) -> Sent:
+        """Post a part, or put it in the place of its draft.
+
+        Raises:
+            ChannelRefused, ChannelBusy, ChannelMoved, ChannelSilent
+        """
+        account = await self._sending(part.account_id)
+        return await account.sender.send(part)
+
+    async def show_draft(self, draft: Draft) -> Sent:
+        """Post a draft, or edit the message that shows it."""
+        account = await self._sending(draft.account_id)
+        return await account.sender.show_draft(draft)
+
+    async def remove_draft(self, draft: Draft) -> None:
+        """Delete the message that shows a draft."""
+        account = await self._sending(draft.account_id)
+        await account.sender.remove_draft(draft)
+
+    async def show_typing(self, to: str, account_id: str | None, thread_id: str | None) -> None:
+        """Show that the bot is typing, for about five seconds."""
+        account = await self._sending(account_id)
+        await account.sender.show_typing(to, thread_id)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._connections is not None:
+            await self._connections.close()
+
+    async def _sending(self, account_id: str | None) -> TelegramAccount:
+        """Find the bot that sends.
+
+        Raises:
+            ChannelRefused: there is no such bot, or its token is none.
+            ChannelBusy: aiogram is not installed, and may be at the next start.
+        """
+        id = account_id or DEFAULT_ACCOUNT
+        if id not in self._bots:
+            raise ChannelRefused(f"no account {id[:64]!r} is configured (there are: {', '.join(self._bots)})")
+        try:
+            return await self._account(id)
+        except _NotInstalled as missing:
+            raise ChannelBusy(missing.reason) from None
+        except ChannelUnusable as unusable:
+            raise ChannelRefused(unusable.reason) from None
+
+    async def _account(self, id: str) -> TelegramAccount:
+        """Give a bot, made when it is first asked for.
+
+        Raises:
+            ChannelUnusable: its token is none, or aiogram is not installed.
+        """
+        async with self._loading:
+            if id not in self._accounts:
+                await asyncio.to_thread(_load)
+                self._accounts[id] = self._make(id)
+        return self._accounts[id]
+
+    def _make(self, id: str) -> TelegramAccount:
+        from backchannel.channels.telegram.account import TelegramAccount
+        from backchannel.channels.telegram.wire import TelegramConnections
+
+        if self._connections is None:
+            self._connections = TelegramConnections(self.settings.api_root)
+        bot = self._bots[id]
+        return TelegramAccount(id, bot.token, bot.webhook, self._connections, self._clock)
+
+
+class _NotInstalled(ChannelUnusable):
+    """aiogram is missing."""
+
+
+def _load() -> None:
+    try:
+        import_module("backchannel.channels.telegram.account")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "backchannel":
+            raise
+        raise _NotInstalled(f"{error.name} is not installed, which Telegram needs: {INSTALL}") from None

@@ -1,0 +1,159 @@
+"""Long polling: Telegram keeps what people write until it is acknowledged, and that is when it is committed.
+
+Asking for updates from a number on acknowledges all before it. So that number moves on only when everything before it
+was handed in, or is of no use. The updates of a chat are handed in one after the other; those of different chats beside
+each other, so that one whose files take their time holds up no other. While the first of them is not done, Telegram
+gives the same ones again, and up to a hundred from there on: more are not begun.
+
+When nothing is left to acknowledge the number is forgotten: after a quiet week Telegram begins to count anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import structlog
+
+from backchannel.channels.telegram.reading import NumberedUpdate
+from backchannel.channels.telegram.wire import ChannelConflict, Wire
+from backchannel.core.channels import ChannelBusy, ChannelError, ChannelSilent
+from backchannel.core.contracts import Clock
+from backchannel.errors import GatewayError, Unavailable
+
+log = structlog.get_logger(__name__)
+
+WAIT_S = 30
+"""How long Telegram keeps a question open when there is nothing new."""
+LOOK_AGAIN_S = 1.0
+"""How soon it is asked again while something is not done."""
+LONGEST_PAUSE_S = 30.0
+
+HandIn = Callable[[Any], Awaitable[None]]
+"""Takes an update as it came; returns when it is committed, or of no use."""
+
+
+class Poller:
+    """Asks for the updates of one bot, and hands them in."""
+
+    def __init__(self, wire: Wire, hand_in: HandIn, clock: Clock) -> None:
+        self._wire = wire
+        self._hand_in = hand_in
+        self._clock = clock
+        self._offset: int | None = None
+        self._done: dict[int, bool] = {}
+        """Whether each update that is not acknowledged is done, by its number, in order."""
+        self._last: dict[int | None, asyncio.Task[None]] = {}
+        """What is handed in last of each chat."""
+        self._failure: BaseException | None = None
+        self._progress = asyncio.Event()
+
+    async def run(self) -> None:
+        """Ask and hand in until it is cancelled.
+
+        Raises:
+            ChannelError: Telegram cannot be asked.
+        """
+        has_failed = False
+        try:
+            while self._failure is None:
+                try:
+                    await self._poll()
+                    has_failed = False
+                except (ChannelBusy, ChannelSilent, ChannelConflict) as error:
+                    if has_failed:  # once is nothing: connections that are held for long are cut by all sorts of things
+                        raise
+                    has_failed = True
+                    await self._after(error)
+            raise self._failure
+        finally:
+            await self._stop()
+
+    async def _poll(self) -> None:
+        wait_s = 0 if self._done else WAIT_S
+        asked_at = asyncio.get_running_loop().time()
+        updates = await self._wire.updates(self._offset, wait_s)
+        for raw in updates:
+            self._begin(raw)
+        if self._done:
+            await self._some_progress()
+        elif not updates:
+            self._offset = None
+            if asyncio.get_running_loop().time() - asked_at < LOOK_AGAIN_S:
+                await self._clock.sleep(LOOK_AGAIN_S)  # a server that keeps no question open
+
+    async def _after(self, error: ChannelError) -> None:
+        """Do what helps before it is asked again."""
+        if isinstance(error, ChannelConflict) and error.is_webhook:
+            log.info("a webhook was set for this bot; it is removed, because the settings have none")
+            await self._wire.delete_webhook()
+        else:
+            asked_s = error.retry_after_s if isinstance(error, ChannelBusy) else None
+            await self._clock.sleep(asked_s or LOOK_AGAIN_S)
+
+    def _begin(self, raw: Any) -> None:
+        try:
+            number = msgspec.convert(raw, NumberedUpdate)
+        except msgspec.ValidationError as error:  # without a number it could never be acknowledged
+            raise ChannelSilent(f"Telegram gave an update that cannot be read: {error}") from error
+        if number.update_id in self._done:
+            return
+        self._done[number.update_id] = False
+        chat = number.chat_id
+        task = asyncio.create_task(self._one(number.update_id, raw, self._last.get(chat)))
+        self._last[chat] = task
+        task.add_done_callback(lambda done: self._ended(chat, done))
+
+    async def _one(self, update_id: int, raw: Any, before: asyncio.Task[None] | None) -> None:
+        """Hand in an update when the one before it in its chat is done."""
+        if before is not None:
+            await asyncio.wait({before})
+        if self._failure is None:
+            await self._until_taken(raw)
+            self._acknowledge(update_id)
+
+    async def _until_taken(self, raw: Any) -> None:
+        pause_s = 1.0
+        while True:
+            try:
+                await self._hand_in(raw)
+                return
+            except (Unavailable, ChannelSilent, ChannelBusy) as error:
+                log.warning("a message cannot be taken now, and is tried again", error=str(error), pause_s=pause_s)
+            except GatewayError as error:
+                log.error("a message cannot be taken, and is left out", error=str(error))
+                return
+            await self._clock.sleep(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def _acknowledge(self, update_id: int) -> None:
+        self._done[update_id] = True
+        while self._done and self._done[first := next(iter(self._done))]:
+            del self._done[first]
+            self._offset = first + 1
+        self._progress.set()
+
+    def _ended(self, chat: int | None, task: asyncio.Task[None]) -> None:
+        if self._last.get(chat) is task:
+            del self._last[chat]
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._failure = self._failure or failure
+            self._progress.set()
+
+    async def _some_progress(self) -> None:
+        """Wait until all is done, or for a moment."""
+        try:
+            async with asyncio.timeout(LOOK_AGAIN_S):
+                while self._done and self._failure is None:
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            pass
+
+    async def _stop(self) -> None:
+        left = list(self._last.values())
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)

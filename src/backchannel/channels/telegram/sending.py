@@ -1,0 +1,139 @@
+"""What a bot posts, edits and deletes: the parts of deliveries, and drafts.
+
+A text is posted as HTML, and as it is when Telegram does not take the markup. An edit that changes nothing has already
+been made. A message that cannot be edited is gone for us: what was to take its place has to be posted anew, which is
+for the outbox to begin, because a post that is not answered must not be made again.
+
+Telegram asks to wait for one chat, or for the whole bot, in the same words. It is the bot when a second chat is told to
+wait while a first still does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from backchannel.channels.telegram.form import to_html
+from backchannel.channels.telegram.reading import GENERAL_TOPIC
+from backchannel.channels.telegram.wire import Wire
+from backchannel.core.channels import (
+    ChannelBusy,
+    ChannelRefused,
+    ChannelUnusable,
+    Draft,
+    DraftGone,
+    OutboundPart,
+    Sent,
+)
+from backchannel.core.contracts import Clock
+from backchannel.core.text import storable_text
+
+T = TypeVar("T")
+
+GROUP_INTERVAL_S = 3.0
+"""How often a draft is shown anew in a group: Telegram lets a bot write there twenty times a minute."""
+_IN_A_THREAD = 1000
+"""Texts that are longer are made into HTML beside the event loop."""
+_BAD_MARKUP = "can't parse entities"
+_NOT_MODIFIED = "message is not modified"
+_GONE = ("message to delete not found", "message can't be deleted", "MESSAGE_ID_INVALID")
+
+
+class TelegramSender:
+    """Sends in the name of one bot."""
+
+    def __init__(self, wire: Wire, clock: Clock) -> None:
+        self._wire = wire
+        self._clock = clock
+        self._waiting: dict[str, float] = {}
+        """Until when each chat was told to wait."""
+        self._shown: dict[str, float] = {}
+        """When a draft was shown last in each group."""
+
+    async def send(self, part: OutboundPart) -> Sent:
+        """Post a part, or put it in the place of its draft.
+
+        Raises:
+            ChannelRefused, ChannelBusy, ChannelMoved, ChannelSilent
+        """
+        return await self._asked(part.to, lambda: self._show(part))
+
+    async def show_draft(self, draft: Draft) -> Sent:
+        """Post a draft, or edit the message that shows it."""
+        if draft.to.startswith("-"):
+            self._keep_pace(draft.to)
+        return await self._asked(draft.to, lambda: self._show(draft))
+
+    async def remove_draft(self, draft: Draft) -> None:
+        """Delete the message that shows a draft."""
+        if (message_id := _number(draft.draft_id)) is None:
+            return
+        try:
+            await self._asked(draft.to, lambda: self._wire.delete(draft.to, message_id))
+        except ChannelRefused as refused:
+            if not any(words in refused.reason for words in _GONE):
+                raise
+
+    async def show_typing(self, to: str, thread_id: str | None) -> None:
+        await self._wire.show_typing(to, _topic(thread_id))
+
+    async def _show(self, said: OutboundPart | Draft) -> Sent:
+        text = storable_text(said.text)
+        html = await asyncio.to_thread(to_html, text) if len(text) > _IN_A_THREAD else to_html(text)
+        if html is not None:
+            try:
+                return await self._put(said, html, is_html=True)
+            except ChannelRefused as refused:
+                if _BAD_MARKUP not in refused.reason:
+                    raise
+        return await self._put(said, text, is_html=False)
+
+    async def _put(self, said: OutboundPart | Draft, text: str, *, is_html: bool) -> Sent:
+        if said.draft_id is None:
+            topic, reply_to = _topic(said.thread_id), _number(said.reply_to)
+            return Sent(await self._wire.post(said.to, text, is_html=is_html, thread_id=topic, reply_to=reply_to))
+        try:
+            await self._wire.edit(said.to, _number(said.draft_id) or 0, text, is_html=is_html)
+        except ChannelRefused as refused:
+            if _BAD_MARKUP in refused.reason:
+                raise
+            if _NOT_MODIFIED not in refused.reason:
+                raise DraftGone(refused.reason) from None
+        return Sent(said.draft_id)
+
+    async def _asked(self, to: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask Telegram, and judge whom a request to wait is meant for."""
+        try:
+            return await ask()
+        except ChannelUnusable as unusable:
+            raise ChannelRefused(unusable.reason) from None
+        except ChannelBusy as busy:
+            if busy.retry_after_s is None:
+                raise
+            now = self._clock.monotonic()
+            self._waiting = {chat: until for chat, until in self._waiting.items() if until > now}
+            is_account_wide = bool(self._waiting.keys() - {to})
+            self._waiting[to] = now + busy.retry_after_s
+            raise ChannelBusy(busy.reason, busy.retry_after_s, is_account_wide=is_account_wide) from None
+
+    def _keep_pace(self, group: str) -> None:
+        """Refuse a draft that comes too soon after another in a group; its text is in the next one."""
+        now = self._clock.monotonic()
+        self._shown = {chat: at for chat, at in self._shown.items() if now - at < GROUP_INTERVAL_S}
+        if (shown := self._shown.get(group)) is not None:
+            raise ChannelBusy("a draft was shown in this group a moment ago", GROUP_INTERVAL_S - (now - shown))
+        self._shown[group] = now
+
+
+def _topic(thread_id: str | None) -> int | None:
+    """Name a topic as Telegram wants it: *General* is left out."""
+    if thread_id is None or thread_id == GENERAL_TOPIC:
+        return None
+    if (number := _number(thread_id)) is None:
+        raise ChannelRefused(f"{thread_id[:64]!r} is no topic of Telegram (expected a number)")
+    return number
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() else None

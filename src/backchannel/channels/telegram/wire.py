@@ -1,0 +1,233 @@
+"""The calls of one bot, over aiogram, and what Telegram's answers mean to a channel.
+
+    it did not take it, and never will   400, 403, 401, 404, 413
+    it did not take it, and may later    429, and no connection at all
+    the chat has another id              400 with `migrate_to_chat_id`
+    it is not known                      5xx, a broken answer, none within the time
+
+Whatever is said about a failure is without the bot's token, which stands in every address of the Bot API. Updates are
+not read as aiogram's types: one of a kind that this version of aiogram does not know would hold up all behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiogram import Bot
+from aiogram.client.session.aiohttp import AiohttpSession
+from aiogram.client.telegram import TelegramAPIServer
+from aiogram.exceptions import (
+    AiogramError,
+    ClientDecodeError,
+    TelegramAPIError,
+    TelegramBadRequest,
+    TelegramConflictError,
+    TelegramEntityTooLarge,
+    TelegramForbiddenError,
+    TelegramMigrateToChat,
+    TelegramNetworkError,
+    TelegramNotFound,
+    TelegramRetryAfter,
+    TelegramServerError,
+    TelegramUnauthorizedError,
+)
+from aiogram.methods import (
+    DeleteMessage,
+    DeleteWebhook,
+    EditMessageText,
+    GetFile,
+    GetMe,
+    GetUpdates,
+    SendChatAction,
+    SendMessage,
+    SetMyCommands,
+    SetWebhook,
+    TelegramMethod,
+)
+from aiogram.types import BotCommand, BotCommandScopeChat, ReplyParameters
+from aiogram.utils.token import TokenValidationError
+from aiohttp import ClientConnectorError, ClientError, ClientTimeout, ConnectionTimeoutError
+
+from backchannel.channels.telegram.reading import KINDS, BotIdentity
+from backchannel.core.channels import (
+    ChannelBusy,
+    ChannelError,
+    ChannelMoved,
+    ChannelRefused,
+    ChannelSilent,
+    ChannelUnusable,
+)
+from backchannel.core.text import one_line
+
+CONNECT_LIMIT_S = 15.0
+ANSWER_LIMIT_S = 30.0
+BATCH = 100
+"""How many updates are asked for at once; Telegram gives no more."""
+_REASON_LIMIT = 300
+_HIDDEN = "<token>"
+
+
+class ChannelConflict(ChannelError):
+    """Somebody else asks for the updates of this bot, or they are posted somewhere."""
+
+    def __init__(self, reason: str, *, is_webhook: bool) -> None:
+        super().__init__(reason)
+        self.is_webhook = is_webhook
+
+
+class _GetUpdates(GetUpdates):
+    """The updates as they came."""
+
+    __returning__ = list[dict[str, Any]]
+
+
+class _SendMessage(SendMessage):
+    """A post whose answer is not taken for broken because of something new in it."""
+
+    __returning__ = dict[str, Any]
+
+
+class TelegramConnections:
+    """The connections to one server of the Bot API, shared by all bots of a channel."""
+
+    def __init__(self, api_root: str) -> None:
+        limits: Any = ClientTimeout(total=ANSWER_LIMIT_S, connect=CONNECT_LIMIT_S)  # aiogram hands it on to aiohttp
+        self.session = AiohttpSession(api=TelegramAPIServer.from_base(api_root), timeout=limits)
+
+    async def close(self) -> None:
+        """Close them, without the pause of aiogram's own `close`, which was for an older aiohttp."""
+        await (await self.session.create_session()).close()
+
+
+class Wire:
+    """One bot. Every call raises `ChannelError`s, and nothing else."""
+
+    def __init__(self, token: str, connections: TelegramConnections) -> None:
+        """Make the bot of a token.
+
+        Raises:
+            ChannelUnusable: no bot has such a token.
+        """
+        self._token = token
+        try:
+            self._bot = Bot(token, session=connections.session)
+        except TokenValidationError:
+            expected = "expected <number>:<letters and digits>, as @BotFather gave it"
+            raise ChannelUnusable(f"this is no token of a Telegram bot ({expected})") from None
+
+    async def me(self) -> BotIdentity:
+        """Ask who we are."""
+        user = await self._call(GetMe())
+        return BotIdentity(user.id, user.username or "", bool(user.can_read_all_group_messages))
+
+    async def updates(self, offset: int | None, wait_s: int) -> list[dict[str, Any]]:
+        """Ask for updates from `offset` on, which acknowledges all before it; wait for some if there are none."""
+        asked = _GetUpdates(offset=offset, limit=BATCH, timeout=wait_s, allowed_updates=list(KINDS))
+        limits = ClientTimeout(total=wait_s + ANSWER_LIMIT_S, connect=CONNECT_LIMIT_S)
+        found: list[dict[str, Any]] = await self._call(asked, limits)
+        return found
+
+    async def post(
+        self, to: str, text: str, *, is_html: bool, thread_id: int | None = None, reply_to: int | None = None
+    ) -> str:
+        """Post a message; returns its id."""
+        quoted = ReplyParameters(message_id=reply_to, allow_sending_without_reply=True) if reply_to else None
+        fields = {"chat_id": to, "text": text, "parse_mode": "HTML" if is_html else None}
+        where = {"message_thread_id": thread_id, "reply_parameters": quoted}
+        sent: dict[str, Any] = await self._call(_SendMessage.model_validate(fields | where))
+        return str(sent.get("message_id", ""))
+
+    async def edit(self, to: str, message_id: int, text: str, *, is_html: bool) -> None:
+        """Give a message another text."""
+        mode = "HTML" if is_html else None
+        await self._call(EditMessageText(chat_id=to, message_id=message_id, text=text, parse_mode=mode))
+
+    async def delete(self, to: str, message_id: int) -> None:
+        await self._call(DeleteMessage(chat_id=to, message_id=message_id))
+
+    async def show_typing(self, to: str, thread_id: int | None) -> None:
+        await self._call(SendChatAction(chat_id=to, action="typing", message_thread_id=thread_id))
+
+    async def set_commands(self, commands: list[tuple[str, str]], chat_id: int | None = None) -> None:
+        """Set what the menu shows: everywhere, or in one chat."""
+        scope = None if chat_id is None else BotCommandScopeChat(chat_id=chat_id)
+        listed = [BotCommand(command=name, description=text) for name, text in commands]
+        await self._call(SetMyCommands(commands=listed, scope=scope))
+
+    async def set_webhook(self, url: str, secret: str) -> None:
+        """Let Telegram post updates, one after the other, so that they come in order."""
+        await self._call(SetWebhook(url=url, secret_token=secret, max_connections=1, allowed_updates=list(KINDS)))
+
+    async def delete_webhook(self) -> None:
+        """Let Telegram keep updates until they are asked for."""
+        await self._call(DeleteWebhook())
+
+    async def download(self, file_id: str, limit: int) -> bytes:
+        """Get a file.
+
+        Raises:
+            ChannelRefused: Telegram does not give it, or it is larger than `limit` bytes.
+            ChannelSilent: it did not come; it may another time.
+        """
+        try:
+            file = await self._call(GetFile(file_id=file_id))
+        except ChannelBusy as busy:
+            raise ChannelSilent(busy.reason) from None
+        if file.file_path is None:
+            raise ChannelRefused("Telegram does not say where the file is")
+        session = self._bot.session
+        url, content = session.api.file_url(self._token, file.file_path), bytearray()
+        try:
+            async for chunk in session.stream_content(url, timeout=int(ANSWER_LIMIT_S)):
+                content += chunk
+                if len(content) > limit:
+                    raise ChannelRefused(f"the file is larger than {limit} bytes")
+        except (TimeoutError, ClientError) as error:
+            raise ChannelSilent(self._masked(f"the file did not come: {_words(error)}")) from None
+        return bytes(content)
+
+    async def _call(self, method: TelegramMethod[Any], limits: Any = None) -> Any:
+        try:
+            return await self._bot(method, request_timeout=limits)
+        except AiogramError as error:
+            # What the failure came from is left out: it has the address in it, and that the token.
+            raise self._told(error) from None
+
+    def _told(self, error: AiogramError) -> ChannelError:
+        """Tell what a failure means to a channel."""
+        reason = f"Telegram: {self._masked(_words(error))}"
+        match error:
+            case TelegramRetryAfter():
+                return ChannelBusy(reason, float(error.retry_after))
+            case TelegramMigrateToChat():
+                return ChannelMoved(reason, str(error.migrate_to_chat_id))
+            case TelegramUnauthorizedError() | TelegramNotFound():
+                return ChannelUnusable(f"Telegram refuses the bot's token: {self._masked(_words(error))}")
+            case TelegramConflictError():
+                return ChannelConflict(reason, is_webhook="webhook" in error.message)
+            case TelegramBadRequest() | TelegramForbiddenError() | TelegramEntityTooLarge():
+                return ChannelRefused(reason)
+            case TelegramNetworkError():
+                return self._unreached(error, reason)
+            case TelegramServerError() | ClientDecodeError():
+                return ChannelSilent(reason)
+            case TelegramAPIError() if "Too Many Requests" in error.message:
+                return ChannelBusy(reason)
+        return ChannelSilent(reason)
+
+    def _unreached(self, error: TelegramNetworkError, reason: str) -> ChannelError:
+        """Tell whether a request that failed can have left: without a connection it cannot."""
+        if isinstance(error.__cause__, (ClientConnectorError, ConnectionTimeoutError)):
+            return ChannelBusy(f"Telegram cannot be reached: {self._masked(_words(error))}")
+        return ChannelSilent(reason)
+
+    def _masked(self, text: str) -> str:
+        return text.replace(self._token, _HIDDEN)
+
+
+def _words(error: Exception) -> str:
+    """Give what Telegram said, or what went wrong on the way, on one line."""
+    if isinstance(error, ClientDecodeError):
+        return one_line(f"its answer cannot be read: {error.data}", _REASON_LIMIT)
+    text = error.message if isinstance(error, TelegramAPIError) else str(error) or type(error).__name__
+    return one_line(text.rpartition("Original description: ")[2], _REASON_LIMIT)
