@@ -117,6 +117,7 @@ class Telegram(LocalServer):
         self._numbers: Counter[int] = Counter()
         self._update_id = 1000
         self._changed = asyncio.Condition()
+        self._is_over = False
         self._holder: asyncio.Event | None = None
         """Ends the question that is kept open."""
 
@@ -167,6 +168,15 @@ class Telegram(LocalServer):
     def delete(self, post: Post) -> None:
         """Delete a message of the bot, as a person can."""
         post.is_deleted = True
+
+    def time_over(self) -> None:
+        """Let the time of the question that is kept open be over."""
+        self._is_over = True
+        self._wake()
+
+    def begin_anew(self, number: int) -> None:
+        """Count updates from another number on, as Telegram may after a quiet week."""
+        self._update_id = number
 
     # What is seen
 
@@ -325,6 +335,9 @@ class Telegram(LocalServer):
             await asyncio.gather(*waits, return_exceptions=True)
         if left in done:
             raise ConnectionResetError
+        if self._is_over:
+            self._is_over = False
+            return True
         if ended.is_set():
             raise Refusal(409, "Conflict: terminated by other getUpdates request; make sure that only one bot runs")
         return not done

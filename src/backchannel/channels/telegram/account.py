@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -57,8 +57,8 @@ class TelegramAccount:
         self.identity = await self._wire.me()
         return self.identity
 
-    async def run(self, inbound: InboundTaker, owners: Sequence[str]) -> None:
-        """Hand in what people write, until it is cancelled.
+    async def run(self, inbound: InboundTaker, owners: Sequence[str], connected: Callable[[], None]) -> None:
+        """Hand in what people write, until it is cancelled; `connected` is called when Telegram answers.
 
         Raises:
             ChannelError: Telegram cannot be asked.
@@ -66,9 +66,10 @@ class TelegramAccount:
         await self.introduce()
         await self._set_menu(owners)
         if self._webhook is None:
-            await Poller(self._wire, partial(self.hand_in, inbound), self._clock).run()
+            await Poller(self._wire, partial(self.hand_in, inbound), self._clock, connected).run()
         else:
             await self._wire.set_webhook(self._webhook.url, self._webhook.secret)
+            connected()
             await asyncio.Event().wait()  # from now on Telegram posts
 
     def is_proved(self, secret: str) -> bool:
@@ -98,7 +99,7 @@ class TelegramAccount:
             log.error("an update of Telegram cannot be read, and is left out", error=str(error))
             return
         if isinstance(read, ChatMoved):
-            log.info("a group has another id now", chat=read.chat_id, to=read.to)
+            await inbound.moved(self.id, read.chat_id, read.to)
         elif read is not None:
             await inbound(read.event, [self._incoming(file) for file in read.files])
 

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from backchannel.channels.keeping import Kept
 from backchannel.config.schema_doors import TelegramAccountSettings, TelegramSettings
 from backchannel.core.channels import (
     DEFAULT_ACCOUNT,
     Channel,
     ChannelBusy,
+    ChannelHealth,
     ChannelRefused,
     ChannelUnusable,
     Draft,
@@ -57,6 +60,7 @@ class TelegramChannel(Channel):
         self._accounts: dict[str, TelegramAccount] = {}
         self._connections: TelegramConnections | None = None
         self._loading = asyncio.Lock()
+        self._kept: dict[str, Kept] = {}
 
     @property
     def own_names(self) -> Collection[str]:  # type: ignore[override]  # they are known when Telegram was asked
@@ -70,19 +74,34 @@ class TelegramChannel(Channel):
     # What comes in
 
     async def run(self, inbound: InboundTaker) -> None:
-        """Hand in what people write to the bots.
+        """Hand in what people write to the bots. Each is kept going by itself: a wrong token stops no other."""
+        self._kept = {id: Kept(self.name, self._clock, self._shown_id(id)) for id in self._bots}
+        async with asyncio.TaskGroup() as running:
+            for id, kept in self._kept.items():
+                running.create_task(kept.keep(partial(self._run, id, kept), inbound))
 
-        Raises:
-            ChannelUnusable: Telegram refuses a token.
-        """
-        bots = [await self._account(id) for id in self._bots]
-        running = [asyncio.ensure_future(bot.run(inbound, self.settings.owners)) for bot in bots]
-        try:
-            await asyncio.gather(*running)
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+    async def _run(self, id: str, kept: Kept, inbound: InboundTaker) -> None:
+        account = await self._account(id)
+        await account.run(inbound, self.settings.owners, kept.recovered)
+
+    def health(self) -> ChannelHealth | None:
+        """Tell how the bots are: up when all are, else what is wrong with those that are not."""
+        known = {id: kept.health for id, kept in self._kept.items()}
+        if not known:
+            return None
+        down = {id: health for id, health in known.items() if not health.is_up}
+        since = max(health.since_ms for health in (down or known).values())
+        if not down:
+            return ChannelHealth(is_up=True, since_ms=since)
+        wrong = "; ".join(f"{self._prefix(id)}{health.error}" for id, health in down.items())
+        is_usable = all(health.is_usable for health in down.values())
+        return ChannelHealth(is_up=False, since_ms=since, error=wrong, is_usable=is_usable)
+
+    def _shown_id(self, id: str) -> str | None:
+        return id if len(self._bots) > 1 else None
+
+    def _prefix(self, id: str) -> str:
+        return f"account {id}: " if len(self._bots) > 1 else ""
 
     async def post(self, body: bytes, headers: Mapping[str, str], inbound: InboundTaker) -> object:
         """Take an update that Telegram posts; which bot it is for, its secret says.
@@ -108,8 +127,7 @@ class TelegramChannel(Channel):
         for id in self._bots:
             bot = await (await self._account(id)).introduce()
             reads = "all messages of groups" if bot.reads_groups else "in groups what is meant for it"
-            account = "" if id == DEFAULT_ACCOUNT else f"account {id}: "
-            lines.append(f"{account}@{bot.username}, id {bot.id}, reads {reads}")
+            lines.append(f"{self._prefix(id)}@{bot.username}, id {bot.id}, reads {reads}")
         return "; ".join(lines)
 
     # What goes out

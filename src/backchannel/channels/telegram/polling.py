@@ -38,8 +38,10 @@ HandIn = Callable[[Any], Awaitable[None]]
 class Poller:
     """Asks for the updates of one bot, and hands them in."""
 
-    def __init__(self, wire: Wire, hand_in: HandIn, clock: Clock) -> None:
+    def __init__(self, wire: Wire, hand_in: HandIn, clock: Clock, connected: Callable[[], None]) -> None:
+        """Make it; `connected` is called after each answer of Telegram."""
         self._wire = wire
+        self._connected = connected
         self._hand_in = hand_in
         self._clock = clock
         self._offset: int | None = None
@@ -75,6 +77,7 @@ class Poller:
         wait_s = 0 if self._done else WAIT_S
         asked_at = asyncio.get_running_loop().time()
         updates = await self._wire.updates(self._offset, wait_s)
+        self._connected()
         for raw in updates:
             self._begin(raw)
         if self._done:
