@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backchannel.core.channels import FileKind
-from backchannel.core.received import clean_file_name, clean_mime_type, file_line, image_type
+from backchannel.core.received import clean_file_name, clean_mime_type, disk_name, file_line, image_type
 
 MB = 1024 * 1024
 
@@ -77,3 +77,28 @@ def test_a_type_is_told_only_when_it_is_one(mime_type: str | None, cleaned: str 
 )
 def test_a_line_tells_what_came(line: str, told: str) -> None:
     assert line == told
+
+
+@pytest.mark.parametrize(
+    ("name", "mime_type", "written"),
+    [
+        ("report.pdf", None, "report.pdf"),
+        ("$(rm -rf ~) `x`.txt", None, "rm_-rf_x_.txt"),
+        ("-rf", None, "rf"),
+        ("photo.jpeg", "image/jpeg", "photo.jpeg"),
+        ("photo.JPG", "image/jpeg", "photo.JPG"),
+        ("photo.exe", "image/png", "photo.exe.png"),
+        (None, "image/webp", "file.webp"),
+        ("\u65e5\u672c.txt", None, "\u65e5\u672c.txt"),
+    ],
+)
+def test_a_file_is_written_under_a_name_that_no_shell_takes_for_more(
+    name: str | None, mime_type: str | None, written: str
+) -> None:
+    assert disk_name(FileKind.FILE, name, mime_type) == written
+
+
+@pytest.mark.parametrize("name", ["\U0001d538" * 300 + ".txt", "a." + "\U0001d538" * 300, "\U0001d538" * 300])
+def test_a_written_name_is_as_long_as_a_file_system_takes(name: str) -> None:
+    written = disk_name(FileKind.FILE, name, "image/png")
+    assert len(written.encode()) <= 200 and written.endswith(".png")

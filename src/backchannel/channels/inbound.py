@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
+
+from backchannel.channels.files import ReceivedFiles, lines_for
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.channels import Channel, Channels, InboundAnswer, InboundEvent, InboundTaker, IncomingFile
 from backchannel.core.commands import Command
 from backchannel.core.inbound import Admission, Arrival, Routing, Taken, Verdict, admit, check, route
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey
-from backchannel.core.messages import text_content
-from backchannel.core.received import file_line
+from backchannel.core.messages import Block
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
@@ -28,11 +30,14 @@ from backchannel.tools.commands import ChatCommands
 class Inbound:
     """Takes what channels hand in."""
 
-    def __init__(self, parts: Parts, runtime: Runtime, channels: Channels, commands: ChatCommands) -> None:
+    def __init__(
+        self, parts: Parts, runtime: Runtime, channels: Channels, commands: ChatCommands, files: ReceivedFiles
+    ) -> None:
         self._parts = parts
         self._runtime = runtime
         self._channels = channels
         self._commands = commands
+        self.files = files
         session = parts.config.session
         self._routing = Routing(parts.scheme, session.identity_links, parts.config.bindings)
 
@@ -93,17 +98,17 @@ class Inbound:
             return admission
 
         model = self._commands.agent_model(routed.agent)
-        return await self._runtime.take(
-            Arrival(
-                event=event,
-                routed=routed,
-                home=home,
-                admit=decide,
-                agent_model=model,
-                judge=judge,
-                attached=text_content("\n".join(map(_line, files))),
-            )
-        )
+        arrival = Arrival(event=event, routed=routed, home=home, admit=decide, agent_model=model, judge=judge)
+        if files:
+            arrival = msgspec.structs.replace(arrival, attached=await self._attached(arrival, channel, files))
+        return await self._runtime.take(arrival)
+
+    async def _attached(self, arrival: Arrival, channel: Channel, files: Sequence[IncomingFile]) -> tuple[Block, ...]:
+        """Take the files of a message that is new and will stand in a transcript; of no other are they fetched."""
+        expected = await self._parts.store.judge_inbound(arrival)
+        if expected is None or expected.verdict not in (Verdict.ANSWER, Verdict.RECORD):
+            return lines_for(files)
+        return await self.files.take(arrival.event, arrival.routed.key, files, channel.settings.max_file_mb)
 
     def _find(self, name: str) -> Channel:
         if (channel := self._channels.get(name)) is None:
@@ -136,7 +141,3 @@ class _Taker:
 
     async def moved(self, account_id: str, chat_id: str, to: str) -> None:
         await self._inbound.moved(self._channel, account_id, chat_id, to)
-
-
-def _line(file: IncomingFile) -> str:
-    return file_line(file.kind, file.name, file.size, file.mime_type)

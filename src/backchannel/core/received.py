@@ -20,7 +20,13 @@ EXTENSIONS: Mapping[str, str] = {"image/png": "png", "image/jpeg": "jpg", "image
 
 _SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 _MIME_TYPE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,40}/[a-z0-9][a-z0-9.+-]{0,80}\Z")
-_NOT_IN_NAMES = str.maketrans({"/": "_", "\\": "_", "[": "(", "]": ")", ":": "_", "`": "'"})
+_BRACKETS = str.maketrans({"[": "(", "]": ")", "`": "'"})
+_NOT_IN_NAMES = _BRACKETS | str.maketrans({"/": "_", "\\": "_", ":": "_"})
+_NOT_ON_DISK = re.compile(r"[^\w.+-]+")
+_DISK_NAME_BYTES = 200
+"""What a file system takes of a name is 255 bytes; a checksum may be added."""
+_LONGEST_ENDING = 10
+_NOTE_LIMIT = 120
 _MEDIA_NAME = re.compile(rf"[0-9a-f]{{64}}\.(?:{'|'.join(EXTENSIONS.values())})\Z")
 
 
@@ -45,9 +51,36 @@ def clean_file_name(name: str | None) -> str | None:
     if len(seen) <= NAME_LIMIT:
         return seen or None
     stem, dot, ending = seen.rpartition(".")
-    if not dot or len(ending) > 10:
+    if not dot or len(ending) > _LONGEST_ENDING:
         return seen[:NAME_LIMIT].strip(" .")
     return f"{stem[: NAME_LIMIT - len(ending) - 1].strip(' .')}.{ending}"
+
+
+def disk_name(kind: FileKind, name: str | None, mime_type: str | None) -> str:
+    """Make the name that a file is written under: without anything that a shell would take for more than a name.
+
+    `mime_type` is that of a picture, which then ends as such do.
+    """
+    cleaned = clean_file_name(name) or str(kind)
+    plain = _NOT_ON_DISK.sub("_", cleaned).lstrip("._-") or str(kind)
+    ending = EXTENSIONS.get(mime_type or "", "")
+    if ending and not plain.lower().endswith((f".{ending}", ".jpeg") if ending == "jpg" else f".{ending}"):
+        plain = f"{plain}.{ending}"
+    stem, dot, last = plain.rpartition(".")
+    if not dot or len(last) > _LONGEST_ENDING:
+        stem, dot, last = plain, "", ""
+    room = _DISK_NAME_BYTES - len(f"{dot}{last}".encode())
+    return f"{stem.encode()[:room].decode(errors='ignore')}{dot}{last}"
+
+
+def looks_like_image(kind: FileKind, mime_type: str | None) -> bool:
+    """Whether a platform says that a file is a picture."""
+    return kind is FileKind.IMAGE or (clean_mime_type(mime_type) or "").startswith("image/")
+
+
+def clean_note(text: str) -> str:
+    """Bring what a platform says about a file to words that fit into its line."""
+    return clean_name(storable_text(text), limit=_NOTE_LIMIT).translate(_BRACKETS)
 
 
 def clean_mime_type(mime_type: str | None) -> str | None:

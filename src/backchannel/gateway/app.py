@@ -28,6 +28,7 @@ from backchannel.agents.models import Models
 from backchannel.agents.registry import AgentFunction, Agents
 from backchannel.agents.sandboxes import Sandboxes
 from backchannel.agents.toolset import ToolEffects, ToolFunction, Tools, tool_from
+from backchannel.channels.files import ReceivedFiles
 from backchannel.channels.inbound import Inbound
 from backchannel.channels.registry import ChannelKeeper, close_channels, configured_channels
 from backchannel.config.defaults import default_model, needs_default_model, with_default_model
@@ -48,6 +49,7 @@ from backchannel.runtime.runtime import Runtime
 from backchannel.runtime.timers import SystemClock
 from backchannel.storage.driver import Faults
 from backchannel.storage.folder import StateFolder
+from backchannel.storage.media import MediaFolder
 from backchannel.storage.store import Store
 from backchannel.tools.base import Caller, Parts
 from backchannel.tools.commands import ChatCommands
@@ -183,7 +185,8 @@ class Gateway:
             runtime.guard,
         )
         commands = ChatCommands(parts)
-        inbound = Inbound(parts, runtime, self.channels, commands)
+        files = ReceivedFiles(MediaFolder(store.folder.media), self.toolset, self.workspace)
+        inbound = Inbound(parts, runtime, self.channels, commands, files)
         return GatewayParts(
             **{field.name: getattr(parts, field.name) for field in fields(parts)},
             runtime=runtime,

@@ -57,6 +57,13 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
     return Taken(outcome, accepted)
 
 
+def judge(tx: Tx, arrival: Arrival) -> Admission | None:
+    """Tell what would be done with a message now; None if it has come before. Nothing is written."""
+    if _known(tx, arrival.event.identity) is not None:
+        return None
+    return arrival.admit(sessions.find(tx, str(arrival.routed.key)))
+
+
 def _known(tx: Tx, id: InboundId) -> InboundOutcome | None:
     row = tx.one(
         "SELECT outcome FROM inbound_ids WHERE channel = ? AND account_id = ? AND chat_id = ? AND message_id = ?", *id

@@ -141,6 +141,7 @@ class Store:
 
     # What comes from people
     take_inbound = write(inbound.take)
+    judge_inbound = look(inbound.judge)
     carry_out = write(commands.carry_out_once)
     home_chat = look(chats.home)
     move_chat = write(chats.move)

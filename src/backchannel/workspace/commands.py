@@ -35,9 +35,13 @@ class ShellCommands:
         self._room = asyncio.Semaphore(MOST_AT_ONCE)
 
     def place(self, context: ToolContext) -> Place:
+        """Say what the session that calls a tool has of its agent's workspace."""
+        return self.place_of(context.agent_id, context.session_key)
+
+    def place_of(self, agent_id: str, session_key: str) -> Place:
         """Say what a session has of its agent's workspace."""
-        sandbox = self._sandboxes.of(context.agent_id, context.session_key)
-        root = self._sandboxes.workspace(context.agent_id)
+        sandbox = self._sandboxes.of(agent_id, session_key)
+        root = self._sandboxes.workspace(agent_id)
         if sandbox is None:
             return Place(root, str(root))
         access = sandbox.rules.workspace_access

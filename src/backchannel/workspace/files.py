@@ -87,7 +87,7 @@ def write_text(place: Place, path: str, content: str) -> str:
     data = storable_text(content).encode()
     with words_for(path), opened_folder(place, tuple(folders), create=True) as folder:
         before = look(folder, name)
-        _replace(folder, name, data, before)
+        replace_file(folder, name, data, before)
     return f"{'wrote' if before is None else 'replaced'} {path}: {len(data)} bytes"
 
 
@@ -102,7 +102,7 @@ def edit_text(place: Place, path: str, old: str, new: str) -> str:
             text = _whole_text(file, before.st_size, path)
         _check_once(text, old, path)
         after = text.replace(old, new)
-        _replace(folder, name, storable_text(after).encode(), before)
+        replace_file(folder, name, storable_text(after).encode(), before)
     at = text.count("\n", 0, text.index(old)) + 1
     return f"edited {path} at line {at}"
 
@@ -132,8 +132,8 @@ def _check_once(text: str, old: str, path: str) -> None:
     raise InvalidRequest(f"oldText: it does not stand in {path}{hint}; read the file, and copy the text exactly")
 
 
-def _replace(folder: int, name: str, data: bytes, before: os.stat_result | None) -> None:
-    """Put a new file in the place of the old one, with its permissions.
+def replace_file(folder: int, name: str, data: bytes, before: os.stat_result | None) -> None:
+    """Put a new file in the place of the old one, with its permissions, or where there is none.
 
     Raises:
         InvalidRequest: what is there is no ordinary file, or another than was read.

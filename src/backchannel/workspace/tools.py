@@ -18,12 +18,14 @@ from msgspec import Meta
 from backchannel.agents.registry import Agents
 from backchannel.agents.sandboxes import Sandboxes
 from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput
+from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_content
 from backchannel.core.shapes import Params, bad_params
 from backchannel.errors import InvalidRequest
 from backchannel.workspace.background import Background
 from backchannel.workspace.commands import LONGEST_LIMIT_S, USUAL_LIMIT_S, ShellCommands
 from backchannel.workspace.files import MOST_LINES, edit_text, list_folder, read_text, write_text
+from backchannel.workspace.receiving import put_received
 from backchannel.workspace.searching import search
 
 FILES, COMMANDS = "fs", "exec"
@@ -93,6 +95,20 @@ class WorkspaceTools:
 
     def tools(self, session_key: str | None = None) -> Mapping[str, Tool]:
         return self._tools
+
+    def is_used_by(self, tools: Mapping[str, Tool], key: SessionKey) -> bool:
+        """Whether a session that has these tools can reach its workspace with one of them."""
+        is_reached = any(tool.group in (FILES, COMMANDS) for tool in tools.values())
+        return is_reached and self._commands.place_of(key.agent, str(key)).is_readable
+
+    async def receive(self, key: SessionKey, name: str, content: bytes) -> str:
+        """Put a file that somebody sent into the workspace of a session; returns its path there.
+
+        Raises:
+            InvalidRequest, OSError: it cannot be put there.
+        """
+        place = self._commands.place_of(key.agent, str(key))
+        return await asyncio.to_thread(self._alone, put_received, place, name, content)
 
     def end_session(self, session_key: str) -> None:
         """End the background commands of a session that was deleted."""

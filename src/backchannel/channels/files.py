@@ -1,0 +1,146 @@
+"""Files of inbound messages: fetched within limits, looked at, kept, and told of in the message.
+
+A picture goes to the media folder, and to the workspace if the agent has one; any other file to the workspace only, so
+without one it is not even fetched. All is written before the unit that takes the message. If the process dies between
+the two, what was written is in nobody's way; the message comes again and finds it. Who may send files is decided before
+anything comes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Sequence
+
+import structlog
+
+from backchannel.core.channels import ChannelError, ChannelRefused, FileKind, InboundEvent, InboundId, IncomingFile
+from backchannel.core.contracts import ToolSet
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Block, ImageBlock, TextBlock
+from backchannel.core.received import clean_note, disk_name, file_line, image_type, looks_like_image
+from backchannel.errors import InvalidRequest, StorageFull, Unavailable
+from backchannel.storage.media import MediaFolder
+from backchannel.workspace.tools import WorkspaceTools
+
+log = structlog.get_logger(__name__)
+
+MB = 1024 * 1024
+IMAGE_LIMIT = 10 * MB
+MOST_FILES = 20
+"""How many files of one message are fetched."""
+FETCH_LIMIT_S = 60.0
+MOST_AT_ONCE = 4
+"""How many files are in memory at the same time."""
+MOST_TRIES = 3
+"""How often a message is sent back because a file does not come; a platform that never gives it holds up the chat."""
+_MOST_COUNTED = 1000
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class _NotFetched(Exception):
+    """A file stays where it is; the text says why."""
+
+
+class ReceivedFiles:
+    """Takes the files of messages."""
+
+    def __init__(self, media: MediaFolder, tools: ToolSet, workspace: WorkspaceTools) -> None:
+        self._media = media
+        self._tools = tools
+        self._workspace = workspace
+        self._room = asyncio.Semaphore(MOST_AT_ONCE)
+        self._tries: dict[InboundId, int] = {}
+        """How often files of a message did not come, for the newest of such messages."""
+        self.fetch_limit_s = FETCH_LIMIT_S
+
+    async def take(
+        self, event: InboundEvent, key: SessionKey, files: Sequence[IncomingFile], limit_mb: int
+    ) -> tuple[Block, ...]:
+        """Fetch and keep the files of a message for a session; returns what stands for them in the transcript.
+
+        Raises:
+            Unavailable: a file cannot be had or kept now; the message is to come again.
+        """
+        has_workspace = self._workspace.is_used_by(self._tools.of(key.agent, str(key)), key)
+        blocks: list[Block] = []
+        for number, file in enumerate(files):
+            is_wanted = number < MOST_FILES and (has_workspace or looks_like_image(file.kind, file.mime_type))
+            if not is_wanted or not limit_mb:
+                blocks.append(_line(file))
+                continue
+            async with self._room:
+                try:
+                    content = await self._fetch(event.identity, file, limit_mb * MB)
+                except _NotFetched as reason:
+                    blocks.append(_line(file, note=f"not fetched: {reason}"))
+                else:
+                    blocks += await self._keep(key, file, content, has_workspace)
+        self._tries.pop(event.identity, None)
+        return tuple(blocks)
+
+    async def _fetch(self, id: InboundId, file: IncomingFile, limit: int) -> bytes:
+        if looks_like_image(file.kind, file.mime_type):
+            limit = min(limit, IMAGE_LIMIT)
+        too_large = _NotFetched(f"larger than {limit // MB} MB")
+        if file.size is not None and file.size > limit:
+            raise too_large
+        try:
+            async with asyncio.timeout(self.fetch_limit_s) as time_limit:
+                content = await file.fetch()
+        except ChannelRefused as refused:
+            raise _NotFetched(clean_note(refused.reason)) from refused
+        except ChannelError as silent:
+            raise self._did_not_come(id, silent.reason) from silent
+        except Exception as error:
+            if isinstance(error, TimeoutError) and time_limit.expired():
+                raise _NotFetched(f"it took longer than {self.fetch_limit_s:g} s") from None
+            log.exception("a file could not be fetched", channel=id.channel)  # the edge of a channel
+            raise self._did_not_come(id, type(error).__name__) from error
+        if len(content) > limit:  # whatever the platform said
+            raise too_large
+        return content
+
+    def _did_not_come(self, id: InboundId, reason: str) -> Exception:
+        """Decide what follows when a file does not come: the message comes again, but not for ever."""
+        tries = self._tries.pop(id, 0) + 1
+        if tries >= MOST_TRIES:
+            return _NotFetched(clean_note(reason))
+        self._tries[id] = tries
+        if len(self._tries) > _MOST_COUNTED:
+            del self._tries[next(iter(self._tries))]
+        return Unavailable(f"a file of the message cannot be fetched now: {clean_note(reason)}")
+
+    async def _keep(self, key: SessionKey, file: IncomingFile, content: bytes, has_workspace: bool) -> list[Block]:
+        mime_type = image_type(content) if len(content) <= IMAGE_LIMIT else None
+        path, note = None, ""
+        if mime_type is None and looks_like_image(file.kind, file.mime_type):
+            note = "no picture that can be shown"
+        if has_workspace:
+            try:
+                path = await self._workspace.receive(key, disk_name(file.kind, file.name, mime_type), content)
+            except InvalidRequest as error:
+                note = f"not put into the workspace: {clean_note(error.message)}"
+            except OSError as error:
+                if error.errno in _FULL:
+                    raise StorageFull("the disk is full: a file that was sent cannot be kept") from error
+                note = f"not put into the workspace: {error.strerror}"
+        if mime_type is None:
+            kind = FileKind.FILE if file.kind is FileKind.IMAGE else file.kind
+            return [_text(file_line(kind, file.name, len(content), file.mime_type, path=path, note=note))]
+        name = await asyncio.to_thread(self._media.store, content, mime_type)
+        line = file_line(FileKind.IMAGE, file.name, len(content), mime_type, path=path, note=note)
+        return [_text(line), ImageBlock(mime_type=mime_type, file=name)]
+
+
+def lines_for(files: Sequence[IncomingFile]) -> tuple[Block, ...]:
+    """Tell of files that are not fetched."""
+    return tuple(map(_line, files))
+
+
+def _line(file: IncomingFile, note: str = "") -> TextBlock:
+    return _text(file_line(file.kind, file.name, file.size, file.mime_type, note=note))
+
+
+def _text(line: str) -> TextBlock:
+    return TextBlock(text=line)
