@@ -14,7 +14,7 @@ word, and `details` holds the facts a program may want. Messages say what came a
     │   └── IdempotencyConflict
     ├── NotFound                what was named does not exist
     │   ├── SessionNotFound, RunNotFound, ExchangeNotFound, DeliveryNotFound, JobNotFound, TokenNotFound
-    │   └── ApprovalNotFound, UnknownTool
+    │   └── ApprovalNotFound, PairingNotFound, UnknownTool
     ├── Forbidden               the caller is known, and may not
     │   └── ScopeMissing, PolicyDenied
     ├── Unauthorized, BadSignature, SlowDown
@@ -228,6 +228,12 @@ class ApprovalNotFound(NotFound):
     code = "approval_not_found"
 
 
+class PairingNotFound(NotFound):
+    """Nobody waits with this code, or is known by this id."""
+
+    code = "pairing_not_found"
+
+
 class UnknownTool(NotFound):
     """No tool has this name."""
 
@@ -275,7 +281,7 @@ class BadSignature(GatewayError):
 
 
 class SlowDown(GatewayError):
-    """A wrong token or signature, after many of them; a right one is let in at once."""
+    """A wrong token, signature or code, after many of them; a right one is let in at once."""
 
     code = "rate_limited"
     http_status = 429

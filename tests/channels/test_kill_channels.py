@@ -1,15 +1,17 @@
-"""A message from outside and its answer in three parts, killed at every commit and at every send."""
+"""Messages from outside killed at every commit: one and its answer in parts, at every send too, and a stranger's."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.contracts import ModelRequest
+from backchannel.core.pairing import APPROVED_TEXT, code_text
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
 from tests.support.far_end import FarEnd, event, signed
@@ -65,6 +67,52 @@ class AnsweredInParts:
             ("in-1", "answer"),
             ("in-2", "command"),
         ]
+
+
+class LetIn:
+    """A stranger is sent a code, and the owner lets them in; both are posted until they are taken."""
+
+    def __init__(self, far_end: FarEnd) -> None:
+        self.far_end = far_end
+        far_end.messages.clear()
+        far_end.posts.clear()
+
+    def equip(self, gateway: Gateway) -> None:
+        gateway.add_model(ScriptedModel(replies=["nobody is answered here"]))
+
+    async def drive(self, gateway: Gateway) -> None:
+        await self._post(gateway, senderId="eve", chatId="Eve", messageId="1")
+        await at_rest(gateway)
+        (pairing,) = await gateway.store.pairings(limit=9)
+        await self._post(
+            gateway, senderId="olga", chatId="Olga", messageId="2", text=f"/pairing approve {pairing.code}"
+        )
+        await at_rest(gateway)
+
+    async def _post(self, gateway: Gateway, **changed: Any) -> None:
+        body, headers = signed(event(**changed))
+        await gateway.inbound.post("desk", body, headers)
+
+    def check(self, database: sqlite3.Connection) -> None:
+        ((code, state),) = database.execute("SELECT code, state FROM pairings").fetchall()
+        assert state == "approved"
+        assert database.execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
+        assert set(self.far_end.counts.values()) == {1}, f"a key was taken twice: {self.far_end.counts}"
+        read = [message.text for message in self.far_end.messages if message.to == "Eve"]
+        assert read == [code_text(code), APPROVED_TEXT], "another code was sent, or something twice"
+        assert len([message for message in self.far_end.messages if message.to == "Olga"]) == 1
+        assert database.execute("SELECT state, count(*) FROM deliveries GROUP BY 1").fetchall() == [("sent", 3)]
+
+
+async def test_a_stranger_is_sent_one_code_and_let_in_once_wherever_a_commit_is_cut(
+    record_property: Callable[[str, object], None],
+) -> None:
+    async with FarEnd() as far_end:
+        channels = {"desk": far_end.settings(allowFrom=[], owners=["olga"], pairing=True)}
+        config = {**_config(far_end), "channels": channels, "session": {"dmScope": "per-peer"}}
+        points = await kill_at_every_commit(lambda: LetIn(far_end), config)
+    record_property(CRASH_POINTS, ("LetIn, at commits", points))
+    assert points >= 16
 
 
 def _config(far_end: FarEnd) -> dict[str, object]:

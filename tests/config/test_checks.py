@@ -255,6 +255,8 @@ def test_one_id_cannot_belong_to_two_people() -> None:
         {"a": bridge(allowFrom=["1", "2"])},
         {"a": bridge(allowFrom=["*"])},
         {"a": bridge(owners=["1"]), "b": bridge(owners=["1"], secret=SECRET + "b")},
+        {"a": bridge(owners=["1"], pairing=True)},
+        {"a": bridge(pairing=True)},
     ],
 )
 def test_several_people_in_one_main_session_are_warned_of(channels: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from backchannel.core.commands import (
 )
 
 N = CommandName
-OWNERS_ONLY = (N.SEND, N.APPROVE, N.DENY)
+OWNERS_ONLY = (N.SEND, N.APPROVE, N.DENY, N.PAIRING)
 SPECS = {spec.name: spec for spec in COMMANDS}
 PLAIN = [N.NEW, N.RESET, N.STOP, N.STATUS, N.HELP]
 

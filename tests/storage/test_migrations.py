@@ -20,7 +20,7 @@ from backchannel.storage.store import Store
 from tests.storage.support import Host, ManualClock, converse, rows, texts
 from tests.support.privileges import folder_of_somebody
 
-NEWEST = 7
+NEWEST = 8
 OTHER = SessionKey.of("main", "project")
 
 Picture = dict[str, tuple[bytes, int]]
@@ -90,6 +90,7 @@ def test_a_new_file_gets_every_table_and_says_whose_it_is(database: Path) -> Non
         "session_ids",
         "sessions",
         "spawns",
+        "pairings",
         "tokens",
         "tool_calls",
         "waits",

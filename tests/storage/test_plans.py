@@ -13,10 +13,12 @@ import msgspec
 import pytest
 
 from backchannel.config.schema_doors import CronJob
+from backchannel.core.channels import InboundEvent
 from backchannel.core.delivery import DeliveryLane, DeliveryState, Post
 from backchannel.core.exchange_values import Change, ExchangePlace, ExchangeState
 from backchannel.core.facts import Fact
-from backchannel.core.keys import SessionKey
+from backchannel.core.keys import ChatType, SessionKey
+from backchannel.core.pairing import PairingState
 from backchannel.core.records import ExportPlace, McpCall
 from backchannel.core.runs import Fence, FlowCall, Join, RunState
 from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
@@ -37,6 +39,7 @@ from backchannel.storage import (
     interruption,
     lookups,
     messages,
+    pairing,
     recovery,
     runs,
     searching,
@@ -58,6 +61,9 @@ from tests.storage.support import CRON, MAIN, SCHEME, note, request
 REST = msgspec.json.encode(Rest(str(MAIN), Change.DELETE, 9, 9, None)).decode()
 STOP_REST = msgspec.json.encode(Rest(str(MAIN), Change.STOP, 9, 9, None)).decode()
 POST = Post(session_key=str(MAIN), address=Address(channel="desk", to="C"), text="hello")
+STRANGER = InboundEvent(
+    channel="desk", chat_type=ChatType.DIRECT, chat_id="C", sender_id="eve", message_id="1", text="hello"
+)
 MCP_CALL = McpCall(id="c", token_id="operator", session_key=None, version="1", message="{}", created_at=1)
 AFTER = Page(5, "agent:main:x")
 SPAWN = SpawnAsk(
@@ -201,6 +207,11 @@ HOT: dict[str, Read] = {
     "abort": partial(runs.request_abort, key=str(MAIN), run_id=None),
     "interrupt": partial(interruption.due, ref=REST),
     "interrupt by a stop": partial(interruption.due, ref=STOP_REST),
+    "what is known of a stranger": partial(pairing.look_up, event=STRANGER),
+    "who waits to be let in": partial(pairing.page, state=PairingState.PENDING, limit=9),
+    "who waits to be let in, counted": pairing.count_pending,
+    "a stranger whose code is void": partial(pairing.remove_void, channel="desk"),
+    "whose code it is": partial(pairing.with_codes),
     "flush": partial(inbox.due, key=str(MAIN)),
 }
 

@@ -15,9 +15,20 @@ from backchannel.channels.files import ReceivedFiles, lines_for
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.channels import Channel, Channels, InboundAnswer, InboundEvent, InboundTaker, IncomingFile
 from backchannel.core.commands import Command
-from backchannel.core.inbound import Admission, Arrival, Routing, Taken, Verdict, admit, check, route
+from backchannel.core.inbound import (
+    Admission,
+    Arrival,
+    Routing,
+    Taken,
+    Verdict,
+    admit,
+    check,
+    is_pairing_asked,
+    route,
+)
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey
 from backchannel.core.messages import Block
+from backchannel.core.pairing import Acquaintance
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
@@ -88,9 +99,9 @@ class Inbound:
         def judge(session: Session | None) -> SendDecision:
             return guard.decide_on(routed.destination, session.send_policy if session else None)
 
-        def decide(session: Session | None) -> Admission:
+        def decide(session: Session | None, known: Acquaintance | None) -> Admission:
             policy = judge(session)
-            admission = admit(event, channel.settings, policy, channel.own_names, has_files=bool(files))
+            admission = admit(event, channel.settings, policy, channel.own_names, has_files=bool(files), known=known)
             if policy.would_deny and admission.verdict in (Verdict.ANSWER, Verdict.RECORD):
                 return replace(admission, shadowed=policy.reason)  # in the others the policy has no say
             if isinstance(admission.command, Command):
@@ -98,7 +109,15 @@ class Inbound:
             return admission
 
         model = self._commands.agent_model(routed.agent)
-        arrival = Arrival(event=event, routed=routed, home=home, admit=decide, agent_model=model, judge=judge)
+        arrival = Arrival(
+            event=event,
+            routed=routed,
+            home=home,
+            admit=decide,
+            is_pairing_asked=is_pairing_asked(event.sender_id, channel.settings),
+            agent_model=model,
+            judge=judge,
+        )
         if files:
             arrival = msgspec.structs.replace(arrival, attached=await self._attached(arrival, channel, files))
         return await self._runtime.take(arrival)

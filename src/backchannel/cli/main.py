@@ -32,6 +32,7 @@ from backchannel.cli import (
     import_,
     mcp,
     page,
+    pairing,
     policy,
     runs,
     send,
@@ -164,6 +165,7 @@ app.add_typer(runs.app, name="runs", rich_help_panel=LOOK)
 app.add_typer(deliveries.app, name="deliveries", rich_help_panel=LOOK)
 app.add_typer(agents.app, name="agents", rich_help_panel=DECIDE)
 app.add_typer(approvals.app, name="approvals", rich_help_panel=DECIDE)
+app.add_typer(pairing.app, name="pairing", rich_help_panel=DECIDE)
 app.add_typer(policy.app, name="policy", rich_help_panel=DECIDE)
 app.add_typer(tokens.app, name="tokens", rich_help_panel=DECIDE)
 app.add_typer(tools.app, name="tools", rich_help_panel=MOVE)

@@ -44,6 +44,9 @@ def _show(options: Options, state: dict[str, Any]) -> None:
             "approvals": f"{state['approvals']['pending']} waiting (backchannel approvals)"
             if state["approvals"]["pending"]
             else None,
+            "strangers": f"{state['pairings']['pending']} waiting to be let in (backchannel pairing)"
+            if state["pairings"]["pending"]
+            else None,
             "connections": state["connections"],
         }
     )

@@ -280,7 +280,7 @@ def _channels(file: ConfigFile) -> Iterator[Issue]:
         path: SettingPath = ("channels", name)
         if problem := channel_name_problem(name):
             yield Issue("error", path, problem)
-        if not channel.allow_from and not channel.owners:
+        if not (channel.allow_from or channel.owners or channel.pairing):
             yield Issue("warning", path, "nobody is answered here: `allowFrom` and `owners` are empty")
     for index, binding in enumerate(file.bindings):
         if binding.match.channel not in file.channels:
@@ -371,7 +371,7 @@ def _shared_main_session(file: ConfigFile) -> Iterator[Issue]:
         for name, channel in file.channels.items()
         for sender in (*channel.allow_from, *channel.owners)
     }
-    if len(people) > 1 or any(ANY in channel.allow_from for channel in file.channels.values()):
+    if len(people) > 1 or any(channel.pairing or ANY in channel.allow_from for channel in file.channels.values()):
         where: SettingPath = ("session", "scope" if file.session.scope == "global" else "dmScope")
         message = (
             "several people share each agent's main session and see each other's messages; "

@@ -52,6 +52,7 @@ class CommandName(StrEnum):
     SUBAGENTS = "subagents"
     APPROVE = "approve"
     DENY = "deny"
+    PAIRING = "pairing"
     HELP = "help"
 
 
@@ -128,6 +129,13 @@ COMMANDS = (
         "do not let a tool call go ahead that waits for an owner's word",
         (CommandForm(argument="id"),),
         Standing.OWNER,
+    ),
+    CommandSpec(
+        CommandName.PAIRING,
+        "list the strangers who wait to be let in, let one speak, or ignore them",
+        (CommandForm("list"), CommandForm("approve", "code"), CommandForm("deny", "code")),
+        Standing.OWNER,
+        alone="list",
     ),
     CommandSpec(CommandName.HELP, "show the commands"),
 )

@@ -12,6 +12,7 @@ import msgspec
 from backchannel.core.approvals import Approval
 from backchannel.core.delivery import Delivery
 from backchannel.core.messages import Message
+from backchannel.core.pairing import Pairing
 from backchannel.core.runs import Run
 
 
@@ -68,6 +69,12 @@ class ApprovalChanged(msgspec.Struct, frozen=True):
     approval: Approval
 
 
+class PairingChanged(msgspec.Struct, frozen=True):
+    """A stranger was sent a code, or an owner let somebody speak or denied it."""
+
+    pairing: Pairing
+
+
 class TimerSet(msgspec.Struct, frozen=True):
     """Something is due at this time."""
 
@@ -89,6 +96,7 @@ Fact = (
     | DeliveryChanged
     | AccountHeld
     | ApprovalChanged
+    | PairingChanged
     | TimerSet
     | PolicyShadowed
 )

@@ -1,10 +1,10 @@
 """Inbound messages: what a channel hands in, whose session it belongs to, and what is done with it.
 
 `parse_event` reads an event as it came. `route` names the session, the agent and the address that a reply goes to.
-`admit` decides, in this order: our own messages and other bots' are ignored; a command of an authorised sender is
-carried out; a stranger is ignored; what the send policy denies, and what in a group does not mention the agent, is
-recorded as a note; everything else is answered. An event is known by its `identity`, and the store handles
-each once, in the commit that accepts it.
+`admit` decides, in this order: our own messages and other bots' are ignored; a stranger is ignored, or in a direct chat
+sent a code (`core/pairing.py`); a command is carried out; what the send policy denies, and what in a group does not
+mention the agent, is recorded as a note; everything else is answered. An event is known by its `identity`, and the
+store handles each once, in the commit that accepts it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from backchannel.core.commands import Command, CommandReply, Judge, Standing, ma
 from backchannel.core.decisions import Decision, quote
 from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, KeyScheme, SessionKey
 from backchannel.core.messages import Block, text_content
+from backchannel.core.pairing import Acquaintance, may_begin
 from backchannel.core.runs import Accepted
 from backchannel.core.send_policy import Destination
 from backchannel.core.sessions import Address, Session
@@ -187,6 +188,8 @@ class Verdict(StrEnum):
     """It becomes a note: no run, no reply."""
     ANSWER = "answer"
     COMMAND = "command"
+    PAIR = "pair"
+    """Its sender is sent a code; the message is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +206,21 @@ class Admission:
     """Why the send policy would have denied it, when only `shadow` let it through."""
 
 
-def standing_of(sender_id: str, settings: ChannelSettings) -> Standing:
-    """The standing of a sender on a channel. Ids are compared as they are: on some platforms case makes two people."""
+def standing_of(sender_id: str, settings: ChannelSettings, known: Acquaintance | None = None) -> Standing:
+    """The standing of a sender on a channel. Ids are compared as they are: on some platforms case makes two people.
+
+    Whom an owner has let in by a code is authorised for as long as the channel pairs.
+    """
     if sender_id in settings.owners:
         return Standing.OWNER
     if sender_id in settings.allow_from or ANY in settings.allow_from:
         return Standing.AUTHORISED
-    return Standing.STRANGER
+    return Standing.AUTHORISED if settings.pairing and known and known.is_approved else Standing.STRANGER
+
+
+def is_pairing_asked(sender_id: str, settings: ChannelSettings) -> bool:
+    """Whether it takes a look at the pairings to tell the standing of a sender."""
+    return settings.pairing and standing_of(sender_id, settings) is Standing.STRANGER
 
 
 def admit(
@@ -219,14 +230,15 @@ def admit(
     own_names: Collection[str] = (),
     *,
     has_files: bool = False,
+    known: Acquaintance | None = None,
 ) -> Admission:
     """Decide what is done with a message.
 
     `policy` is what the send policy says about its session. `own_names` are the ids and names of our own accounts,
-    where the channel knows them. A message with files needs no text.
+    where the channel knows them. A message with files needs no text. `known` is what pairing tells of the sender.
     """
     setting = f"channels.{event.channel}"
-    standing = standing_of(event.sender_id, settings)
+    standing = standing_of(event.sender_id, settings, known)
 
     def decide(verdict: Verdict, reason: str, rule: str | None = None) -> Admission:
         return Admission(verdict, reason, standing, rule)
@@ -237,9 +249,7 @@ def admit(
         rule = f"{setting}.allowBots"
         return decide(Verdict.IGNORE, f"the sender is a bot, and {rule} is false (true would let it speak)", rule)
     if standing is Standing.STRANGER:
-        rule = f"{setting}.allowFrom"
-        reason = f"sender {quote(event.sender_id)} is neither in {rule} nor in {setting}.owners"
-        return decide(Verdict.IGNORE, f'{reason} (add the id, or "*" for everybody)', rule)
+        return _meet(event, settings, policy, known)
     if not event.text.strip() and not has_files:
         return decide(Verdict.IGNORE, "there is neither a text nor a file in it")
     if not event.sender_is_bot and (command := parse(event.text, _names(event, own_names))):
@@ -251,6 +261,21 @@ def admit(
         reason = f"it does not mention the agent, and {rule} is true (false would answer all)"
         return decide(Verdict.RECORD, reason, rule)
     return decide(Verdict.ANSWER, f"the sender is {'an owner' if standing is Standing.OWNER else 'authorised'}")
+
+
+def _meet(event: InboundEvent, settings: ChannelSettings, policy: Decision, known: Acquaintance | None) -> Admission:
+    """Decide what is done with a stranger's message: nothing, but for a code in a direct chat where pairing is on."""
+    setting = f"channels.{event.channel}"
+    if known is None or event.chat_type is not ChatType.DIRECT or event.sender_is_bot:
+        rule = f"{setting}.allowFrom"
+        reason = f"sender {quote(event.sender_id)} is neither in {rule} nor in {setting}.owners"
+        reason += "" if known is None else ", and was not let in by a code"
+        return Admission(Verdict.IGNORE, f'{reason} (add the id, or "*" for everybody)', Standing.STRANGER, rule)
+    decision = may_begin(known, setting)
+    if decision.allowed and not policy.allowed:
+        decision = policy  # nothing may be said in this chat, not even a code
+    verdict = Verdict.PAIR if decision.allowed else Verdict.IGNORE
+    return Admission(verdict, decision.reason, Standing.STRANGER, decision.rule)
 
 
 def _is_own(event: InboundEvent, own_names: Collection[str]) -> bool:
@@ -286,8 +311,10 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     routed: Routed
     home: str | None = None
     """The id that the sessions of its chat are named by, as far as was known when it was routed."""
-    admit: Callable[[Session | None], Admission]
-    """Decides what is done with it, from its session as it is in the unit."""
+    admit: Callable[[Session | None, Acquaintance | None], Admission]
+    """Decides what is done with it, from its session and what is known of its sender, as they are in the unit."""
+    is_pairing_asked: bool = False
+    """Whether pairing has a say; without, what is known of the sender is not looked up."""
     agent_model: str | None = None
     """The model of the session's agent, for `/status` and `/model`."""
     judge: Judge | None = None

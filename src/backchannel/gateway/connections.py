@@ -30,6 +30,7 @@ from backchannel.gateway.protocol import (
     TokenScope,
     show_event_head,
 )
+from backchannel.gateway.throttling import FailedAttempts
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Params)
@@ -93,6 +94,7 @@ class Connections:
         self.subscriptions = subscriptions
         self.limits = limits
         self.failed_logins = 0
+        self.wrong_codes = FailedAttempts(parts.clock, "pairing code")
         self._open: set[OpenConnection] = set()
         self._logged_in = 0
         self._is_empty = asyncio.Event()

@@ -13,8 +13,10 @@ import msgspec
 import structlog
 
 from backchannel.core.delivery import Delivery
-from backchannel.core.facts import DeliveryChanged, Fact, RunChanged
+from backchannel.core.facts import DeliveryChanged, Fact, PairingChanged, RunChanged
+from backchannel.core.pairing import PairingState
 from backchannel.core.runs import Run, RunState
+from backchannel.core.text import made_visible
 
 log = structlog.get_logger(__name__)
 
@@ -109,6 +111,16 @@ def log_failures(event: Event) -> None:
             _log_run(event.run)
     elif isinstance(event, DeliveryChanged) and event.delivery.state.needs_person:
         _log_delivery(event.delivery)
+
+
+def log_pairings(event: Event) -> None:
+    """Write into the log who asks to be let in, and what an owner said; a listener. The code is not in it."""
+    if isinstance(event, PairingChanged):
+        pairing = event.pairing
+        what = (
+            "a stranger was sent a code" if pairing.state is PairingState.PENDING else f"a stranger was {pairing.state}"
+        )
+        log.info(what, channel=pairing.channel, sender=made_visible(pairing.sender_id), by=pairing.answered_by)
 
 
 def _log_run(run: Run) -> None:

@@ -24,6 +24,7 @@ from backchannel.core.facts import (
     ApprovalChanged,
     DeliveryChanged,
     Fact,
+    PairingChanged,
     PolicyShadowed,
     RunChanged,
     SessionChanged,
@@ -37,7 +38,7 @@ from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
 from backchannel.runtime.approvals import Approvals
-from backchannel.runtime.events import Event, Hub, WaitStarted, log_failures
+from backchannel.runtime.events import Event, Hub, WaitStarted, log_failures, log_pairings
 from backchannel.runtime.exchanges import Exchanges
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
@@ -77,6 +78,7 @@ class Runtime:
         self.hub = Hub()
         self.watchdog = Watchdog(store)
         self.hub.listen(log_failures, RunChanged, DeliveryChanged)
+        self.hub.listen(log_pairings, PairingChanged)
         self.guard = SendGuard(config.session.send_policy, store.scheme)
         self._store = store
         self._agents = agents

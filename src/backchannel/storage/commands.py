@@ -28,6 +28,7 @@ from backchannel.core.commands import Asker, Command, CommandName, CommandReply,
 from backchannel.core.exchange_values import Change
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
+from backchannel.core.pairing import PairingState, paired_text, waiting_text
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
@@ -41,12 +42,14 @@ from backchannel.storage import (
     interruption,
     lookups,
     messages,
+    pairing,
     runs,
     sessions,
     spawns,
 )
 from backchannel.storage.tx import LIVE, Tx, required
 
+_MOST_WAITING = 200
 _POLICIES = {"on": "allow", "off": "deny"}
 
 
@@ -80,6 +83,8 @@ def carry_out(tx: Tx, command: Command, key: SessionKey, asker: Asker) -> str:
             return _answer(tx, command, Decided.APPROVE, asker)
         case CommandName.DENY:
             return _answer(tx, command, Decided.DENY, asker)
+        case CommandName.PAIRING:
+            return _pairing(tx, command, asker)
 
 
 def _answer(tx: Tx, command: Command, decision: Decided, asker: Asker) -> str:
@@ -91,6 +96,17 @@ def _answer(tx: Tx, command: Command, decision: Decided, asker: Asker) -> str:
     except (NotFound, AmbiguousId, InvalidRequest) as error:
         return error.message
     return answered_text(approval, always=always)
+
+
+def _pairing(tx: Tx, command: Command, asker: Asker) -> str:
+    """Tell who waits to be let in, or answer one of them by their code."""
+    if command.argument is None:
+        return waiting_text(pairing.page(tx, state=PairingState.PENDING, limit=_MOST_WAITING), tx.now)
+    state = PairingState.APPROVED if command.word == "approve" else PairingState.DENIED
+    try:
+        return paired_text(pairing.answer(tx, command.argument, state, asker.name))
+    except (NotFound, InvalidRequest) as error:
+        return error.message
 
 
 def carry_out_once(

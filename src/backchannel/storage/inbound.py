@@ -14,13 +14,13 @@ from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind,
 from backchannel.core.runs import Accepted, RunRequest
 from backchannel.core.sessions import write_address
 from backchannel.errors import ChatMovedMeanwhile
-from backchannel.storage import chats, commands, deliveries, inbox, runs, sessions
+from backchannel.storage import chats, commands, deliveries, inbox, pairing, runs, sessions
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import Tx
 
 
 def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
-    """Handle a message once: ignore it, record it, answer it with a run, or carry out its command.
+    """Handle a message once: ignore it, record it, answer it with a run or a code, or carry out its command.
 
     With `start`, its run is started at once when the lane is free.
 
@@ -33,7 +33,7 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
     event = arrival.event
     if chats.home(tx, event.channel, event.account_id, event.chat_id) != arrival.home:
         raise ChatMovedMeanwhile(event.chat_id)
-    admission = arrival.admit(sessions.find(tx, str(arrival.routed.key)))
+    admission = _admit(tx, arrival)
     if admission.shadowed is not None:
         tx.tell(PolicyShadowed(str(arrival.routed.key), admission.shadowed))
     accepted: Accepted | None = None
@@ -46,6 +46,8 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
             accepted = runs.accept(tx, _request(arrival), start=start)
         case Verdict.COMMAND:
             _command(tx, arrival, admission)
+        case Verdict.PAIR:
+            pairing.begin(tx, arrival)
     outcome = InboundOutcome(
         verdict=admission.verdict,
         reason=admission.reason,
@@ -61,7 +63,12 @@ def judge(tx: Tx, arrival: Arrival) -> Admission | None:
     """Tell what would be done with a message now; None if it has come before. Nothing is written."""
     if _known(tx, arrival.event.identity) is not None:
         return None
-    return arrival.admit(sessions.find(tx, str(arrival.routed.key)))
+    return _admit(tx, arrival)
+
+
+def _admit(tx: Tx, arrival: Arrival) -> Admission:
+    acquaintance = pairing.look_up(tx, arrival.event) if arrival.is_pairing_asked else None
+    return arrival.admit(sessions.find(tx, str(arrival.routed.key)), acquaintance)
 
 
 def _known(tx: Tx, id: InboundId) -> InboundOutcome | None:

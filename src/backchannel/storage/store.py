@@ -41,6 +41,7 @@ from backchannel.storage import (
     inbox,
     lookups,
     messages,
+    pairing,
     recovery,
     runs,
     searching,
@@ -94,6 +95,12 @@ class Store:
     approval = look(approval_units.find)
     approvals = read(approval_units.page)
     approvals_pending = look(approval_units.count_pending)
+
+    # People who were let in, or want to be
+    answer_pairing = write(pairing.answer)
+    remove_pairing = write(pairing.remove)
+    pairings = read(pairing.page)
+    pairings_pending = look(pairing.count_pending)
 
     # Runs and their steps
     accept_run = write(run_units.accept)

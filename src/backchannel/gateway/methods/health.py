@@ -44,6 +44,7 @@ class Status(Answer, frozen=True, kw_only=True):
     runs: dict[str, int]
     deliveries: dict[str, int]
     approvals: dict[str, int]
+    pairings: dict[str, int]
     commits: int
     agents: list[str]
     default_agent_id: str
@@ -89,6 +90,7 @@ async def status(call: Call, params: NoParams) -> Status:
             "uncertain": waiting.get("uncertain", 0),
         },
         approvals={"pending": await parts.store.approvals_pending()},
+        pairings={"pending": await parts.store.pairings_pending()},
         commits=parts.store.commits,
         agents=parts.agents.ids(),
         default_agent_id=parts.agents.default_id,
@@ -114,7 +116,8 @@ METHODS: tuple[Method[Any], ...] = (
         status,
         "`{version, status: ok | degraded | unavailable, ts, uptimeMs, connections, "
         "runs {queued, running, failed, setAside}, deliveries {waiting, failed, uncertain}, approvals {pending}, "
-        f"commits, agents, defaultAgentId, model, {_PROBLEMS}}}`; `runs.failed` counts the last 24 hours",
+        f"pairings {{pending}}, commits, agents, defaultAgentId, model, {_PROBLEMS}}}`; "
+        "`runs.failed` counts the last 24 hours",
     ),
 )
 

@@ -73,11 +73,12 @@ function Problem({ problem }) {
   </li>`;
 }
 
-function Counts({ status: { runs, deliveries, approvals } }) {
+function Counts({ status: { runs, deliveries, approvals, pairings } }) {
   const tiles = [
     ["running", "Running", runs.running, href("runs", [], { states: "running" })],
     ["queued", "Queued", runs.queued, href("runs", [], { states: "queued" })],
     ["asked", "Calls that wait for your word", approvals.pending, href("runs", [], { states: "running" })],
+    ["strangers", "Strangers who ask to be let in", pairings.pending, href("channels")],
     ["error", "Failed in 24 hours", runs.failed, href("runs", [], { states: "error,timeout" })],
     ["waiting", "Deliveries waiting", deliveries.waiting, href("deliveries", [], { state: "pending" })],
     ["failed", "Deliveries failed", deliveries.failed, href("deliveries", [], { state: "failed" })],

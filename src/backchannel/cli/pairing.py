@@ -1,0 +1,86 @@
+"""`backchannel pairing`: the strangers who ask to be let in, and deciding who may speak."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from backchannel.cli.client import ask
+from backchannel.cli.options import AsJson, Limit, options_of
+from backchannel.cli.output import age, one_line, say_more, say_or_json, show_json, show_table, until
+from backchannel.core.channels import DEFAULT_ACCOUNT
+from backchannel.core.text import clean_name, made_visible
+
+app = typer.Typer(help="List the strangers who ask to be let in, and decide who may speak.", rich_markup_mode=None)
+
+Code = Annotated[str, typer.Argument(metavar="CODE", help="The code that the stranger was sent.")]
+All = Annotated[bool, typer.Option("--all", help="Those who were let in or denied too.")]
+
+
+@app.callback(invoke_without_command=True)
+@app.command("list")
+def list_pairings(ctx: typer.Context, every: All = False, limit: Limit = 20, as_json: AsJson = False) -> None:
+    """List the strangers who wait, the newest first. `pairing` alone does the same."""
+    if ctx.invoked_subcommand is not None:
+        return
+    listed = ask(options_of(ctx), "pairing.list", state=None if every else "pending", limit=limit)
+    if as_json:
+        show_json(listed)
+        return
+    now_ms = time.time_ns() // 1_000_000
+    rows = [
+        [
+            pairing.get("code", ""),
+            pairing["state"],
+            age(pairing.get("answeredAt") or pairing["createdAt"]),
+            until(pairing["expiresAt"], now_ms) if "expiresAt" in pairing else "",
+            _place(pairing),
+            one_line(made_visible(pairing["senderId"])),
+            clean_name(pairing.get("senderName") or ""),
+        ]
+        for pairing in listed["pairings"]
+    ]
+    empty = "Nobody was let in or denied, and nobody waits." if every else "Nobody waits to be let in."
+    columns = ["code", "state", "age", "void in", "channel", "sender", "name"]
+    show_table(columns, rows, empty=empty, spare=("age", "void in"))
+    if listed["hasMore"]:
+        say_more(limit)
+
+
+@app.command()
+def approve(ctx: typer.Context, code: Code, as_json: AsJson = False) -> None:
+    """Let somebody speak; they are told, and write again."""
+    pairing = ask(options_of(ctx), "pairing.approve", code=code)["pairing"]
+    say_or_json(f"{_who(pairing)} may speak now, and is told so.", pairing, as_json=as_json)
+
+
+@app.command()
+def deny(ctx: typer.Context, code: Code, as_json: AsJson = False) -> None:
+    """Ignore somebody from now on; they are not told."""
+    pairing = ask(options_of(ctx), "pairing.deny", code=code)["pairing"]
+    say_or_json(f"{_who(pairing)} is ignored from now on.", pairing, as_json=as_json)
+
+
+@app.command()
+def remove(
+    ctx: typer.Context,
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")],
+    sender: Annotated[str, typer.Argument(metavar="SENDER", help="The sender's id, as `pairing list --all` shows it.")],
+    account: Annotated[str | None, typer.Option("--account", help="Only on this account of the channel.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take it back: somebody who was let in or denied is a stranger again."""
+    answer = ask(options_of(ctx), "pairing.remove", channel=channel, senderId=sender, accountId=account)
+    say_or_json(f"{_who(answer['removed'][0])} is a stranger again.", answer, as_json=as_json)
+
+
+def _place(pairing: dict[str, Any]) -> str:
+    account = pairing["accountId"]
+    return pairing["channel"] if account == DEFAULT_ACCOUNT else f"{pairing['channel']} {made_visible(account)}"
+
+
+def _who(pairing: dict[str, Any]) -> str:
+    name, sender = clean_name(pairing.get("senderName") or ""), made_visible(pairing["senderId"])
+    return f"{name} ({_place(pairing)} {sender})" if name else f"{_place(pairing)} {sender}"
