@@ -112,7 +112,7 @@ def _check(command: Command, reader: Reader) -> None:
 def _kill_and_restart(reader: Reader) -> None:
     """Do what the quickstart says: kill the gateway in the middle of a reply, start it again, and wait."""
     (block,) = [snippet.text for snippet in snippets("sh", of=QUICKSTART) if "kill -9" in snippet.text]
-    talk, _, kill = block.partition(" & sleep 1; ")
+    talk, _, kill = block.partition(" & sleep 2; ")
     talking = subprocess.Popen(
         ["sh", "-c", talk],
         cwd=reader.home,
@@ -128,7 +128,7 @@ def _kill_and_restart(reader: Reader) -> None:
     assert reader.up.process.wait(5) == -signal.SIGKILL
     reader.start()
     reply, told = talking.communicate(timeout=20)
-    assert "You said: 1 2 3" in reply and "149 150" in reply
+    assert "You said: 1 2 3" in reply and "299 300" in reply
     for line in ("The gateway went away. Waiting for it to come back (Ctrl-C stops waiting) ...", "It is back."):
         assert line in told
         assert line in (ROOT / "README.md").read_text(encoding="utf-8")
