@@ -38,13 +38,14 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
+pictures = st.from_regex(r"[0-9a-f]{64}\.(png|jpg|gif|webp)", fullmatch=True)
 models = st.builds(lambda provider, model: f"{provider}/{model}", words.filter(lambda word: "/" not in word), words)
 
 blocks = st.one_of(
     st.builds(TextBlock, text=texts),
     st.builds(ThinkingBlock, thinking=texts, signature=st.none() | ids),
     st.builds(ToolCallBlock, id=ids, name=words, arguments=json_values),
-    st.builds(ImageBlock, mime_type=words, data=st.none() | texts, url=st.none() | texts),
+    st.builds(ImageBlock, mime_type=words, data=st.none() | texts, url=st.none() | texts, file=st.none() | pictures),
 )
 provenances = st.builds(
     Provenance,

@@ -15,7 +15,7 @@ from backchannel.core.contracts import ModelFailed, ModelRequest
 from backchannel.core.messages import ImageBlock, Message, TextBlock, text_content
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
-from backchannel.runtime.pictures import MOST_BYTES, MOST_SHOWN
+from backchannel.runtime.pictures import LARGEST, MOST_BYTES, MOST_SHOWN
 from backchannel.storage.media import MediaFolder
 from tests.support.gateways import CONFIG, MAIN, echo, ended, request, running
 from tests.support.stub_provider import Fault, StubProvider
@@ -126,13 +126,16 @@ async def test_the_newest_pictures_are_shown_and_there_is_a_line_for_each_of_the
     model, folder = ScriptedModel(replies=echo), MediaFolder(tmp_path / "media")
     many = [folder.store(PNG + bytes([n]), "image/png") for n in range(MOST_SHOWN + 3)]
     large = [folder.store(PNG + bytes([n]) * (MOST_BYTES // 2 - 100), "image/png") for n in range(3)]
+    largest = folder.store(PNG + bytes(LARGEST - len(PNG)), "image/png")
     async with running(tmp_path, model) as gateway:
         await ask(gateway, "see these", *many)
         await ask(gateway, "and these", *large)
-    first, second = model.requests
+        await ask(gateway, "and this", *large, largest)
+    first, second, third = model.requests
     assert images_in(first) == [PNG + bytes([n]) for n in range(3, MOST_SHOWN + 3)]
     assert [len(image) for image in images_in(second)] == [MOST_BYTES // 2 - 100 + len(PNG)] * 2
     assert "\n".join(lines_in(second.messages[-1])).count("which is not shown again") == 1
+    assert [len(image) for image in images_in(third)] == [LARGEST]
 
 
 async def test_a_picture_that_a_provider_refuses_leaves_the_session_usable(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -25,6 +26,7 @@ from backchannel.agents.translation import begins_call, build_history, build_par
 from backchannel.config.schema_agents import ThinkingLevel
 from backchannel.core.contracts import ModelEvent, ModelFailed, ModelReply, ModelRequest, Price, check_calls
 from backchannel.core.hosts import is_local_url
+from backchannel.core.messages import ImageBlock
 from backchannel.core.redaction import redact_known
 
 if TYPE_CHECKING:
@@ -203,7 +205,8 @@ class ProviderModel:
         if sees is None:
             sees = model.profile.get("supports_image_input", True)
         limit = image_limit(endpoint.kind) if sees else 0
-        history = build_history(request, provider=endpoint.provider, system=model.system, image_limit=limit)
+        build = partial(build_history, request, provider=endpoint.provider, system=model.system, image_limit=limit)
+        history = await asyncio.to_thread(build) if _has_images(request) else build()
         parameters = build_parameters(request)
         settings = _build_settings(request, model, endpoint.kind)
 
@@ -241,6 +244,11 @@ class ProviderModel:
             except LookupError:
                 pass  # too new to be known
         return msgspec.structs.replace(reply, usage=msgspec.structs.replace(reply.usage, cost=cost))
+
+
+def _has_images(request: ModelRequest) -> bool:
+    """Whether building a request takes long: images are megabytes to be decoded."""
+    return any(isinstance(block, ImageBlock) for message in request.messages for block in message.content)
 
 
 def image_limit(kind: str) -> int:

@@ -1,8 +1,8 @@
 """Pictures in a request: read from the media folder when a model is asked, and kept nowhere.
 
-The newest come first. There is room for so many and so much in one request, because a provider takes no more and every
-request of a conversation carries them all again; for the others a line stands. A picture that is gone, or a model that
-sees none, never fails a run.
+The newest is always shown. There is room for so many and so much in one request, because every request of a
+conversation carries them all again, and encoding them holds up everything else; for the others a line stands. A picture
+that is gone, or a model that sees none, never fails a run.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from backchannel.core.messages import Block, ImageBlock, Message, TextBlock
 from backchannel.storage.media import MediaFolder
 
 MOST_SHOWN = 20
-MOST_BYTES = 10 * 1024 * 1024
-"""Of all pictures of a request together; one alone is never larger."""
+LARGEST = 10 * 1024 * 1024
+MOST_BYTES = 4 * 1024 * 1024
+"""Of all pictures of a request together, unless the newest alone has more."""
 UNSEEN = "(an image, which this model cannot see)"
 GONE = "(an image that is no longer there)"
 EARLIER = "(an earlier image, which is not shown again)"
@@ -50,10 +51,10 @@ class Pictures:
         blocks: list[Block] = []
         room = MOST_BYTES
         for block in islice(kept, MOST_SHOWN):
-            content = self._folder.load(block.file or "", MOST_BYTES)
+            content = self._folder.load(block.file or "", LARGEST)
             if content is None:
                 blocks.append(TextBlock(text=GONE))
-            elif len(content) > room:
+            elif len(content) > room and room < MOST_BYTES:
                 break  # what is older is not looked for: it may be small, and what came between would be missing
             else:
                 room -= len(content)
