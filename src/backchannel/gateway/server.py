@@ -37,6 +37,8 @@ log = structlog.get_logger(__name__)
 
 GRACE_S = 3
 """How long clients are waited for when the gateway stops."""
+_LOOK_S = 0.005
+"""How often it is looked whether they are gone. Uvicorn looks ten times a second, and waits once where nobody is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +136,11 @@ def _configure(web: Web) -> uvicorn.Config:
         proxy_headers=False,  # any program on this machine could write them, and take another address for each guess
         server_header=False,
         date_header=False,
-        timeout_graceful_shutdown=GRACE_S,
     )
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its signal handlers, its ten wake-ups a second, and its way to accept without end."""
+    """Uvicorn without its signal handlers, its ten wake-ups a second, its pauses and its way to accept without end."""
 
     def __init__(self, config: uvicorn.Config, web: Web) -> None:
         super().__init__(config)
@@ -177,7 +178,23 @@ class _Server(uvicorn.Server):
             accepting.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
         await self._web.close("the gateway stops; what it has accepted goes on at its next start")
-        await super().shutdown(sockets)
+        for bound in sockets or ():
+            bound.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self._wait_left()
+        await self.lifespan.shutdown()
+
+    async def _wait_left(self) -> None:
+        """Wait until the last client is gone; one that stays for longer than `GRACE_S` has its request cancelled."""
+        try:
+            async with asyncio.timeout(GRACE_S):
+                while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110  # it tells nobody
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            log.warning("requests are cancelled: the gateway stops", requests=len(self.server_state.tasks))
+            for task in list(self.server_state.tasks):
+                task.cancel()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
