@@ -17,6 +17,7 @@ from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput, T
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.mcp_names import names_all
 from backchannel.core.messages import text_content
+from backchannel.core.shapes import params_schema
 from backchannel.core.text import ANY, matches, quoted
 from backchannel.core.visibility import is_sandboxed
 from backchannel.errors import InvalidRequest
@@ -191,7 +192,7 @@ def tool_from(function: ToolFunction, *, name: str | None, description: str | No
     return Tool(
         name=name or function.__name__,
         description=description or inspect.getdoc(function) or "",
-        parameters=_schema(arguments),
+        parameters=params_schema(arguments),
         effects=effects,
         call=call,
     )
@@ -208,14 +209,6 @@ def _arguments_of(function: ToolFunction, hints: Mapping[str, Any]) -> type[msgs
         known = param.default is not param.empty
         fields.append((param.name, hint, param.default) if known else (param.name, hint))
     return msgspec.defstruct(function.__name__, fields, kw_only=True, forbid_unknown_fields=True)
-
-
-def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
-    (_, *_), components = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
-    schema = components.pop(arguments.__name__)
-    schema.pop("title", None)
-    schema["additionalProperties"] = False
-    return {**schema, "$defs": components} if components else schema
 
 
 def _read(arguments: type[msgspec.Struct], given: dict[str, Any]) -> msgspec.Struct:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import FieldInfo, fields
+from msgspec.structs import FieldInfo
 
 from backchannel.config.findings import MAX_FINDINGS, Finding, SettingPath
 from backchannel.config.source import ConfigSource
@@ -122,7 +122,7 @@ def _range_in_words(meta: Meta) -> str:
 
 def check_shape(raw: dict[str, Any], schema: type[Struct], source: ConfigSource) -> list[Finding]:
     """Find every setting that is unknown, missing, or of the wrong type or range."""
-    return list(itertools.islice(_Walk(source).group(raw, fields(schema), ()), MAX_FINDINGS + 1))
+    return list(itertools.islice(_Walk(source).group(raw, all_fields(schema), ()), MAX_FINDINGS + 1))
 
 
 class _Walk:

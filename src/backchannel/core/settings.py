@@ -6,7 +6,7 @@ documentation: the reference page and the error messages are made from it and fr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
@@ -55,12 +55,14 @@ def metas(kind: Any) -> list[Meta]:
     return [meta for meta in getattr(kind, "__metadata__", ()) if isinstance(meta, Meta)]
 
 
+@cache
 def secret_fields(struct: type[Struct]) -> frozenset[str]:
     """The names of the fields of `struct` that hold secrets."""
     return frozenset(field.name for field in fields(struct) if is_secret(field.type))
 
 
-def all_fields(struct: type[Struct], among: Sequence[type[Struct]] = ()) -> tuple[FieldInfo, ...]:
+@cache
+def all_fields(struct: type[Struct], among: tuple[type[Struct], ...] = ()) -> tuple[FieldInfo, ...]:
     """The fields of a group of settings; where groups are told apart by a tag, it is the first of them.
 
     `among` are all the groups that it is one of; without them the tag has only its own word.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -53,6 +54,17 @@ def plain(answer: Answer) -> dict[str, Any]:
     """Turn an answer into plain values, the same that every door writes as JSON."""
     values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(answer))
     return values
+
+
+@lru_cache(maxsize=128)  # bounded, since functions that become tools have parameters of their own
+def params_schema(params: type[Struct]) -> dict[str, Any]:
+    """Describe parameters as JSON Schema, in one piece. It is made once and shared: read it, never write to it."""
+    _, components = msgspec.json.schema_components([params], ref_template="#/$defs/{name}")
+    schema = components.pop(params.__name__)
+    for extra in ("title", "description"):
+        schema.pop(extra, None)
+    schema["additionalProperties"] = False
+    return {**schema, "$defs": components} if components else schema
 
 
 def doc(description: str) -> msgspec.Meta:

@@ -23,7 +23,7 @@ from backchannel.config.schema import Config
 from backchannel.core.contracts import Clock
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.runs import FlowCall
-from backchannel.core.shapes import Answer, Params, bad_params
+from backchannel.core.shapes import Answer, Params, bad_params, params_schema
 from backchannel.core.visibility import OPERATOR, Viewer
 from backchannel.errors import InvalidRequest
 from backchannel.runtime.exchanges import Exchanges
@@ -79,13 +79,7 @@ class SessionTool(ABC):
 
     @classmethod
     def schema(cls) -> dict[str, Any]:
-        """Describe the parameters as JSON Schema, in one piece."""
-        _, components = msgspec.json.schema_components([cls.params], ref_template="#/$defs/{name}")
-        schema = components.pop(cls.params.__name__)
-        for extra in ("title", "description"):
-            schema.pop(extra, None)
-        schema["additionalProperties"] = False
-        return {**schema, "$defs": components} if components else schema
+        return params_schema(cls.params)
 
 
 class Until(Protocol):

@@ -20,7 +20,7 @@ from backchannel.agents.sandboxes import Sandboxes
 from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_content
-from backchannel.core.shapes import Params, bad_params
+from backchannel.core.shapes import Params, bad_params, params_schema
 from backchannel.errors import InvalidRequest
 from backchannel.workspace.background import Background
 from backchannel.workspace.commands import LONGEST_LIMIT_S, USUAL_LIMIT_S, ShellCommands
@@ -230,18 +230,10 @@ def _tool(
     return Tool(
         name=name,
         description=description,
-        parameters=_schema(params),
+        parameters=params_schema(params),
         effects=effects,
         call=call,
         group=group,
         is_opt_in=True,
         keeps_to_sandbox=effects is Effects.OUTSIDE,
     )
-
-
-def _schema(params: type[Params]) -> dict[str, Any]:
-    _, components = msgspec.json.schema_components([params], ref_template="#/$defs/{name}")
-    schema: dict[str, Any] = components.pop(params.__name__)
-    schema.pop("title", None)
-    schema["additionalProperties"] = False
-    return schema
