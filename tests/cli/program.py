@@ -10,17 +10,19 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from tests.support import warm
 
 from .screen import read_screen
 
-PROGRAM = [str(Path(sys.executable).parent / "backchannel")]
+PROGRAM = [warm.INSTALLED]
 PATIENCE_S = 15.0
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]")
@@ -47,9 +49,12 @@ class Program:
 
     def run(self, *words: str, text: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
+        command, given = self.command(*words), self.env | env
+        if warm.can_start(command, given):
+            return warm.run(command, given, self.home, text=text or "", timeout=PATIENCE_S)
         return subprocess.run(
-            self.command(*words),
-            env=self.env | env,
+            command,
+            env=given,
             cwd=self.home,
             capture_output=True,
             text=True,
@@ -100,13 +105,36 @@ class Program:
             opened.close()
 
 
+def _start(
+    command: list[str],
+    env: dict[str, str],
+    home: Path,
+    files: tuple[int | IO[str], int | IO[str], int | IO[str]],
+    *,
+    is_terminal: bool = False,
+) -> subprocess.Popen[bytes] | warm.WarmProcess:
+    if warm.can_start(command, env):
+        return warm.WarmProcess(command, env, home, files, is_terminal=is_terminal)
+    stdin, stdout, stderr = files
+    return subprocess.Popen(
+        command,
+        env=env,
+        cwd=home,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=is_terminal,
+        preexec_fn=partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0) if is_terminal else None,  # so that Ctrl-C reaches it
+    )
+
+
 class Up:
     """A running gateway, its output kept in files."""
 
     def __init__(self, command: list[str], env: dict[str, str], home: Path) -> None:
         self._out, self._err = home / "up.out", home / "up.err"
         with self._out.open("w") as out, self._err.open("w") as err:
-            self.process = subprocess.Popen(command, env=env, cwd=home, stdout=out, stderr=err)
+            self.process = _start(command, env, home, (0, out, err))
 
     @property
     def said(self) -> str:
@@ -143,16 +171,7 @@ class Terminal:
     def __init__(self, command: list[str], env: dict[str, str], home: Path) -> None:
         self._master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
-        self.process = subprocess.Popen(
-            command,
-            env=env,
-            cwd=home,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C reaches it
-        )
+        self.process = _start(command, env, home, (slave, slave, slave), is_terminal=True)
         os.close(slave)
         self.written = ""
         self.shown = ""
