@@ -1,0 +1,138 @@
+"""Bots, their tokens, webhooks and menus, from the configuration to what Telegram is asked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from backchannel.channels.telegram.channel import SECRET_HEADER, TelegramChannel
+from backchannel.config.schema_doors import TelegramSettings
+from backchannel.core.channels import ChannelBusy, ChannelUnusable, OutboundPart
+from tests.channels.desk import desk
+from tests.support.gateways import QuickClock
+from tests.support.telegram import ANN, TOKEN, Fault, Telegram
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "a-secret-of-the-tests_1234"
+OTHER_TOKEN = "4343:another-token-of-the-tests-BBBBBBBBBBB"
+
+
+async def test_the_bot_says_who_it_is(tmp_path: Path) -> None:
+    async with Telegram() as telegram, desk(tmp_path, {"telegram": telegram.settings()}) as at:
+        telegram.say("hello")
+        await telegram.posted(1)
+        channel = at.gateway.channels["telegram"]
+        told = channel.test()
+        assert told is not None
+        assert await told == "@Test_Bot, id 4242, reads in groups what is meant for it"
+        assert set(channel.own_names) == {"4242", "Test_Bot"}
+
+
+async def test_commands_are_in_the_menu_and_those_of_owners_only_in_their_chats(tmp_path: Path) -> None:
+    async with Telegram() as telegram:
+        settings = telegram.settings(owners=[str(ANN), "999", "not-a-number"])
+        async with desk(tmp_path, {"telegram": settings}):
+            await telegram.until(lambda: len(telegram.called("getUpdates")) > 0)
+    assert set(telegram.menus) == {"default", str(ANN)}  # 999 never wrote to the bot, and has no chat with it
+    assert "stop" in telegram.menus["default"] and "send" not in telegram.menus["default"]
+    assert {"stop", "send"} <= set(telegram.menus[str(ANN)])
+
+
+async def test_a_menu_that_cannot_be_set_keeps_nobody_from_being_answered(tmp_path: Path) -> None:
+    async with Telegram() as telegram:
+        telegram.then("setMyCommands", Fault(500))
+        async with desk(tmp_path, {"telegram": telegram.settings()}):
+            telegram.say("hello")
+            await telegram.posted(1)
+
+
+@pytest.mark.parametrize("token", ["no token at all", "4242:wrong"])
+async def test_a_wrong_token_is_told_in_words_and_stops_nothing_else(token: str, tmp_path: Path) -> None:
+    async with Telegram() as telegram:
+        right = telegram.settings(accounts={"wrong": {"token": token}})
+        with capture_logs() as logs:
+            async with desk(tmp_path, {"telegram": right}) as at:
+                telegram.say("hello")
+                await telegram.posted(1)
+                if ":" in token:
+                    await telegram.until(lambda: len(telegram.called("getMe")) >= 2)
+                health = at.gateway.parts.keeper.health("telegram")
+                assert not health.is_up and not health.is_usable
+                assert health.error is not None and health.error.startswith("account wrong: ")
+        (line,) = [line for line in logs if line["event"] == "a channel cannot be used"]
+        assert line["account"] == "wrong" and token not in str(logs) and "exc_info" not in line
+
+
+async def test_without_aiogram_the_channel_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("backchannel.channels.telegram.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "aiogram", None)
+    channel = TelegramChannel("telegram", TelegramSettings(token=TOKEN), QuickClock())
+    with pytest.raises(ChannelUnusable, match=r"pip install 'backchannel\[telegram\]'"):
+        await channel.test()
+    with pytest.raises(ChannelBusy, match="not installed"):
+        await channel.send(OutboundPart(delivery_id="d", key="d/1", to="7", text="x"))
+
+
+# Webhooks
+
+
+async def test_telegram_posts_where_the_settings_say_and_is_answered_after_the_commit(tmp_path: Path) -> None:
+    async with Telegram() as telegram:
+        webhook = {"url": "https://gateway.example/channels/telegram/inbound", "secret": SECRET}
+        async with desk(tmp_path, {"telegram": telegram.settings(webhook=webhook)}) as at:
+            await telegram.until(lambda: telegram.webhook is not None)
+            telegram.say("hello")
+            body = json.dumps(telegram.updates[0]).encode()
+            for _ in range(2):
+                answer = await at.http.post("/channels/telegram/inbound", content=body, headers={SECRET_HEADER: SECRET})
+                assert answer.status_code == 200, answer.text
+            await telegram.posted(1)
+            wrong = await at.http.post("/channels/telegram/inbound", content=body, headers={SECRET_HEADER: "wrong"})
+            without = await at.http.post("/channels/telegram/inbound", content=body)
+            assert (wrong.status_code, without.status_code) == (401, 401)
+            for nonsense in (b"{", b"[]", b'{"update_id": 1, "message": 5}'):
+                headers = {SECRET_HEADER: SECRET}
+                answer = await at.http.post("/channels/telegram/inbound", content=nonsense, headers=headers)
+                assert answer.status_code == 200, "Telegram would post it again for ever"
+    assert telegram.texts == ["re: hello"] and telegram.called("getUpdates") == []
+    assert telegram.webhook is not None and telegram.webhook["secret_token"] == SECRET
+    assert "drop_pending_updates" not in telegram.webhook
+
+
+async def test_what_is_posted_before_the_bot_knows_itself_is_to_be_posted_again(tmp_path: Path) -> None:
+    async with Telegram() as telegram:
+        telegram.then("getMe", *[Fault(500)] * 100)
+        webhook = {"url": "https://gateway.example/", "secret": SECRET}
+        async with desk(tmp_path, {"telegram": telegram.settings(webhook=webhook)}) as at:
+            telegram.say("hello")
+            body = json.dumps(telegram.updates[0]).encode()
+            answer = await at.http.post("/channels/telegram/inbound", content=body, headers={SECRET_HEADER: SECRET})
+            assert answer.status_code == 503
+
+
+async def test_without_a_webhook_nothing_can_be_posted(tmp_path: Path) -> None:
+    async with Telegram() as telegram, desk(tmp_path, {"telegram": telegram.settings()}) as at:
+        answer = await at.http.post("/channels/telegram/inbound", content=b"{}", headers={SECRET_HEADER: ""})
+        assert answer.status_code in (401, 404)
+
+
+def test_the_settings_hide_every_token_and_secret() -> None:
+    webhook = {"url": "https://gateway.example/", "secret": SECRET}
+    import msgspec
+
+    settings = msgspec.convert(
+        {
+            "adapter": "telegram",
+            "token": TOKEN,
+            "webhook": webhook,
+            "accounts": {"work": {"token": OTHER_TOKEN}},
+        },
+        TelegramSettings,
+    )
+    assert not [word for word in (TOKEN, OTHER_TOKEN, SECRET) if word in repr(settings)]
