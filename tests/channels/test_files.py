@@ -174,6 +174,14 @@ async def test_nothing_is_fetched_for_a_stranger_a_bot_ourselves_or_a_command(
         assert (offer.fetched, desk.media) == (0, [])
 
 
+async def test_nothing_is_fetched_of_somebody_who_is_sent_a_code(tmp_path: Path) -> None:
+    offer, album = Offer(PNG), Album()
+    album.settings = ChannelSettings(pairing=True)
+    async with opened(tmp_path, channel=album) as desk:
+        assert (await desk.send(offer.image())).verdict == "pair"
+    assert offer.fetched == 0
+
+
 async def test_a_message_that_comes_again_is_not_fetched_again(tmp_path: Path) -> None:
     offer = Offer(PNG)
     async with opened(tmp_path) as desk:

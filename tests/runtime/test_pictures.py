@@ -17,7 +17,7 @@ from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.pictures import LARGEST, MOST_BYTES, MOST_SHOWN
 from backchannel.storage.media import MediaFolder
-from tests.support.gateways import CONFIG, MAIN, echo, ended, request, running
+from tests.support.gateways import CONFIG, MAIN, QuickClock, echo, ended, request, running
 from tests.support.stub_provider import Fault, StubProvider
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,7 @@ async def ask(gateway: Gateway, text: str, *files: str) -> str:
     images = (ImageBlock(mime_type="image/png", file=file) for file in files)
     content = (*text_content(text), *images)
     run = (await gateway.runtime.submit(replace(request(MAIN, text), content=content))).run
-    return (await ended(gateway, run.id)).reply or ""
+    return (await ended(gateway, run.id, timeout_s=20)).reply or ""  # the first of a provider imports its library
 
 
 def images_in(asked: ModelRequest) -> list[bytes]:
@@ -138,15 +138,16 @@ async def test_the_newest_pictures_are_shown_and_there_is_a_line_for_each_of_the
     assert [len(image) for image in images_in(third)] == [LARGEST]
 
 
-async def test_a_picture_that_a_provider_refuses_leaves_the_session_usable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("retryable", [False, True])
+async def test_a_picture_that_a_provider_refuses_leaves_the_session_usable(tmp_path: Path, retryable: bool) -> None:
     def choosy(asked: ModelRequest) -> str:
         if images_in(asked):
-            raise ModelFailed("Could not process image", retryable=False)
+            raise ModelFailed("Could not process image", retryable=retryable)
         return f"re: {asked.messages[-1].text}"
 
     model = ScriptedModel(replies=choosy)
     name = MediaFolder(tmp_path / "media").store(PNG, "image/png")
-    async with running(tmp_path, model) as gateway:
+    async with running(tmp_path, model, clock=QuickClock()) as gateway:
         assert await ask(gateway, "look", name) == "re: look\n(an image that the model did not take)"
         assert await ask(gateway, "hello?") == "re: hello?"
 

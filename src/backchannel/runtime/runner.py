@@ -198,11 +198,13 @@ class Runner:
                     raise
                 raise ModelFailed(f"no reply within {MODEL_CALL_LIMIT_S:g} s", retryable=False) from None
             except ModelFailed as failed:
-                if not failed.retryable and has_pictures:
-                    # One broken picture would have every later request of the session refused, too.
-                    log.info("model refused, asking without pictures", run_id=active.run.id, error=failed.message)
+                if has_pictures and (not failed.retryable or attempt == ATTEMPTS - 1):
+                    # One broken picture would have every later request of the session refused, too; and some servers
+                    # answer 500 when their model sees none.
+                    log.info("model failed, asking without pictures", run_id=active.run.id, error=failed.message)
                     asked, has_pictures, active.text = told(request, REFUSED), False, ""
-                    continue
+                    if not failed.retryable:
+                        continue
                 if not failed.retryable or attempt == ATTEMPTS:
                     raise
                 await self._back_off(active, failed, attempt)
