@@ -204,7 +204,8 @@ class Wire:
             case TelegramUnauthorizedError() | TelegramNotFound():
                 return ChannelUnusable(f"Telegram refuses the bot's token: {self._masked(_words(error))}")
             case TelegramConflictError():
-                return ChannelConflict(reason, is_webhook="webhook" in error.message)
+                other = "another program asks for the messages of this bot: stop it, or use a bot of its own"
+                return ChannelConflict(f"{other} ({reason})", is_webhook="webhook" in error.message)
             case TelegramBadRequest() | TelegramForbiddenError() | TelegramEntityTooLarge():
                 return ChannelRefused(reason)
             case TelegramNetworkError():
