@@ -218,7 +218,7 @@ async def test_what_is_too_large_is_told_and_not_kept(tmp_path: Path) -> None:
 
 async def test_a_channel_may_take_no_files_at_all(tmp_path: Path) -> None:
     offer, album = Offer(PNG), Album()
-    album.settings = ChannelSettings(allow_from=("*",), max_file_mb=0)
+    album.settings = ChannelSettings(allow_from=("*",), media_max_mb=0)
     async with opened(tmp_path, channel=album) as desk:
         await desk.send(offer.image())
         assert await desk.told() == "[image cat.png, image/png]"

@@ -127,7 +127,7 @@ class Inbound:
         expected = await self._parts.store.judge_inbound(arrival)
         if expected is None or expected.verdict not in (Verdict.ANSWER, Verdict.RECORD):
             return lines_for(files)
-        return await self.files.take(arrival.event, arrival.routed.key, files, channel.settings.max_file_mb)
+        return await self.files.take(arrival.event, arrival.routed.key, files, channel.settings.media_max_mb)
 
     def _find(self, name: str) -> Channel:
         if (channel := self._channels.get(name)) is None:

@@ -52,7 +52,7 @@ class ChannelSettings(Settings, frozen=True, kw_only=True):
     require_mention: Annotated[
         bool, setting("In groups: answer only messages that mention the agent; others are recorded.")
     ] = True
-    max_file_mb: Annotated[
+    media_max_mb: Annotated[
         int, setting("The largest file that is fetched, in MB; a picture has 10 at most. 0: none is.", ge=0, le=100)
     ] = 20
     allow_bots: Annotated[bool, setting("Whether messages of other bots are read.")] = False

@@ -63,15 +63,22 @@ class MediaFolder:
             return False
 
     def _write(self, name: str, content: bytes) -> None:
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self.path.exists():
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _sync_folder(self.path.parent)
         beside, place = self.path / f"{name}.part", self.path / name
         with os.fdopen(os.open(beside, _WRITE, 0o600), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(place)
-        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)  # else a power cut may keep the message and lose the name
-        finally:
-            os.close(folder)
+        _sync_folder(self.path)
+
+
+def _sync_folder(path: Path) -> None:
+    """Put the names in a folder on the disk; else a power cut may keep the message and lose its picture."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
