@@ -8,10 +8,11 @@ import signal
 import subprocess
 import textwrap
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from backchannel.cli.main import app
 from backchannel.config import check_config
@@ -171,14 +172,18 @@ def _check_words(page: Path, words: list[str]) -> None:
         words = words[2:]  # an option of all commands, and its value
     while words and re.fullmatch(r"[a-z]+(?:\|[a-z]+)*", words[0]):
         names.append(words.pop(0).split("|")[0])
-    runner = CliRunner()
-    shown = runner.invoke(app, [*names[:2], "--help"])
+    shown = _help(*names[:2])
     if shown.exit_code:  # what follows a command may be its argument
         names = names[:1]
-        shown = runner.invoke(app, [*names, "--help"])
+        shown = _help(*names)
     assert shown.exit_code == 0, f"{page.relative_to(ROOT)}: backchannel {' '.join(names)} is no command"
     for option in (word for word in words if word.startswith("--")):
         assert option in shown.output, f"{page.relative_to(ROOT)}: backchannel {' '.join(names)} has no {option}"
+
+
+@cache
+def _help(*names: str) -> Result:
+    return CliRunner().invoke(app, [*names, "--help"])
 
 
 def test_the_conversation_of_the_readme_is_what_happens(reader: Reader, provider: Provider) -> None:
