@@ -44,9 +44,10 @@ $(VENV)/.ready: $(VENV)/.ready-run
 	@$(call installed,$(call PIP,[dev]))
 	@touch $@
 
+# Ctrl-C is the gateway's to answer: a shell that died of it would make `make` report an error.
 up: $(VENV)/.ready-run ## Start the gateway; ARGS="--port 18931" gives it options, STATE=folder another state folder
 	@echo "Starting the gateway on the state folder $(STATE) ..."
-	@$(BIN)/backchannel --state $(STATE) up --init $(ARGS) || { code=$$?; \
+	@trap : INT; $(BIN)/backchannel --state $(STATE) up --init $(ARGS) || { code=$$?; \
 	  [ $$code -ne 1 ] || echo 'With make, options go into ARGS: make up ARGS="--port 18931"'; exit $$code; }
 
 needs: $(VENV)/.ready # where the log is

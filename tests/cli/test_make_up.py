@@ -25,7 +25,12 @@ read -r code < go_on
 [ "$code" = 0 ] || echo "ERROR: No matching distribution found"
 exit "$code"
 END
-printf '#!/bin/sh\\necho "started with: $*"\\n' > "$3/bin/backchannel"
+cat > "$3/bin/backchannel" <<'END'
+#!/bin/sh
+trap 'echo stopped; exit 0' INT
+echo "started with: $*"
+[ ! -e stay ] || read -r forever < stay
+END
 chmod +x "$3/bin/pip" "$3/bin/backchannel"
 """
 
@@ -70,6 +75,18 @@ def test_an_installation_that_fails_shows_why_and_starts_nothing(folder: Path) -
         terminal.expect("The installation failed; all of it is in .venv/install.log.")
         assert terminal.wait() == 2
     assert "started with" not in terminal.shown
+
+
+def test_ctrl_c_stops_the_gateway_and_make_adds_nothing(folder: Path) -> None:
+    os.mkfifo(folder / "stay")
+    with _make_up(folder) as terminal:
+        terminal.expect("Collecting")
+        (folder / "go_on").write_text("0\n")
+        terminal.expect("started with: ")
+        terminal.type("\x03")
+        terminal.expect("stopped")
+        terminal.wait()
+    assert "make" not in terminal.shown.partition("stopped")[2]
 
 
 def test_where_nobody_watches_there_is_no_progress(folder: Path) -> None:
