@@ -44,6 +44,13 @@ def test_hints_carry_how_the_program_was_called(program: Program, called: str) -
     assert refused.endswith(f"with: {called} sessions\n")
 
 
+def test_who_names_the_session_of_a_history_as_an_option_is_told_where_it_goes(program: Program, called: str) -> None:
+    done = _run(program, called, "history", "--session", "cron:nightly")
+
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"the session is an argument here: {called} history cron:nightly\n")
+
+
 def test_a_refused_token_is_told_where_it_came_from_and_no_command_that_needs_a_right_one(
     program: Program, called: str
 ) -> None:

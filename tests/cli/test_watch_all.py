@@ -66,7 +66,8 @@ def test_what_sessions_and_runs_do_is_seen_as_it_happens_and_over_a_restart(
             assert talk.wait() == 0
         watched.expect("runs 0 running, 0 queued")
         first.kill()
-        watched.expect("The gateway went away.")
+        before = watched.expect("The gateway went away.")
+        assert before.rpartition("gateway ")[2].startswith("away "), "what it said last is not said of it any more"
         with program.up():
             watched.expect("Ctrl-C ends")
             program.answer("chat", "--session", "cron:nightly", "hello")

@@ -16,6 +16,12 @@ from backchannel.core.text import shown_name
 _COLOURS = {"user": "green", "assistant": "cyan", "system": "yellow", "toolResult": "magenta"}
 
 
+def _refuse_session(ctx: typer.Context, key: str | None) -> None:
+    """Help those who name the session as `chat` and `runs` want it named."""
+    if key is not None:
+        raise typer.BadParameter(f"the session is an argument here: {options_of(ctx).command('history', key)}")
+
+
 def history(
     ctx: typer.Context,
     key: Annotated[str, typer.Argument(help=f"The session: {WHICH}.")] = "main",
@@ -26,6 +32,7 @@ def history(
         bool, typer.Option("--all", help="Also show what only models are told: prompts of exchanges, control words.")
     ] = False,
     as_json: AsJson = False,
+    session: Annotated[str | None, typer.Option("--session", "-s", hidden=True, callback=_refuse_session)] = None,
 ) -> None:
     """Show the last messages of a session, oldest first. With --json and --follow, a message a line."""
     options = options_of(ctx)

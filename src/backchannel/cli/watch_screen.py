@@ -73,7 +73,7 @@ class Board(Drawing[OverviewSnapshot]):
         hint = Text(note, "bold yellow") if note else Text(f"{time.strftime('%H:%M:%S')} · Ctrl-C ends", "dim")
         if snapshot is None:
             return hint
-        return Group(*self._lines(snapshot, since_ms, hint))
+        return Group(*self._lines(snapshot, since_ms, hint, is_away=bool(note)))
 
     def last(self, snapshot: OverviewSnapshot, since_ms: int) -> RenderableType:
         from rich.console import Group
@@ -81,10 +81,14 @@ class Board(Drawing[OverviewSnapshot]):
 
         return Group(*self._lines(snapshot, since_ms, Text(f"as it was at {time.strftime('%H:%M:%S')}", "dim")))
 
-    def _lines(self, seen: OverviewSnapshot, since_ms: int, hint: Text) -> list[RenderableType]:
+    def _lines(
+        self, seen: OverviewSnapshot, since_ms: int, hint: Text, *, is_away: bool = False
+    ) -> list[RenderableType]:
         from rich.text import Text
 
-        head = [*_head(seen, hint, self._console.width), *_problem(seen, self._options, self._console.width)]
+        width = self._console.width
+        head = _head(seen, hint, width, is_away=is_away)
+        head += [] if is_away else _problem(seen, self._options, width)
         for line in head:
             line.no_wrap, line.overflow = True, "ellipsis"
         parts = (_sessions(seen, since_ms), _runs(seen, since_ms), _deliveries(seen, since_ms))
@@ -114,16 +118,17 @@ def share(room: int, wanted: Sequence[int]) -> list[int]:
     return given
 
 
-def _head(seen: OverviewSnapshot, hint: Text, width: int) -> list[Text]:
-    """Say which gateway this is, how it is and how much there is to do, on more lines where it is narrow."""
+def _head(seen: OverviewSnapshot, hint: Text, width: int, *, is_away: bool) -> list[Text]:
+    """Say which gateway this is, how it is and how much there is to do, on more lines where it is narrow.
+
+    Of one that is away nobody knows how it is: what it said last would contradict the hint beside it.
+    """
     from rich.text import Text
 
     status, counts = seen.status, seen.counts
-    gateway = Text.assemble(
-        "gateway ",
-        (status["status"], f"bold {_COLOURS[status['status']]}"),
-        f"  {seen.url}  up {age(0, status['uptimeMs'])}",
-    )
+    word, colour = ("away", "yellow") if is_away else (status["status"], _COLOURS[status["status"]])
+    up = "" if is_away else f"  up {age(0, status['uptimeMs'])}"
+    gateway = Text.assemble("gateway ", (word, f"bold {colour}"), f"  {seen.url}{up}")
     runs = Text.assemble(
         f"sessions {len(seen.sessions)}{'+' if seen.has_more_sessions else ''}  ",
         f"runs {counts.running} running, {counts.queued} queued",
