@@ -104,6 +104,20 @@ def test_what_is_long_is_folded_and_copied_whole(person: Person) -> None:
     expect(first).to_contain_text("line 399")
 
 
+def test_the_rest_of_a_long_reply_is_shown_as_its_beginning_is(person: Person, gateway: GatewayProcess) -> None:
+    chat = open_chat(person, "agent:main:essay")
+    prose = "\n\n".join(f"**Point {n}** is as long as points are." for n in range(400))
+    code = "\n".join(f"step_{n} = '**not bold**'" for n in range(600))
+    gateway.answer(f"{prose}\n\n```python\n{code}\n```\n\n**The end.**")
+    chat.send("an essay, please")
+    reply = chat.messages.last
+    reply.get_by_role("button", name="Show more").click()
+
+    expect(reply.locator("strong").last).to_have_text("The end.")
+    expect(reply.locator("pre").last).to_contain_text("step_599 = '**not bold**'")
+    assert "**Point" not in reply.inner_text() and "```" not in reply.inner_text()
+
+
 def test_a_draft_survives_a_reload_and_another_session(person: Person) -> None:
     chat = open_chat(person, "agent:main:drafted")
     chat.field.fill("half a thought")

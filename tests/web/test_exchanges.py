@@ -94,6 +94,7 @@ def test_exchanges_are_listed_filtered_and_opened(person: Person, gateway: Gatew
     page.get_by_role("button", name="Going on").click()
     expect(page.get_by_text("No exchange is like that")).to_be_visible()
     page.get_by_role("button", name="Over").click()
+    expect(row.first.get_by_role("link", name="What do hedgehogs eat?")).to_have_attribute("href", f"#/exchanges/{id}")
     row.first.focus()
     row.first.press("Enter")
 

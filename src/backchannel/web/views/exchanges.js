@@ -57,7 +57,7 @@ function PairFilter({ session, other, onClear }) {
 
 const COLUMNS = [
   { name: "asked", title: "Asked", isMain: true,
-    render: (exchange) => html`<span class="clip" dir="auto">${oneLine(exchange.message, 140)}</span>${said(exchange)
+    render: (exchange) => html`<a class="clip row-link" dir="auto" href=${href("exchanges", [exchange.id])}>${oneLine(exchange.message, 140)}</a>${said(exchange)
       && html`<span class="under cut-line" dir="auto">${said(exchange)}</span>`}` },
   { name: "from", title: "From", align: "name",
     render: (exchange) => (exchange.requester ? html`<${Key} session=${exchange.requester.sessionKey} />`

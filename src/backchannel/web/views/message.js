@@ -9,6 +9,7 @@ import { href } from "../routes.js";
 const FIRST_CHARS = 20_000;
 const FIRST_PLAIN_CHARS = 4_000;
 const MORE_CHARS = 100_000;
+const MORE_MARKDOWN_CHARS = 40_000;
 /** A little more than that is shown at once. */
 const SPARE = 1.2;
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
@@ -97,26 +98,47 @@ export function LongText({ text, isMarkdown, isCode }) {
   const [steps, setSteps] = useState(0);
   const first = isMarkdown ? FIRST_CHARS : FIRST_PLAIN_CHARS;
   if (text.length <= first * SPARE) return html`<${Piece} text=${text} isMarkdown=${isMarkdown} isCode=${isCode} />`;
-  const pieces = cut(text, steps, first);
+  const pieces = isMarkdown ? cut(text, steps, first, MORE_MARKDOWN_CHARS, ["\n\n", "\n"]) : cut(text, steps, first, MORE_CHARS, ["\n"]);
   const left = text.length - pieces.reduce((sum, piece) => sum + piece.length, 0);
   return html`<div class="long-text">
-    ${pieces.map((piece, index) => html`<${Piece} key=${index} text=${piece} isMarkdown=${isMarkdown && index === 0} isCode=${isCode} />`)}
+    ${(isMarkdown ? reopened(pieces) : pieces).map((piece, index) => html`<${Piece} key=${index} text=${piece} isMarkdown=${isMarkdown} isCode=${isCode} />`)}
     ${left > 0 && html`<div class="row"><${Button} onClick=${() => setSteps(steps + 1)}>Show more<//><span class="muted small">${size(left)} of ${size(text.length)} are left</span></div>`}
   </div>`;
 }
 
-/** The beginning of a text, and the pieces that were asked for since, each up to the end of a line where there is one. */
-function cut(text, steps, first) {
+/** The beginning of a text, and the pieces that were asked for since, each up to one of the `ends` where there is one. */
+function cut(text, steps, first, more, ends) {
   const pieces = [];
   let from = 0;
   for (let step = 0; step <= steps && from < text.length; step++) {
-    const limit = from + (step ? MORE_CHARS : first);
-    const line = text.lastIndexOf("\n", limit) + 1;
-    const to = limit >= text.length ? text.length : line > from + first / 2 ? line : limit;
+    const limit = from + (step ? more : first);
+    const end = ends.map((mark) => text.lastIndexOf(mark, limit - mark.length) + mark.length).find((at) => at > from + first / 2);
+    const to = limit >= text.length ? text.length : end ?? limit;
     pieces.push(text.slice(from, to));
     from = to;
   }
   return pieces;
+}
+
+/** Pieces of Markdown of which each can be read by itself: a block of code that is cut through is opened again. */
+function reopened(pieces) {
+  let opening = "";
+  return pieces.map((piece) => {
+    const text = opening + piece;
+    opening = openingOf(text);
+    return text;
+  });
+}
+
+/** The line that opens the block of code in which a text ends; empty where it ends in none. */
+function openingOf(text) {
+  let open;
+  for (const line of text.split("\n")) {
+    const [, mark, rest] = /^ {0,3}(`{3,}|~{3,})(.*)$/.exec(line) ?? [];
+    if (mark && !open) open = { line, mark };
+    else if (mark?.startsWith(open?.mark) && !rest.trim()) open = undefined;
+  }
+  return open ? `${open.line}\n` : "";
 }
 
 function size(chars) {
