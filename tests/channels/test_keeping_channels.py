@@ -19,13 +19,19 @@ from backchannel.core.channels import (
     OutboundPart,
     Sent,
 )
+from backchannel.core.delivery import DeliveryState, Post
 from backchannel.core.keys import ChatType
+from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
+from backchannel.gateway.methods.channels import ChannelState, channel_states
 from backchannel.gateway.methods.health import examine
+from tests.channels.desk import desk
 from tests.support.far_channel import FarChannel
-from tests.support.gateways import QuickClock, echo, running
+from tests.support.far_end import FarEnd, Fault
+from tests.support.gateways import MAIN, QuickClock, echo, running
 
 pytestmark = pytest.mark.anyio
+TO_DESK = Address(channel="desk", to="C")
 
 
 class Failing(Channel):
@@ -108,3 +114,24 @@ async def test_a_channel_that_was_refused_is_tried_once_a_minute_and_logged_once
             assert clock.now_ms() - started >= 4 * 60_000
     told = [line["event"] for line in logs if line.get("channel") == "weak"]
     assert told == ["a channel cannot be used", "a channel is up again"]
+
+
+async def test_a_channel_over_which_nothing_gets_through_is_down_since_the_first_attempt(tmp_path: Path) -> None:
+    clock = QuickClock()
+    async with FarEnd() as far_end:
+        far_end.then(*[Fault(503)] * 5)
+        async with desk(tmp_path, {"desk": far_end.settings()}, clock=clock) as at:
+            seen: list[tuple[int, ChannelState]] = []
+
+            def look(_: object) -> None:
+                seen.append((clock.now_ms(), channel_states(at.gateway.parts)[0]))
+
+            at.gateway.runtime.hub.listen(look)
+            started = clock.now_ms()
+            await at.becomes(DeliveryState.SENT, await at.send(Post(session_key=MAIN, address=TO_DESK, text="hello")))
+            (after,) = channel_states(at.gateway.parts)
+    down = [(now, state) for now, state in seen if state.status == "down"]
+    assert down and after.status == "ok" and after.last_error is None
+    for now, state in down:
+        assert state.since is not None and started <= state.since <= now - 3000  # two pauses before, of 1 s and 2 s
+        assert "answered 503" in (state.last_error or "")

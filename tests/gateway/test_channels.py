@@ -1,4 +1,4 @@
-"""`channels.list`, and the tools that `agents.list` tells of, through a socket."""
+"""`channels.list` and `channels.test`, and the tools that `agents.list` tells of, through a socket."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.core.channels import Channel, InboundTaker, OutboundPart, Sent
+from backchannel.core.channels import Channel, ChannelSilent, ChannelUnusable, InboundTaker, OutboundPart, Sent
 from tests.support.far_end import FarEnd, Fault, event, signed
 from tests.support.gateways import settled
 
@@ -60,6 +60,50 @@ async def test_a_channel_that_is_down_says_why_and_since_when(client: Client, wo
         _, shown = (await client.ask("channels.list"))["channels"]
     assert shown["adapter"] == "Broken" and shown["lastError"] == "ConnectionError: nobody is there"
     assert int(shown["since"]) > 0
+
+
+class Frail(Broken):
+    """A channel that can be asked who it is, and fails at that in one way or another."""
+
+    name = "frail"
+
+    def __init__(self, answer: str | Exception) -> None:
+        self._answer = answer
+
+    async def run(self, inbound: InboundTaker) -> None: ...
+
+    async def test(self) -> str:
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "detail"),
+    [
+        ("@my_bot, id 42", "ok", "@my_bot, id 42"),
+        ("@\x1b[2Jbot\nid 42", "ok", "@ bot id 42"),
+        (ChannelUnusable("the token is wrong"), "failed", "the token is wrong"),
+        (ChannelSilent("nobody answers"), "failed", "nobody answers"),
+        (RuntimeError("with a secret"), "failed", "the channel failed: RuntimeError"),
+    ],
+)
+async def test_a_channel_is_asked_who_it_is(
+    client: Client, world: World, answer: str | Exception, status: str, detail: str
+) -> None:
+    world.gateway.add_channel(Frail(answer))
+    assert await client.ask("channels.test", name="frail") == {"name": "frail", "status": status, "detail": detail}
+
+
+async def test_what_cannot_be_asked_says_so_and_trying_needs_the_scope_write(client: Client, world: World) -> None:
+    world.gateway.add_channel(Broken())
+    assert (await client.ask("channels.test", name="broken"))["status"] == "untested"
+    assert (await client.ask("channels.test", name="webchat"))["status"] == "ok"
+    assert (await client.refused("channels.test", {"name": "fax"}))["details"]["code"] == "unknown_channel"
+    assert (await client.refused("channels.test", {}))["details"]["code"] == "bad_params"
+    reader = await client.ask("tokens.create", scopes=["read"])
+    async with world.client(reader["token"]) as other:
+        assert (await other.refused("channels.test", {"name": "broken"}))["details"]["code"] == "scope_missing"
 
 
 async def test_an_agent_is_listed_with_its_tools_and_why_it_lacks_others(make_world: MakeWorld) -> None:

@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 from backchannel.cli import (
     agents,
     approvals,
+    channels,
     chat,
     config,
     cron,
@@ -162,6 +163,7 @@ app.add_typer(sessions.app, name="sessions", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(history.history)
 app.command(rich_help_panel=LOOK)(tree.tree)
 app.add_typer(runs.app, name="runs", rich_help_panel=LOOK)
+app.add_typer(channels.app, name="channels", rich_help_panel=LOOK)
 app.add_typer(deliveries.app, name="deliveries", rich_help_panel=LOOK)
 app.add_typer(agents.app, name="agents", rich_help_panel=DECIDE)
 app.add_typer(approvals.app, name="approvals", rich_help_panel=DECIDE)

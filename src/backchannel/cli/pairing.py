@@ -10,7 +10,6 @@ import typer
 from backchannel.cli.client import ask
 from backchannel.cli.options import AsJson, Limit, options_of
 from backchannel.cli.output import age, one_line, say_more, say_or_json, show_json, show_table, until
-from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.text import clean_name, made_visible
 
 app = typer.Typer(help="List the strangers who ask to be let in, and decide who may speak.", rich_markup_mode=None)
@@ -77,6 +76,8 @@ def remove(
 
 
 def _place(pairing: dict[str, Any]) -> str:
+    from backchannel.core.channels import DEFAULT_ACCOUNT  # here, because it is slow to import
+
     account = pairing["accountId"]
     return pairing["channel"] if account == DEFAULT_ACCOUNT else f"{pairing['channel']} {made_visible(account)}"
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import typer
 
+from backchannel.cli.channels import state_word
 from backchannel.cli.client import connected, find_gateway
 from backchannel.cli.options import DEGRADED, FAILED, AsJson, Options, options_of
-from backchannel.cli.output import age, counted, say, say_styled, show_facts, show_json, show_table
+from backchannel.cli.output import age, counted, one_line, say, say_styled, show_facts, show_json, show_table
 
 _COLOURS = {"degraded": "yellow", "unavailable": "red"}
 
@@ -40,6 +41,7 @@ def _show(options: Options, state: dict[str, Any]) -> None:
             ),
             "model": state["model"],
             "runs": f"{runs['running']} running, {runs['queued']} queued, {runs['failed']} failed in 24 hours",
+            "channels": "\n".join(_channel(channel, state["ts"]) for channel in state["channels"]),
             "deliveries": ", ".join(f"{deliveries[state]} {state}" for state in ("waiting", "failed", "uncertain")),
             "approvals": f"{state['approvals']['pending']} waiting (backchannel approvals)"
             if state["approvals"]["pending"]
@@ -57,3 +59,8 @@ def _show(options: Options, state: dict[str, Any]) -> None:
             [found["code"], options.spell(f"{found['message']} {found['hint']}")] for found in state["problems"]
         ]
         show_table(["problem", "what is wrong, and what to do"], problems, empty="")
+
+
+def _channel(channel: dict[str, Any], now_ms: int) -> str:
+    error = f": {one_line(channel['lastError'], 120)}" if "lastError" in channel else ""
+    return f"{channel['name']} {state_word(channel)} for {age(channel['since'], now_ms)}{error}"

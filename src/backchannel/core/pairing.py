@@ -17,6 +17,7 @@ from enum import StrEnum
 
 import msgspec
 
+from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.decisions import Decision
 from backchannel.core.text import clean_name, cut, made_visible
 
@@ -139,6 +140,6 @@ def waiting_text(pairings: Sequence[Pairing], now: int) -> str:
 def name_of(pairing: Pairing) -> str:
     """Name a person for people: by the name that they gave, and the id that cannot be chosen."""
     shown_id = cut(made_visible(pairing.sender_id), _ID_SHOWN)
-    account = "" if pairing.account_id == "default" else f" {cut(made_visible(pairing.account_id), _ID_SHOWN)}"
+    account = "" if pairing.account_id == DEFAULT_ACCOUNT else f" {cut(made_visible(pairing.account_id), _ID_SHOWN)}"
     name = clean_name(pairing.sender_name or "")
     return f"{name} ({pairing.channel}{account} {shown_id})" if name else f"{pairing.channel}{account} {shown_id}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -71,26 +71,38 @@ class ChannelOutlets:
         return self._guard.decide_delivery(key, override, channel)
 
 
+class _InARow(NamedTuple):
+    """How many attempts to send over a channel failed one after the other, with the last error."""
+
+    attempts: int
+    error: str
+    since_ms: int
+
+
 class Reach:
     """Which channels can be reached, by their last attempts. A refusal is an answer: such a channel is up."""
 
     def __init__(self) -> None:
-        self._failures: dict[str, tuple[int, str]] = {}
+        self._failures: dict[str, _InARow] = {}
 
     @property
     def down(self) -> dict[str, str]:
         """The channels over which nothing gets through, each with the last error."""
-        return {name: error for name, (count, error) in self._failures.items() if count >= DOWN_AFTER}
+        return {name: failed.error for name, failed in self._failures.items() if failed.attempts >= DOWN_AFTER}
 
-    def note(self, channel: str, answer: Sent | ChannelError) -> None:
+    def down_since(self, channel: str) -> int:
+        """When the first of the attempts failed that make a channel count as down, in milliseconds since 1970."""
+        return self._failures[channel].since_ms
+
+    def note(self, channel: str, answer: Sent | ChannelError, now_ms: int) -> None:
         """Count an attempt."""
-        count, _ = self._failures.pop(channel, (0, ""))
+        count, _, since_ms = self._failures.pop(channel, _InARow(0, "", now_ms))
         if isinstance(answer, Sent | ChannelRefused | ChannelMoved):
             if count >= DOWN_AFTER:
                 log.info("a channel is up again", channel=channel)
             return
         error = answer.reason[:_LONGEST_ERROR]
-        self._failures[channel] = (count + 1, error)
+        self._failures[channel] = _InARow(count + 1, error, since_ms)
         if count + 1 == DOWN_AFTER:
             log.warning("a channel is down", channel=channel, attempts=DOWN_AFTER, error=error)
 
@@ -167,7 +179,7 @@ class Outbox:
             if claimed is None:
                 return
             answer = await self._send(claimed)
-            self.reach.note(lane.channel, answer)
+            self.reach.note(lane.channel, answer, self._clock.now_ms())
             settle = partial(self._store.settle_part, claimed.part, answer, takes_key=self._takes_key(lane.channel))
             await self._commit(lane.channel, settle)
 

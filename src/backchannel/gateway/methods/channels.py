@@ -1,17 +1,27 @@
-"""Channels: which there are, whether each works, and what waits to be sent over it."""
+"""Channels: which there are, whether each works, what waits to be sent over it, and trying one."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from backchannel.core.channels import Channel, ChannelSettings
+import structlog
+
+from backchannel.core.channels import Channel, ChannelError, ChannelSettings
 from backchannel.core.sessions import WEBCHAT
-from backchannel.core.shapes import Answer
+from backchannel.core.shapes import Answer, Params
+from backchannel.core.text import clean_name
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import NoParams, TokenScope
 
+log = structlog.get_logger(__name__)
+
 OK, DOWN = "ok", "down"
+FAILED, UNTESTED = "failed", "untested"
+TEST_S = 20.0
+"""How long a platform may take to say who we are."""
+_LONGEST_ANSWER = 300
 
 
 class ChannelSettingsShown(Answer, frozen=True, kw_only=True, omit_defaults=False):
@@ -21,24 +31,40 @@ class ChannelSettingsShown(Answer, frozen=True, kw_only=True, omit_defaults=Fals
     owners: tuple[str, ...]
     require_mention: bool
     allow_bots: bool
+    pairing: bool
     max_text_length: int
 
 
-class ChannelShown(Answer, frozen=True, kw_only=True):
+class ChannelState(Answer, frozen=True, kw_only=True):
+    """Whether a channel works."""
+
     name: str
     adapter: str
     status: str
+    since: int | None = None
+    last_error: str | None = None
+
+
+class ChannelShown(ChannelState, frozen=True, kw_only=True):
     waiting: int
     failed: int
     uncertain: int
-    since: int | None = None
-    last_error: str | None = None
     accounts: list[str] | None = None
     settings: ChannelSettingsShown | None = None
 
 
 class ChannelsListed(Answer, frozen=True, kw_only=True):
     channels: list[ChannelShown]
+
+
+class ChannelTestParams(Params, frozen=True, kw_only=True):
+    name: str
+
+
+class ChannelTested(Answer, frozen=True, kw_only=True):
+    name: str
+    status: str
+    detail: str
 
 
 async def channels_list(call: Call, params: NoParams) -> ChannelsListed:
@@ -58,16 +84,49 @@ async def channels_list(call: Call, params: NoParams) -> ChannelsListed:
     )
 
 
-def _show(parts: GatewayParts, channel: Channel, counts: dict[str, int]) -> ChannelShown:
-    health, unsent = parts.keeper.health(channel.name), parts.runtime.outbox.reach.down.get(channel.name)
+async def channels_test(call: Call, params: ChannelTestParams) -> ChannelTested:
+    """Asks the platform of a channel who we are there; `untested` is one that can only be tried by sending."""
+    name = params.name
+    call.parts.channels.check(name, with_webchat=True)
+    if name == WEBCHAT.channel:
+        return ChannelTested(name=name, status=OK, detail="it is built in, and always there")
+    try:
+        asked = call.parts.channels[name].test()
+        if asked is None:
+            return ChannelTested(name=name, status=UNTESTED, detail="it can only be tried by sending")
+        async with asyncio.timeout(TEST_S):
+            return ChannelTested(name=name, status=OK, detail=clean_name(await asked, limit=_LONGEST_ANSWER))
+    except TimeoutError:
+        return ChannelTested(name=name, status=FAILED, detail=f"it did not answer within {TEST_S:g} s")
+    except ChannelError as error:
+        return ChannelTested(name=name, status=FAILED, detail=error.reason)
+    except Exception as error:  # the edge of a channel: it is logged, and whoever asked is told
+        log.exception("a channel could not be tested", channel=name)
+        return ChannelTested(name=name, status=FAILED, detail=f"the channel failed: {type(error).__name__}")
+
+
+def channel_states(parts: GatewayParts) -> list[ChannelState]:
+    """Tell of each channel whether it works, since when, and what is wrong."""
+    return [ChannelState(**_state(parts, channel)) for channel in parts.channels.values()]
+
+
+def _state(parts: GatewayParts, channel: Channel) -> dict[str, Any]:
+    health, reach = parts.keeper.health(channel.name), parts.runtime.outbox.reach
+    unsent = reach.down.get(channel.name)
     is_up = health.is_up and unsent is None
+    return {
+        "name": channel.name,
+        "adapter": str(channel.settings.__struct_config__.tag or type(channel).__name__),
+        "status": OK if is_up else DOWN,
+        "since": health.since_ms if health.is_up is is_up else reach.down_since(channel.name),
+        "last_error": unsent or health.error,
+    }
+
+
+def _show(parts: GatewayParts, channel: Channel, counts: dict[str, int]) -> ChannelShown:
     waiting, failed, uncertain = _counted(counts)
     return ChannelShown(
-        name=channel.name,
-        adapter=str(channel.settings.__struct_config__.tag or type(channel).__name__),
-        status=OK if is_up else DOWN,
-        since=health.since_ms if health.is_up is is_up else None,
-        last_error=unsent or health.error,
+        **_state(parts, channel),
         accounts=sorted(channel.own_names) or None,
         settings=_settings(channel, channel.settings),
         waiting=waiting,
@@ -82,6 +141,7 @@ def _settings(channel: Channel, settings: ChannelSettings) -> ChannelSettingsSho
         owners=settings.owners,
         require_mention=settings.require_mention,
         allow_bots=settings.allow_bots,
+        pairing=settings.pairing,
         max_text_length=settings.max_text_length or channel.max_text_length,
     )
 
@@ -98,6 +158,13 @@ METHODS: tuple[Method[Any], ...] = (
         TokenScope.READ,
         channels_list,
         "`{channels: [{name, adapter, status: ok | down, since?, lastError?, waiting, failed, uncertain, accounts?, "
-        "settings? {allowFrom, owners, requireMention, allowBots, maxTextLength}}]}`; no secret is shown",
+        "settings? {allowFrom, owners, requireMention, allowBots, pairing, maxTextLength}}]}`; no secret is shown",
+    ),
+    Method(
+        "channels.test",
+        ChannelTestParams,
+        TokenScope.WRITE,
+        channels_test,
+        "`{name, status: ok | failed | untested, detail}`",
     ),
 )

@@ -20,6 +20,7 @@ from backchannel.core.records import Troubles
 from backchannel.core.shapes import Answer
 from backchannel.errors import Unavailable, UnknownModel
 from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.methods.channels import ChannelState, channel_states
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import NoParams, TokenScope
 from backchannel.version import __version__
@@ -45,6 +46,7 @@ class Status(Answer, frozen=True, kw_only=True):
     deliveries: dict[str, int]
     approvals: dict[str, int]
     pairings: dict[str, int]
+    channels: list[ChannelState]
     commits: int
     agents: list[str]
     default_agent_id: str
@@ -91,6 +93,7 @@ async def status(call: Call, params: NoParams) -> Status:
         },
         approvals={"pending": await parts.store.approvals_pending()},
         pairings={"pending": await parts.store.pairings_pending()},
+        channels=channel_states(parts),
         commits=parts.store.commits,
         agents=parts.agents.ids(),
         default_agent_id=parts.agents.default_id,
@@ -116,7 +119,8 @@ METHODS: tuple[Method[Any], ...] = (
         status,
         "`{version, status: ok | degraded | unavailable, ts, uptimeMs, connections, "
         "runs {queued, running, failed, setAside}, deliveries {waiting, failed, uncertain}, approvals {pending}, "
-        f"pairings {{pending}}, commits, agents, defaultAgentId, model, {_PROBLEMS}}}`; "
+        "pairings {pending}, channels: [{name, adapter, status: ok | down, since, lastError?}], "
+        f"commits, agents, defaultAgentId, model, {_PROBLEMS}}}`; "
         "`runs.failed` counts the last 24 hours",
     ),
 )
