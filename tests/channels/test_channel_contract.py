@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from backchannel.agents.scripted import ScriptedModel
+from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.config.schema_doors import CronDeliver, CronJob
 from backchannel.core.channels import (
     Channel,
     ChannelBusy,
     ChannelError,
     ChannelHealth,
+    ChannelMoved,
     ChannelRefused,
     Channels,
     ChannelSettings,
@@ -32,7 +33,7 @@ from backchannel.core.channels import (
     Sent,
 )
 from backchannel.core.delivery import DeliveryState, Post
-from backchannel.core.facts import DeliveryChanged
+from backchannel.core.facts import DeliveryChanged, DraftChanged
 from backchannel.core.keys import ChatType
 from backchannel.core.sessions import Address
 from backchannel.errors import InvalidRequest, NotFound, UnknownChannel
@@ -40,7 +41,9 @@ from backchannel.gateway.app import Gateway
 from tests.channels.desk import Desk, desk
 from tests.gateway.client import connected
 from tests.support.far_end import FarEnd, Fault, event, signed
-from tests.support.gateways import CONFIG, MAIN, QuickClock, echo, running
+from tests.support.gateways import CONFIG, MAIN, QuickClock, echo, running, session_of
+from tests.support.platform import Answer, Platform, PlatformChannel, said
+from tests.support.resting import at_rest
 
 pytestmark = pytest.mark.anyio
 S = DeliveryState
@@ -80,8 +83,30 @@ class World(ABC):
     async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
         """Write something on the platform."""
 
-    def receive(self) -> Post:
-        return Post(session_key=MAIN, address=Address(channel=self.name, to=self.chat), text="hello")
+    def receive(self, chat: str | None = None, text: str = "hello") -> Post:
+        return Post(session_key=MAIN, address=Address(channel=self.name, to=chat or self.chat), text=text)
+
+    # What not every platform has; a test of it is skipped where it raises.
+
+    def be_busy_for_all(self, retry_after_s: float) -> None:
+        """Let the platform ask that nothing at all is sent by this account for a while."""
+        pytest.skip(f"{self.name} has no limit of a whole account")
+
+    def move(self, to: str) -> None:
+        """Let the platform answer the next part with the id that the chat has now."""
+        pytest.skip(f"{self.name} gives no chat another id")
+
+    async def announce_move(self, gateway: Gateway, to: str) -> None:
+        """Let the platform tell that the chat has another id now."""
+        await gateway.inbound.taker(self.name).moved("default", self.chat, to)
+
+    def read_drafts(self) -> list[str]:
+        """List what people read of drafts, in order, edits included."""
+        pytest.skip(f"{self.name} shows no drafts")
+
+    def lose_draft(self) -> None:
+        """Let the platform take the next draft and not answer."""
+        pytest.skip(f"{self.name} shows no drafts")
 
 
 class BridgeWorld(World):
@@ -147,15 +172,62 @@ class PigeonWorld(World):
     def fall_silent(self) -> None:
         self._channel.errors.append(ChannelSilent("no answer"))
 
+    def be_busy_for_all(self, retry_after_s: float) -> None:
+        self._channel.errors.append(ChannelBusy("flood", retry_after_s, is_account_wide=True))
+
+    def move(self, to: str) -> None:
+        self._channel.errors.append(ChannelMoved("upgraded", to))
+
     async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
         self._channel.written.put_nowait({"sender_id": "ann", "message_id": message_id, "text": text})
 
 
-@pytest.fixture(params=["bridge", "example"])
+class StreamingWorld(World):
+    """A platform on which replies grow."""
+
+    name, chat, takes_key = "chat", "C", False
+
+    def __init__(self) -> None:
+        self.platform = Platform()
+        self.settings, self.own = {}, (PlatformChannel(self.platform),)
+
+    @property
+    def texts(self) -> list[str]:
+        return [seen.text for seen in self.platform.seen.values() if not seen.is_draft]
+
+    def refuse(self) -> None:
+        self.platform.then(Answer(ChannelRefused("no such chat")))
+
+    def be_busy(self, retry_after_s: float) -> None:
+        self.platform.then(Answer(ChannelBusy("later", retry_after_s)))
+
+    def fall_silent(self) -> None:
+        self.platform.then(Answer(ChannelSilent("no answer"), takes=True))
+
+    def be_busy_for_all(self, retry_after_s: float) -> None:
+        self.platform.then(Answer(ChannelBusy("flood", retry_after_s, is_account_wide=True)))
+
+    def move(self, to: str) -> None:
+        self.platform.then(Answer(ChannelMoved("upgraded", to)))
+
+    def read_drafts(self) -> list[str]:
+        return [call.text for call in self.platform.calls if call.is_draft and call.text]
+
+    def lose_draft(self) -> None:
+        self.fall_silent()
+
+    async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
+        direct = said(text, message_id, chat_type=ChatType.DIRECT)
+        await gateway.inbound.receive("chat", direct)
+
+
+@pytest.fixture(params=["bridge", "example", "streaming"])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     if request.param == "bridge":
         async with FarEnd() as far_end:
             yield BridgeWorld(far_end)
+    elif request.param == "streaming":
+        yield StreamingWorld()
     else:
         yield PigeonWorld()
 
@@ -193,6 +265,63 @@ async def test_silence_is_asked_again_by_key_or_stays_a_doubt(world: World, tmp_
         expected = S.SENT if world.takes_key else S.UNCERTAIN
         await at.becomes(expected, await at.send(world.receive()))
     assert world.texts == ["hello"]  # whichever it is, nobody reads it twice
+
+
+async def test_a_limit_of_the_account_holds_every_chat_and_costs_no_attempts(world: World, tmp_path: Path) -> None:
+    world.be_busy_for_all(60)
+    clock = QuickClock()
+    async with desk(tmp_path, world.settings, *world.own, clock=clock) as at:
+        first = await at.send(world.receive())
+        await at.heard.until(lambda: at.states(first).count(S.PENDING) > 1)
+        second = await at.becomes(S.SENT, await at.send(world.receive("another-chat", "there")))
+        await at.becomes(S.SENT, first)
+    assert sorted(world.texts) == ["hello", "there"] and second.delivery.attempts == 1
+    assert any(round(slept) == 60 for slept in clock.slept)
+
+
+async def test_what_is_for_a_chat_that_moved_goes_where_it_is_now(world: World, tmp_path: Path) -> None:
+    world.move("another-chat")
+    async with desk(tmp_path, world.settings, *world.own, clock=QuickClock()) as at:
+        receipt = await at.becomes(S.SENT, await at.send(world.receive()))
+        later = await at.becomes(S.SENT, await at.send(world.receive(text="later")))
+    assert (receipt.delivery.target, later.delivery.target) == ("another-chat", "another-chat")
+    assert world.texts == ["hello", "later"] and later.delivery.attempts == 1
+
+
+async def test_a_move_that_is_announced_is_followed(world: World, tmp_path: Path) -> None:
+    async with desk(tmp_path, world.settings, *world.own) as at:
+        await world.say(at.gateway, "one", "1")
+        await _replies(at, 1)
+        await world.announce_move(at.gateway, "another-chat")
+        address = (await session_of(at.gateway)).address
+        receipt = await at.becomes(S.SENT, await at.send(world.receive()))
+    assert address is not None and address.to == receipt.delivery.target == "another-chat"
+
+
+async def test_a_reply_grows_in_one_message(world: World, tmp_path: Path) -> None:
+    world.read_drafts()
+    gate = asyncio.Event()
+    model = ScriptedModel(replies=[Reply(text=("It is", " long."), gate=gate, held_at=1)])
+    async with desk(tmp_path, world.settings, *world.own, model=model) as at:
+        await world.say(at.gateway, "one", "1")
+        await at.heard.until(lambda: bool(at.heard.of(DraftChanged)))
+        gate.set()
+        await _replies(at, 1)
+        await at_rest(at.gateway)
+    assert world.read_drafts()[0] == "It is" and world.texts == ["It is long."]
+
+
+async def test_a_draft_that_may_have_arrived_is_not_posted_again(world: World, tmp_path: Path) -> None:
+    world.lose_draft()
+    gate = asyncio.Event()
+    model = ScriptedModel(replies=[Reply(text=("It is", " long."), gate=gate, held_at=1)])
+    async with desk(tmp_path, world.settings, *world.own, model=model) as at:
+        await world.say(at.gateway, "one", "1")
+        await at.heard.until(lambda: bool(at.heard.of(DraftChanged)))
+        gate.set()
+        await _replies(at, 1)
+        await at_rest(at.gateway)
+    assert len(world.read_drafts()) == 1 and world.texts == ["It is long."]
 
 
 # What comes in

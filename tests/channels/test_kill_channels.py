@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from backchannel.agents.scripted import ScriptedModel
-from backchannel.core.contracts import ModelRequest
+from backchannel.agents.scripted import ScriptedModel, call
+from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, TextDelta
+from backchannel.core.messages import Role, Usage, text_content
 from backchannel.core.pairing import APPROVED_TEXT, code_text
 from backchannel.gateway.app import Gateway
+from backchannel.runtime import runner
 from tests.conftest import CRASH_POINTS
 from tests.support.far_end import FarEnd, event, signed
-from tests.support.kill import kill_at_every_commit, kill_at_every_send
+from tests.support.gateways import CONFIG
+from tests.support.kill import kill_at_every_call, kill_at_every_commit, kill_at_every_send
+from tests.support.platform import Platform, PlatformChannel, said
 from tests.support.resting import at_rest
 
 pytestmark = pytest.mark.anyio
@@ -113,6 +119,93 @@ async def test_a_stranger_is_sent_one_code_and_let_in_once_wherever_a_commit_is_
         points = await kill_at_every_commit(lambda: LetIn(far_end), config)
     record_property(CRASH_POINTS, ("LetIn, at commits", points))
     assert points >= 16
+
+
+class Typist:
+    """A model that waits after each piece of its reply until the platform shows it, or has had its time to."""
+
+    ref, context_window, price = "scripted/test", 100_000, None
+
+    def __init__(self, platform: Platform, *replies: tuple[str, ...]) -> None:
+        self._platform = platform
+        self._replies = replies
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        step = sum(message.role is Role.ASSISTANT for message in request.messages)
+        pieces, text = self._replies[step], ""
+        for piece in pieces:
+            text += piece
+            yield TextDelta(piece)
+            if text != "NO_REPLY":
+                await self._seen(text.splitlines()[0])
+        is_last = step == len(self._replies) - 1
+        content = text_content(text) if is_last else (*text_content(text), call("sessions_list"))
+        yield ModelReply(content=content, usage=Usage(), model=self.ref)
+
+    async def _seen(self, line: str) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.15):
+                while not any(text.startswith(line) for text in self._platform.texts()):
+                    self._platform.called.clear()
+                    await self._platform.called.wait()
+
+
+class Streamed:
+    """Somebody writes in a group, and sees the answer grow; the rest of it comes in a second message."""
+
+    replies: tuple[tuple[str, ...], ...] = (("a lot", " that grows", "\nand what is left"),)
+    expected: tuple[str, ...] = ("a lot that grows", "and what is left")
+
+    def __init__(self) -> None:
+        self.platform = Platform()
+
+    def equip(self, gateway: Gateway) -> None:
+        gateway.add_model(Typist(self.platform, *self.replies))
+        gateway.add_channel(PlatformChannel(self.platform, max_text_length=20, show_typing=_no_typing))
+
+    async def drive(self, gateway: Gateway) -> None:
+        await gateway.inbound.receive("chat", said("hello", "1"))
+        await at_rest(gateway)
+
+    def check(self, database: sqlite3.Connection) -> None:
+        platform = self.platform
+        assert platform.posts(drafts=True) <= 1, f"a second draft: {platform.calls}"
+        assert not database.execute("SELECT * FROM drafts").fetchall(), "a draft that is never removed"
+        finals = [seen.text for seen in platform.seen.values() if not seen.is_draft]
+        states = {state for (state,) in database.execute("SELECT state FROM deliveries")}
+        if states <= {"sent"}:
+            assert tuple(finals) == self.expected, f"not what was said: {finals}"
+        else:
+            assert states == {"uncertain"} and len(finals) == len(set(finals)), f"{states}: {finals}"
+
+
+class Unsaid(Streamed):
+    """The answer grows, and turns out to be none."""
+
+    replies = (("let me look",), ("NO_REPLY",))
+    expected = ()
+
+
+def _no_typing(*chat: object) -> None:
+    """A sign of typing is no call that could be lost."""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every piece of a reply is told at once."""
+    monkeypatch.setattr(runner, "DELTA_INTERVAL_S", 0.0)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("flow", "calls"), [(Streamed, 4), (Unsaid, 2)])
+async def test_a_reply_that_grows_is_seen_once_wherever_the_process_dies(
+    flow: type[Streamed], calls: int, record_property: Callable[[str, object], None]
+) -> None:
+    points = await kill_at_every_commit(flow, CONFIG)
+    record_property(CRASH_POINTS, (f"{flow.__name__}, at commits", points))
+    sends = await kill_at_every_call(flow, CONFIG)
+    record_property(CRASH_POINTS, (f"{flow.__name__}, at calls", sends))
+    assert points >= 12 and sends >= 3 * calls
 
 
 def _config(far_end: FarEnd) -> dict[str, object]:

@@ -27,10 +27,10 @@ from backchannel.errors import Unavailable
 from backchannel.gateway.app import Gateway
 from backchannel.storage.driver import ProcessKilled
 from tests.support.far_end import FarEnd, Hang
+from tests.support.platform import Moment, Platform
 from tests.support.resting import at_rest
 
 When = Literal["before", "after"]
-Moment = Literal["before", "taken", "answered"]
 MOMENTS: tuple[Moment, ...] = ("before", "taken", "answered")
 PATIENCE_S = 20.0
 
@@ -101,10 +101,7 @@ class DeadlyChannel(Channel):
 
     async def _die(self) -> None:
         assert self._death is not None
-        self._death.is_dead = True
-        with suppress(asyncio.CancelledError):
-            await self._gateway.store.check_writable()
-        await asyncio.Event().wait()  # a dead process does nothing more
+        await _die(self._gateway, self._death)
 
 
 class Flow(Protocol):
@@ -150,6 +147,52 @@ async def kill_at_every_send(make: Callable[[], Flow], far_end: FarEnd, channel:
                 await _complete(flow, Path(folder), config)
                 _check(flow, Path(folder), f"killed at send {number}: {moment}")
     return hit
+
+
+class PlatformFlow(Flow, Protocol):
+    """A story that is told on a platform in memory, which outlives the gateways."""
+
+    platform: Platform
+
+
+async def kill_at_every_call(make: Callable[[], PlatformFlow], config: dict[str, object]) -> int:
+    """Interrupt the flow at each call of its platform, drafts included, as `kill_at_every_send` does."""
+    counted = make()
+    await _undisturbed(counted, config)
+    hit = 0
+    for number in range(1, len(counted.platform.calls) + 1):
+        for moment in MOMENTS:
+            with tempfile.TemporaryDirectory(prefix="kill-") as folder:
+                flow, death = make(), KillAtSend(number, moment)
+                hit += await _interrupted(_Calling(flow, death), Path(folder), death, config)
+                flow.platform.at_call = None
+                await _complete(flow, Path(folder), config)
+                _check(flow, Path(folder), f"killed at call {number}: {moment}")
+    return hit
+
+
+class _Calling:
+    """A flow whose gateway dies at one call of its platform."""
+
+    def __init__(self, flow: PlatformFlow, death: KillAtSend) -> None:
+        self._flow, self._death = flow, death
+        self.drive, self.check = flow.drive, flow.check
+
+    def equip(self, gateway: Gateway) -> None:
+        self._flow.equip(gateway)
+
+        async def at_call(number: int, moment: Moment) -> None:
+            if (number, moment) == self._death.point:
+                await _die(gateway, self._death)
+
+        self._flow.platform.at_call = at_call
+
+
+async def _die(gateway: Gateway, death: KillAtSend) -> None:
+    death.is_dead = True
+    with suppress(asyncio.CancelledError):
+        await gateway.store.check_writable()
+    await asyncio.Event().wait()  # a dead process does nothing more
 
 
 class _Sending:

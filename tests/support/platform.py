@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from backchannel.core.channels import (
     Channel,
@@ -37,6 +38,9 @@ class Seen:
     thread_id: str | None = None
     reply_to: str | None = None
     is_draft: bool = False
+
+
+Moment = Literal["before", "taken", "answered"]
 
 
 class Answer(NamedTuple):
@@ -66,6 +70,8 @@ class Platform:
         """Set at each call."""
         self.holds: asyncio.Event | None = None
         """Where there is one, no call is answered before it is set; the platform has done what was asked by then."""
+        self.at_call: Callable[[int, Moment], Awaitable[None]] | None = None
+        """Asked at each call, which it counts: before it is heard, when it is taken, and when it is answered."""
         self._answers: deque[Answer | None] = deque()
         self._count = 0
 
@@ -79,6 +85,21 @@ class Platform:
 
     def posts(self, *, drafts: bool) -> int:
         return sum(call.what == "post" and call.is_draft is drafts for call in self.calls)
+
+    def forgive(self) -> None:
+        """Forget how the next calls were to be answered: they go well."""
+        self._answers.clear()
+
+    async def typed(self, count: int) -> None:
+        """Wait until it was asked so often to show that somebody is typing."""
+        async with asyncio.timeout(10):
+            while len(self.typing) < count:
+                self.called.clear()
+                await self.called.wait()
+
+    def show_typing(self, to: str) -> None:
+        self.typing.append(to)
+        self.called.set()
 
     async def until_called(self, count: int) -> None:
         """Wait until it was asked so often."""
@@ -108,15 +129,23 @@ class Platform:
         self.seen[message.id] = message
 
     async def _do(self, call: Call, act: Any) -> None:
+        number = len(self.calls) + 1
+        await self._reached(number, "before")
         answer = self._answers.popleft() if self._answers else None
         if answer is None or answer.takes:
             act()
         self.calls.append(call)
         self.called.set()
+        await self._reached(number, "taken")
         if self.holds is not None:
             await self.holds.wait()
         if answer is not None:
             raise answer.error
+        await self._reached(number, "answered")
+
+    async def _reached(self, number: int, moment: Moment) -> None:
+        if self.at_call is not None:
+            await self.at_call(number, moment)
 
 
 class PlatformChannel(Channel):
@@ -149,7 +178,7 @@ class PlatformChannel(Channel):
         await self.platform.delete(draft.draft_id or "", draft.to)
 
     async def show_typing(self, to: str, account_id: str | None, thread_id: str | None) -> None:
-        self.platform.typing.append(to)
+        self.platform.show_typing(to)
 
 
 def said(text: str, message_id: str, **changed: Any) -> InboundEvent:

@@ -27,7 +27,7 @@ async def until(gateway: Gateway, holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def at_rest(gateway: Gateway) -> None:
-    """Wait until no run is left to do, and nothing is left to send."""
+    """Wait until no run is left to do, nothing is left to send, and no draft to remove."""
 
     async def nothing_left() -> bool:
         if await gateway.store.runs(states=(RunState.QUEUED, RunState.RUNNING), limit=1):
@@ -37,6 +37,8 @@ async def at_rest(gateway: Gateway) -> None:
                 return False
         # One look in the end, not one a state: a delivery of several parts goes back and forth between the two.
         receipts = await gateway.store.receipts(limit=ALL)
-        return not any(receipt.delivery.state.is_open for receipt in receipts)
+        if any(receipt.delivery.state.is_open for receipt in receipts):
+            return False
+        return not await gateway.store.drafts()
 
     await until(gateway, nothing_left)

@@ -132,6 +132,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     error: str | None = None
     waited_ms: int = 0
     """How long its retries have waited in all; a person's retry begins anew."""
+    draft_id: str | None = None
+    """The platform's id of the draft whose place it takes, by an edit."""
 
     @property
     def key(self) -> str:
@@ -175,6 +177,8 @@ class Attempted(msgspec.Struct, frozen=True, kw_only=True):
     wait_ms: int | None = None
     """How long to wait before the next attempt; absent where none is to be made, or at once."""
     error: str | None = None
+    drops_draft: bool = False
+    """Whether it is posted from now on, and edits no draft."""
 
 
 def retry_wait(tries: Tries, retry_after_s: float | None = None) -> int | None:
@@ -189,17 +193,23 @@ def retry_wait(tries: Tries, retry_after_s: float | None = None) -> int | None:
     return min(max(delay, _asked_delay_ms(retry_after_s)), left)
 
 
-def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool) -> Attempted:
-    """Decide what becomes of a part, from what the channel answered or raised."""
+def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool, edits: bool = False) -> Attempted:
+    """Decide what becomes of a part, from what the channel answered or raised.
+
+    A part that `edits` a draft may be repeated, as if its key were taken. Where the platform refuses the edit, because
+    the draft is gone, the part is posted.
+    """
     if isinstance(answer, Sent):
         return Attempted(state=DeliveryState.SENT, message_id=answer.message_id)
     reason = cut(answer.reason, _ERROR_LIMIT)
+    if isinstance(answer, ChannelRefused) and edits:
+        return Attempted(state=DeliveryState.PENDING, error=reason, drops_draft=True)
     if isinstance(answer, ChannelRefused):
         return Attempted(state=DeliveryState.FAILED, error=reason)
     if isinstance(answer, ChannelMoved) and tries.attempts < MAX_ATTEMPTS:
         return Attempted(state=DeliveryState.PENDING, error=reason)
     is_busy = isinstance(answer, ChannelBusy | ChannelMoved)
-    if not is_busy and not takes_key:
+    if not (is_busy or takes_key or edits):
         why = "it is not known whether the message arrived, and sending it again could post it twice"
         return Attempted(state=DeliveryState.UNCERTAIN, error=f"{reason}; {why}")
     wait_ms = retry_wait(tries, answer.retry_after_s if isinstance(answer, ChannelBusy) else None)

@@ -11,6 +11,7 @@ import msgspec
 
 from backchannel.core.approvals import Approval
 from backchannel.core.delivery import Delivery
+from backchannel.core.drafts import ShownDraft
 from backchannel.core.messages import Message
 from backchannel.core.pairing import Pairing
 from backchannel.core.runs import Run
@@ -55,6 +56,12 @@ class DeliveryChanged(msgspec.Struct, frozen=True):
     delivery: Delivery
 
 
+class DraftChanged(msgspec.Struct, frozen=True):
+    """A draft was posted or lost, has to be removed from its chat, or needs nothing more."""
+
+    draft: ShownDraft
+
+
 class AccountHeld(msgspec.Struct, frozen=True):
     """A platform asked that nothing goes out by an account for a while."""
 
@@ -94,6 +101,7 @@ Fact = (
     | SessionChanged
     | TranscriptClosed
     | DeliveryChanged
+    | DraftChanged
     | AccountHeld
     | ApprovalChanged
     | PairingChanged

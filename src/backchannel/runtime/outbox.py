@@ -49,6 +49,9 @@ DOWN_AFTER = 3
 _LONGEST_ERROR = 300
 
 
+Settled = Callable[[DeliveryLane], Awaitable[None]]
+
+
 class ChannelOutlets:
     """Where deliveries can go, from the channels of this process and the send policy."""
 
@@ -66,6 +69,10 @@ class ChannelOutlets:
     def measure(self, channel: str) -> Measure:
         found = self._channels.get(channel)
         return len if found is None or type(found).text_length is Channel.text_length else found.text_length
+
+    def streams(self, channel: str) -> bool:
+        found = self._channels.get(channel)
+        return found is not None and found.streams
 
     def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
         return self._guard.decide_delivery(key, override, channel)
@@ -110,8 +117,10 @@ class Reach:
 class Outbox:
     """Sends deliveries through their channels."""
 
-    def __init__(self, store: Store, channels: Channels, clock: Clock, holds: AccountHolds) -> None:
+    def __init__(self, store: Store, channels: Channels, clock: Clock, holds: AccountHolds, settled: Settled) -> None:
+        """Make it; `settled` waits for drafts that are on their way to a chat."""
         self._store = store
+        self._settled = settled
         self._holds = holds
         self._channels = channels
         self._clock = clock
@@ -172,6 +181,7 @@ class Outbox:
         """Send what a lane has, until its next part has to wait."""
         while self._is_open:
             self._again.discard(lane)
+            await self._settled(lane)
             if (held_s := self._holds.left_s(lane.channel, lane.account_id)) > 0:
                 await sleep_or_event(self._clock, held_s, self._closing)
                 continue
@@ -193,6 +203,7 @@ class Outbox:
             account_id=delivery.account_id,
             thread_id=delivery.thread_id,
             reply_to=delivery.quotes if part.n == 1 else None,
+            draft_id=part.draft_id,
         )
         try:
             return await self._channels[delivery.channel or ""].send(outbound)

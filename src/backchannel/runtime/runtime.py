@@ -38,6 +38,7 @@ from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
 from backchannel.runtime.approvals import Approvals
+from backchannel.runtime.drafts import Drafts
 from backchannel.runtime.events import Event, Hub, WaitStarted, log_failures, log_pairings
 from backchannel.runtime.exchanges import Exchanges
 from backchannel.runtime.guard import SendGuard
@@ -97,7 +98,8 @@ class Runtime:
         self._lanes = Lanes(store, self._runner.work, slots, agents.is_awaited)
         self._waits = Waits(store)
         holds = AccountHolds(clock)
-        self.outbox = Outbox(store, channels, clock, holds)
+        self._drafts = Drafts(store, channels, clock, holds, self.hub)
+        self.outbox = Outbox(store, channels, clock, holds, self._drafts.settled)
         self._timers = Timers(store, clock, self.outbox.wake)
         store.deliver_to(ChannelOutlets(channels, self.guard), tells_failures=config.messages.failure_notice)
         self.exchanges = Exchanges(store, self._lanes, self._waits, self.hub, clock)
@@ -128,6 +130,7 @@ class Runtime:
         self._is_open = True
         await self._remember_functions()
         await self._store.mind_the_clock()
+        await self._drafts.start()
         await self.outbox.start()
         await self._recover({id for id in self._agents.ids() if not self._agents.is_awaited(id)})
         self._timers.start()
@@ -238,6 +241,7 @@ class Runtime:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._timers.close()
         await self._lanes.close()
+        await self._drafts.close()
         await self.outbox.close()
         self._waits.close()
 

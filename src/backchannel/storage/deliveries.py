@@ -30,7 +30,7 @@ from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.core.text import quoted
 from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
-from backchannel.storage import idempotency, sessions
+from backchannel.storage import drafts, idempotency, lines, sessions
 from backchannel.storage.events import ReceiptSettled, RunClosed, RunUnanswered
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import Outlets, Tx, assignments, columns, required, row_reader, tell_shadowed
@@ -141,7 +141,7 @@ def hand_over(
     delivery = update(
         tx,
         delivery_id,
-        position=_take_place(tx, channel, account_id, target, thread_id),
+        position=lines.take_place(tx, channel, account_id, target, thread_id),
         state=state.value,
         channel=channel,
         account_id=account_id,
@@ -160,27 +160,6 @@ def hand_over(
 def settle(tx: Tx, delivery_id: str, state: str, reason: str | None) -> Delivery:
     """Settle a receipt for which nothing is sent."""
     return update(tx, delivery_id, state=DeliveryState(state).value, error=reason, due_at=None, updated_at=tx.now)
-
-
-def _take_place(tx: Tx, channel: str | None, account_id: str | None, target: str | None, thread_id: str | None) -> int:
-    """Take the last place in a chat's line; 0 where there is no chat.
-
-    The counter's row is locked until the commit, so places are in the order of commits on every database.
-    """
-    if channel is None or target is None:
-        return 0
-    (place,) = required(
-        tx.one(
-            "INSERT INTO delivery_lines (channel, account_id, target, thread_id, last) VALUES (?, ?, ?, ?, 1) "
-            "ON CONFLICT (channel, account_id, target, thread_id) DO UPDATE SET last = delivery_lines.last + 1 "
-            "RETURNING last",
-            channel,
-            account_id or DEFAULT_ACCOUNT,
-            target,
-            thread_id or "",
-        )
-    )
-    return int(place)
 
 
 def _columns(address: Address | None) -> tuple[str | None, ...]:
@@ -227,7 +206,7 @@ def post_reply(tx: Tx, event: RunClosed) -> None:
         return
     address = None if run.reply_to is None else read_address(run.reply_to)
     if address is None or address.channel != WEBCHAT.channel:
-        post(tx, _of_run(run, address, run.reply or ""))
+        drafts.take_over(tx, run, post(tx, _of_run(run, address, run.reply or "")))
 
 
 def post_notice(tx: Tx, event: RunUnanswered) -> None:
@@ -235,7 +214,7 @@ def post_notice(tx: Tx, event: RunUnanswered) -> None:
     run = event.run
     address = notice_address(run)
     if address is not None:
-        post(tx, _of_run(run, address, notice_text(run.id)))
+        drafts.take_over(tx, run, post(tx, _of_run(run, address, notice_text(run.id))))
         tx.run("UPDATE runs SET failure_told = 1 WHERE id = ?", run.id)
 
 
@@ -372,7 +351,7 @@ def drop(tx: Tx, delivery_id: str) -> Receipt:
 
 
 def _back_in_line(tx: Tx, delivery: Delivery) -> Receipt:
-    place = _take_place(tx, delivery.channel, delivery.account_id, delivery.target, delivery.thread_id)
+    place = lines.take_place(tx, delivery.channel, delivery.account_id, delivery.target, delivery.thread_id)
     pending = DeliveryState.PENDING.value
     changed = update(tx, delivery.id, position=place, state=pending, due_at=None, error=None, updated_at=tx.now)
     return Receipt(changed, parts_of(tx, delivery.id))

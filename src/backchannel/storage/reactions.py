@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from backchannel.storage import archiving, barriers, deliveries, exchanges, runs, spawns
+from backchannel.storage import archiving, barriers, deliveries, drafts, exchanges, runs, spawns
 from backchannel.storage.events import (
     CallClosed,
     NotesFlushed,
@@ -22,10 +22,10 @@ from backchannel.storage.tx import Reaction
 
 REACTIONS: Mapping[type, tuple[Reaction, ...]] = {
     RunEntered: (barriers.tell_held,),
-    RunClosed: (deliveries.post_reply, exchanges.run_ended, spawns.run_ended, barriers.run_ended),
+    RunClosed: (deliveries.post_reply, drafts.run_closed, exchanges.run_ended, spawns.run_ended, barriers.run_ended),
     RunUnanswered: (deliveries.post_notice,),
     RunRetried: (exchanges.run_retried,),
     CallClosed: (exchanges.call_ended,),
-    ReceiptSettled: (archiving.receipt_settled,),
+    ReceiptSettled: (drafts.receipt_settled, archiving.receipt_settled),
     NotesFlushed: (runs.tell_of_next,),
 }

@@ -19,20 +19,9 @@ from backchannel.core.delivery import (
     state_of,
 )
 from backchannel.core.sessions import WEBCHAT
-from backchannel.storage import chats, deliveries
+from backchannel.storage import chats, deliveries, drafts, lines
 from backchannel.storage.chats import ChatPlace
 from backchannel.storage.tx import Tx, required
-
-# Rows that stand in line, in the words of their index.
-IN_LINE = "state IN ('pending', 'sending') AND text IS NOT NULL"
-
-
-def _in(lane: DeliveryLane) -> tuple[str, list[str]]:
-    """Say which rows stand in a lane, so that their index is entered at it."""
-    where, values = "channel = ? AND account_id = ? AND target = ?", [lane.channel, lane.account_id, lane.to]
-    if lane.thread_id is None:
-        return f"{where} AND thread_id IS NULL AND {IN_LINE}", values
-    return f"{where} AND thread_id = ? AND {IN_LINE}", [*values, lane.thread_id]
 
 
 def claim(tx: Tx, lane: DeliveryLane) -> Claimed | None:
@@ -44,7 +33,7 @@ def claim(tx: Tx, lane: DeliveryLane) -> Claimed | None:
     if lane.channel != WEBCHAT.channel and (to := chats.moved_to(tx, _chat(lane))) is not None:
         _follow(tx, lane, to)
         return None
-    where, values = _in(lane)
+    where, values = lines.in_lane(lane)
     while row := tx.one(f"SELECT {deliveries.FIELDS} FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values):
         head = deliveries.of_row(row)
         if head.state is DeliveryState.SENDING or (head.due_at is not None and head.due_at > tx.now):
@@ -69,10 +58,12 @@ def _has_parts(tx: Tx, delivery_id: str) -> bool:
 
 def _begin(tx: Tx, head: Delivery) -> Claimed:
     part = tx.one(
-        "UPDATE delivery_parts SET state = 'sending', attempts = attempts + 1, error = NULL "
+        "UPDATE delivery_parts SET state = 'sending', attempts = attempts + 1, error = NULL, "
+        "draft_id = coalesce(?, draft_id) "
         "WHERE delivery_id = ? AND n = "
         "(SELECT min(n) FROM delivery_parts WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')) "
         f"RETURNING {deliveries.PART_FIELDS}",
+        drafts.claimed(tx, head),
         head.id,
         head.id,
     )
@@ -104,7 +95,8 @@ def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: 
     lane = deliveries.need(tx, part.delivery_id).lane if isinstance(answer, ChannelError) else None
     if isinstance(answer, ChannelMoved) and (lane is None or answer.to in ("", lane.to)):
         answer = ChannelRefused(f"{answer.reason} (the platform names no other chat)")
-    delivery = _write(tx, part, after_attempt(answer, Tries(part.attempts, part.waited_ms), takes_key=takes_key))
+    tries, edits = Tries(part.attempts, part.waited_ms), part.draft_id is not None
+    delivery = _write(tx, part, after_attempt(answer, tries, takes_key=takes_key, edits=edits))
     if lane is not None and isinstance(answer, ChannelMoved):
         chats.move(tx, *_chat(lane), answer.to)
         _follow(tx, lane, answer.to)
@@ -120,46 +112,35 @@ def _chat(lane: DeliveryLane) -> ChatPlace:
 def _follow(tx: Tx, lane: DeliveryLane, to: str) -> None:
     """Put all that stands in line for a chat at the end of the line of the id that it has now, in its order.
 
-    Message ids are those of the old chat: nothing is quoted in the new one.
+    Message ids are those of the old chat: nothing is quoted or edited in the new one.
     """
-    (last,) = tx.one(f"SELECT last FROM delivery_lines WHERE {_LINE}", *_line(lane)) or (0,)
-    (total,) = required(
-        tx.one(
-            "INSERT INTO delivery_lines (channel, account_id, target, thread_id, last) VALUES (?, ?, ?, ?, ?) "
-            "ON CONFLICT (channel, account_id, target, thread_id) "
-            "DO UPDATE SET last = delivery_lines.last + excluded.last RETURNING last",
-            *_line(lane._replace(to=to)),
-            last,
-        )
-    )
-    where, values = _in(lane)
+    moved_on = lines.take_places_of(tx, lane._replace(to=to), lane)
+    where, values = lines.in_lane(lane)
     row = tx.one(f"SELECT id FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values)
+    tx.run(
+        "UPDATE delivery_parts SET draft_id = NULL WHERE draft_id IS NOT NULL "
+        f"AND delivery_id IN (SELECT id FROM deliveries WHERE {where})",
+        *values,
+    )
     tx.run(
         f"UPDATE deliveries SET target = ?, position = position + ?, quotes = NULL WHERE {where}",
         to,
-        total - last,
+        moved_on,
         *values,
     )
     if row is not None:
         deliveries.update(tx, row[0], target=to)  # told of one, the lane looks for all
 
 
-_LINE = "channel = ? AND account_id = ? AND target = ? AND thread_id = ?"
-
-
-def _line(lane: DeliveryLane) -> tuple[str, str, str, str]:
-    """Name the line of a lane as the counter of its places does."""
-    return lane.channel, lane.account_id, lane.to, lane.thread_id or ""
-
-
 def _write(tx: Tx, part: Part, made: Attempted) -> Delivery:
     tx.run(
-        "UPDATE delivery_parts SET state = ?, message_id = ?, error = ?, waited_ms = waited_ms + ? "
+        "UPDATE delivery_parts SET state = ?, message_id = ?, error = ?, waited_ms = waited_ms + ?, draft_id = ? "
         "WHERE delivery_id = ? AND n = ?",
         made.state.value,
         made.message_id,
         made.error,
         made.wait_ms or 0,
+        None if made.drops_draft else part.draft_id,
         part.delivery_id,
         part.n,
     )
@@ -183,14 +164,15 @@ def recover(tx: Tx, takes_key: Callable[[str], bool]) -> None:
     rows = tx.all("SELECT id, channel FROM deliveries WHERE state = 'sending' ORDER BY id")
     for delivery_id, channel in rows:
         for part in deliveries.parts_of(tx, delivery_id):
-            made = after_crash(part.state, part.attempts, takes_key=takes_key(channel))
+            is_repeatable = takes_key(channel) or part.draft_id is not None
+            made = after_crash(part.state, part.attempts, takes_key=is_repeatable)
             if made is not None:
                 _write(tx, part, made)
 
 
 def lanes_in_line(tx: Tx) -> list[DeliveryLane]:
     """Name the lanes that have something to send, now or later."""
-    rows = tx.all(f"SELECT DISTINCT channel, account_id, target, thread_id FROM deliveries WHERE {IN_LINE}")
+    rows = tx.all(f"SELECT DISTINCT channel, account_id, target, thread_id FROM deliveries WHERE {lines.IN_LINE}")
     return [DeliveryLane(*row) for row in rows]
 
 

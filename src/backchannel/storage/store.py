@@ -16,6 +16,7 @@ from typing import Self
 
 from backchannel.config.schema_doors import CronJob
 from backchannel.core.contracts import Clock
+from backchannel.core.drafts import ShownDraft
 from backchannel.core.exchange_values import Opened
 from backchannel.core.facts import Fact
 from backchannel.core.keys import KeyScheme
@@ -50,6 +51,7 @@ from backchannel.storage import (
     steps,
     timers,
 )
+from backchannel.storage import drafts as draft_units
 from backchannel.storage import runs as run_units
 from backchannel.storage import sessions as session_units
 from backchannel.storage import timeline as timeline_units
@@ -157,6 +159,11 @@ class Store:
     post = write(deliveries.post_once)
     claim_part = write(sending.claim)
     settle_part = write(sending.attempted)
+    open_draft = write(draft_units.open_)
+    draft_shown = write(draft_units.shown)
+    forget_draft = write(draft_units.forget)
+    lose_draft = write(draft_units.lose)
+    drafts = read(draft_units.all_drafts)
     hold_account = write(chats.hold)
     account_holds = read(chats.holds)
     lanes_in_line = read(sending.lanes_in_line)
@@ -308,6 +315,10 @@ class Store:
         """Decide on every part that was being sent when its process ended."""
         if await self.driver.look(sending.any_sending):
             await self.driver.write(sending.recover, takes_key)
+
+    async def recover_drafts(self) -> list[ShownDraft]:
+        """Decide on the drafts that an earlier process left, and return those that are lost."""
+        return await self.driver.write(draft_units.recover) if await self.drafts() else []
 
     async def repeat_send(self, call_id: str) -> Opened | None:
         """Resume a tool call that had sent something before a crash; None if it had not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backchannel.core.records import Troubles, Unfinished
-from backchannel.storage.sending import IN_LINE
+from backchannel.storage.lines import IN_LINE
 from backchannel.storage.tx import LIVE, Tx, required
 
 PROBE_BYTES = 65_536

@@ -38,6 +38,10 @@ class Outlets(Protocol):
         """Give what the length of a message of this channel is measured by."""
         ...
 
+    def streams(self, channel: str) -> bool:
+        """Tell whether replies are shown on this channel while they grow."""
+        ...
+
     def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
         """Ask whether a session's text may go there; `override` is the session's own policy."""
         ...
@@ -53,6 +57,9 @@ class NoOutlets:
 
     def measure(self, channel: str) -> Measure:
         return len
+
+    def streams(self, channel: str) -> bool:
+        return False
 
     def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
         return SendDecision(True, "nothing is asked")

@@ -1,0 +1,76 @@
+"""Drafts: a reply that is shown in its chat while it grows, until the delivery of the reply takes its place.
+
+States and who moves them. A draft is `growing` from the commit before it is posted; the commit after the platform's
+answer adds the id of its message, by which it is edited from then on. If that answer is lost it is `lost`: neither
+posted again nor edited, and the reply is posted as if there had been no draft. The commit that ends the run makes it
+`final`, where a delivery follows, or `removing`, where none does. The first part of the delivery then edits it, unless
+something else was put in line for the chat meanwhile: the reply would stand above what it comes after. So the reply is
+posted at the end, and the draft is `removing`. `removed` is told of one whose row is gone: nothing is left to do.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from backchannel.core.delivery import Delivery, DeliveryLane
+
+
+class DraftState(StrEnum):
+    GROWING = "growing"
+    LOST = "lost"
+    FINAL = "final"
+    REMOVING = "removing"
+    REMOVED = "removed"
+
+
+class ShownDraft(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A draft as its row says; the field names are the columns."""
+
+    run_id: str
+    channel: str
+    account_id: str
+    target: str
+    thread_id: str | None
+    place: int
+    """The last place that the line of its chat had given out when it was posted."""
+    state: DraftState = DraftState.GROWING
+    message_id: str | None = None
+    delivery_id: str | None = None
+
+    @property
+    def lane(self) -> DeliveryLane:
+        return DeliveryLane(self.channel, self.account_id, self.target, self.thread_id)
+
+
+class DraftTurn(StrEnum):
+    """What may be done to show a reply that grows."""
+
+    POST = "post"
+    EDIT = "edit"
+    WAIT = "wait"
+    """Other texts are on their way to the chat, which come first."""
+    STOP = "stop"
+
+
+class DraftOpening(msgspec.Struct, frozen=True):
+    """What may be done for a run, and with which draft."""
+
+    turn: DraftTurn
+    draft: ShownDraft | None = None
+
+
+def next_turn(known: ShownDraft | None, *, is_allowed: bool, is_line_busy: bool) -> DraftTurn:
+    """Decide how a reply that grows may be shown, by the draft that its run has."""
+    if known is not None:
+        may_edit = known.state is DraftState.GROWING and known.message_id is not None
+        return DraftTurn.EDIT if may_edit else DraftTurn.STOP
+    if not is_allowed:
+        return DraftTurn.STOP
+    return DraftTurn.WAIT if is_line_busy else DraftTurn.POST
+
+
+def may_take_over(draft: ShownDraft, delivery: Delivery) -> bool:
+    """Whether a delivery may take the place of a draft: in its chat, and with nothing in line between the two."""
+    return draft.message_id is not None and draft.lane == delivery.lane and draft.place + 1 == delivery.position

@@ -1,0 +1,367 @@
+"""Drafts and signs of typing: what a chat sees of a run before its reply is there.
+
+A listener hears runs begin and end and their replies grow. For each run whose reply goes to a chat outside there is a
+`Composing`, in memory only. Signs of typing are asked for while the run works. Where the channel streams, the
+reply is shown as far as it is written: the first time a row is committed, the draft posted, and the platform's id
+committed; from then on it is edited, which may be repeated and needs no rows. `storage/drafts.py` has the rows,
+`core/drafts.py` what becomes of a draft when its run ends.
+
+A call that is on its way is waited for before anything else is sent to its chat (`settled`): the reply must neither be
+overwritten by an older draft nor miss the id of the message that it takes the place of. Whatever fails here, the run
+and its reply go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import structlog
+
+from backchannel.core.channels import (
+    Channel,
+    ChannelBusy,
+    ChannelError,
+    ChannelMoved,
+    ChannelRefused,
+    Channels,
+    ChannelSilent,
+    Draft,
+    Sent,
+)
+from backchannel.core.contracts import Clock
+from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryLane, Tries, account_hold_ms, retry_wait
+from backchannel.core.drafts import DraftState, DraftTurn, ShownDraft
+from backchannel.core.facts import ApprovalChanged, DraftChanged, RunChanged
+from backchannel.core.runs import Fence, Run, RunState
+from backchannel.core.sessions import read_address
+from backchannel.core.splitting import opening_of
+from backchannel.errors import Unavailable
+from backchannel.runtime.events import Event, Hub, ReplyGrew
+from backchannel.runtime.holds import AccountHolds
+from backchannel.runtime.timers import sleep_or_event
+from backchannel.storage.store import Store
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+CALL_LIMIT_S = 30.0
+"""A platform that does not answer for so long is silent: the reply waits no longer for it."""
+CLOSE_LIMIT_S = 5.0
+LINE_PAUSE_S = 0.25
+"""How soon at the earliest it is looked again whether the line of a chat is empty."""
+BUSY_PAUSE_S = 5.0
+"""How long a busy chat is left alone that does not say how long."""
+
+
+class Composing:
+    """A run at work whose reply goes to a chat."""
+
+    def __init__(self, run: Run, channel: Channel, lane: DeliveryLane) -> None:
+        self.fence = Fence(run.id, run.fence)
+        self.quotes = run.quotes
+        self.channel = channel
+        self.lane = lane
+        self.over = asyncio.Event()
+        self.text = ""
+        """The reply as far as it is written."""
+        self.grew = asyncio.Event()
+        self.draft: ShownDraft | None = None
+        """Its draft, once that has an id."""
+        self.shown_in = lane
+        """Where its draft is: the chat may have got another id."""
+        self.shown = ""
+        """What was shown of it last."""
+        self.next_at = 0.0
+        """When it may be shown again, on the monotonic clock."""
+        self.calling = asyncio.Lock()
+        """Held while something is asked of the platform."""
+        self.questions: set[str] = set()
+        """Calls of the run that wait for a person's word: nobody is typing."""
+        self.is_drawn = False
+        """Whether a task shows its drafts."""
+
+    def is_for(self, lane: DeliveryLane) -> bool:
+        return lane in (self.lane, self.shown_in)
+
+
+class Drafts:
+    """Shows what runs are writing."""
+
+    def __init__(self, store: Store, channels: Channels, clock: Clock, holds: AccountHolds, hub: Hub) -> None:
+        self._store = store
+        self._channels = channels
+        self._clock = clock
+        self._holds = holds
+        self._at_work: dict[str, Composing] = {}
+        self._drawing: set[Composing] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told: set[str] = set()
+        """Channels of which it was logged that they cannot show typing."""
+        self._is_open = False
+        hub.listen(self._on_event, RunChanged, ReplyGrew, ApprovalChanged, DraftChanged)
+
+    async def start(self) -> None:
+        """Decide on what an earlier process left, before anything is sent, and remove what is to be removed."""
+        self._is_open = True
+        for lost in await self._store.recover_drafts():
+            _log_lost(lost, "the gateway stopped while it was being posted")
+        for draft in await self._store.drafts():
+            if draft.state is DraftState.REMOVING:
+                self._spawn(self._remove(draft), _REMOVAL)
+
+    async def settled(self, lane: DeliveryLane) -> None:
+        """Wait for what is being asked of a chat; a run that has ended asks for nothing more."""
+        for composing in list(self._drawing):
+            if composing.is_for(lane):
+                async with composing.calling:
+                    pass
+
+    async def close(self) -> None:
+        """Stop showing; calls on their way are waited for, what is left to remove goes on at the next start."""
+        self._is_open = False
+        for composing in [*self._at_work.values(), *self._drawing]:
+            composing.over.set()
+        removing = {task for task in self._tasks if task.get_name() == _REMOVAL}
+        for task in removing:
+            task.cancel()
+        left = self._tasks - removing
+        if left and not self._store.is_closed:
+            _, left = await asyncio.wait(left, timeout=CLOSE_LIMIT_S)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, *removing, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Hearing
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case ReplyGrew(run, text, _):
+                if (composing := self._at_work.get(run.id)) is not None and composing.channel.streams:
+                    self._grow(composing, text)
+            case RunChanged(run):
+                self._on_run(run)
+            case ApprovalChanged(approval):
+                if (composing := self._at_work.get(approval.run_id)) is not None:
+                    (composing.questions.add if approval.is_pending else composing.questions.discard)(approval.id)
+            case DraftChanged(draft) if draft.state is DraftState.REMOVING and self._is_open:
+                self._spawn(self._remove(draft), _REMOVAL)
+
+    def _on_run(self, run: Run) -> None:
+        is_at_work = run.state is RunState.RUNNING and not run.abort_requested
+        known = self._at_work.get(run.id)
+        if known is None:
+            if run.deliver and is_at_work and self._is_open and run.fence == self._store.number:
+                self._begin(run)
+        elif not is_at_work:
+            del self._at_work[run.id]
+            known.over.set()
+
+    def _begin(self, run: Run) -> None:
+        if run.kind.is_internal or run.reply_to is None:
+            return
+        address = read_address(run.reply_to)
+        channel = self._channels.get(address.channel)
+        if channel is None or address.to is None:
+            return
+        types = type(channel).show_typing is not Channel.show_typing
+        if not (types or channel.streams):
+            return
+        lane = DeliveryLane.of(address.channel, address.to, address.account_id, address.thread_id)
+        composing = self._at_work[run.id] = Composing(run, channel, lane)
+        if types:
+            self._spawn(self._type(composing))
+
+    # Typing
+
+    async def _type(self, composing: Composing) -> None:
+        """Ask for signs of typing while a run works; what fails there is nobody's business."""
+        lane, channel = composing.lane, composing.channel
+        while not composing.over.is_set():
+            if not composing.questions and not self._holds.left_s(lane.channel, lane.account_id):
+                try:
+                    asked = channel.show_typing(lane.to, lane.account_id, lane.thread_id)
+                    if asked is None:
+                        return
+                    async with asyncio.timeout(channel.typing_interval_s):
+                        await asked
+                except Exception as error:  # noqa: BLE001  # the edge of a channel: it is only a sign
+                    if channel.name not in self._told:
+                        self._told.add(channel.name)
+                        log.debug("no sign of typing was shown", channel=channel.name, error=type(error).__name__)
+            await sleep_or_event(self._clock, channel.typing_interval_s, composing.over)
+
+    # Drafts
+
+    def _grow(self, composing: Composing, text: str) -> None:
+        composing.text = text
+        composing.grew.set()
+        if not composing.is_drawn:
+            composing.is_drawn = True
+            self._spawn(self._draw(composing))
+
+    async def _draw(self, composing: Composing) -> None:
+        """Show a reply as it grows, until its run is over or nothing more can be shown."""
+        self._drawing.add(composing)
+        try:
+            while not composing.over.is_set():
+                await _either(composing.grew, composing.over)
+                composing.grew.clear()
+                lane = composing.lane
+                held_s = self._holds.left_s(lane.channel, lane.account_id)
+                wait_s = max(held_s, composing.next_at - self._clock.monotonic())
+                if wait_s > 0:
+                    await sleep_or_event(self._clock, wait_s, composing.over)
+                async with composing.calling:
+                    if composing.over.is_set() or not await self._show(composing):
+                        return
+        except Exception:  # the edge of a draft: its run goes on
+            log.exception("a draft could not be shown", channel=composing.lane.channel)
+        finally:
+            self._drawing.discard(composing)
+
+    async def _show(self, composing: Composing) -> bool:
+        """Show what there is; False when nothing more can be shown of this run."""
+        channel = composing.channel
+        text = opening_of(composing.text, channel.max_text_length, channel.text_length)
+        if not text.strip() or text == composing.shown:
+            return True
+        composing.next_at = self._clock.monotonic() + channel.draft_interval_s
+        if composing.draft is None:
+            opening = await self._commit(lambda: self._store.open_draft(composing.fence))
+            if opening.turn is DraftTurn.WAIT:
+                self._pause(composing, LINE_PAUSE_S)
+            if opening.draft is None or opening.turn not in (DraftTurn.POST, DraftTurn.EDIT):
+                return opening.turn is DraftTurn.WAIT
+            composing.shown_in = opening.draft.lane
+            if opening.turn is DraftTurn.POST:
+                return await self._post(composing, opening.draft, text)
+            composing.draft = opening.draft
+        return await self._edit(composing, composing.draft, text)
+
+    async def _post(self, composing: Composing, draft: ShownDraft, text: str) -> bool:
+        run_id = draft.run_id
+        if composing.over.is_set():  # while the row was being written
+            await self._commit(lambda: self._store.forget_draft(run_id))
+            return False
+        answer = await self._ask(composing, draft, text)
+        if isinstance(answer, Sent) and (message_id := answer.message_id) is not None:
+            composing.draft = await self._commit(lambda: self._store.draft_shown(run_id, message_id))
+            composing.shown = text
+            return composing.draft is not None
+        if isinstance(answer, ChannelRefused | ChannelBusy | ChannelMoved):
+            await self._commit(lambda: self._store.forget_draft(run_id))
+            return await self._go_on(composing, draft, answer)
+        await self._commit(lambda: self._store.lose_draft(run_id))
+        _log_lost(draft, answer.reason if isinstance(answer, ChannelError) else "the platform gave no id of it")
+        return False
+
+    async def _edit(self, composing: Composing, draft: ShownDraft, text: str) -> bool:
+        answer = await self._ask(composing, draft, text)
+        if isinstance(answer, Sent):
+            composing.shown = text
+            return True
+        if isinstance(answer, ChannelSilent):
+            return True  # it may be shown or not: the next edit says the same and more
+        # Where the chat has moved or the message is gone there is nothing to edit, and another draft would be a second.
+        return await self._go_on(composing, draft, answer) and isinstance(answer, ChannelBusy)
+
+    async def _ask(self, composing: Composing, draft: ShownDraft, text: str) -> Sent | ChannelError:
+        try:
+            async with asyncio.timeout(CALL_LIMIT_S):
+                return await composing.channel.show_draft(_outbound(draft, text, composing.quotes))
+        except ChannelError as error:
+            log.debug("a draft was not shown", channel=draft.channel, run_id=draft.run_id, error=error.reason)
+            return error
+        except Exception as error:  # the edge of a channel: it is not known what arrived
+            log.exception("a channel failed to show a draft", channel=draft.channel)
+            return ChannelSilent(type(error).__name__)
+
+    async def _go_on(self, composing: Composing, draft: ShownDraft, answer: ChannelError) -> bool:
+        """Decide whether to show more after a draft that was surely not taken; a busy chat is left alone first."""
+        if isinstance(answer, ChannelMoved):
+            place = (draft.channel, draft.account_id, draft.target)
+            await self._commit(lambda: self._store.move_chat(*place, answer.to))
+        elif isinstance(answer, ChannelBusy):
+            if (hold_ms := account_hold_ms(answer)) is not None:
+                await self._commit(lambda: self._store.hold_account(draft.channel, draft.account_id, hold_ms))
+            self._pause(composing, answer.retry_after_s or BUSY_PAUSE_S)
+        return not isinstance(answer, ChannelRefused)
+
+    def _pause(self, composing: Composing, seconds: float) -> None:
+        """Come back to a draft after a while, also if it does not grow."""
+        composing.next_at = max(composing.next_at, self._clock.monotonic() + seconds)
+        composing.grew.set()
+
+    async def _remove(self, draft: ShownDraft) -> None:
+        """Delete a draft whose place no reply takes, trying again for a while; the row is there until it is done."""
+        channel = self._channels.get(draft.channel)
+        tries = Tries(0)
+        while channel is not None:
+            tries = Tries(tries.attempts + 1, tries.waited_ms)
+            answer = await self._ask_removal(channel, draft)
+            asked_s = answer.retry_after_s if isinstance(answer, ChannelBusy) else None
+            if answer is None or isinstance(answer, ChannelRefused):
+                break
+            if (wait_ms := retry_wait(tries, asked_s)) is None:
+                _log_lost(draft, f"given up after {MAX_ATTEMPTS} attempts to remove it: {answer.reason}")
+                break
+            tries = Tries(tries.attempts, tries.waited_ms + wait_ms)
+            await self._clock.sleep(wait_ms / 1000)
+        await self._commit(lambda: self._store.forget_draft(draft.run_id))
+
+    async def _ask_removal(self, channel: Channel, draft: ShownDraft) -> ChannelError | None:
+        try:
+            async with asyncio.timeout(CALL_LIMIT_S):
+                await channel.remove_draft(_outbound(draft, ""))
+        except ChannelError as error:
+            return error
+        except Exception as error:  # the edge of a channel: it is tried again
+            log.exception("a channel failed to remove a draft", channel=draft.channel)
+            return ChannelSilent(type(error).__name__)
+        return None
+
+    async def _commit(self, unit: Callable[[], Awaitable[T]]) -> T:
+        """Commit what came of a call, waiting while there is no room for it."""
+        while True:
+            try:
+                return await unit()
+            except Unavailable as refused:
+                if self._store.is_closed:
+                    raise asyncio.CancelledError from refused  # the next start finds the row as it is
+                await self._clock.sleep(1)
+
+
+_REMOVAL = "removal of a draft"
+
+
+def _outbound(draft: ShownDraft, text: str, quotes: str | None = None) -> Draft:
+    return Draft(
+        to=draft.target,
+        text=text,
+        account_id=draft.account_id,
+        thread_id=draft.thread_id,
+        reply_to=quotes,
+        draft_id=draft.message_id,
+    )
+
+
+def _log_lost(draft: ShownDraft, why: str) -> None:
+    log.warning("a draft may be left in its chat", run_id=draft.run_id, channel=draft.channel, error=why)
+
+
+async def _either(first: asyncio.Event, second: asyncio.Event) -> None:
+    """Wait until one of two events is set."""
+    waits = [asyncio.create_task(event.wait()) for event in (first, second)]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)

@@ -1,0 +1,200 @@
+"""Drafts: the rows by which a reply that is shown while it grows is never posted twice, and never left behind.
+
+`core/drafts.py` decides; this writes. While a row has no message id, this process is posting it: a row that an earlier
+process left so is lost, which `recover` says before anything is sent.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from backchannel.core.control_words import is_silent
+from backchannel.core.delivery import Delivery, DeliveryLane, notice_address
+from backchannel.core.drafts import DraftOpening, DraftState, DraftTurn, ShownDraft, may_take_over, next_turn
+from backchannel.core.facts import DraftChanged
+from backchannel.core.runs import Fence, Run, RunState
+from backchannel.core.sessions import Address, read_address
+from backchannel.storage import chats, lines, runs, sessions
+from backchannel.storage.chats import ChatPlace
+from backchannel.storage.events import ReceiptSettled, RunClosed
+from backchannel.storage.tx import LIVE, Tx, columns, row_reader
+
+_FIELDS = columns(ShownDraft.__struct_fields__)
+_of_row = row_reader(ShownDraft)
+
+
+def find(tx: Tx, run_id: str) -> ShownDraft | None:
+    row = tx.one(f"SELECT {_FIELDS} FROM drafts WHERE run_id = ?", run_id)
+    return None if row is None else _of_row(row)
+
+
+def all_drafts(tx: Tx) -> list[ShownDraft]:
+    return [_of_row(row) for row in tx.all(f"SELECT {_FIELDS} FROM drafts ORDER BY run_id")]
+
+
+def open_(tx: Tx, fence: Fence) -> DraftOpening:
+    """Say how the reply of a run may be shown; where it may be posted, that is written down first."""
+    run = runs.find(tx, fence.run_id)
+    address = None if run is None else _shown_at(tx, run)
+    if run is None or address is None or run.state is not RunState.RUNNING or run.fence != fence.number:
+        return DraftOpening(DraftTurn.STOP)
+    lane = _current_lane(tx, address)
+    known = find(tx, run.id)
+    turn = next_turn(known, is_allowed=_is_allowed(tx, run, address), is_line_busy=lines.is_busy(tx, lane))
+    if turn is not DraftTurn.POST:
+        return DraftOpening(turn, known)
+    draft = ShownDraft(
+        run_id=run.id,
+        channel=lane.channel,
+        account_id=lane.account_id,
+        target=lane.to,
+        thread_id=lane.thread_id,
+        place=lines.last_place(tx, lane),
+    )
+    tx.run(f"INSERT INTO drafts ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL)", *_columns(draft))
+    return DraftOpening(turn, draft)
+
+
+def _columns(draft: ShownDraft) -> tuple[object, ...]:
+    lane = draft.lane
+    return (draft.run_id, lane.channel, lane.account_id, lane.to, lane.thread_id, draft.place, draft.state.value)
+
+
+def _shown_at(tx: Tx, run: Run) -> Address | None:
+    """Tell where the reply of a run is shown while it grows; None if it is not."""
+    if not run.deliver or run.kind.is_internal or run.reply_to is None:
+        return None
+    address = read_address(run.reply_to)
+    return address if address.to is not None and tx.outlets.streams(address.channel) else None
+
+
+def _current_lane(tx: Tx, address: Address) -> DeliveryLane:
+    lane = DeliveryLane.of(address.channel, address.to or "", address.account_id, address.thread_id)
+    moved_to = chats.moved_to(tx, ChatPlace(lane.channel, lane.account_id, lane.to))
+    return lane if moved_to is None else lane._replace(to=moved_to)
+
+
+def _is_allowed(tx: Tx, run: Run, address: Address) -> bool:
+    session = sessions.find(tx, run.session_key)
+    override = None if session is None else session.send_policy
+    return tx.outlets.decide(run.session_key, override, address.channel).allowed
+
+
+# What the platform answered
+
+
+def shown(tx: Tx, run_id: str, message_id: str) -> ShownDraft | None:
+    """Write down the platform's id of a draft that was posted; if its run has ended without a reply, it is removed."""
+    row = tx.one(f"UPDATE drafts SET message_id = ? WHERE run_id = ? RETURNING {_FIELDS}", message_id, run_id)
+    draft = None if row is None else _of_row(row)
+    if draft is not None:
+        tx.tell(DraftChanged(draft))
+    return draft
+
+
+def forget(tx: Tx, run_id: str) -> None:
+    """Forget a draft: it was surely not taken, or another row says what becomes of it, or it is gone from its chat."""
+    row = tx.one(f"DELETE FROM drafts WHERE run_id = ? RETURNING {_FIELDS}", run_id)
+    if row is not None:
+        tx.tell(DraftChanged(replace(_of_row(row), state=DraftState.REMOVED)))
+
+
+def lose(tx: Tx, run_id: str) -> None:
+    """Write down that nobody knows whether a draft was taken: none is posted for its run again."""
+    row = tx.one(f"UPDATE drafts SET state = 'lost' WHERE run_id = ? AND state = 'growing' RETURNING {_FIELDS}", run_id)
+    if row is None:
+        forget(tx, run_id)  # its run has ended, and does not ask any more
+    else:
+        tx.tell(DraftChanged(_of_row(row)))
+
+
+# What becomes of it
+
+
+def run_closed(tx: Tx, event: RunClosed) -> None:
+    """Decide on the draft of a run that has ended; where a delivery follows, that has taken it over, or will.
+
+    What a person has read of a reply that was stopped stays: it is in the transcript too.
+    """
+    run = event.run
+    if _shown_at(tx, run) is None or (draft := find(tx, run.id)) is None or draft.state is DraftState.FINAL:
+        return
+    if tx.tells_failures and notice_address(run) is not None:
+        return  # the notice takes it over, in the same commit
+    is_kept = run.state is RunState.ABORTED and not is_silent(run.reply)
+    if draft.state is DraftState.LOST or is_kept:
+        forget(tx, run.id)
+    else:
+        _remove(tx, draft)
+
+
+def take_over(tx: Tx, run: Run, delivery: Delivery) -> None:
+    """Let the delivery that ends a run take the place of its draft, if it has one."""
+    if _shown_at(tx, run) is None:
+        return
+    if (draft := find(tx, run.id)) is None:
+        return
+    if draft.state is DraftState.LOST:
+        forget(tx, run.id)
+    elif draft.state is DraftState.GROWING:
+        tx.run("UPDATE drafts SET state = 'final', delivery_id = ? WHERE run_id = ?", delivery.id, run.id)
+
+
+def claimed(tx: Tx, delivery: Delivery) -> str | None:
+    """Give the message that the first part of a delivery edits, and forget the draft: the part keeps its id."""
+    if delivery.channel is None or not tx.outlets.streams(delivery.channel):
+        return None
+    draft = _of_delivery(tx, delivery)
+    if draft is None:
+        return None
+    if may_take_over(draft, delivery):
+        forget(tx, draft.run_id)
+        return draft.message_id
+    _remove(tx, draft)
+    return None
+
+
+def receipt_settled(tx: Tx, event: ReceiptSettled) -> None:
+    """Remove the draft of a reply that is not sent after all: the send policy forbids it, or its channel is gone."""
+    delivery = event.delivery
+    if delivery.run_id is None or delivery.channel is None or not tx.outlets.streams(delivery.channel):
+        return
+    if (draft := _of_delivery(tx, delivery)) is not None:
+        _remove(tx, draft)
+
+
+def _of_delivery(tx: Tx, delivery: Delivery) -> ShownDraft | None:
+    row = tx.one(f"SELECT {_FIELDS} FROM drafts WHERE delivery_id = ?", delivery.id)
+    return None if row is None else _of_row(row)
+
+
+def _remove(tx: Tx, draft: ShownDraft) -> None:
+    """Let a draft be removed; one that is being posted is, once its id is known."""
+    row = tx.one(
+        f"UPDATE drafts SET state = 'removing', delivery_id = NULL WHERE run_id = ? RETURNING {_FIELDS}", draft.run_id
+    )
+    if row is not None and draft.message_id is not None:
+        tx.tell(DraftChanged(_of_row(row)))
+
+
+# After a crash
+
+
+def recover(tx: Tx) -> list[ShownDraft]:
+    """Decide on the drafts that an earlier process left, and return those that are lost.
+
+    A draft whose run or receipt is over has been missed only if its channel did not stream for a while.
+    """
+    lost = [draft for draft in all_drafts(tx) if draft.message_id is None and draft.state is not DraftState.LOST]
+    for draft in lost:
+        lose(tx, draft.run_id)
+    tx.run(
+        "UPDATE drafts SET state = 'removing', delivery_id = NULL WHERE state = 'growing' "
+        f"AND run_id NOT IN (SELECT id FROM runs WHERE {LIVE})"
+    )
+    tx.run(
+        "UPDATE drafts SET state = 'removing', delivery_id = NULL WHERE state = 'final' "
+        f"AND delivery_id NOT IN (SELECT id FROM deliveries WHERE {lines.IN_LINE})"
+    )
+    tx.run(f"DELETE FROM drafts WHERE state = 'lost' AND run_id NOT IN (SELECT id FROM runs WHERE {LIVE})")
+    return lost
