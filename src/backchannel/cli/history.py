@@ -166,7 +166,7 @@ def _block(block: dict[str, Any], with_tools: bool) -> str:
     import msgspec
 
     match block["type"]:
-        case "image":
+        case "image" if "file" not in block:  # of one that lies in a file, a line of the text tells
             return f"[image {block.get('mimeType', '')}]"
         case "toolCall" if with_tools:
             return f"→ {block['name']} {msgspec.json.encode(block['arguments']).decode()}"

@@ -21,7 +21,7 @@ EXTENSIONS: Mapping[str, str] = {"image/png": "png", "image/jpeg": "jpg", "image
 _SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 _MIME_TYPE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,40}/[a-z0-9][a-z0-9.+-]{0,80}\Z")
 _BRACKETS = str.maketrans({"[": "(", "]": ")", "`": "'"})
-_NOT_IN_NAMES = _BRACKETS | str.maketrans({"/": "_", "\\": "_", ":": "_"})
+_NOT_IN_NAMES = _BRACKETS | str.maketrans({":": "_"})
 _NOT_ON_DISK = re.compile(r"[^\w.+-]+")
 _DISK_NAME_BYTES = 200
 """What a file system takes of a name is 255 bytes; a checksum may be added."""
@@ -47,7 +47,8 @@ def clean_file_name(name: str | None) -> str | None:
 
     A long one keeps its ending, by which people and programs know what it is.
     """
-    seen = clean_name(storable_text(name or ""), limit=4 * NAME_LIMIT).translate(_NOT_IN_NAMES).strip(" .")
+    path = clean_name(storable_text(name or ""), limit=4 * NAME_LIMIT).replace("\\", "/").rstrip("/")
+    seen = path.rpartition("/")[2].translate(_NOT_IN_NAMES).strip(" .")
     if len(seen) <= NAME_LIMIT:
         return seen or None
     stem, dot, ending = seen.rpartition(".")

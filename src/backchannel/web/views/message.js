@@ -67,7 +67,7 @@ function Body({ entry, showsAll }) {
   return html`<div class="message-body">
     ${blocks.filter((block) => block.type === "thinking" && block.thinking).map((block, index) => html`<${Fold} key=${`thinking-${index}`} class="quiet-fold" summary="thinking"><${PlainText} text=${block.thinking} /><//>`)}
     ${text && html`<${LongText} text=${text} isMarkdown=${isByAgent(reading) && text === reading.text} isCode=${reading.who === "tool"} />`}
-    ${blocks.filter((block) => block.type === "image").map((block, index) => html`<${Picture} key=${`image-${index}`} block=${block} />`)}
+    ${blocks.filter((block) => block.type === "image" && !block.file).map((block, index) => html`<${Picture} key=${`image-${index}`} block=${block} />`)}
     ${blocks.filter((block) => block.type === "toolCall").map((call) => html`<${ToolCall} key=${call.id} call=${call} result=${results?.get(call.id)} />`)}
     ${reading.machinery && reading.text && !showsAll && html`<${Fold} class="quiet-fold" summary=${reading.what?.startsWith("result") ? "the whole report" : "what the model was told"}><${PlainText} text=${reading.machinery} /><//>`}
     ${message.stopReason === "aborted" && html`<p class="muted small">stopped here</p>`}
