@@ -43,6 +43,9 @@ def test_a_call_that_waits_is_listed_told_by_the_status_and_goes_ahead_with_a_wo
         assert f"backchannel approvals approve {waiting}" in err
         (answered,) = asking.json("approvals", "--all")["approvals"]
         assert answered["state"] == "approved" and answered["answeredBy"].startswith("operator")
+        shown = asking.answer("runs", "show", answered["runId"])
+        waited_s = (answered["answeredAt"] - answered["createdAt"]) / 1000
+        assert f", {waited_s:.1f}s of it waiting for an approval\n" in shown
 
 
 def test_a_call_is_denied_once(asking: Program) -> None:

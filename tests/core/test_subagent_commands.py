@@ -65,6 +65,14 @@ def test_the_list_shows_each_child_with_its_number_and_what_became_of_it() -> No
     )
 
 
+def test_a_child_without_a_label_is_listed_and_found_by_the_first_words_of_its_task() -> None:
+    nameless = child(number=3, task="Read all the news of the week.")
+    listed = list_text([nameless], 0)
+
+    assert listed.startswith('3. "Read all the news of the week."') and nameless.id[:8] not in listed
+    assert find_child([LINKS, nameless], '"Read all the news of the week."') == nameless
+
+
 def test_a_session_without_children_says_so() -> None:
     assert list_text((), 0) == "This session has started no sub-agents."
     assert unknown_text("1", ()) == "This session has started no sub-agents."

@@ -92,14 +92,25 @@ def _took(run: dict[str, Any]) -> str:
 def show(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
     """Show one run: where it is, what it used, how it ended."""
     options = options_of(ctx)
-    shown = ask(options, "runs.get", runId=find_id(options, IdKind.RUN, run_id))
+    run_id = find_id(options, IdKind.RUN, run_id)
     if as_json:
-        show_json(shown)
+        show_json(ask(options, "runs.get", runId=run_id))
     else:
-        _show(options, shown["run"])
+        told = ask(options, "runs.timeline", runId=run_id)
+        _show(options, told["run"], _asked_ms(told["entries"]))
 
 
-def _show(options: Options, run: dict[str, Any]) -> None:
+def _asked_ms(entries: list[dict[str, Any]]) -> int:
+    """For how long a run waited for a person's word, in all; what was asked at the same time counts once."""
+    total, until = 0, 0
+    for entry in entries:
+        if "approvalId" in entry and "endedAt" in entry:
+            total += max(0, entry["endedAt"] - max(entry["at"], until))
+            until = max(until, entry["endedAt"])
+    return total
+
+
+def _show(options: Options, run: dict[str, Any], asked_ms: int) -> None:
     usage = run["usage"]
     show_facts(
         {
@@ -109,7 +120,7 @@ def _show(options: Options, run: dict[str, Any]) -> None:
             "accepted": clock_time(run["acceptedAt"]),
             "started": clock_time(run["startedAt"]) if "startedAt" in run else None,
             "set aside": f"until {clock_time(run['resumeAt'])}" if "resumeAt" in run else None,
-            "took": _took(run),
+            "took": _took(run) + (f", {asked_ms / 1000:.1f}s of it waiting for an approval" if asked_ms else ""),
             "steps": run["step"],
             "model": run.get("model"),
             "tokens": f"{usage.get('input', 0)} in, {usage.get('output', 0)} out",

@@ -168,7 +168,15 @@ class ChildView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        return quote_name(self.label) if self.label else self.id[:_ID_SHOWN]
+        """Its label, or the first words of its task."""
+        if self.label:
+            return quote_name(self.label)
+        return self.shown_task or self.id[:_ID_SHOWN]
+
+    @property
+    def shown_task(self) -> str:
+        """The first words of its task, in quotes, without what looks like a credential."""
+        return quote_name(redact_opening(self.task, _LOOKED_AT)[0]) if self.task else ""
 
 
 def find_child(children: Sequence[ChildView], written: str) -> ChildView | None:
@@ -178,6 +186,7 @@ def find_child(children: Sequence[ChildView], written: str) -> ChildView | None:
         [child for child in children if written == str(child.number)],
         [child for child in children if written in (child.label, str(child.key), child.id)],
         [child for child in children if name == (child.label or "").lower()],
+        [child for child in children if name == child.name.strip('"').lower()],
         [child for child in children if len(name) >= _ID_BEGINS and child.id.startswith(name)],
     )
     found = next((way for way in ways if way), [])
@@ -200,7 +209,7 @@ def _line(child: ChildView) -> str:
         facts.append(child.receipt)
     if child.is_archived:
         facts.append("archived")
-    task = f": {quote_name(redact_opening(child.task, _LOOKED_AT)[0])}" if child.task else ""
+    task = f": {child.shown_task}" if child.label and child.task else ""
     return f"{child.name}, {', '.join(facts)}{task}"
 
 
