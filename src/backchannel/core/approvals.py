@@ -1,7 +1,8 @@
-"""Approvals: which tool calls a person has to allow first, and what one that was asked for is.
+"""Approvals: which tool calls need a person's permission, the record of one that does, and the texts about it.
 
-The rules are `tools.approval`: the first whose patterns fit a call decides whether somebody is asked; a call that no
-rule fits goes ahead. A call that asks is a row before anyone hears of it, and its run waits until the row is answered.
+The rules are the setting `tools.approval`. The first rule that matches a call decides whether a person is asked; a call
+that no rule matches is carried out. `storage/approvals.py` writes the record before anybody is asked, and the run waits
+until the record is answered, so that a crash loses neither the question nor the answer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NAME_LIMIT = 64
 
 
 class ApprovalRuleSettings(Settings, frozen=True, kw_only=True):
-    """Which calls need a person's word."""
+    """One rule: which calls it is about, and whether they need a person's permission."""
 
     tool: Annotated[str, setting("The tools it is about, as a name or a pattern with `*`.", min_length=1)]
     match: Annotated[
@@ -38,6 +39,8 @@ class ApprovalRuleSettings(Settings, frozen=True, kw_only=True):
 
 
 class ApprovalState(StrEnum):
+    """Where an approval is. It leaves `pending` once, and never changes after that."""
+
     PENDING = "pending"
     APPROVED = "approved"
     DENIED = "denied"
@@ -46,7 +49,7 @@ class ApprovalState(StrEnum):
 
 
 class Decided(StrEnum):
-    """What a person says of a call."""
+    """What a person decides about a call."""
 
     APPROVE = "approve"
     DENY = "deny"
@@ -57,7 +60,7 @@ class Decided(StrEnum):
 
 
 class Approval(msgspec.Struct, frozen=True, array_like=True):
-    """One call that had to be allowed; the fields are the columns of its row."""
+    """The record of one call that needs permission; the fields are the columns of its row."""
 
     id: str
     call_id: str
@@ -82,7 +85,7 @@ class Approval(msgspec.Struct, frozen=True, array_like=True):
 
 
 def asks(rules: Sequence[ApprovalRuleSettings], tool: str, arguments: Any) -> bool:
-    """Whether a call has to be allowed by a person."""
+    """Whether a call needs a person's permission: the first rule that matches decides, and without one it does not."""
     for rule in rules:
         if matches(rule.tool, tool) and (rule.match is None or _fits(rule.match, rule.ask, arguments)):
             return rule.ask == "always"
@@ -90,9 +93,10 @@ def asks(rules: Sequence[ApprovalRuleSettings], tool: str, arguments: Any) -> bo
 
 
 def _fits(pattern: str, ask: str, arguments: Any) -> bool:
-    """Whether a value of the arguments fits, and all texts where nobody would be asked.
+    """Whether a rule's pattern matches a call's arguments.
 
-    Otherwise an argument that its tool does not even look at could take the question away.
+    To ask, one matching value is enough. To ask nobody, every text must match: otherwise a model could add an argument
+    that the tool ignores, and so avoid the question.
     """
     values = list(_values(arguments))
     if ask == "never" and not all(matches(pattern, value) for value in values if isinstance(value, str)):
@@ -105,7 +109,7 @@ def _text(value: Any) -> str:
 
 
 def _values(value: Any) -> Iterator[Any]:
-    """Give every text, number and such of the arguments, at any depth."""
+    """Yield every value of the arguments that is not a container, at any depth."""
     waiting = [value]
     while waiting:
         match waiting.pop():
@@ -118,9 +122,10 @@ def _values(value: Any) -> Iterator[Any]:
 
 
 def ask_text(approval: Approval) -> str:
-    """Word what an owner is asked in a chat; credentials are hidden before anything is cut.
+    """Write the question that an owner is asked in a chat.
 
-    What is not shown is said: the end of a long call may be what matters in it.
+    Credentials are hidden before the text is cut, since half of one would not be recognised. A question that is cut
+    says so, since the end of a long call may be what matters in it.
     """
     name = cut(" ".join(approval.tool.split()), _NAME_LIMIT)
     arguments = msgspec.json.encode(redact_value_opening(approval.args, _SHOWN_ARGUMENTS)).decode()
@@ -135,13 +140,13 @@ def ask_text(approval: Approval) -> str:
 
 
 def answered_text(approval: Approval, *, always: bool) -> str:
-    """Word what is said to whoever answered."""
+    """Write the confirmation for whoever answered."""
     later = f"; {approval.tool} is not asked for in this session again" if always else ""
     return f"The call of {approval.tool} is {approval.state.value}{later}."
 
 
 def refusal(approval: Approval) -> str:
-    """Tell a model why its call was not carried out."""
+    """Write the result that the model gets instead of the call's own, with what to do next."""
     if approval.state is ApprovalState.DENIED:
         return "The owner denied this call: it was not carried out. Do not repeat it; go on without it, or ask."
     return "Nobody allowed this call in time: it was not carried out."

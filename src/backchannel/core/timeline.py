@@ -1,8 +1,9 @@
-"""A run's timeline: what it did, step by step, and what came in between, made of rows that are there anyway.
+"""A run's timeline: its model calls, tool calls and waits in order, and what happened to it in between.
 
-The steps are the run's messages. A model call lasted from what came before it (the run's start, the last result, a
-restart, the end of a pause after a failure) to its reply; a tool call has its own two times. What rarely happens, such
-as the end of the process in the middle of a step, is an event of its own.
+It is computed from what is stored anyway, so that a run pays nothing for being shown. Model calls and tool results are
+the run's messages. A model call is taken to begin when what came before it ended (the start of the run, the last
+result, a restart, the pause after a failure), and to end with its reply; tool calls have stored times of their own.
+Only what leaves no other trace, such as a process that died in the middle of a step, is stored as an event.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from backchannel.core.text import cut
 
 MOST_ENTRIES = 1000
 TEXT_SHOWN = 2000
-"""How much of a text an entry has: the transcript has all of it."""
+"""How many characters of a text an entry has; the transcript has all of it."""
 
 
 class RunEventKind(StrEnum):
-    """What rarely happens to a run."""
+    """What can happen to a run besides its steps."""
 
     INTERRUPTED = "interrupted"
     """The process that held it died or was stopped."""
@@ -40,7 +41,7 @@ class RunEventKind(StrEnum):
 
 
 class RunEvent(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Such an event as its row says; the field names are the columns."""
+    """One event of a run; the field names are the columns of its row."""
 
     run_id: str
     at: int
@@ -52,7 +53,7 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class CallFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool call has set going, and what it waits for."""
+    """What a tool call has started in another session, and until when it waits for it."""
 
     exchange_id: str | None = None
     session_key: str | None = None
@@ -63,7 +64,7 @@ class CallFlow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunStory(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a run."""
+    """Everything stored about a run that its timeline is made of."""
 
     run: Run
     messages: Sequence[Message]
@@ -120,7 +121,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 def build_timeline(story: RunStory) -> Timeline:
-    """Put in order what a run did and what happened to it; of a very long one the newest part."""
+    """Put everything into the order in which it began; of more than `MOST_ENTRIES`, the newest are kept."""
     # What happened in the same millisecond stays in this order: a restart comes before the step that goes on with it.
     entries = [*(_event(event) for event in story.events), *_steps(story), *_approvals(story)]
     entries.sort(key=lambda entry: entry.at)
@@ -163,7 +164,7 @@ def _event(event: RunEvent) -> TimelineEntry:
 
 
 def _approvals(story: RunStory) -> Iterator[TimelineEntry]:
-    """Show what had to be allowed; what was allowed for good waited for nobody."""
+    """Show the waits for an approval; a call that was approved for good before never waited."""
     for approval in story.approvals:
         if approval.answered_at != approval.created_at:
             yield TimelineEntry(
@@ -205,12 +206,12 @@ def _is_left(story: RunStory) -> bool:
 
 
 def _is_trace(message: Message) -> bool:
-    """Whether a message only tells of a call of a function agent, which no model has asked for."""
+    """Whether a message only records a function agent's own call: no model call led to it."""
     return any("/f/" in call.id for call in message.tool_calls)
 
 
 def _begun(story: RunStory, since: int, until: int | None) -> int:
-    """Tell when a model call began, after the last thing that came before it."""
+    """Tell when a model call began: when what came before it ended, or later where it was resumed or retried."""
     for event in story.events:
         if event.kind in (RunEventKind.RESUMED, RunEventKind.RETRY):
             at = event.until_at or event.at
@@ -238,7 +239,7 @@ def _model(story: RunStory, reply: Message, step: int, since: int) -> TimelineEn
 
 
 def _result(result: Message) -> TimelineEntry:
-    """Show a result whose call is not known."""
+    """Show a result whose call has no row (any more)."""
     return TimelineEntry(
         at=result.timestamp,
         ended_at=result.timestamp,
@@ -271,7 +272,7 @@ def _tool(story: RunStory, call: ToolCall, result: Message | None) -> TimelineEn
 
 
 def _arguments(call: ToolCallBlock) -> Any:
-    """Show arguments as they are or, if they are long, as a text that is cut."""
+    """Give the arguments as they are; if they are long, the beginning of them as JSON text."""
     written = msgspec.json.encode(call.arguments)
     return call.arguments if len(written) <= TEXT_SHOWN else cut(written.decode(), TEXT_SHOWN)
 

@@ -1,4 +1,7 @@
-"""Exchanges in lists, and who talked to whom: read only, each from an index and up to a limit."""
+"""Lists of exchanges, and the map of which sessions talked to which.
+
+Only reads. Each query enters an index and stops at a limit, so that a list costs the same however long the history is.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from backchannel.storage import exchanges, sessions
 from backchannel.storage.tx import Tx, required
 
 MOST_FLOWS = 5000
-"""How many sends, and how many spawns, a map is made of: the newest."""
+"""How many exchanges, and how many spawns, the map counts at most; the newest are counted."""
 
 
 def page(
@@ -25,7 +28,10 @@ def page(
     after: ExchangePlace | None = None,
     limit: int,
 ) -> list[ExchangeRecord]:
-    """List exchanges, newest first: all, or those that a session takes part in, in the states given or in any."""
+    """List exchanges, newest first, from behind `after` on.
+
+    With a `session_key` only those in which it is the requester or the target; with `states` only those in one of them.
+    """
     where, values = "1 = 1", []
     if after is not None:
         where, values = "(created_at, id) < (?, ?)", [after.created_at, after.id]
@@ -33,13 +39,16 @@ def page(
         where += f" AND state IN ({', '.join('?' for _ in states)})"
         values += [state.value for state in states]
     if states and ExchangeState.DONE not in states:
-        where += " AND state <> 'done'"  # in the words of the index
+        where += " AND state <> 'done'"  # the condition of the partial index, which is not used without it
     rows = _newest(tx, session_key, where, values, limit)
     return [exchanges.story(tx, exchange_id) for exchange_id, _ in rows]
 
 
 def _newest(tx: Tx, key: str | None, where: str, values: list[Any], limit: int) -> list[tuple[Any, ...]]:
-    """Find the newest that fit: of all, or of each of the two parts that a session may have in one."""
+    """Find the newest ids that match.
+
+    For one session it is two queries, one for each role, since no single index covers both columns.
+    """
     if key is None:
         newest = f"SELECT id, created_at FROM exchanges WHERE {where} ORDER BY created_at DESC, id DESC LIMIT ?"
         return tx.all(newest, *values, limit)
@@ -53,7 +62,10 @@ def _newest(tx: Tx, key: str | None, where: str, values: list[Any], limit: int) 
 
 
 def talk_map(tx: Tx, since: int) -> TalkMap:
-    """Add up the newest sends and spawns since a time."""
+    """Count the sends, spawns and replies between each two sessions since a time, with the sessions themselves.
+
+    The map says when there were more than it counts (`MOST_FLOWS`).
+    """
     (count,) = required(
         tx.one(
             "SELECT count(*) FROM (SELECT 1 FROM exchanges WHERE created_at >= ? LIMIT ?) AS newest",
@@ -69,6 +81,7 @@ def talk_map(tx: Tx, since: int) -> TalkMap:
 
 
 def _sends(tx: Tx, since: int) -> list[Talk]:
+    """Count exchanges by requester and target. A reply is a run of the target that said more than a control word."""
     silent = ", ".join(f"'{word}'" for word in CONTROL_WORDS)
     rows = tx.all(
         "SELECT e.requester_key, e.target_key, count(DISTINCT e.id), max(e.updated_at), sum(r.cost), "
@@ -86,12 +99,13 @@ def _sends(tx: Tx, since: int) -> list[Talk]:
 
 
 class _Outcome(msgspec.Struct):
-    """The part of a spawn that says what its requester was told."""
+    """The one field of a stored spawn that the map needs; the rest is not decoded."""
 
     outcome: SpawnOutcome | None = None
 
 
 def _spawns(tx: Tx, since: int) -> tuple[list[Talk], bool]:
+    """Read the newest spawns, each as a `Talk`, and whether there are more. A posted result counts as the reply."""
     rows = tx.all(
         "SELECT s.requester_key, s.child_key, s.updated_at, s.body, (SELECT sum(cost) FROM runs WHERE spawn_id = s.id) "
         "FROM spawns s WHERE s.created_at >= ? ORDER BY s.created_at DESC, s.id DESC LIMIT ?",
@@ -114,7 +128,7 @@ def _spawns(tx: Tx, since: int) -> tuple[list[Talk], bool]:
 
 
 def _joined(talks: Sequence[Talk]) -> list[Talk]:
-    """Make one of what passed between the same two, the newest first."""
+    """Add up what has the same requester and target; the newest comes first."""
     joined: dict[tuple[str | None, str], Talk] = {}
     for talk in talks:
         pair = (talk.requester, talk.target)

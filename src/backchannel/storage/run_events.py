@@ -1,4 +1,8 @@
-"""What rarely happens to a run: each a row, written in the unit in which it happens. Steps are in the transcript."""
+"""Events of runs: interruptions, resumptions, retries and set-asides, one row each.
+
+Each row is written in the unit that causes the event, so that an event is recorded exactly when it happened. The steps
+of a run are not recorded here: its messages in the transcript are that record already.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ def add(
     until_at: int | None = None,
     why: str | None = None,
 ) -> None:
-    """Write down what happens to a run now."""
+    """Record that something happens to a run now; it goes into the commit of this unit."""
     tx.run(
         f"INSERT INTO run_events ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
         run.id,
@@ -34,10 +38,11 @@ def add(
 
 
 def add_interruptions(tx: Tx, number: int) -> None:
-    """Write down for each run that an earlier process held when that ended, and whether it did so on purpose.
+    """Record an interruption for each run that a process before `number` still held when it ended.
 
-    When a process died is known from its last sign of life, and from the run's last commit. A run may wait for its
-    function through several starts: it was interrupted once.
+    A process that was stopped has written when; of one that died, the later of its last sign of life and the run's last
+    commit is taken. Calling it again adds nothing: a run may wait for its function through several starts of the
+    gateway, and was interrupted once.
     """
     last = "coalesce(r.ran_at, r.started_at)"
     tx.run(
@@ -52,6 +57,6 @@ def add_interruptions(tx: Tx, number: int) -> None:
 
 
 def of_run(tx: Tx, run_id: str, limit: int) -> list[RunEvent]:
-    """List what happened to a run, oldest first; of a great many, the newest."""
+    """List a run's events, oldest first; if there are more than `limit`, the newest of them."""
     rows = tx.all(f"SELECT {_FIELDS} FROM run_events WHERE run_id = ? ORDER BY number DESC LIMIT ?", run_id, limit)
     return [msgspec.convert(row, RunEvent, strict=False) for row in reversed(rows)]

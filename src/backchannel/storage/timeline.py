@@ -1,4 +1,7 @@
-"""What rarely happens to a run, written in the unit in which it happens, and all that is known of a run, read back."""
+"""Reads all that is stored about one run, for its timeline; `core/timeline.py` puts it in order.
+
+Each read has a limit, so that a run of any length is told in bounded time; a timeline that misses something says so.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,8 @@ _LAST = "\U0010ffff"
 
 
 class RunTimeline(msgspec.Struct, frozen=True):
+    """A run and its timeline, both from the same read."""
+
     run: Run
     timeline: Timeline
 
@@ -54,9 +59,10 @@ def timeline(tx: Tx, run_id: str) -> RunTimeline:
 
 
 def _messages(tx: Tx, run: Run) -> tuple[list[Message], bool]:
-    """Read a run's messages, from the one it answers on; also tells whether there may be more.
+    """Read a run's messages, beginning with the one it answers, and tell whether there may be more.
 
-    They stand together, unless the run was set aside or retried: then others have spoken in between.
+    Usually they follow each other in the transcript, and reading stops behind the last. Where the run was set aside or
+    retried, messages of other runs stand between them and are skipped.
     """
     place = tx.one("SELECT seq FROM messages WHERE id = ? AND session_id = ?", run.message_id, run.session_id)
     if place is None:
@@ -77,6 +83,7 @@ def _messages(tx: Tx, run: Run) -> tuple[list[Message], bool]:
 
 
 def _lines(tx: Tx, session_id: str, seq: int) -> Iterator[str]:
+    """Yield stored messages from a place on, a few at a time: most runs need no more than the first few."""
     while True:
         rows = tx.all(
             "SELECT seq, body FROM messages WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT ?",
@@ -90,7 +97,7 @@ def _lines(tx: Tx, session_id: str, seq: int) -> Iterator[str]:
         seq = rows[-1][0] + 1
 
 
-# The id of a call begins with that of its run: what calls have set going is found in a range of an index.
+# A call's id begins with its run's id. So everything that a run's calls have started is one range of an index.
 
 
 def _calls(tx: Tx, run: Run) -> list[ToolCall]:
@@ -105,6 +112,7 @@ def _calls(tx: Tx, run: Run) -> list[ToolCall]:
 
 
 def _flows(tx: Tx, run: Run) -> dict[str, CallFlow]:
+    """Find, by call id, the exchange or spawn that each call has started, and the wait it is in."""
     first, last = _range(run)
     flows: dict[str, CallFlow] = {}
     for call_id, id_, key, delivery_id in tx.all(
