@@ -6,7 +6,7 @@ LOG    := $(VENV)/install.log
 STATE  ?= .state
 
 .DEFAULT_GOAL := help
-.PHONY: help up needs test interop soak check format reference bench shots clean
+.PHONY: help up needs test test-postgres interop soak check format reference bench shots clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -62,6 +62,9 @@ needs: $(VENV)/.ready # where the log is
 # A third of the time of a test is waiting for a process or a socket: three at once keep two cores busy.
 test: $(VENV)/.ready needs ## Run the tests
 	$(BIN)/pytest -n 3 --dist worksteal
+
+test-postgres: $(VENV)/.ready ## Run the tests of the store and of kills on PostgreSQL; some of them are in `test` too
+	$(BIN)/pytest -n 3 --dist worksteal --database=postgres tests/storage tests/runtime/test_kill*.py tests/channels/test_kill*.py
 
 interop: $(VENV)/.ready ## Try clients and servers of others at length: MCP and OpenAI, in Python and Node
 	$(BIN)/pytest -m '' tests/interop

@@ -2,9 +2,12 @@
 
 import signal
 import threading
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
+
+from tests.support import databases
 
 # How long an example takes says nothing of the code where several programs share a core; `bench` measures.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -20,6 +23,26 @@ def pytest_configure() -> None:
     """
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--database", choices=("sqlite", "postgres"), help="the database of tests that name none")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests that are about every database on each, unless one was asked for."""
+    if metafunc.definition.get_closest_marker("both_databases") and not metafunc.config.getoption("database"):
+        metafunc.parametrize("database_kind", ["sqlite", "postgres"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def database_kind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The kind of database that a test works on."""
+    kind: databases.Kind = getattr(request, "param", None) or request.config.getoption("database") or "sqlite"
+    if kind == "postgres" and request.node.get_closest_marker("sqlite_only"):
+        pytest.skip("it is about the file of SQLite")
+    with databases.on(kind):
+        yield
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def _modules(path: Path, known: set[str]) -> Iterator[str]:
             )
 
 
-DIALECTS = ("sqlite",)
+DIALECTS = ("sqlite", "postgres")
 """Kinds of databases: only the modules `storage/<kind>*.py` and the schema files `*.<kind>.sql` know what is theirs."""
 SQLITE_ONLY = re.compile(
     r"\b(PRAGMA|rowid|INSERT OR|REPLACE INTO|AUTOINCREMENT|sqlite_\w+|json_\w+|IFNULL|GLOB|IIF|julianday|strftime|"

@@ -89,7 +89,7 @@ def told_by_check(program: Program, config: str) -> list[tuple[str, str]]:
 
 
 def test_config_check_finds_what_up_would_refuse(program: Program) -> None:
-    (store,) = told_by_check(program, '{ database: { url: "postgresql://x" } }')
+    (store,) = told_by_check(program, '{ database: { url: "mysql://x" } }')
     assert store[0] == "error" and "database.url" in store[1] and "sqlite:///" in store[1]
     (door,) = told_by_check(program, '{ gateway: { host: "0.0.0.0" } }')
     assert door[0] == "error" and "gateway.host" in door[1] and "gateway.auth.token" in door[1]

@@ -67,7 +67,7 @@ PROBLEMS: dict[str, Callable[[Path], None]] = {
     "…: got …, expected …": _configure('{ gateway: { port: "high" } }'),
     "…: the environment variable … is not set …": _configure('{ gateway: { auth: { token: "${NOT_SET}" } } }'),
     "…: column …": _configure("{ gateway: "),
-    "database.url: this version has no store for …": _configure('{ database: { url: "postgresql://db/x" } }'),
+    "the database … cannot be reached …": _configure('{ database: { url: "postgresql://127.0.0.1:1/x" } }'),
     "the state folder … cannot be written …": _file_for_folder,
     "cannot keep the operator token in …": lambda state: (state / "token").mkdir(),
     "…token is empty …": lambda state: _write(state / "token", "\n"),

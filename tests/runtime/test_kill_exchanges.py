@@ -19,6 +19,7 @@ from backchannel.core.messages import Provenance, ProvenanceKind, Role, text_con
 from backchannel.core.runs import RunRequest
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
+from tests.support.databases import open_database
 from tests.support.far_channel import FAR, FarChannel
 from tests.support.gateways import Heard
 from tests.support.kill import Flow, kill_at_every_commit, transcript
@@ -133,18 +134,18 @@ class OneTurn(WholeExchange):
 
     async def drive(self, gateway: Gateway) -> None:
         heard = Heard(gateway)
-        database = gateway.store.folder.database
+        state = gateway.store.folder.path
         await self.write_in(gateway)
         await gateway.submit("main", "go", run_id="go")
-        await heard.until(lambda: self.is_so(database))
+        await heard.until(lambda: self.is_so(state))
         await self.interfere(gateway)
         self.gate.set()
         await gateway.runtime.wait("go", 20)
 
     async def interfere(self, gateway: Gateway) -> None: ...
 
-    def is_so(self, path: Path) -> bool:
-        with closing(sqlite3.connect(path)) as database:
+    def is_so(self, state: Path) -> bool:
+        with closing(open_database(state)) as database:
             return database.execute(self.until).fetchone() is not None
 
     def check_runs(self, database: sqlite3.Connection) -> None:

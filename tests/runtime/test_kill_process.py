@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-import sqlite3
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.clocks import AheadClock
+from tests.support.databases import database_url, open_database
 from tests.support.gateways import settled
 from tests.support.kill import check_invariants, transcript
 from tests.support.mortal import open_mortal
@@ -27,6 +28,7 @@ async def live_until_killed(state: Path, life: int, lines: int) -> list[str]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.support.mortal", str(state), f"life{life}"),
         cwd=ROOT,
+        env={**os.environ, "BACKCHANNEL_DATABASE_URL": database_url(state)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -74,7 +76,7 @@ async def settle(state: Path) -> None:
 
 
 def check_end(state: Path, acknowledged: dict[str, list[str]]) -> None:
-    database = sqlite3.connect(state / "backchannel.db")
+    database = open_database(state)
     try:
         check_invariants(database, state)
         outcomes = {

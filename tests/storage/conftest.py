@@ -11,8 +11,8 @@ from backchannel.storage.store import Store
 from tests.storage.support import Host
 
 
-@pytest.fixture(params=["sqlite"])
-async def host(request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str) -> AsyncIterator[Host]:
+@pytest.fixture
+async def host(tmp_path: Path, anyio_backend: str, database_kind: None) -> AsyncIterator[Host]:
     """A host with one process running; every driver that the store has is put under the same tests."""
     host = Host(tmp_path / "state")
     await host.start()

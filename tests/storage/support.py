@@ -27,6 +27,7 @@ from backchannel.storage.driver import Faults
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
+from tests.support.databases import database_url, open_database
 
 START_MS = 1_800_000_000_000
 MAIN = SessionKey.of("main", "main")
@@ -62,8 +63,9 @@ class ManualClock:
 class Host:
     """A state folder and the processes that open it, one after the other."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, url: str | None = None) -> None:
         self.path = path
+        self._url = url
         self.clock = ManualClock()
         self.facts: list[Fact] = []
         self.fatal: list[BaseException] = []
@@ -80,8 +82,12 @@ class Host:
         return self.path / "backchannel.db"
 
     @property
+    def folder(self) -> StateFolder:
+        return StateFolder(self.path)
+
+    @property
     def url(self) -> str:
-        return f"sqlite:///{self.database}"
+        return self._url or database_url(self.path)
 
     async def start(self, *, faults: Faults | None = None) -> Store:
         """Start a process; the one before must have ended."""
@@ -121,8 +127,9 @@ class Host:
         self._store = self._folder = None
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Look into the file through a connection of one's own."""
-        return rows(self.database, sql, *values)
+        """Look into the database through a connection of one's own."""
+        with closing(open_database(self.path)) as connection:
+            return connection.execute(sql, values).fetchall()
 
 
 def rows(database: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:

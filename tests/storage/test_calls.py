@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 import msgspec
 import pytest
 
@@ -33,6 +31,7 @@ from tests.storage.support import (
     texts,
     transcript,
 )
+from tests.support.databases import broken_constraint
 
 pytestmark = pytest.mark.anyio
 
@@ -169,7 +168,7 @@ async def test_calls_with_the_same_id_are_refused_whole(store: Store) -> None:
     started = await begin(store)
     (call,) = await plan(store, started, "a")
     await store.commit_result(started.fence, result_of(call), 1)
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises(broken_constraint()):
         await plan(store, started, "a", number=0)
     assert await texts(store) == ["hello", "looking", "done"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from contextlib import closing
 
 import pytest
@@ -12,6 +11,7 @@ from backchannel.core.delivery import DeliveryLane, DeliveryState, Post
 from backchannel.core.sessions import Address
 from backchannel.storage.tx import NoOutlets
 from tests.storage.support import START_MS, Host
+from tests.support.databases import open_database
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ Made = tuple[DeliveryLane, DeliveryState, int | None, str | None]
 
 def write(host: Host, made: list[Made]) -> None:
     """Put deliveries in line, in this order."""
-    with closing(sqlite3.connect(host.database)) as connection, connection:
+    with closing(open_database(host.path)) as connection, connection:
         connection.execute("DELETE FROM deliveries")
         for position, (lane, state, due_at, text) in enumerate(made):
             connection.execute(
@@ -130,7 +130,7 @@ async def test_a_retry_goes_to_the_end_of_its_line(host: Host) -> None:
     host.store.deliver_to(Desk(), tells_failures=True)
     first = await put(host, "a", "1")
     await put(host, "a", "2")
-    with closing(sqlite3.connect(host.database)) as connection, connection:
+    with closing(open_database(host.path)) as connection, connection:
         connection.execute("UPDATE deliveries SET state = 'failed' WHERE id = ?", (first,))
     await host.store.retry_delivery(first)
     assert places(host, "a") == [("2", 2), ("1", 3)]

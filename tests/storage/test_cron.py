@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 from typing import Any
 
@@ -17,6 +16,7 @@ from backchannel.errors import InvalidSchedule, JobConfigured, JobExists, JobNot
 from backchannel.storage.cron import JobStatus, ListedJob, Source
 from backchannel.storage.store import Store
 from tests.storage.support import ABORTED, START_MS, Host, answer, begin, transcript
+from tests.support.databases import open_database
 
 pytestmark = pytest.mark.anyio
 MINUTE = 60_000
@@ -228,7 +228,7 @@ async def test_a_timer_of_a_job_that_is_gone_changes_nothing(host: Host) -> None
 async def test_a_schedule_that_can_no_longer_be_read_is_an_error_on_the_job(host: Host) -> None:
     hourly = job("0 * * * *", tz="Europe/Berlin")
     await host.store.sync_cron_jobs((hourly,))
-    with closing(sqlite3.connect(host.database)) as other, other:  # as on a machine that lacks the zone
+    with closing(open_database(host.path)) as other, other:  # as on a machine that lacks the zone
         other.execute("UPDATE cron_jobs SET body = replace(body, 'Europe/Berlin', 'Atlantis/Capital')")
     host.clock.tick(60 * MINUTE)
     await carry_out_what_is_due(host)

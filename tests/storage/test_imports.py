@@ -11,8 +11,8 @@ from backchannel.core.facts import MessageAppended, SessionChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.sessions import Session, SessionPatch
+from backchannel.storage.databases import database_at
 from backchannel.storage.imports import Batch, ImportStanding, Offered, TakenBatch, rehearse
-from backchannel.storage.sqlite_file import SqliteDatabase
 from backchannel.storage.store import Store
 from tests.storage.support import MAIN, SCHEME, Host, converse, texts, transcript
 
@@ -266,7 +266,7 @@ async def test_a_rehearsal_tells_what_would_happen_and_writes_nothing(host: Host
             await store.patch_session(OTHER, SessionPatch(label="home"))
     batch = Batch(0, offered("a", "b"), is_last=True)
     before = everything(host)
-    with SqliteDatabase(host.database).open_reader() as reader, reader.snapshot() as tx:
+    with database_at(host.url).open_reader() as reader, reader.snapshot() as tx:
         told = rehearse(tx, wanted, batch)
 
     assert everything(host) == before
@@ -275,7 +275,7 @@ async def test_a_rehearsal_tells_what_would_happen_and_writes_nothing(host: Host
 
 async def test_a_rehearsal_counts_all_of_a_session_that_will_be_started_over(host: Host) -> None:
     await take(host.store, session(), "a", "b", "c", is_last=False)
-    with SqliteDatabase(host.database).open_reader() as reader, reader.snapshot() as tx:
+    with database_at(host.url).open_reader() as reader, reader.snapshot() as tx:
         told = rehearse(tx, session(), Batch(0, offered("x", "y"), is_last=False))
         rest = rehearse(tx, session(), Batch(2, offered("z"), is_last=True))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 import pytest
 
 from backchannel.core.facts import SessionChanged
@@ -23,6 +21,7 @@ from tests.storage.support import (
     request,
     texts,
 )
+from tests.support.databases import broken_constraint
 
 pytestmark = pytest.mark.anyio
 
@@ -121,7 +120,7 @@ async def test_the_same_note_twice_is_refused_and_the_first_stays(store: Store) 
     await begin(store)
     once = note("once")
     await store.add_note(MAIN, once)
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises(broken_constraint()):
         await store.add_note(MAIN, once)
     assert await pending(store) == ["once"]
 

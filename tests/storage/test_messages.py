@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -15,6 +13,7 @@ from backchannel.core.messages import Message, Role, decode_message, encode_mess
 from backchannel.errors import NotFound
 from backchannel.storage.store import Store
 from tests.storage.support import MAIN, Host, begin, converse, note, result_of, step, texts, transcript
+from tests.support.databases import broken_constraint
 
 pytestmark = pytest.mark.anyio
 
@@ -217,7 +216,7 @@ async def test_a_message_of_a_failed_unit_leaves_no_gap_in_the_numbers(host: Hos
     started = await begin(store)
     good = step(started)
     twin = msgspec.structs.replace(good.reply, id=started.run.message_id)
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises(broken_constraint()):
         await store.commit_reply(started.fence, msgspec.structs.replace(good, reply=twin))
     await store.commit_reply(started.fence, good)
     assert host.rows("SELECT seq FROM messages ORDER BY seq") == [(0,), (1,)]

@@ -23,6 +23,8 @@ from tests.support.privileges import folder_of_somebody
 NEWEST = 9
 OTHER = SessionKey.of("main", "project")
 
+pytestmark = pytest.mark.sqlite_only
+
 Picture = dict[str, tuple[bytes, int]]
 
 

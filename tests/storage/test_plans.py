@@ -59,6 +59,7 @@ from backchannel.storage.sqlite_file import SqliteDatabase
 from backchannel.storage.tx import NoOutlets, Outlets, Row, TranscriptPath, no_transcripts
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
+pytestmark = pytest.mark.sqlite_only
 REST = msgspec.json.encode(Rest(str(MAIN), Change.DELETE, 9, 9, None)).decode()
 STOP_REST = msgspec.json.encode(Rest(str(MAIN), Change.STOP, 9, 9, None)).decode()
 POST = Post(session_key=str(MAIN), address=Address(channel="desk", to="C"), text="hello")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 
 import pytest
@@ -41,6 +40,7 @@ from tests.storage.support import (
     texts,
     transcript,
 )
+from tests.support.databases import as_stored, open_database
 
 pytestmark = pytest.mark.anyio
 
@@ -151,7 +151,7 @@ async def test_any_text_goes_through_a_run_unchanged(store: Store, text: str) ->
     started = await begin(store, text)
     await answer(store, started, text)
     assert await texts(store) == [text, text]
-    assert (await load(store, started.run.id)).reply == text
+    assert (await load(store, started.run.id)).reply == as_stored(text)
 
 
 async def test_a_text_that_no_file_can_hold_is_refused_and_its_neighbours_are_not(store: Store) -> None:
@@ -184,7 +184,7 @@ async def test_the_reply_address_is_the_sessions_when_the_message_was_accepted(h
 
 async def _set_address(host: Host, address: Address) -> None:
     """Write the return address as an inbound message does."""
-    with closing(sqlite3.connect(host.database)) as connection, connection:
+    with closing(open_database(host.path)) as connection, connection:
         connection.execute("UPDATE sessions SET delivery_context = ?", (write_address(address),))
 
 

@@ -15,6 +15,7 @@ from backchannel.core.sessions import Session
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.driver import ProcessKilled
 from tests.storage.support import CRON, MAIN, Host, accept, begin, note, request, texts
+from tests.support.databases import full_disk
 
 pytestmark = pytest.mark.anyio
 
@@ -33,14 +34,10 @@ class Disk:
         pass
 
 
-def full() -> sqlite3.OperationalError:
-    error = sqlite3.OperationalError("database or disk is full")
-    error.sqlite_errorcode = sqlite3.SQLITE_FULL
-    return error
-
-
 def own_threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith(("sqlite", "transcripts"))}
+    return {
+        thread.name for thread in threading.enumerate() if thread.name.startswith(("sqlite", "postgres", "transcripts"))
+    }
 
 
 async def test_every_start_has_a_higher_number(host: Host) -> None:
@@ -53,7 +50,7 @@ async def test_every_start_has_a_higher_number(host: Host) -> None:
 async def test_a_store_that_cannot_register_its_start_lets_go_of_everything(tmp_path: Path) -> None:
     host = Host(tmp_path)
     with pytest.raises(StorageFull):
-        await host.start(faults=Disk(full()))
+        await host.start(faults=Disk(full_disk()))
     assert own_threads() == set()
     await host.start()
     await host.end()
@@ -62,7 +59,7 @@ async def test_a_store_that_cannot_register_its_start_lets_go_of_everything(tmp_
 async def test_a_store_closed_on_a_full_disk_lets_go_of_everything(tmp_path: Path) -> None:
     host, disk = Host(tmp_path), Disk()
     started = await begin(await host.start(faults=disk))
-    disk.error = full()
+    disk.error = full_disk()
     await host.stop()
     assert own_threads() == set()
     store = await host.start()
@@ -104,7 +101,7 @@ async def test_whether_the_disk_takes_a_write_can_be_asked(tmp_path: Path) -> No
     host, disk = Host(tmp_path), Disk()
     store = await host.start(faults=disk)
     await store.check_writable()
-    disk.error = full()
+    disk.error = full_disk()
     with pytest.raises(StorageFull):
         await store.check_writable()
     disk.error = None
@@ -134,7 +131,7 @@ class FullOnce:
     def before_commit(self, number: int) -> None:
         if self.fails:
             self.fails = False
-            raise full()
+            raise full_disk()
 
     def after_commit(self, number: int) -> None:
         pass

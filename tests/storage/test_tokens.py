@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 import msgspec
 import pytest
 
 from backchannel.core.records import TokenRow
 from backchannel.storage.store import Store
 from tests.storage.support import Host
+from tests.support.databases import broken_constraint
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +58,6 @@ async def test_a_revocation_survives_a_crash(host: Host) -> None:
 async def test_two_tokens_cannot_share_an_id_or_a_hash(store: Store) -> None:
     await store.create_token(TOKEN)
     for twin in (msgspec.structs.replace(TOKEN, id="t3"), msgspec.structs.replace(TOKEN, digest="d3")):
-        with pytest.raises(sqlite3.IntegrityError):
+        with pytest.raises(broken_constraint()):
             await store.create_token(twin)
     assert await store.tokens() == [TOKEN]

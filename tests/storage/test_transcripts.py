@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +14,11 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, decode_message
 from backchannel.core.sessions import Session, SessionPatch
 from backchannel.errors import StorageFull, Unavailable
-from backchannel.storage.sqlite_file import SqliteDatabase
+from backchannel.storage.databases import database_at
 from backchannel.storage.store import Store
 from backchannel.storage.transcripts import OVERLAP, TAIL, Transcripts
 from tests.storage.support import ABORTED, MAIN, Host, begin, converse, note, partial_reply, result_of, step, transcript
+from tests.support.databases import full_disk
 
 pytestmark = pytest.mark.anyio
 
@@ -123,9 +123,7 @@ class FullDisk:
 
     def before_commit(self, number: int) -> None:
         if self.is_full:
-            error = sqlite3.OperationalError("database or disk is full")
-            error.sqlite_errorcode = sqlite3.SQLITE_FULL
-            raise error
+            raise full_disk()
 
     def after_commit(self, number: int) -> None:
         pass
@@ -259,9 +257,7 @@ async def test_a_file_written_anew_is_ahead_of_the_facts_and_gets_no_line_twice(
     await host.die()
     content = path.read_bytes()
     path.write_bytes(b"not ours\n")
-    transcripts = Transcripts(
-        SqliteDatabase(host.database).open_reader, tmp_path / "note", lambda agent_id, session_id: path
-    )
+    transcripts = Transcripts(database_at(host.url).open_reader, tmp_path / "note", lambda agent_id, session_id: path)
     for fact in (fact for fact in host.facts if isinstance(fact, MessageAppended)):
         transcripts.committed([fact])
         transcripts.rebuild("nobody", tmp_path / "barrier").result(5)  # each is a batch of its own
@@ -281,7 +277,7 @@ async def test_messages_that_a_killed_process_did_not_write_are_filled_in(host: 
 
 async def killed_before_the_last_line(host: Host, path: Path, *, lines: int = 1) -> None:
     """End the process as a kill between commit and append does: the lines are missing, and so is the note of them."""
-    note_file = host.database.with_name("backchannel.db-files")
+    note_file = database_at(host.url).file_beside(host.folder, "-files")
     noted = int(note_file.read_text())
     await host.die()
     cut(path, lines)
@@ -330,7 +326,7 @@ async def test_without_a_note_that_can_be_read_the_newest_files_are_looked_at(ho
     content = path.read_bytes()
     await host.die()
     path.unlink()
-    note_file = host.database.with_name("backchannel.db-files")
+    note_file = database_at(host.url).file_beside(host.folder, "-files")
     note_file.unlink()
     if spoilt is not None:
         note_file.write_bytes(spoilt)

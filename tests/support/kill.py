@@ -15,8 +15,8 @@ import asyncio
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -26,6 +26,7 @@ from backchannel.core.messages import Message, Role, decode_message
 from backchannel.errors import Unavailable
 from backchannel.gateway.app import Gateway
 from backchannel.storage.driver import ProcessKilled
+from tests.support.databases import forget, open_database, with_database
 from tests.support.far_end import FarEnd, Hang
 from tests.support.platform import Moment, Platform
 from tests.support.resting import at_rest
@@ -126,11 +127,11 @@ async def kill_at_every_commit(make: Callable[[], Flow], config: dict[str, objec
     hit = 0
     for number in range(1, commits + 1):
         for when in ("before", "after"):
-            with tempfile.TemporaryDirectory(prefix="kill-") as folder:
+            with state_folder() as folder:
                 flow = make()
-                hit += await _interrupted(flow, Path(folder), KillAt(number, when), config)
-                await _complete(flow, Path(folder), config)
-                _check(flow, Path(folder), f"killed {when} commit {number}")
+                hit += await _interrupted(flow, folder, KillAt(number, when), config)
+                await _complete(flow, folder, config)
+                _check(flow, folder, f"killed {when} commit {number}")
     return hit
 
 
@@ -141,11 +142,11 @@ async def kill_at_every_send(make: Callable[[], Flow], far_end: FarEnd, channel:
     hit = 0
     for number in range(1, counted.sends + 1):
         for moment in MOMENTS:
-            with tempfile.TemporaryDirectory(prefix="kill-") as folder:
+            with state_folder() as folder:
                 flow, death = make(), KillAtSend(number, moment)
-                hit += await _interrupted(_Sending(flow, channel, far_end, death), Path(folder), death, config)
-                await _complete(flow, Path(folder), config)
-                _check(flow, Path(folder), f"killed at send {number}: {moment}")
+                hit += await _interrupted(_Sending(flow, channel, far_end, death), folder, death, config)
+                await _complete(flow, folder, config)
+                _check(flow, folder, f"killed at send {number}: {moment}")
     return hit
 
 
@@ -213,15 +214,23 @@ class _Sending:
         gateway.add_channel(self._watched)
 
 
+@contextmanager
+def state_folder() -> Iterator[Path]:
+    """Give a folder for one story; its database is gone with it."""
+    with tempfile.TemporaryDirectory(prefix="kill-") as name:
+        yield Path(name)
+        forget(Path(name))
+
+
 async def _undisturbed(flow: Flow, config: dict[str, object] | None) -> int:
-    with tempfile.TemporaryDirectory(prefix="kill-") as folder:
-        commits = await _complete(flow, Path(folder), config)
-        _check(flow, Path(folder), "not killed")
+    with state_folder() as folder:
+        commits = await _complete(flow, folder, config)
+        _check(flow, folder, "not killed")
         return commits
 
 
 def _gateway(flow: Flow, folder: Path, faults: KillAt | KillAtSend | None, config: dict[str, object] | None) -> Gateway:
-    gateway = Gateway(config_from(config or {}, state=folder), faults=faults)
+    gateway = Gateway(config_from(with_database(config, folder), state=folder), faults=faults)
     flow.equip(gateway)
     return gateway
 
@@ -261,7 +270,7 @@ async def _complete(flow: Flow, folder: Path, config: dict[str, object] | None) 
 
 
 def _check(flow: Flow, folder: Path, when: str) -> None:
-    database = sqlite3.connect(folder / "backchannel.db")
+    database = open_database(folder)
     try:
         check_invariants(database, folder)
         flow.check(database)

@@ -8,6 +8,7 @@ that there is always something at work.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from backchannel.core.facts import RunChanged
 from backchannel.core.messages import Role
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.events import Event
+from tests.support.databases import with_database
 
 CONFIG: dict[str, object] = {"agents": {"list": [{"id": "main", "model": "scripted/test"}]}}
 SESSIONS = 4
@@ -35,7 +37,7 @@ async def reply(request: ModelRequest) -> Scripted:
 
 def open_mortal(state: Path, clock: Clock | None = None) -> tuple[Gateway, ScriptedModel]:
     """Make the gateway; what its tool does to the outside is in `posted.log`, a line a call."""
-    gateway = Gateway(config_from(CONFIG, {}, state=state), clock=clock)
+    gateway = Gateway(config_from(with_database(CONFIG, state), os.environ, state=state), clock=clock)
     model = ScriptedModel(replies=reply)
     gateway.add_model(model)
 

@@ -74,9 +74,6 @@ class Surroundings(NamedTuple):
 
 def check_start(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:
     """Find what `up` refuses or warns of, though each setting may be so."""
-    if not (file.database.url or "sqlite:").startswith("sqlite:"):
-        message = "this version has no such store, and does not start; use `sqlite:///<path>`, or leave it out"
-        yield Issue("error", ("database", "url"), message)
     yield from _open_door(file)
     yield from _models_not_to_be_asked(file, here)
     yield from _misspelt_tools(file, here.tools)

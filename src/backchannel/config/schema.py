@@ -70,8 +70,8 @@ class DatabaseSettings(Settings, frozen=True, kw_only=True):
     url: Annotated[
         Annotated[str, Meta(pattern=r"^(sqlite:///|postgres(ql)?://).")] | None,
         secret(
-            "`sqlite:///…`. Unset: `backchannel.db` in the state folder. `BACKCHANNEL_DATABASE_URL` wins. "
-            "`postgresql://…` is meant for later versions: this one has no such store, and does not start with it.",
+            "`sqlite:///…` or `postgresql://user@host:5432/database`, with the extra `postgres` installed. Unset: "
+            "`backchannel.db` in the state folder. `BACKCHANNEL_DATABASE_URL` wins.",
         ),
     ] = None
 

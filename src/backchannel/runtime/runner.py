@@ -162,7 +162,8 @@ class Runner:
         return {} if active.run.kind is RunKind.ANNOUNCE else self._tools.of(agent_id, active.run.session_key)
 
     async def _run_model(self, active: ActiveRun, setup: RunSetup) -> None:
-        open_calls = await self._store.open_calls(active.run.id) if active.run.step else []
+        read_calls = partial(self._store.open_calls, active.run.id)
+        open_calls = await self._durable(read_calls) if active.run.step else []
         while True:
             if open_calls:
                 await self._calls.round(active, setup.tools, open_calls)
@@ -262,7 +263,8 @@ class Runner:
 
     async def _request(self, active: ActiveRun, setup: RunSetup) -> ModelRequest:
         window = setup.model.context_window
-        entry, page = await self._store.context(active.session_id, max_bytes=window * BYTES_PER_TOKEN)
+        read = partial(self._store.context, active.session_id, max_bytes=window * BYTES_PER_TOKEN)
+        entry, page = await self._durable(read)
         tools = tuple([ToolSpec(tool.name, tool.description, tool.parameters) for tool in setup.tools.values()])
         key = SessionKey.stored(active.run.session_key)
         system = system_prompt(
@@ -298,7 +300,7 @@ class Runner:
         run = active.run
         if any(message.run_id == run.id and message.role is Role.USER for message in page.messages):
             return page.messages
-        question = await self._store.message(run.message_id)
+        question = await self._durable(partial(self._store.message, run.message_id))
         if question is None:
             return page.messages
         if all(message.run_id in (run.id, None) for message in page.messages):
@@ -310,7 +312,9 @@ class Runner:
         own: list[Message] = []
         after, has_more = active.run.message_id, True
         while has_more:
-            page = await self._store.history(active.session_id, limit=OWN_STEPS_PAGE, after=after)
+            page = await self._durable(
+                partial(self._store.history, active.session_id, limit=OWN_STEPS_PAGE, after=after)
+            )
             for message in page.messages:
                 if message.id == until:
                     return own
@@ -328,7 +332,7 @@ class Runner:
     async def _run_function(self, active: ActiveRun, function: AgentFunction) -> None:
         agent_id = SessionKey.stored(active.run.session_key).agent
         tools = self._tools_of(active, agent_id)
-        context = await RunContext.of(active, self._store, self._calls, tools)
+        context = await self._durable(partial(RunContext.of, active, self._store, self._calls, tools))
         text = await function(context)
         if text is not None and not isinstance(text, str):
             raise TypeError(f"the agent {agent_id!r} returned {type(text).__name__}: return a text, or None")
@@ -340,14 +344,14 @@ class Runner:
         await self._durable(partial(self._store.commit_reply, active.fence, step))
 
     async def _durable(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Commit, waiting while the disk is full or the file held: a step that was done is not thrown away."""
+        """Commit or read, waiting while the database is away or full: what was done is not thrown away for that."""
         while True:
             try:
                 return await write()
             except Unavailable as refused:
                 if self._store.is_closed:
                     raise FenceLost("the store is closed") from refused  # the next start goes on from the last commit
-                log.warning("waiting to commit", error=refused.message)
+                log.warning("waiting for the database", error=refused.message)
                 await self._clock.sleep(1)
 
     def _failed(self, active: ActiveRun, error: Exception) -> Outcome:

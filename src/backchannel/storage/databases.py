@@ -8,7 +8,23 @@ from backchannel.errors import StartupError
 from backchannel.storage.driver import Database
 from backchannel.storage.sqlite_file import SqliteDatabase
 
-DATABASES: Mapping[str, Callable[[str], Database]] = {"sqlite": SqliteDatabase.at}
+
+def _postgres(url: str) -> Database:
+    try:
+        from backchannel.storage.postgres_database import PostgresDatabase  # what it needs is an extra
+    except ImportError as error:
+        raise StartupError(
+            f"database.url: PostgreSQL needs a package that is not installed ({error}): "
+            "pip install 'backchannel[postgres]'"
+        ) from error
+    return PostgresDatabase.at(url)
+
+
+DATABASES: Mapping[str, Callable[[str], Database]] = {
+    "sqlite": SqliteDatabase.at,
+    "postgresql": _postgres,
+    "postgres": _postgres,
+}
 
 
 def database_at(url: str) -> Database:
@@ -20,6 +36,6 @@ def database_at(url: str) -> Database:
     kind = url.partition(":")[0]
     if kind not in DATABASES:
         raise StartupError(
-            f"database.url: this version has no store for {kind}: (use sqlite:///<path>, or leave it out)"
+            f"database.url: there is no store for {kind}: (use sqlite:///<path>, postgresql://…, or leave it out)"
         )
     return DATABASES[kind](url)

@@ -45,7 +45,8 @@ def read(tx: Tx, session_id: str, place: ExportPlace, until: int, size: int) -> 
 
 def _read_part(tx: Tx, session_id: str, place: ExportPlace, until: int, size: int) -> Passage:
     row = tx.one(
-        "SELECT substr(body, ?, ?), length(body) FROM messages WHERE session_id = ? AND seq = ?",
+        "SELECT substr(body, CAST(? AS INTEGER), CAST(? AS INTEGER)), length(body) "
+        "FROM messages WHERE session_id = ? AND seq = ?",
         place.offset + 1,
         size,
         session_id,

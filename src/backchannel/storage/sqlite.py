@@ -29,20 +29,15 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import structlog
-
 from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
-from backchannel.core.keys import KeyScheme
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.driver import Faults
-from backchannel.storage.events import UnitEvent
+from backchannel.storage.groups import NO_CONTEXT, UnitTx, WaitingUnit, answer, refused
 from backchannel.storage.tx import Row, Tx, UnitContext
 
-log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
-_NO_CONTEXT = UnitContext(scheme=KeyScheme())
 
 LARGEST_GROUP = 512
 LONGEST_GROUP_S = 0.02
@@ -53,21 +48,14 @@ BUSY_LIMIT_S = 10.0
 """How long another program may hold the file before writes are refused."""
 
 
-class SqliteTx:
+class SqliteTx(UnitTx):
     """What a unit sees of one connection."""
 
-    __slots__ = ("_execute", "facts", "now", "number", "outlets", "reactions", "scheme", "tells_failures", "transcript")
+    __slots__ = ("_execute",)
 
-    def __init__(self, connection: sqlite3.Connection, context: UnitContext = _NO_CONTEXT, now: int = 0) -> None:
+    def __init__(self, connection: sqlite3.Connection, context: UnitContext = NO_CONTEXT, now: int = 0) -> None:
+        super().__init__(context, now)
         self._execute = connection.execute
-        self.facts: list[Fact] = []
-        self.now = now
-        self.scheme = context.scheme
-        self.number = context.number
-        self.outlets = context.outlets
-        self.tells_failures = context.tells_failures
-        self.transcript = context.transcript
-        self.reactions = context.reactions
 
     def one(self, sql: str, *values: Any) -> Row | None:
         row: Row | None = self._execute(sql, values).fetchone()
@@ -78,33 +66,6 @@ class SqliteTx:
 
     def run(self, sql: str, *values: Any) -> int:
         return self._execute(sql, values).rowcount
-
-    def tell(self, fact: Fact) -> None:
-        self.facts.append(fact)
-
-    def happened(self, event: UnitEvent) -> None:
-        for react in self.reactions[type(event)]:
-            react(self, event)
-
-
-class _Entry:
-    """A unit that waits for the writer, and its outcome."""
-
-    __slots__ = ("args", "error", "facts", "future", "kwargs", "result", "unit")
-
-    def __init__(
-        self, unit: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], future: asyncio.Future[Any]
-    ) -> None:
-        self.unit = unit
-        self.args = args
-        self.kwargs = kwargs
-        self.future = future
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.facts: list[Fact] = []
-
-    def refuse(self, error: Exception) -> None:
-        self.error, self.facts = error, []
 
 
 class SqliteDriver:
@@ -117,7 +78,7 @@ class SqliteDriver:
         *,
         on_facts: Callable[[Sequence[Fact]], None],
         on_fatal: Callable[[BaseException], None],
-        context: UnitContext = _NO_CONTEXT,
+        context: UnitContext = NO_CONTEXT,
         faults: Faults | None = None,
         busy_limit_s: float = BUSY_LIMIT_S,
     ) -> None:
@@ -132,8 +93,8 @@ class SqliteDriver:
         self.units = 0
         self.is_full = False
         self.slowest: tuple[float, str] = (0.0, "")
-        self._waiting: deque[_Entry] = deque()
-        self._alone: deque[_Entry] = deque()
+        self._waiting: deque[WaitingUnit] = deque()
+        self._alone: deque[WaitingUnit] = deque()
         """Units of a lost group: they run again, one by one, before all others."""
         self.is_closed = False
         self._files = _Files(path)
@@ -142,7 +103,7 @@ class SqliteDriver:
         self._writer = connect(path, wait_s=0)
         self._here = connect(path, readonly=True)
         self._readers = _Readers(path)
-        self._commits: SimpleQueue[list[_Entry] | None] = SimpleQueue()
+        self._commits: SimpleQueue[list[WaitingUnit] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._commit_groups, name="sqlite-commit", daemon=True)
         self._thread.start()
 
@@ -150,10 +111,8 @@ class SqliteDriver:
         """Hand a unit over. Cancelling the future does not cancel the unit."""
         future: asyncio.Future[T] = self._loop.create_future()
         if self.is_closed:
-            future.set_exception(Unavailable("the database is closed"))
-            future.exception()  # marked as retrieved, so that asyncio does not log it
-            return future
-        self._waiting.append(_Entry(unit, args, kwargs, future))
+            return refused(future, Unavailable("the database is closed"))
+        self._waiting.append(WaitingUnit(unit, args, kwargs, future))
         if self._is_idle.is_set():
             self._is_idle.clear()
             self._loop.call_soon(self._next_group)
@@ -195,7 +154,7 @@ class SqliteDriver:
         except sqlite3.Error as error:
             self._try_later(error, give_up_at or self._loop.time() + self._busy_limit_s)
             return
-        group: list[_Entry] = []
+        group: list[WaitingUnit] = []
         tx = SqliteTx(self._writer, self.context, self._now_ms())
         try:
             for entry in self._take_group():
@@ -208,7 +167,7 @@ class SqliteDriver:
         else:
             self._commits.put(group)
 
-    def _take_group(self) -> Iterator[_Entry]:
+    def _take_group(self) -> Iterator[WaitingUnit]:
         """Take unit after unit, as long as there are some and the loop is not held for too long."""
         if self._alone:
             yield self._alone.popleft()
@@ -231,7 +190,7 @@ class SqliteDriver:
         self._answer(group)
         self._next_group()
 
-    def _run_unit(self, entry: _Entry, tx: SqliteTx) -> None:
+    def _run_unit(self, entry: WaitingUnit, tx: SqliteTx) -> None:
         execute = self._writer.execute
         entry.error, entry.facts = None, []
         tx.facts = entry.facts
@@ -246,9 +205,9 @@ class SqliteDriver:
             execute("ROLLBACK TO unit")
         execute("RELEASE unit")
         if (took := perf_counter() - began) > self.slowest[0]:
-            self.slowest = (took, _name(entry.unit))
+            self.slowest = (took, entry.name)
 
-    def _lost(self, group: list[_Entry], error: BaseException) -> None:
+    def _lost(self, group: list[WaitingUnit], error: BaseException) -> None:
         """Nothing of the group counts: its units run again one by one; one that was alone is refused."""
         try:
             if self._writer.in_transaction:
@@ -283,7 +242,7 @@ class SqliteDriver:
         if self._faults:
             self._faults.after_commit(number)
 
-    def _committed(self, group: list[_Entry], error: BaseException | None) -> None:
+    def _committed(self, group: list[WaitingUnit], error: BaseException | None) -> None:
         if error is None:
             self.units += len(group)
             self._answer(group)
@@ -293,7 +252,7 @@ class SqliteDriver:
         else:
             self._die(group, error)
 
-    def _die(self, group: list[_Entry], cause: BaseException) -> None:
+    def _die(self, group: list[WaitingUnit], cause: BaseException) -> None:
         """Stop for good and cancel all waiting futures: whether the group was committed is not known here."""
         self.is_closed = True
         for entry in (*group, *self._alone, *self._waiting):
@@ -303,22 +262,9 @@ class SqliteDriver:
         self._is_idle.set()
         self._on_fatal(cause)
 
-    def _answer(self, group: list[_Entry]) -> None:
-        self.is_full = False
-        for entry in group:
-            self.is_full = self.is_full or isinstance(entry.error, StorageFull)
-            try:
-                if entry.facts:
-                    self._on_facts(entry.facts)
-            except Exception:  # the edge of whoever listens
-                # The change is durable: its caller, and the rest of the group, must be answered.
-                log.exception("facts of a commit were not taken")
-            if entry.future.done():
-                continue
-            if entry.error is not None:
-                entry.future.set_exception(entry.error)
-            else:
-                entry.future.set_result(entry.result)
+    def _answer(self, group: list[WaitingUnit]) -> None:
+        self.is_full = any(isinstance(entry.error, StorageFull) for entry in group)
+        answer(group, self._on_facts)
 
 
 class _Files:
@@ -387,11 +333,6 @@ def connect(path: Path, *, readonly: bool = False, wait_s: float = 10) -> sqlite
         connection.execute("PRAGMA query_only = ON")
     connection.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
     return connection
-
-
-def _name(unit: Callable[..., Any]) -> str:
-    function = unit.func if isinstance(unit, partial) else unit
-    return f"{function.__module__.rpartition('.')[2]}.{getattr(function, '__qualname__', 'unit')}"
 
 
 def _is_full(error: BaseException | None) -> bool:

@@ -72,7 +72,7 @@ def _used(run: Run, step: Step) -> Sets:
     # How full the window is belongs to the transcript that the call was made for, which a reset may have replaced.
     return Sets(
         "tokens_in = tokens_in + ?, tokens_out = tokens_out + ?, "
-        "cost = CASE WHEN ? IS NULL THEN cost ELSE coalesce(cost, 0) + ? END, "
+        "cost = coalesce(cost + ?, cost, ?), "
         "total_tokens = CASE WHEN session_id = ? THEN ? ELSE total_tokens END, "
         "context_tokens = CASE WHEN session_id = ? THEN ? ELSE context_tokens END, "
         "system_sent = CASE WHEN session_id = ? THEN 1 ELSE system_sent END, ",

@@ -43,6 +43,7 @@ MOST_LOOKED_AT = 100_000
 TAIL = 65_536
 _NOTE = "the note of how far the files are"
 PATIENCE_S = 0.02
+AWAY_PAUSE_S = 1.0
 
 
 class _End(NamedTuple):
@@ -100,16 +101,25 @@ class Transcripts:
         self._thread.join()
 
     def _follow(self) -> None:
-        with self._open_reader() as reader:
-            tx = reader.newest
-            for closed in _closed_lately(tx):
-                self._guarded(closed.session_id, lambda closed=closed: self._archive(closed))  # type: ignore[misc]
-            for entry in _written_lately(tx, _read_note(self._note)):
-                self._guarded(entry.session_id, lambda entry=entry: self._fill(tx, entry))  # type: ignore[misc]
-            while (facts := self._queue.get()) is not None:
-                # Wait a moment: a run's message and its reply are then mostly one append.
-                self._is_closing.wait(PATIENCE_S)
-                self._write(tx, self._with_waiting(facts))
+        while True:
+            try:
+                with self._open_reader() as reader:
+                    self._follow_with(reader.newest)
+                return
+            except Unavailable as error:  # the database is away: the files catch up when it is back
+                log.warning("the transcript files wait", error=error.message)
+                if self._is_closing.wait(AWAY_PAUSE_S):
+                    return
+
+    def _follow_with(self, tx: Tx) -> None:
+        for closed in _closed_lately(tx):
+            self._guarded(closed.session_id, lambda closed=closed: self._archive(closed))  # type: ignore[misc]
+        for entry in _written_lately(tx, _read_note(self._note)):
+            self._guarded(entry.session_id, lambda entry=entry: self._fill(tx, entry))  # type: ignore[misc]
+        while (facts := self._queue.get()) is not None:
+            # Wait a moment: a run's message and its reply are then mostly one append.
+            self._is_closing.wait(PATIENCE_S)
+            self._write(tx, self._with_waiting(facts))
 
     def _with_waiting(self, facts: Sequence[Fact | _Rebuild]) -> list[Fact | _Rebuild]:
         batch = list(facts)

@@ -1,0 +1,99 @@
+"""What drivers that commit in groups share: a unit that waits, what it sees besides the database, and its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import structlog
+
+from backchannel.core.facts import Fact
+from backchannel.core.keys import KeyScheme
+from backchannel.storage.events import UnitEvent
+from backchannel.storage.tx import Row, UnitContext
+
+log = structlog.get_logger(__name__)
+NO_CONTEXT = UnitContext(scheme=KeyScheme())
+
+
+class UnitTx:
+    """The part of a `Tx` that is the same on every database; `one`, `all` and `run` are a driver's own."""
+
+    __slots__ = ("facts", "now", "number", "outlets", "reactions", "scheme", "tells_failures", "transcript")
+
+    def __init__(self, context: UnitContext, now: int) -> None:
+        self.facts: list[Fact] = []
+        self.now = now
+        self.scheme = context.scheme
+        self.number = context.number
+        self.outlets = context.outlets
+        self.tells_failures = context.tells_failures
+        self.transcript = context.transcript
+        self.reactions = context.reactions
+
+    def one(self, sql: str, *values: Any) -> Row | None:
+        raise NotImplementedError
+
+    def all(self, sql: str, *values: Any) -> list[Row]:
+        raise NotImplementedError
+
+    def run(self, sql: str, *values: Any) -> int:
+        raise NotImplementedError
+
+    def tell(self, fact: Fact) -> None:
+        self.facts.append(fact)
+
+    def happened(self, event: UnitEvent) -> None:
+        for react in self.reactions[type(event)]:
+            react(self, event)
+
+
+class WaitingUnit:
+    """A unit that waits for the writer, and its outcome."""
+
+    __slots__ = ("args", "error", "facts", "future", "kwargs", "result", "unit")
+
+    def __init__(
+        self, unit: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], future: asyncio.Future[Any]
+    ) -> None:
+        self.unit = unit
+        self.args = args
+        self.kwargs = kwargs
+        self.future = future
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.facts: list[Fact] = []
+
+    def refuse(self, error: Exception) -> None:
+        self.error, self.facts = error, []
+
+    @property
+    def name(self) -> str:
+        function = self.unit.func if isinstance(self.unit, partial) else self.unit
+        return f"{function.__module__.rpartition('.')[2]}.{getattr(function, '__qualname__', 'unit')}"
+
+
+def answer(group: Iterable[WaitingUnit], on_facts: Callable[[Sequence[Fact]], None]) -> None:
+    """Hand on the facts of units that are durable, and answer their callers; on the event loop."""
+    for entry in group:
+        try:
+            if entry.facts:
+                on_facts(entry.facts)
+        except Exception:  # the edge of whoever listens
+            # The change is durable: its caller, and the rest of the group, must be answered.
+            log.exception("facts of a commit were not taken")
+        if entry.future.done():
+            continue
+        if entry.error is not None:
+            entry.future.set_exception(entry.error)
+        else:
+            entry.future.set_result(entry.result)
+
+
+def refused(future: asyncio.Future[Any], error: Exception) -> asyncio.Future[Any]:
+    """Refuse a unit that is not even taken; whoever does not look at the answer is not complained of."""
+    future.set_exception(error)
+    future.exception()  # marked as retrieved, so that asyncio does not log it
+    return future

