@@ -112,7 +112,17 @@ async def test_a_model_that_cannot_see_is_told_in_a_line(tmp_path: Path) -> None
     name = MediaFolder(tmp_path / "media").store(PNG, "image/png")
     async with running(tmp_path, model) as gateway:
         await ask(gateway, "what is this?", name)
-    assert lines_in(model.requests[0].messages[0]) == ["what is this?", "(an image, which this model cannot see)"]
+    assert model.requests[0].messages[0].text == "what is this?\n(an image, which this model cannot see)"
+
+
+async def test_pictures_that_are_not_shown_push_nothing_out_of_a_small_window(tmp_path: Path) -> None:
+    model = ScriptedModel(replies=echo, sees_images=False, context_window=8_000)
+    name = MediaFolder(tmp_path / "media").store(PNG, "image/png")
+    async with running(tmp_path, model) as gateway:
+        await ask(gateway, "my cat is called Minka")
+        for _ in range(6):
+            await ask(gateway, "look", name)
+    assert "Minka" in model.requests[-1].messages[0].text
 
 
 async def test_a_picture_that_is_gone_is_a_line_and_no_failed_run(tmp_path: Path) -> None:

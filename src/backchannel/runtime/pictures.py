@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import TypeGuard
 
 from msgspec.structs import replace
@@ -35,22 +34,18 @@ class Pictures:
     def __init__(self, folder: MediaFolder) -> None:
         self._folder = folder
 
-    async def shown(self, request: ModelRequest, model: Model) -> ModelRequest:
-        """Give the request with what its pictures show, or with lines if the model sees none.
-
-        One that refers to no pictures is returned as it is.
-        """
+    async def shown(self, request: ModelRequest) -> ModelRequest:
+        """Give the request with what its pictures show; one that refers to none is returned as it is."""
         kept = list(_newest_first(request.messages))
         if not kept:
             return request
-        if not sees_images(model):
-            return told(request, UNSEEN)
-        return _with_blocks(request, await asyncio.to_thread(self._read, kept))
+        blocks = await asyncio.to_thread(self._read, kept)
+        return replace(request, messages=tuple(_with_blocks(request.messages, blocks)))
 
     def _read(self, kept: Sequence[ImageBlock]) -> list[Block]:
         blocks: list[Block] = []
         room = MOST_BYTES
-        for block in islice(kept, MOST_SHOWN):
+        for block in kept:
             content = self._folder.load(block.file or "", LARGEST)
             if content is None:
                 blocks.append(TextBlock(text=GONE))
@@ -62,9 +57,19 @@ class Pictures:
         return [*blocks, *(TextBlock(text=EARLIER) for _ in kept[len(blocks) :])]
 
 
+def limited(messages: list[Message], model: Model) -> list[Message]:
+    """Give messages with a line for each picture that this model is not shown, so that it costs no more than that."""
+    most, line = (MOST_SHOWN, EARLIER) if sees_images(model) else (0, UNSEEN)
+    kept = list(_newest_first(messages))
+    if len(kept) <= most:
+        return messages
+    return _with_blocks(messages, [*kept[:most], *(TextBlock(text=line) for _ in kept[most:])])
+
+
 def told(request: ModelRequest, line: str) -> ModelRequest:
     """Give the request with a line in the place of each picture."""
-    return _with_blocks(request, [TextBlock(text=line) for _ in _newest_first(request.messages)])
+    lines = [TextBlock(text=line) for _ in _newest_first(request.messages)]
+    return replace(request, messages=tuple(_with_blocks(request.messages, lines)))
 
 
 def _newest_first(messages: Sequence[Message]) -> Iterator[ImageBlock]:
@@ -78,11 +83,14 @@ def _is_kept(block: Block) -> TypeGuard[ImageBlock]:
     return isinstance(block, ImageBlock) and block.file is not None
 
 
-def _with_blocks(request: ModelRequest, blocks: Sequence[Block]) -> ModelRequest:
+def _with_blocks(messages: Sequence[Message], blocks: Sequence[Block]) -> list[Message]:
     """Put blocks in the place of the pictures, the newest first."""
     left = iter(blocks)
     filled: list[Message] = []
-    for message in reversed(request.messages):
-        content = [next(left) if _is_kept(block) else block for block in reversed(message.content)]
-        filled.append(replace(message, content=tuple(reversed(content))))
-    return replace(request, messages=tuple(reversed(filled)))
+    for message in reversed(messages):
+        if any(map(_is_kept, message.content)):
+            content = [next(left) if _is_kept(block) else block for block in reversed(message.content)]
+            filled.append(replace(message, content=tuple(reversed(content))))
+        else:
+            filled.append(message)
+    return filled[::-1]

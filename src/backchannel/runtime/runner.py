@@ -31,7 +31,6 @@ from backchannel.core.contracts import (
     Tool,
     ToolSet,
     ToolSpec,
-    sees_images,
 )
 from backchannel.core.control_words import held_back
 from backchannel.core.headers import MarkFilter
@@ -45,7 +44,7 @@ from backchannel.runtime.active import ActiveRun, RunContext, RunSetup, ToolCall
 from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.events import Hub, ModelRetried, ReplyGrew, ThinkingGrew
 from backchannel.runtime.lanes import Stop, StopReason
-from backchannel.runtime.pictures import REFUSED, Pictures, told
+from backchannel.runtime.pictures import REFUSED, Pictures, limited, told
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -187,8 +186,8 @@ class Runner:
     async def _ask(self, active: ActiveRun, setup: RunSetup) -> ModelReply:
         """Ask the model, again after a failure that may pass; nothing of a failed attempt is kept."""
         request = await self._request(active, setup)
-        asked = await self._pictures.shown(request, setup.model)
-        has_pictures = asked is not request and sees_images(setup.model)
+        asked = await self._pictures.shown(request)
+        has_pictures = asked is not request
         for attempt in range(1, ATTEMPTS + 1):
             limit = asyncio.timeout(MODEL_CALL_LIMIT_S)
             try:
@@ -283,7 +282,7 @@ class Runner:
         budget = context_budget(window, text_tokens(system), sum(map(self._tool_tokens, tools)))
         transcript = await self._with_own_part(active, page) if page.has_more else page.messages
         messages = build_messages(
-            transcript,
+            limited(transcript, setup.model),
             mark=entry.mark,
             budget_tokens=budget,
             run_id=active.run.id,
