@@ -140,6 +140,10 @@ _STARTER = """\
     // http: { chatCompletions: true },
   },
 
+  // A Telegram bot, with the token that @BotFather gives you (`pip install 'backchannel[telegram]'` first). Whoever
+  // writes to it is sent a code, which you confirm with `backchannel pairing approve CODE`: docs/how-to/telegram.md.
+  // channels: { telegram: { adapter: "telegram", token: "${TELEGRAM_TOKEN}", pairing: true } },
+
   // A model of your own, used as "local/my-model":
   // models: { providers: { local: { api: "openai", baseUrl: "http://127.0.0.1:8000/v1" } } },
 
