@@ -113,10 +113,6 @@ class ChannelRefused(ChannelError):
     """The platform did not take the part, and would not take it again: no such chat, bad token."""
 
 
-class DraftGone(ChannelRefused):
-    """The part was to take the place of a draft that is gone, or cannot be edited: it has to be posted anew."""
-
-
 class ChannelBusy(ChannelError):
     """The platform surely did not take the part, and may later: a rate limit, no connection at all.
 

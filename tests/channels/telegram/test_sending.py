@@ -16,7 +16,6 @@ from backchannel.core.channels import (
     ChannelRefused,
     ChannelSilent,
     Draft,
-    DraftGone,
     OutboundPart,
     Sent,
 )
@@ -191,7 +190,7 @@ async def test_a_draft_that_somebody_deleted_is_told_and_nothing_is_posted(
 ) -> None:
     shown = await channel.show_draft(draft("hel"))
     telegram.delete(telegram.posts[0])
-    with pytest.raises(DraftGone):
+    with pytest.raises(ChannelRefused, match="message to edit not found"):
         await channel.send(part(draft_id=shown.message_id))
     assert telegram.texts == []
 

@@ -1,8 +1,8 @@
 """What a bot posts, edits and deletes: the parts of deliveries, and drafts.
 
 A text is posted as HTML, and as it is when Telegram does not take the markup. An edit that changes nothing has already
-been made. A message that cannot be edited is gone for us: what was to take its place has to be posted anew, which is
-for the outbox to begin, because a post that is not answered must not be made again.
+been made. One that Telegram refuses, because somebody deleted the message, is refused here too: what was to take its
+place is posted anew, which is for the outbox to begin, because a post that is not answered must not be made again.
 
 Telegram asks to wait for one chat, or for the whole bot, in the same words. It is the bot when a second chat is told to
 wait while a first still does.
@@ -22,7 +22,6 @@ from backchannel.core.channels import (
     ChannelRefused,
     ChannelUnusable,
     Draft,
-    DraftGone,
     OutboundPart,
     Sent,
 )
@@ -37,7 +36,7 @@ _IN_A_THREAD = 1000
 """Texts that are longer are made into HTML beside the event loop."""
 _BAD_MARKUP = "can't parse entities"
 _NOT_MODIFIED = "message is not modified"
-_GONE = ("message to delete not found", "message can't be deleted", "MESSAGE_ID_INVALID")
+_GONE = "message to delete not found"
 
 
 class TelegramSender:
@@ -72,7 +71,7 @@ class TelegramSender:
         try:
             await self._asked(draft.to, lambda: self._wire.delete(draft.to, message_id))
         except ChannelRefused as refused:
-            if not any(words in refused.reason for words in _GONE):
+            if _GONE not in refused.reason:
                 raise
 
     async def show_typing(self, to: str, thread_id: str | None) -> None:
@@ -96,10 +95,8 @@ class TelegramSender:
         try:
             await self._wire.edit(said.to, _number(said.draft_id) or 0, text, is_html=is_html)
         except ChannelRefused as refused:
-            if _BAD_MARKUP in refused.reason:
-                raise
             if _NOT_MODIFIED not in refused.reason:
-                raise DraftGone(refused.reason) from None
+                raise
         return Sent(said.draft_id)
 
     async def _asked(self, to: str, ask: Callable[[], Awaitable[T]]) -> T:
