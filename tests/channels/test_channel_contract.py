@@ -6,10 +6,9 @@ A new channel is one more `World`: a platform that can refuse, be busy and fall 
 from __future__ import annotations
 
 import asyncio
-import runpy
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import AsyncIterator
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,217 +18,66 @@ from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.config.schema_doors import CronDeliver, CronJob
 from backchannel.core.channels import (
     Channel,
-    ChannelBusy,
-    ChannelError,
     ChannelHealth,
-    ChannelMoved,
-    ChannelRefused,
     Channels,
     ChannelSettings,
-    ChannelSilent,
     InboundEvent,
     InboundTaker,
     OutboundPart,
     Sent,
 )
-from backchannel.core.delivery import DeliveryState, Post
-from backchannel.core.facts import DeliveryChanged, DraftChanged
+from backchannel.core.delivery import DeliveryState
+from backchannel.core.facts import DeliveryChanged, DraftChanged, MessageAppended
 from backchannel.core.keys import ChatType
-from backchannel.core.sessions import Address
 from backchannel.errors import InvalidRequest, NotFound, UnknownChannel
-from backchannel.gateway.app import Gateway
+from backchannel.runtime.events import Event
 from tests.channels.desk import Desk, desk
+from tests.channels.worlds import BridgeWorld, GroupWorld, HeldWorld, PigeonWorld, StreamingWorld, TelegramWorld, World
 from tests.gateway.client import connected
-from tests.support.far_end import FarEnd, Fault, event, signed
-from tests.support.gateways import CONFIG, MAIN, QuickClock, echo, running, session_of
-from tests.support.platform import Answer, Platform, PlatformChannel, said
+from tests.support.far_end import FarEnd
+from tests.support.gateways import CONFIG, QuickClock, echo, running, session_of, texts_of
 from tests.support.resting import at_rest
+from tests.support.telegram import TOKEN, Telegram
 
 pytestmark = pytest.mark.anyio
 S = DeliveryState
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "custom_channel.py"
-PigeonChannel: Any = runpy.run_path(str(EXAMPLE), run_name="example")["PigeonChannel"]
+MANY = int(os.environ.get("CHANNEL_MESSAGES", "1000"))
+"""How many messages come in order; `make interop` lets ten thousand come."""
+PATIENCE_S = max(30.0, MANY / 50)
 
 
-class World(ABC):
-    """A platform, and the channel that leads to it."""
-
-    name: str
-    chat: str
-    takes_key: bool
-    settings: dict[str, Any]
-    """The channels of the configuration."""
-    own: tuple[Channel, ...] = ()
-
-    @property
-    @abstractmethod
-    def texts(self) -> list[str]:
-        """What people read, in order."""
-
-    @abstractmethod
-    def refuse(self) -> None:
-        """Let the platform refuse the next part for good."""
-
-    @abstractmethod
-    def be_busy(self, retry_after_s: float) -> None:
-        """Let the platform ask to be tried again later."""
-
-    @abstractmethod
-    def fall_silent(self) -> None:
-        """Let the platform take the next part and not answer."""
-
-    @abstractmethod
-    async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
-        """Write something on the platform."""
-
-    def receive(self, chat: str | None = None, text: str = "hello") -> Post:
-        return Post(session_key=MAIN, address=Address(channel=self.name, to=chat or self.chat), text=text)
-
-    # What not every platform has; a test of it is skipped where it raises.
-
-    def be_busy_for_all(self, retry_after_s: float) -> None:
-        """Let the platform ask that nothing at all is sent by this account for a while."""
-        pytest.skip(f"{self.name} has no limit of a whole account")
-
-    def move(self, to: str) -> None:
-        """Let the platform answer the next part with the id that the chat has now."""
-        pytest.skip(f"{self.name} gives no chat another id")
-
-    async def announce_move(self, gateway: Gateway, to: str) -> None:
-        """Let the platform tell that the chat has another id now."""
-        await gateway.inbound.taker(self.name).moved("default", self.chat, to)
-
-    def read_drafts(self) -> list[str]:
-        """List what people read of drafts, in order, edits included."""
-        pytest.skip(f"{self.name} shows no drafts")
-
-    def lose_draft(self) -> None:
-        """Let the platform take the next draft and not answer."""
-        pytest.skip(f"{self.name} shows no drafts")
-
-
-class BridgeWorld(World):
-    name, chat, takes_key = "desk", "Chat-1", True
-
-    def __init__(self, far_end: FarEnd) -> None:
-        self._far_end = far_end
-        self.settings = {"desk": far_end.settings()}
-
-    @property
-    def texts(self) -> list[str]:
-        return self._far_end.texts
-
-    def refuse(self) -> None:
-        self._far_end.then(Fault(404, body="no such chat"))
-
-    def be_busy(self, retry_after_s: float) -> None:
-        self._far_end.then(Fault(429, headers={"Retry-After": str(retry_after_s)}))
-
-    def fall_silent(self) -> None:
-        self._far_end.then(Fault(500, takes=True))
-
-    async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
-        body, headers = signed(event(text=text, messageId=message_id))
-        await gateway.inbound.post("desk", body, headers)
-
-
-class MoodyPigeons(PigeonChannel):  # type: ignore[misc]  # an example, loaded by its path
-    """The example's channel over a platform that fails when it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.errors: deque[ChannelError] = deque()
-        self.taken: list[str] = []
-
-    async def send(self, part: OutboundPart) -> Sent:
-        error = self.errors.popleft() if self.errors else None
-        if error is None or isinstance(error, ChannelSilent):
-            self.taken.append(part.text)
-        if error is not None:
-            raise error
-        sent: Sent = await super().send(part)
-        return sent
-
-
-class PigeonWorld(World):
-    name, chat, takes_key = "pigeon", "chat-7", False
-
-    def __init__(self) -> None:
-        self._channel = MoodyPigeons()
-        self.settings, self.own = {}, (self._channel,)
-
-    @property
-    def texts(self) -> list[str]:
-        return self._channel.taken
-
-    def refuse(self) -> None:
-        self._channel.errors.append(ChannelRefused("no such chat"))
-
-    def be_busy(self, retry_after_s: float) -> None:
-        self._channel.errors.append(ChannelBusy("later", retry_after_s))
-
-    def fall_silent(self) -> None:
-        self._channel.errors.append(ChannelSilent("no answer"))
-
-    def be_busy_for_all(self, retry_after_s: float) -> None:
-        self._channel.errors.append(ChannelBusy("flood", retry_after_s, is_account_wide=True))
-
-    def move(self, to: str) -> None:
-        self._channel.errors.append(ChannelMoved("upgraded", to))
-
-    async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
-        self._channel.written.put_nowait({"sender_id": "ann", "message_id": message_id, "text": text})
-
-
-class StreamingWorld(World):
-    """A platform on which replies grow."""
-
-    name, chat, takes_key = "chat", "C", False
-
-    def __init__(self) -> None:
-        self.platform = Platform()
-        self.settings, self.own = {}, (PlatformChannel(self.platform),)
-
-    @property
-    def texts(self) -> list[str]:
-        return [seen.text for seen in self.platform.seen.values() if not seen.is_draft]
-
-    def refuse(self) -> None:
-        self.platform.then(Answer(ChannelRefused("no such chat")))
-
-    def be_busy(self, retry_after_s: float) -> None:
-        self.platform.then(Answer(ChannelBusy("later", retry_after_s)))
-
-    def fall_silent(self) -> None:
-        self.platform.then(Answer(ChannelSilent("no answer"), takes=True))
-
-    def be_busy_for_all(self, retry_after_s: float) -> None:
-        self.platform.then(Answer(ChannelBusy("flood", retry_after_s, is_account_wide=True)))
-
-    def move(self, to: str) -> None:
-        self.platform.then(Answer(ChannelMoved("upgraded", to)))
-
-    def read_drafts(self) -> list[str]:
-        return [call.text for call in self.platform.calls if call.is_draft and call.text]
-
-    def lose_draft(self) -> None:
-        self.fall_silent()
-
-    async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
-        direct = said(text, message_id, chat_type=ChatType.DIRECT)
-        await gateway.inbound.receive("chat", direct)
-
-
-@pytest.fixture(params=["bridge", "example", "streaming"])
+@pytest.fixture(params=["bridge", "example", "streaming", "telegram"])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     if request.param == "bridge":
         async with FarEnd() as far_end:
             yield BridgeWorld(far_end)
+    elif request.param == "telegram":
+        async with Telegram() as telegram:
+            yield TelegramWorld(telegram)
     elif request.param == "streaming":
         yield StreamingWorld()
     else:
         yield PigeonWorld()
+
+
+@pytest.fixture(params=["bridge", "telegram"])
+async def groups(request: pytest.FixtureRequest) -> AsyncIterator[GroupWorld]:
+    if request.param == "bridge":
+        async with FarEnd() as far_end:
+            yield BridgeWorld(far_end)
+    else:
+        async with Telegram() as telegram:
+            yield TelegramWorld(telegram)
+
+
+@pytest.fixture(params=["example", "telegram"])
+async def held(request: pytest.FixtureRequest) -> AsyncIterator[HeldWorld]:
+    if request.param == "example":
+        yield PigeonWorld()
+    else:
+        async with Telegram() as telegram:
+            yield TelegramWorld(telegram)
 
 
 # What goes out
@@ -273,18 +121,18 @@ async def test_a_limit_of_the_account_holds_every_chat_and_costs_no_attempts(wor
     async with desk(tmp_path, world.settings, *world.own, clock=clock) as at:
         first = await at.send(world.receive())
         await at.heard.until(lambda: at.states(first).count(S.PENDING) > 1)
-        second = await at.becomes(S.SENT, await at.send(world.receive("another-chat", "there")))
+        second = await at.becomes(S.SENT, await at.send(world.receive(world.other_chat, "there")))
         await at.becomes(S.SENT, first)
     assert sorted(world.texts) == ["hello", "there"] and second.delivery.attempts == 1
     assert any(round(slept) == 60 for slept in clock.slept)
 
 
 async def test_what_is_for_a_chat_that_moved_goes_where_it_is_now(world: World, tmp_path: Path) -> None:
-    world.move("another-chat")
+    world.move(world.other_chat)
     async with desk(tmp_path, world.settings, *world.own, clock=QuickClock()) as at:
         receipt = await at.becomes(S.SENT, await at.send(world.receive()))
         later = await at.becomes(S.SENT, await at.send(world.receive(text="later")))
-    assert (receipt.delivery.target, later.delivery.target) == ("another-chat", "another-chat")
+    assert (receipt.delivery.target, later.delivery.target) == (world.other_chat, world.other_chat)
     assert world.texts == ["hello", "later"] and later.delivery.attempts == 1
 
 
@@ -292,10 +140,10 @@ async def test_a_move_that_is_announced_is_followed(world: World, tmp_path: Path
     async with desk(tmp_path, world.settings, *world.own) as at:
         await world.say(at.gateway, "one", "1")
         await _replies(at, 1)
-        await world.announce_move(at.gateway, "another-chat")
+        await world.announce_move(at.gateway, world.other_chat)
         address = (await session_of(at.gateway)).address
         receipt = await at.becomes(S.SENT, await at.send(world.receive()))
-    assert address is not None and address.to == receipt.delivery.target == "another-chat"
+    assert address is not None and address.to == receipt.delivery.target == world.other_chat
 
 
 async def test_a_reply_grows_in_one_message(world: World, tmp_path: Path) -> None:
@@ -324,7 +172,106 @@ async def test_a_draft_that_may_have_arrived_is_not_posted_again(world: World, t
     assert len(world.read_drafts()) == 1 and world.texts == ["It is long."]
 
 
+async def test_a_long_text_comes_in_parts_in_order_and_nothing_of_it_is_lost(world: World, tmp_path: Path) -> None:
+    world.limit(20)
+    words = [f"word{number}" for number in range(30)]
+    async with desk(tmp_path, world.settings, *world.own) as at:
+        await at.becomes(S.SENT, await at.send(world.receive(text=" ".join(words))))
+    assert len(world.texts) > 5 and all(len(text) <= 20 for text in world.texts)
+    assert " ".join(world.texts).split() == words
+
+
+def _counted(at: Desk, is_meant: Callable[[Event], bool], count: int) -> asyncio.Event:
+    """Make an event that is set when a gateway has told so many of the things that are meant."""
+    reached, told = asyncio.Event(), Counter[bool]()
+
+    def hear(event: Event) -> None:
+        told[is_meant(event)] += 1
+        if told[True] >= count:
+            reached.set()
+
+    at.gateway.runtime.hub.listen(hear)
+    return reached
+
+
+async def test_many_texts_for_a_chat_come_in_order(world: World, tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(MANY // 5)]
+    async with desk(tmp_path, world.settings, *world.own) as at:
+        all_sent = _counted(
+            at, lambda told: isinstance(told, DeliveryChanged) and told.delivery.state is S.SENT, len(texts)
+        )
+        for text in texts:
+            await at.send(world.receive(text=text))
+        await asyncio.wait_for(all_sent.wait(), PATIENCE_S)
+    assert world.texts == texts
+
+
 # What comes in
+
+
+async def test_many_messages_are_taken_in_order_and_each_once(world: World, tmp_path: Path) -> None:
+    written = [f"message {number}" for number in range(MANY)]
+    silent: dict[str, Any] = {
+        "session": {"sendPolicy": {"default": "deny"}}
+    }  # they are recorded: what is asked here is their order
+    async with desk(tmp_path, world.settings, *world.own, **silent) as at:
+        all_taken = _counted(at, lambda told: isinstance(told, MessageAppended), MANY)
+        for number, text in enumerate([*written[:9], *written[:9], *written[9:]]):
+            await world.say(at.gateway, text, str(number + 1 if number < 9 else number - 8))
+        await asyncio.wait_for(all_taken.wait(), PATIENCE_S)
+        assert await texts_of(at.gateway) == written
+
+
+async def test_a_group_is_answered_where_the_agent_is_mentioned_in_its_own_session(
+    groups: GroupWorld, tmp_path: Path
+) -> None:
+    async with desk(tmp_path, groups.settings, *groups.own) as at:
+        await groups.say_in_group(at.gateway, "among us", "1")
+        await groups.say_in_group(at.gateway, "what do you say", "2", mentioned=True)
+        await _replies(at, 1)
+        key = f"agent:main:{groups.name}:group:{groups.group.lower()}"
+        said = await texts_of(at.gateway, key)
+    assert len(groups.texts) == 1 and "what do you say" in groups.texts[0]
+    assert groups.places == [(groups.group, None)]
+    assert said[0] == "among us" and len(said) == 3, "what was not for the agent is in its transcript, unanswered"
+
+
+async def test_a_thread_has_a_session_of_its_own_and_is_answered_there(groups: GroupWorld, tmp_path: Path) -> None:
+    async with desk(tmp_path, groups.settings, *groups.own) as at:
+        await groups.say_in_group(at.gateway, "in a thread", "1", mentioned=True, thread="T")
+        await _replies(at, 1)
+        assert len(await texts_of(at.gateway, groups.thread_key)) == 2
+    ((chat, thread),) = groups.places
+    assert chat == groups.group and thread is not None
+
+
+async def test_a_connection_that_breaks_is_made_again_and_nothing_is_lost(held: HeldWorld, tmp_path: Path) -> None:
+    async with desk(tmp_path, held.settings, *held.own, clock=QuickClock()) as at:
+        await held.say(at.gateway, "one", "1")
+        await _replies(at, 1)
+        held.cut()
+        await held.say(at.gateway, "two", "2")
+        await _replies(at, 2)
+        assert at.gateway.parts.keeper.health(held.name).is_up
+    assert len(held.texts) == 2
+
+
+async def test_credentials_that_are_revoked_are_told_in_words_until_they_are_taken_again(
+    held: HeldWorld, tmp_path: Path
+) -> None:
+    async with desk(tmp_path, held.settings, *held.own, clock=QuickClock()) as at:
+        await held.say(at.gateway, "one", "1")
+        await _replies(at, 1)
+        held.refuse_login(True)
+        keeper = at.gateway.parts.keeper
+        async with asyncio.timeout(10):
+            await held.refused_twice()
+        assert not keeper.health(held.name).is_usable
+        assert "Unauthorized" in keeper.down()[held.name] and TOKEN not in keeper.down()[held.name]
+        held.refuse_login(False)
+        await held.say(at.gateway, "two", "2")
+        await _replies(at, 2)
+        assert keeper.down() == {}
 
 
 async def _replies(at: Desk, count: int) -> list[str]:

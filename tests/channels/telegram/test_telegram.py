@@ -15,7 +15,7 @@ from backchannel.core.messages import ImageBlock
 from backchannel.core.sessions import Address
 from tests.channels.desk import desk
 from tests.support.gateways import MAIN, QuickClock, texts_of
-from tests.support.telegram import ANN, BOT_NAME, EVE, GROUP, TOKEN, Fault, Telegram, entity
+from tests.support.telegram import ANN, BOT_NAME, EVE, GROUP, NAMES, TOKEN, Fault, Telegram, entity
 
 pytestmark = pytest.mark.anyio
 
@@ -124,6 +124,23 @@ async def test_a_delivery_to_a_group_that_was_migrated_follows_it(tmp_path: Path
             receipt = await at.send(Post(session_key=MAIN, address=address, text="hello"))
             await at.becomes(DeliveryState.SENT, receipt)
     assert [(post.chat_id, post.text) for post in telegram.posts] == [(-1005, "hello")]
+
+
+async def test_when_two_chats_are_to_wait_a_third_is_not_even_tried(tmp_path: Path) -> None:
+    async with Telegram() as telegram:
+        telegram.then("sendMessage", *[Fault(429, "Too Many Requests: retry after 3", retry_after=3)] * 2)
+        async with desk(tmp_path, plain(telegram)) as at:
+            posts = [Post(session_key=MAIN, address=Address(channel="telegram", to=str(to)), text="x") for to in NAMES]
+            ids: list[str] = []
+            for post in posts[:2]:
+                ids.append(await at.send(post))
+                await at.heard.until(lambda: at.states(ids[-1]).count(DeliveryState.PENDING) > 1)
+            ids.append(await at.send(posts[2]))
+            for each in ids:
+                receipt = await at.becomes(DeliveryState.SENT, each)
+    assert receipt.delivery.attempts == 1
+    _, second, *later = [call.at for call in telegram.calls if call.method == "sendMessage"]
+    assert len(later) == 3 and min(later) - second > 2.5
 
 
 async def test_another_program_with_the_same_bot_is_told_in_words_until_it_is_gone(tmp_path: Path) -> None:

@@ -1,0 +1,371 @@
+"""Platforms that the contract of channels is tried on: each can refuse, be busy and fall silent; people write there."""
+
+from __future__ import annotations
+
+import asyncio
+import runpy
+from abc import ABC, abstractmethod
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backchannel.core.channels import (
+    Channel,
+    ChannelBusy,
+    ChannelError,
+    ChannelMoved,
+    ChannelRefused,
+    ChannelSilent,
+    ChannelUnusable,
+    InboundTaker,
+    OutboundPart,
+    Sent,
+)
+from backchannel.core.delivery import Post
+from backchannel.core.keys import ChatType
+from backchannel.core.sessions import Address
+from backchannel.gateway.app import Gateway
+from tests.support import telegram as telegram_api
+from tests.support.far_end import FarEnd, Fault, event, signed
+from tests.support.gateways import MAIN
+from tests.support.platform import Answer, Platform, PlatformChannel, said
+from tests.support.telegram import ANN, BOB, BOT_NAME, GROUP, TOKEN, Telegram, entity
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "custom_channel.py"
+PigeonChannel: Any = runpy.run_path(str(EXAMPLE), run_name="example")["PigeonChannel"]
+
+
+class World(ABC):
+    """A platform, and the channel that leads to it."""
+
+    name: str
+    chat: str
+    other_chat: str = "another-chat"
+    takes_key: bool
+    settings: dict[str, Any]
+    """The channels of the configuration."""
+    own: tuple[Channel, ...] = ()
+
+    @property
+    @abstractmethod
+    def texts(self) -> list[str]:
+        """What people read, in order."""
+
+    @abstractmethod
+    def refuse(self) -> None:
+        """Let the platform refuse the next part for good."""
+
+    @abstractmethod
+    def be_busy(self, retry_after_s: float) -> None:
+        """Let the platform ask to be tried again later."""
+
+    @abstractmethod
+    def fall_silent(self) -> None:
+        """Let the platform take the next part and not answer."""
+
+    @abstractmethod
+    async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
+        """Write something on the platform."""
+
+    def limit(self, length: int) -> None:
+        """Let messages have this length at most."""
+        for channel in self.own:
+            channel.max_text_length = length
+        for settings in self.settings.values():
+            settings["maxTextLength"] = length
+
+    def receive(self, chat: str | None = None, text: str = "hello") -> Post:
+        return Post(session_key=MAIN, address=Address(channel=self.name, to=chat or self.chat), text=text)
+
+    # What not every platform has; a test of it is skipped where it raises.
+
+    def be_busy_for_all(self, retry_after_s: float) -> None:
+        """Let the platform ask that nothing at all is sent by this account for a while."""
+        pytest.skip(f"{self.name} has no limit of a whole account")
+
+    def move(self, to: str) -> None:
+        """Let the platform answer the next part with the id that the chat has now."""
+        pytest.skip(f"{self.name} gives no chat another id")
+
+    async def announce_move(self, gateway: Gateway, to: str) -> None:
+        """Let the platform tell that the chat has another id now."""
+        await gateway.inbound.taker(self.name).moved("default", self.chat, to)
+
+    def read_drafts(self) -> list[str]:
+        """List what people read of drafts, in order, edits included."""
+        pytest.skip(f"{self.name} shows no drafts")
+
+    def lose_draft(self) -> None:
+        """Let the platform take the next draft and not answer."""
+        pytest.skip(f"{self.name} shows no drafts")
+
+
+class GroupWorld(World):
+    """A platform that has groups with threads."""
+
+    group: str
+    thread_key: str
+
+    @abstractmethod
+    async def say_in_group(
+        self, gateway: Gateway, text: str, message_id: str, *, mentioned: bool = False, thread: str | None = None
+    ) -> None:
+        """Write something in the group, or in one of its threads."""
+
+    @property
+    @abstractmethod
+    def places(self) -> list[tuple[str, str | None]]:
+        """Where each text was posted: chat and thread."""
+
+
+class HeldWorld(World):
+    """A platform whose channel keeps a connection open."""
+
+    @abstractmethod
+    def cut(self) -> None:
+        """Break the connection, more often than a channel puts up with silently."""
+
+    @abstractmethod
+    def refuse_login(self, refuses: bool) -> None:
+        """Let the platform refuse our credentials from now on, or take them again."""
+
+    @abstractmethod
+    async def refused_twice(self) -> None:
+        """Wait until our credentials were refused twice: then the first time was noticed."""
+
+
+class BridgeWorld(GroupWorld):
+    name, chat, takes_key = "desk", "Chat-1", True
+    group, thread_key = "Group-1", "agent:main:desk:group:group-1:thread:T1"
+
+    def __init__(self, far_end: FarEnd) -> None:
+        self._far_end = far_end
+        self.settings = {"desk": far_end.settings()}
+
+    @property
+    def texts(self) -> list[str]:
+        return self._far_end.texts
+
+    def refuse(self) -> None:
+        self._far_end.then(Fault(404, body="no such chat"))
+
+    def be_busy(self, retry_after_s: float) -> None:
+        self._far_end.then(Fault(429, headers={"Retry-After": str(retry_after_s)}))
+
+    def fall_silent(self) -> None:
+        self._far_end.then(Fault(500, takes=True))
+
+    async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
+        body, headers = signed(event(text=text, messageId=message_id))
+        await gateway.inbound.post("desk", body, headers)
+
+    async def say_in_group(
+        self, gateway: Gateway, text: str, message_id: str, *, mentioned: bool = False, thread: str | None = None
+    ) -> None:
+        place = {"chatType": "group", "chatId": self.group, "mentioned": mentioned, "threadId": thread and "T1"}
+        body, headers = signed(event(text=text, messageId=message_id, **place))
+        await gateway.inbound.post("desk", body, headers)
+
+    @property
+    def places(self) -> list[tuple[str, str | None]]:
+        return [(message.to, message.thread_id) for message in self._far_end.messages]
+
+
+class MoodyPigeons(PigeonChannel):  # type: ignore[misc]  # an example, loaded by its path
+    """The example's channel over a platform that fails when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: deque[ChannelError] = deque()
+        self.breaks: deque[Exception] = deque()
+        self.running: asyncio.Future[None] | None = None
+        self.refusals = 0
+        self.refused_twice = asyncio.Event()
+        self.taken: list[str] = []
+
+    async def run(self, inbound: InboundTaker) -> None:
+        if self.breaks:
+            self.refusals += isinstance(self.breaks[0], ChannelUnusable)
+            if self.refusals > 1:
+                self.refused_twice.set()
+            raise self.breaks[0] if isinstance(self.breaks[0], ChannelUnusable) else self.breaks.popleft()
+        self.running = asyncio.ensure_future(super().run(inbound))
+        try:
+            await self.running
+        except asyncio.CancelledError:
+            if not self.breaks:
+                raise
+            raise OSError("the connection broke") from None
+
+    async def send(self, part: OutboundPart) -> Sent:
+        error = self.errors.popleft() if self.errors else None
+        if error is None or isinstance(error, ChannelSilent):
+            self.taken.append(part.text)
+        if error is not None:
+            raise error
+        sent: Sent = await super().send(part)
+        return sent
+
+
+class PigeonWorld(HeldWorld):
+    name, chat, takes_key = "pigeon", "chat-7", False
+
+    def __init__(self) -> None:
+        self._channel = MoodyPigeons()
+        self.settings, self.own = {}, (self._channel,)
+
+    @property
+    def texts(self) -> list[str]:
+        return self._channel.taken
+
+    def refuse(self) -> None:
+        self._channel.errors.append(ChannelRefused("no such chat"))
+
+    def be_busy(self, retry_after_s: float) -> None:
+        self._channel.errors.append(ChannelBusy("later", retry_after_s))
+
+    def fall_silent(self) -> None:
+        self._channel.errors.append(ChannelSilent("no answer"))
+
+    def be_busy_for_all(self, retry_after_s: float) -> None:
+        self._channel.errors.append(ChannelBusy("flood", retry_after_s, is_account_wide=True))
+
+    def move(self, to: str) -> None:
+        self._channel.errors.append(ChannelMoved("upgraded", to))
+
+    async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
+        self._channel.written.put_nowait({"sender_id": "ann", "message_id": message_id, "text": text})
+
+    def cut(self) -> None:
+        self._channel.breaks.append(OSError("the connection broke"))
+        self._interrupt()
+
+    def refuse_login(self, refuses: bool) -> None:
+        if refuses:
+            self._channel.breaks.append(ChannelUnusable("Unauthorized"))
+            self._interrupt()
+        else:
+            self._channel.breaks.clear()
+
+    async def refused_twice(self) -> None:
+        await self._channel.refused_twice.wait()
+
+    def _interrupt(self) -> None:
+        if self._channel.running is not None:
+            self._channel.running.cancel()
+
+
+class StreamingWorld(World):
+    """A platform on which replies grow."""
+
+    name, chat, takes_key = "chat", "C", False
+
+    def __init__(self) -> None:
+        self.platform = Platform()
+        self.settings, self.own = {}, (PlatformChannel(self.platform),)
+
+    @property
+    def texts(self) -> list[str]:
+        return [seen.text for seen in self.platform.seen.values() if not seen.is_draft]
+
+    def refuse(self) -> None:
+        self.platform.then(Answer(ChannelRefused("no such chat")))
+
+    def be_busy(self, retry_after_s: float) -> None:
+        self.platform.then(Answer(ChannelBusy("later", retry_after_s)))
+
+    def fall_silent(self) -> None:
+        self.platform.then(Answer(ChannelSilent("no answer"), takes=True))
+
+    def be_busy_for_all(self, retry_after_s: float) -> None:
+        self.platform.then(Answer(ChannelBusy("flood", retry_after_s, is_account_wide=True)))
+
+    def move(self, to: str) -> None:
+        self.platform.then(Answer(ChannelMoved("upgraded", to)))
+
+    def read_drafts(self) -> list[str]:
+        return [call.text for call in self.platform.calls if call.is_draft and call.text]
+
+    def lose_draft(self) -> None:
+        self.fall_silent()
+
+    async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
+        direct = said(text, message_id, chat_type=ChatType.DIRECT)
+        await gateway.inbound.receive("chat", direct)
+
+
+class TelegramWorld(GroupWorld, HeldWorld):
+    name, chat, other_chat, takes_key = "telegram", str(ANN), str(BOB), False
+    group, thread_key = str(GROUP), f"agent:main:telegram:group:{GROUP}:topic:12"
+
+    def __init__(self, telegram: Telegram) -> None:
+        self._telegram = telegram
+        self.settings = {"telegram": telegram.settings()}
+        self._loses_draft = False
+
+    @property
+    def texts(self) -> list[str]:
+        return self._telegram.texts[1 if self._loses_draft else 0 :]
+
+    def refuse(self) -> None:
+        self._telegram.then("sendMessage", telegram_api.Fault(400, "Bad Request: no such chat"))
+
+    def be_busy(self, retry_after_s: float) -> None:
+        said = f"Too Many Requests: retry after {retry_after_s}"
+        self._telegram.then("sendMessage", telegram_api.Fault(429, said, retry_after=int(retry_after_s)))
+
+    def fall_silent(self) -> None:
+        self._telegram.then("sendMessage", telegram_api.Break(takes=True))
+
+    def be_busy_for_all(self, retry_after_s: float) -> None:
+        pytest.skip("Telegram does not say that it means all; a second chat shows it, in telegram/test_telegram.py")
+
+    def move(self, to: str) -> None:
+        said = "Bad Request: group chat was upgraded to a supergroup chat"
+        self._telegram.then("sendMessage", telegram_api.Fault(400, said, migrate_to=int(to)))
+
+    async def announce_move(self, gateway: Gateway, to: str) -> None:
+        self._telegram.say(migrate_to_chat_id=int(to))
+        await self._telegram.drained()
+
+    def read_drafts(self) -> list[str]:
+        lost = self._telegram.texts[:1] if self._loses_draft else []
+        return lost + [text for post in self._telegram.posts for text in post.edits]
+
+    def lose_draft(self) -> None:
+        self._loses_draft = True
+        self.fall_silent()
+
+    async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
+        self._telegram.say(text, message_id=int(message_id))
+
+    async def say_in_group(
+        self, gateway: Gateway, text: str, message_id: str, *, mentioned: bool = False, thread: str | None = None
+    ) -> None:
+        words = f"@{BOT_NAME} {text}" if mentioned else text
+        more: dict[str, Any] = {}
+        if mentioned:
+            more["entities"] = [entity(words, f"@{BOT_NAME}", "mention")]
+        if thread is not None:
+            self._telegram.topics.add((GROUP, 12))
+            more |= {"message_thread_id": 12, "is_topic_message": True}
+        self._telegram.say(words, chat=GROUP, message_id=int(message_id), **more)
+
+    @property
+    def places(self) -> list[tuple[str, str | None]]:
+        posts = self._telegram.posts
+        return [(str(post.chat_id), None if post.thread_id is None else str(post.thread_id)) for post in posts]
+
+    def cut(self) -> None:
+        self._telegram.then("getUpdates", *[telegram_api.Break(takes=False)] * 2)
+        self._telegram.time_over()
+
+    def refuse_login(self, refuses: bool) -> None:
+        self._telegram.token = "revoked" if refuses else TOKEN
+        self._telegram.time_over()
+
+    async def refused_twice(self) -> None:
+        before = len(self._telegram.called("getMe"))
+        await self._telegram.until(lambda: len(self._telegram.called("getMe")) >= before + 2)
