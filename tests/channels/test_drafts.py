@@ -12,14 +12,14 @@ from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import Reply, ScriptedModel, call
 from backchannel.core.channels import ChannelBusy, ChannelMoved, ChannelRefused, ChannelSilent, Draft, Sent
-from backchannel.core.delivery import DeliveryState, Post
+from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryState, Post
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind
 from backchannel.core.sessions import Address, SessionPatch
 from backchannel.errors import NotFound
 from backchannel.gateway.app import Gateway
 from tests.channels.desk import Desk, desk
-from tests.support.gateways import CONFIG, MAIN, dying, held, request
+from tests.support.gateways import CONFIG, MAIN, QuickClock, dying, held, request
 from tests.support.platform import Answer, Platform, PlatformChannel, said
 from tests.support.resting import at_rest
 from tests.support.resting import until as until_told
@@ -337,6 +337,33 @@ async def test_a_draft_that_could_not_be_removed_is_removed_after_a_restart(tmp_
     async with desk(tmp_path, {}, PlatformChannel(platform)) as at:
         await at_rest(at.gateway)
     assert platform.texts() == []
+
+
+async def test_a_draft_of_a_channel_that_streams_no_longer_is_removed(tmp_path: Path) -> None:
+    platform = Platform()
+    model = ScriptedModel(replies=[held("first words")])
+    async with dying(tmp_path, model, config=CONFIG, equip=_with(platform)) as gateway:
+        await gateway.inbound.receive("chat", said("hello", "1"))
+        await _known_of(gateway)
+    plain = PlatformChannel(platform, streams=False)
+    async with desk(tmp_path, {}, plain, model=ScriptedModel(replies=[WHOLE])) as at:
+        await at_rest(at.gateway)
+    assert platform.texts() == [WHOLE]
+
+
+async def test_a_reply_that_is_rerouted_leaves_no_draft_behind(tmp_path: Path) -> None:
+    platform, slow = Platform(), Slow()
+    async with desk(tmp_path, {}, PlatformChannel(platform), model=slow.model, clock=QuickClock()) as at:
+        await ask(at)
+        await _known(at)
+        platform.then(*[Answer(ChannelSilent("no answer"))] * (MAX_ATTEMPTS + 1))
+        slow.go.set()
+        failed = await at.becomes(S.FAILED)
+        platform.forgive()
+        await at.gateway.store.reroute_delivery(failed.delivery.id, Address(channel="chat", to="D"))
+        await at.becomes(S.SENT, failed.delivery.id)
+        await at_rest(at.gateway)
+    assert (platform.texts("C"), platform.texts("D")) == ([], [WHOLE])
 
 
 async def test_a_lost_answer_to_the_last_edit_is_asked_for_again(tmp_path: Path) -> None:

@@ -171,6 +171,8 @@ class Streamed:
         platform = self.platform
         assert platform.posts(drafts=True) <= 1, f"a second draft: {platform.calls}"
         assert not database.execute("SELECT * FROM drafts").fetchall(), "a draft that is never removed"
+        doubts = "SELECT text FROM delivery_parts WHERE state = 'uncertain' AND draft_id IS NOT NULL"
+        assert not database.execute(doubts).fetchall(), "an edit may be repeated, and leaves no doubt"
         finals = [seen.text for seen in platform.seen.values() if not seen.is_draft]
         states = {state for (state,) in database.execute("SELECT state FROM deliveries")}
         if states <= {"sent"}:

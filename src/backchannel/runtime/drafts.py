@@ -1,10 +1,10 @@
 """Drafts and signs of typing: what a chat sees of a run before its reply is there.
 
 A listener hears runs begin and end and their replies grow. For each run whose reply goes to a chat outside there is a
-`Composing`, in memory only. Signs of typing are asked for while the run works. Where the channel streams, the
-reply is shown as far as it is written: the first time a row is committed, the draft posted, and the platform's id
-committed; from then on it is edited, which may be repeated and needs no rows. `storage/drafts.py` has the rows,
-`core/drafts.py` what becomes of a draft when its run ends.
+`Composing` (`runtime/composing.py`), in memory only. Signs of typing are asked for while the run works. Where the
+channel streams, the reply is shown as far as it is written: the first time a row is committed, the draft posted, and
+the platform's id committed; from then on it is edited, which may be repeated and needs no rows. `storage/drafts.py` has
+the rows, `core/drafts.py` what becomes of a draft when its run ends.
 
 A call that is on its way is waited for before anything else is sent to its chat (`settled`): the reply must neither be
 overwritten by an older draft nor miss the id of the message that it takes the place of. Whatever fails here, the run
@@ -34,10 +34,10 @@ from backchannel.core.contracts import Clock
 from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryLane, Tries, account_hold_ms, retry_wait
 from backchannel.core.drafts import DraftState, DraftTurn, ShownDraft
 from backchannel.core.facts import ApprovalChanged, DraftChanged, RunChanged
-from backchannel.core.runs import Fence, Run, RunState
-from backchannel.core.sessions import read_address
+from backchannel.core.runs import Run, RunState
 from backchannel.core.splitting import opening_of
 from backchannel.errors import Unavailable
+from backchannel.runtime.composing import Composing
 from backchannel.runtime.events import Event, Hub, ReplyGrew
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.timers import sleep_or_event
@@ -53,37 +53,6 @@ LINE_PAUSE_S = 0.25
 """How soon at the earliest it is looked again whether the line of a chat is empty."""
 BUSY_PAUSE_S = 5.0
 """How long a busy chat is left alone that does not say how long."""
-
-
-class Composing:
-    """A run at work whose reply goes to a chat."""
-
-    def __init__(self, run: Run, channel: Channel, lane: DeliveryLane) -> None:
-        self.fence = Fence(run.id, run.fence)
-        self.quotes = run.quotes
-        self.channel = channel
-        self.lane = lane
-        self.over = asyncio.Event()
-        self.text = ""
-        """The reply as far as it is written."""
-        self.grew = asyncio.Event()
-        self.draft: ShownDraft | None = None
-        """Its draft, once that has an id."""
-        self.shown_in = lane
-        """Where its draft is: the chat may have got another id."""
-        self.shown = ""
-        """What was shown of it last."""
-        self.next_at = 0.0
-        """When it may be shown again, on the monotonic clock."""
-        self.calling = asyncio.Lock()
-        """Held while something is asked of the platform."""
-        self.questions: set[str] = set()
-        """Calls of the run that wait for a person's word: nobody is typing."""
-        self.is_drawn = False
-        """Whether a task shows its drafts."""
-
-    def is_for(self, lane: DeliveryLane) -> bool:
-        return lane in (self.lane, self.shown_in)
 
 
 class Drafts:
@@ -104,12 +73,12 @@ class Drafts:
 
     async def start(self) -> None:
         """Decide on what an earlier process left, before anything is sent, and remove what is to be removed."""
-        self._is_open = True
         for lost in await self._store.recover_drafts():
             _log_lost(lost, "the gateway stopped while it was being posted")
         for draft in await self._store.drafts():
             if draft.state is DraftState.REMOVING:
                 self._spawn(self._remove(draft), _REMOVAL)
+        self._is_open = True
 
     async def settled(self, lane: DeliveryLane) -> None:
         """Wait for what is being asked of a chat; a run that has ended asks for nothing more."""
@@ -141,42 +110,34 @@ class Drafts:
     # Hearing
 
     def _on_event(self, event: Event) -> None:
-        match event:
-            case ReplyGrew(run, text, _):
-                if (composing := self._at_work.get(run.id)) is not None and composing.channel.streams:
-                    self._grow(composing, text)
-            case RunChanged(run):
-                self._on_run(run)
-            case ApprovalChanged(approval):
-                if (composing := self._at_work.get(approval.run_id)) is not None:
-                    (composing.questions.add if approval.is_pending else composing.questions.discard)(approval.id)
-            case DraftChanged(draft) if draft.state is DraftState.REMOVING and self._is_open:
-                self._spawn(self._remove(draft), _REMOVAL)
+        if isinstance(event, RunChanged):
+            if event.run.deliver:  # most runs that are told of go nowhere
+                self._on_run(event.run)
+        elif isinstance(event, ReplyGrew):
+            if (composing := self._at_work.get(event.run.id)) is not None and composing.channel.streams:
+                self._grow(composing, event.text)
+        elif isinstance(event, ApprovalChanged):
+            if (composing := self._at_work.get(event.approval.run_id)) is not None:
+                composing.note_question(event.approval)
+        elif isinstance(event, DraftChanged) and event.draft.state is DraftState.REMOVING and self._is_open:
+            self._spawn(self._remove(event.draft), _REMOVAL)
 
     def _on_run(self, run: Run) -> None:
         is_at_work = run.state is RunState.RUNNING and not run.abort_requested
         known = self._at_work.get(run.id)
         if known is None:
-            if run.deliver and is_at_work and self._is_open and run.fence == self._store.number:
+            if is_at_work and self._is_open and run.fence == self._store.number:
                 self._begin(run)
         elif not is_at_work:
             del self._at_work[run.id]
             known.over.set()
 
     def _begin(self, run: Run) -> None:
-        if run.kind.is_internal or run.reply_to is None:
-            return
-        address = read_address(run.reply_to)
-        channel = self._channels.get(address.channel)
-        if channel is None or address.to is None:
-            return
-        types = type(channel).show_typing is not Channel.show_typing
-        if not (types or channel.streams):
-            return
-        lane = DeliveryLane.of(address.channel, address.to, address.account_id, address.thread_id)
-        composing = self._at_work[run.id] = Composing(run, channel, lane)
-        if types:
-            self._spawn(self._type(composing))
+        composing = Composing.of(run, self._channels)
+        if composing is not None:
+            self._at_work[run.id] = composing
+            if composing.types:
+                self._spawn(self._type(composing))
 
     # Typing
 
@@ -322,6 +283,8 @@ class Drafts:
                 await channel.remove_draft(_outbound(draft, ""))
         except ChannelError as error:
             return error
+        except NotImplementedError as error:
+            return ChannelRefused(str(error))  # it has shown drafts once, and does no longer
         except Exception as error:  # the edge of a channel: it is tried again
             log.exception("a channel failed to remove a draft", channel=draft.channel)
             return ChannelSilent(type(error).__name__)

@@ -337,6 +337,7 @@ def reroute(tx: Tx, delivery_id: str, address: Address) -> Receipt:
     tell_shadowed(tx, delivery.session_key, decision)
     if not decision.allowed:
         raise PolicyDenied(f"not sent: {decision.reason}", rule=decision.rule, deliveryId=delivery_id)
+    drafts.abandon(tx, delivery)
     tx.run("UPDATE delivery_parts SET state = 'dropped' WHERE delivery_id = ? AND state <> 'sent'", delivery_id)
     tx.run("UPDATE deliveries SET quotes = NULL WHERE id = ?", delivery_id)  # another chat does not have the message
     moved = hand_over(tx, delivery_id, delivery.text or "", address, at_once=True)

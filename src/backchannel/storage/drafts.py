@@ -17,7 +17,7 @@ from backchannel.core.sessions import Address, read_address
 from backchannel.storage import chats, lines, runs, sessions
 from backchannel.storage.chats import ChatPlace
 from backchannel.storage.events import ReceiptSettled, RunClosed
-from backchannel.storage.tx import LIVE, Tx, columns, row_reader
+from backchannel.storage.tx import Tx, columns, row_reader
 
 _FIELDS = columns(ShownDraft.__struct_fields__)
 _of_row = row_reader(ShownDraft)
@@ -51,13 +51,19 @@ def open_(tx: Tx, fence: Fence) -> DraftOpening:
         thread_id=lane.thread_id,
         place=lines.last_place(tx, lane),
     )
-    tx.run(f"INSERT INTO drafts ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL)", *_columns(draft))
+    _insert(tx, draft)
     return DraftOpening(turn, draft)
 
 
-def _columns(draft: ShownDraft) -> tuple[object, ...]:
-    lane = draft.lane
-    return (draft.run_id, lane.channel, lane.account_id, lane.to, lane.thread_id, draft.place, draft.state.value)
+def _insert(tx: Tx, draft: ShownDraft) -> None:
+    tx.run(
+        f"INSERT INTO drafts ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)",
+        draft.run_id,
+        *draft.lane,
+        draft.place,
+        draft.state.value,
+        draft.message_id,
+    )
 
 
 def _shown_at(tx: Tx, run: Run) -> Address | None:
@@ -163,6 +169,28 @@ def receipt_settled(tx: Tx, event: ReceiptSettled) -> None:
         _remove(tx, draft)
 
 
+def abandon(tx: Tx, delivery: Delivery) -> None:
+    """Remove the draft that a part of a delivery was to edit, because the whole of it goes elsewhere."""
+    row = tx.one(
+        "SELECT draft_id FROM delivery_parts WHERE delivery_id = ? AND draft_id IS NOT NULL AND state <> 'sent'",
+        delivery.id,
+    )
+    lane = delivery.lane
+    if row is None or lane is None or delivery.run_id is None or find(tx, delivery.run_id) is not None:
+        return
+    draft = ShownDraft(
+        run_id=delivery.run_id,
+        channel=lane.channel,
+        account_id=lane.account_id,
+        target=lane.to,
+        thread_id=lane.thread_id,
+        place=0,
+        message_id=row[0],
+    )
+    _insert(tx, draft)
+    _remove(tx, draft)
+
+
 def _of_delivery(tx: Tx, delivery: Delivery) -> ShownDraft | None:
     row = tx.one(f"SELECT {_FIELDS} FROM drafts WHERE delivery_id = ?", delivery.id)
     return None if row is None else _of_row(row)
@@ -183,18 +211,16 @@ def _remove(tx: Tx, draft: ShownDraft) -> None:
 def recover(tx: Tx) -> list[ShownDraft]:
     """Decide on the drafts that an earlier process left, and return those that are lost.
 
-    A draft whose run or receipt is over has been missed only if its channel did not stream for a while.
+    Those of a channel that does not stream any more are removed: nothing will take their place.
     """
-    lost = [draft for draft in all_drafts(tx) if draft.message_id is None and draft.state is not DraftState.LOST]
+    left = all_drafts(tx)
+    lost = [draft for draft in left if draft.message_id is None and draft.state is not DraftState.LOST]
     for draft in lost:
         lose(tx, draft.run_id)
-    tx.run(
-        "UPDATE drafts SET state = 'removing', delivery_id = NULL WHERE state = 'growing' "
-        f"AND run_id NOT IN (SELECT id FROM runs WHERE {LIVE})"
-    )
-    tx.run(
-        "UPDATE drafts SET state = 'removing', delivery_id = NULL WHERE state = 'final' "
-        f"AND delivery_id NOT IN (SELECT id FROM deliveries WHERE {lines.IN_LINE})"
-    )
-    tx.run(f"DELETE FROM drafts WHERE state = 'lost' AND run_id NOT IN (SELECT id FROM runs WHERE {LIVE})")
+    for draft in left:
+        if not tx.outlets.streams(draft.channel):
+            if draft.message_id is None:
+                forget(tx, draft.run_id)
+            else:
+                _remove(tx, draft)
     return lost
