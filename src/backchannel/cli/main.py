@@ -1,8 +1,8 @@
 """The command line: `backchannel`.
 
-`up`, `init`, `config`, `import` and `export` work on this machine; every other command is a client of the running
-gateway. What a command needs is imported when it runs, so that `--help` and completion are quick. `Commands` gives all
-of them the global options, before and after each, help by theme, and errors without a traceback.
+`up`, `init`, `config`, `import`, `export` and `migrate` work on this machine; every other command is a client of the
+running gateway. What a command needs is imported when it runs, so that `--help` and completion are quick. `Commands`
+gives all of them the global options, before and after each, help by theme, and errors without a traceback.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from backchannel.cli import (
     history,
     import_,
     mcp,
+    migrate,
     page,
     pairing,
     policy,
@@ -174,6 +175,7 @@ app.add_typer(tools.app, name="tools", rich_help_panel=MOVE)
 app.command(rich_help_panel=MOVE)(mcp.mcp)
 app.command(name="import", rich_help_panel=MOVE)(import_.import_)
 app.command(rich_help_panel=MOVE)(export.export)
+app.command(rich_help_panel=MOVE)(migrate.migrate)
 app.add_typer(transcripts.app, name="transcripts", rich_help_panel=MOVE)
 
 

@@ -39,3 +39,23 @@ def database_at(url: str) -> Database:
             f"database.url: there is no store for {kind}: (use sqlite:///<path>, postgresql://…, or leave it out)"
         )
     return DATABASES[kind](url)
+
+
+def move_state(source: Database, url: str, on_rows: Callable[[str, int], None]) -> dict[str, int]:
+    """Copy everything into the empty PostgreSQL database of a URL, or go on with what was broken off.
+
+    `on_rows` is told of each part: its table, and how many rows. Returns how many each table has; both sides have been
+    compared. Nobody else may use either meanwhile: the source is held by the caller.
+
+    Raises:
+        DatabaseUnusable: the target is not empty, or not what was left of this move; or the counts differ.
+        StateFolderInUse: a gateway uses the target.
+        StartupError, Unavailable: the URL names no such database, or it cannot be reached.
+    """
+    if not url.startswith(("postgresql:", "postgres:")):
+        raise StartupError("a state can be moved to PostgreSQL only: name it as postgresql://user@host:5432/database")
+    database_at(url)  # says what is missing
+    from backchannel.storage.postgres_move import StateMove
+    from backchannel.storage.postgres_server import Server
+
+    return StateMove(source, Server(url), on_rows).run()
