@@ -85,6 +85,15 @@ async def test_a_platform_that_announces_a_move_is_not_asked_at_the_old_id_again
     assert "three" in platform.texts("C")
 
 
+async def test_a_message_that_comes_with_the_news_of_the_move_belongs_to_the_old_session(tmp_path: Path) -> None:
+    platform = Platform()
+    async with desk(tmp_path, {}, plain(platform)) as at:
+        taker = at.gateway.inbound.taker("chat")
+        _, taken = await asyncio.gather(taker.moved("default", "C", "N"), taker(said("hello", "1", chat_id="N")))
+        await at_rest(at.gateway)
+    assert taken.session_key == GROUP and len(platform.texts("N")) == 1
+
+
 async def test_another_account_of_the_same_name_does_not_follow(tmp_path: Path) -> None:
     platform = Platform()
     async with desk(tmp_path, {}, plain(platform)) as at:
