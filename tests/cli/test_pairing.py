@@ -33,6 +33,8 @@ def test_strangers_are_listed_let_in_denied_and_forgotten(program: Program) -> N
     with program.up() as up:
         assert [write_to(up, **EVIL), write_to(up, senderId="mallory"), write_to(up, senderId="ben")] == ["pair"] * 3
         assert "3 waiting to be let in (backchannel pairing)" in program.answer("status")
+        with program.terminal("watch") as watched:
+            watched.expect("strangers 3 waiting")
         codes = {each["senderId"]: each["code"] for each in program.json("pairing", "list")["pairings"]}
         heading, *rows = program.answer("pairing", "list").splitlines()
         assert heading.split() == ["CODE", "STATE", "AGE", "VOID", "IN", "CHANNEL", "SENDER", "NAME"]

@@ -138,6 +138,7 @@ def _head(seen: OverviewSnapshot, hint: Text, width: int, *, is_away: bool) -> l
     deliveries = Text.assemble(
         f"deliveries {counts.deliveries['waiting']} waiting",
         *(_warned(counts.deliveries[state], state) for state in ("failed", "uncertain")),
+        (f"  strangers {strangers} waiting" if (strangers := status["pairings"]["pending"]) else "", "bold yellow"),
     )
     return [*_joined(gateway, hint, width), *_joined(runs, deliveries, width)]
 
