@@ -29,6 +29,9 @@ ADMIN = {
     "tokens.list",
     "tokens.revoke",
     "approvals.answer",
+    "pairing.approve",
+    "pairing.deny",
+    "pairing.remove",
     "transcripts.list",
     "transcripts.rebuild",
 }
@@ -38,6 +41,7 @@ WRITE = {
     "chat.abort",
     "chat.inject",
     "cron.run",
+    "channels.test",
     "deliveries.drop",
     "deliveries.reroute",
     "deliveries.retry",
