@@ -21,7 +21,6 @@ from backchannel.cli.main import app
 from backchannel.cli.options import EXIT_CODES
 from backchannel.config.schema import ConfigFile
 from backchannel.config.validation import SettingKind, kind_of
-from backchannel.config.validation import in_words as setting_in_words
 from backchannel.core.excerpts import TEXT_LIMIT
 from backchannel.core.settings import all_fields
 from backchannel.core.shapes import describe
@@ -258,7 +257,7 @@ def _settings_section(field: FieldInfo) -> str:
 
 def _setting_rows(field: FieldInfo, prefix: str) -> Iterator[tuple[str, ...]]:
     path, kind = f"{prefix}{field.encode_name}", kind_of(field.type)
-    yield f"`{path}`", setting_in_words(kind), _setting_default(field), kind.description
+    yield f"`{path}`", kind.in_words, _setting_default(field), kind.description
     yield from _inner_rows(path, kind)
 
 

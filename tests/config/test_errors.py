@@ -49,7 +49,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(write: Write) ->
             "agents.defaults.maxConcurrent: got '4', expected a whole number from 1 to 100000"
             " (write it without quotes)",
         ),
-        (5, "agents.list[0]: `id` is missing: text"),
+        (5, "agents.list[0]: `id` is missing: text, not empty"),
         (
             6,
             'session.dmScope: got \'perpeer\', expected one of "main", "per-peer", "per-channel-peer", '

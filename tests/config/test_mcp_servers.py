@@ -46,7 +46,7 @@ def test_the_shape_is_the_one_of_every_client_and_variables_are_filled_in() -> N
         ({"command": "x", "url": "http://x"}, "expected `command` (a program) or `url` (an address); both are there"),
         ({"url": "http://x", "args": ["y"]}, "`args`, `env` and `cwd` are for a `command`; a `url` takes `headers`"),
         ({"command": "x", "headers": {"a": "b"}}, "`headers` are for a `url`; a `command` takes `env`"),
-        ({"command": "x", "timeoutSeconds": 0}, "got 0, expected a number above 0"),
+        ({"command": "x", "timeoutSeconds": 0}, "got 0, expected a number above 0, at most 600"),
         ({"command": "x", "effects": {"t": "some"}}, 'got \'some\', expected one of "none", "outside"'),
         ({"command": "x", "arguments": []}, "unknown setting; did you mean `args`?"),
     ],

@@ -15,21 +15,21 @@ from backchannel.tools.listing import SessionsList
 from backchannel.tools.send import SessionsSend
 
 LIST_REFUSALS = [
-    ({"limit": "ten"}, "limit", "got text, expected whole number, 1 or more"),
-    ({"limit": 1.5}, "limit", "got a fractional number, expected whole number, 1 or more"),
-    ({"limit": 0}, "limit", "expected whole number, 1 or more"),
-    ({"limit": None}, "limit", "got null, expected whole number, 1 or more"),
-    ({"kinds": "cron"}, "kinds", "got text, expected list of "),
-    ({"kinds": ["corn"]}, "kinds[0]", "got 'corn', expected `cron` | `group` | `hook` | `main` | `node` | `other`"),
-    ({"kinds": ["cron", 7]}, "kinds[1]", "got a whole number, expected `cron`"),
+    ({"limit": "ten"}, "limit", "got text, expected a whole number, at least 1"),
+    ({"limit": 1.5}, "limit", "got a fractional number, expected a whole number, at least 1"),
+    ({"limit": 0}, "limit", "expected a whole number, at least 1"),
+    ({"limit": None}, "limit", "got null, expected a whole number, at least 1"),
+    ({"kinds": "cron"}, "kinds", "got text, expected a list of any of "),
+    ({"kinds": ["corn"]}, "kinds[0]", 'got \'corn\', expected one of "cron", "group", "hook", "main", "node", "other"'),
+    ({"kinds": ["cron", 7]}, "kinds[1]", 'got a whole number, expected one of "cron"'),
     ({"search": {"text": "x"}}, "search", "got an object, expected text"),
     ({"serach": "x"}, "serach", "unknown parameter 'serach' (did you mean search?)"),
 ]
 JOB = {"id": "nightly", "schedule": "every 1h", "message": "look"}
 JOB_REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"enabled": 1}, "enabled", "got a whole number, expected true or false"),
-    ({"timeoutSeconds": 0}, "timeoutSeconds", "expected number, over 0 to 604800"),
-    ({"timeoutSeconds": 10**400}, "timeoutSeconds", "Number out of range, expected number, over 0 to 604800"),
+    ({"timeoutSeconds": 0}, "timeoutSeconds", "expected a number above 0, at most 604800"),
+    ({"timeoutSeconds": 10**400}, "timeoutSeconds", "Number out of range, expected a number above 0, at most 604800"),
     ({"deliver": "telegram"}, "deliver", "got text, expected `{channel, to, accountId?}`"),
     ({"deliver": {"channel": "telegram"}}, "deliver.to", "the parameter deliver.to is missing"),
     ({"deliver": {"channel": 1, "to": "2"}}, "deliver.channel", "got a whole number, expected text"),
@@ -60,9 +60,9 @@ def test_a_parameter_inside_an_object_is_named_by_its_path(params: dict[str, Any
 
 
 def test_a_text_that_must_stand_on_one_line_is_said_to() -> None:
-    with pytest.raises(InvalidRequest, match="label: expected text, 1 to 64 characters, on one line and not blank"):
+    with pytest.raises(InvalidRequest, match="label: expected text of 1 to 64 characters, on one line and not blank"):
         METHODS["sessions.patch"].read_params(_json({"key": "main", "label": "a\nb"}))
-    with pytest.raises(InvalidRequest, match="idempotencyKey: expected text, 1 to 256 characters, on one line"):
+    with pytest.raises(InvalidRequest, match="idempotencyKey: expected text of 1 to 256 characters, on one line"):
         METHODS["agent"].read_params(_json({"message": "hi", "idempotencyKey": "a\nb"}))
 
 

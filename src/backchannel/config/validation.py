@@ -15,12 +15,13 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, inspect
 from msgspec.structs import FieldInfo
 
 from backchannel.config.findings import MAX_FINDINGS, Finding, SettingPath
 from backchannel.config.source import ConfigSource
 from backchannel.core.settings import all_fields, is_secret, metas
+from backchannel.core.shapes import in_words, one_of
 from backchannel.core.text import nearest
 
 
@@ -62,6 +63,13 @@ class SettingKind(NamedTuple):
         return next((get_args(c)[1] for c in self.choices if get_origin(c) is dict), None)
 
     @property
+    def in_words(self) -> str:
+        """What it may be, in the words of all errors: `a whole number from 0 to 5`."""
+        if self.words and len(self.choices) == 1:
+            return one_of(self.words)  # in the order of the schema, which a description may follow
+        return in_words(inspect.type_info(self.exact))
+
+    @property
     def words(self) -> tuple[str, ...]:
         """The words it may be, if it is one of a few."""
         return next((words for words in map(_words, self.choices) if words), ())
@@ -78,46 +86,10 @@ def kind_of(exact: Any) -> SettingKind:
     return SettingKind(exact, plain, limits, about.description or "", is_secret(exact))
 
 
-def in_words(kind: SettingKind) -> str:
-    """Say what a setting may be: `a whole number from 0 to 5`, `one of "post", "wake"`."""
-    return ", or ".join(_choice_in_words(choice, kind) for choice in kind.choices)
-
-
-def _choice_in_words(choice: Any, kind: SettingKind) -> str:
-    if choice is str:
-        return "text" + _length_in_words(kind.limits)
-    if choice is bool:
-        return "true or false"
-    if choice in (int, float):
-        return ("a whole number" if choice is int else "a number") + _range_in_words(kind.limits)
-    if words := _words(choice):
-        return "one of " + ", ".join(f'"{word}"' for word in words)
-    if get_origin(choice) is tuple:
-        inner = kind_of(get_args(choice)[0])
-        return "a list of objects" if inner.struct else "a list of texts"
-    return "an object"
-
-
 def _words(choice: Any) -> tuple[str, ...]:
     if get_origin(choice) is Literal:
         return get_args(choice)
     return tuple(choice) if isinstance(choice, type) and issubclass(choice, StrEnum) else ()
-
-
-def _length_in_words(meta: Meta) -> str:
-    if meta.max_length is not None:
-        return f" of at most {meta.max_length} characters"
-    if meta.min_length is not None and meta.min_length > 1:
-        return f" of at least {meta.min_length} characters"
-    return ""
-
-
-def _range_in_words(meta: Meta) -> str:
-    if meta.ge is not None and meta.le is not None:
-        return f" from {meta.ge} to {meta.le}"
-    if meta.ge is not None:
-        return f", at least {meta.ge}"
-    return f" above {meta.gt}" if meta.gt is not None else ""
 
 
 def check_shape(raw: dict[str, Any], schema: type[Struct], source: ConfigSource) -> list[Finding]:
@@ -138,7 +110,7 @@ class _Walk:
             if name in value:
                 yield from self._setting(value[name], field.type, (*path, name))
             elif field.required:
-                yield self._finding(path, f"`{name}` is missing: {in_words(kind_of(field.type))}")
+                yield self._finding(path, f"`{name}` is missing: {kind_of(field.type).in_words}")
 
     def _setting(self, value: Any, exact: Any, path: SettingPath) -> Iterator[Finding]:
         kind = kind_of(exact)
@@ -174,7 +146,7 @@ class _Walk:
             hint = " (write it without quotes)"
         elif kind.limits.pattern and isinstance(value, str):
             hint = f" ({kind.description})"
-        return f"{self._shown(value, kind, path)}, expected {in_words(kind)}{hint}"
+        return f"{self._shown(value, kind, path)}, expected {kind.in_words}{hint}"
 
     def _shown(self, value: Any, kind: SettingKind, path: SettingPath) -> str:
         if kind.secret:  # its type may be shown, its value never

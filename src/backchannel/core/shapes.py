@@ -6,13 +6,14 @@ Errors and the reference pages are made from the same description of a type.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct, inspect
 
+from backchannel.core.settings import Settings
 from backchannel.core.text import nearest
 from backchannel.errors import InvalidRequest
 
@@ -112,51 +113,63 @@ def _default_in_words(field: inspect.Field) -> str:
 
 
 def in_words(kind: inspect.Type) -> str:
-    """Describe a type and its limits in words."""
+    """Describe a type and its limits, as errors and references say it: `a whole number from 0 to 5`."""
     match kind:
         case inspect.Metadata():
             return in_words(kind.type)
         case inspect.UnionType():
-            return " | ".join(in_words(each) for each in kind.types if not isinstance(each, inspect.NoneType))
+            return ", or ".join(in_words(each) for each in kind.types if not isinstance(each, inspect.NoneType))
         case inspect.StrType():
-            return (
-                "text"
-                + _length(kind.min_length, kind.max_length, " characters")
-                + _PATTERNS.get(kind.pattern or "", "")
-            )
+            length = _length(kind.min_length, kind.max_length, "characters")
+            return f"text{length}{_PATTERNS.get(kind.pattern or '', '')}"
         case inspect.IntType():
-            return "whole number" + _range(kind)
+            return "a whole number" + _range(kind)
         case inspect.FloatType():
-            return "number" + _range(kind)
+            return "a number" + _range(kind)
         case inspect.BoolType():
             return "true or false"
         case inspect.LiteralType():
-            return " | ".join(f"`{value}`" for value in kind.values)
+            return one_of(kind.values)
         case inspect.EnumType():
-            return " | ".join(f"`{member.value}`" for member in kind.cls)
+            return one_of([member.value for member in kind.cls])
         case inspect.ListType() | inspect.VarTupleType():
-            return f"list of {in_words(kind.item_type)}" + _length(kind.min_length, kind.max_length, " of them")
-        case inspect.StructType():
+            return f"a list of {_items(kind.item_type)}" + _length(kind.min_length, kind.max_length, "of them")
+        case inspect.StructType() if not issubclass(kind.cls, Settings):
             names = (field.encode_name + ("" if field.required else "?") for field in kind.fields)
             return f"`{{{', '.join(names)}}}`"
-        case inspect.DictType():
-            return "object"
+        case inspect.StructType() | inspect.DictType():
+            return "an object"  # of a group of settings each is described by itself
         case inspect.RawType():
-            return "message"
-    return "any"
+            return "a message"
+    return "anything"
+
+
+def one_of(values: Sequence[Any]) -> str:
+    """List the only values there are."""
+    return "one of " + ", ".join(f'"{value}"' for value in values)
+
+
+def _items(kind: inspect.Type) -> str:
+    words = in_words(kind)
+    return {"text": "texts", "an object": "objects"}.get(words, words.replace("one of ", "any of ", 1))
 
 
 def _length(low: int | None, high: int | None, of_what: str) -> str:
     if high is None:
-        return ", not empty" if low == 1 else f", at least {low}{of_what}" if low else ""
-    return f", {low} to {high}{of_what}" if low else f", at most {high}{of_what}"
+        return ", not empty" if low == 1 else f" of at least {low} {of_what}" if low else ""
+    return f" of {low} to {high} {of_what}" if low else f" of at most {high} {of_what}"
 
 
 def _range(kind: inspect.IntType | inspect.FloatType) -> str:
-    low = f"over {kind.gt:g}" if kind.gt is not None else "" if kind.ge is None else f"{kind.ge:g}"
-    if kind.le is None:
-        return f", {low} or more" if low else ""
-    return f", {low} to {kind.le:.0f}" if low else f", at most {kind.le:.0f}"
+    low, above, high = (None if limit is None else _number(limit) for limit in (kind.ge, kind.gt, kind.le))
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    least = f", at least {low}" if low is not None else f" above {above}" if above is not None else ""
+    return least + (f", at most {high}" if high is not None else "")
+
+
+def _number(limit: float) -> str:
+    return f"{limit:.0f}" if limit == int(limit) else f"{limit:g}"
 
 
 def bad_params(method: str, error: msgspec.ValidationError, params: type[Params]) -> InvalidRequest:
