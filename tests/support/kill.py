@@ -15,7 +15,7 @@ import asyncio
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -28,7 +28,7 @@ from backchannel.gateway.app import Gateway
 from backchannel.storage.driver import ProcessKilled
 from tests.support.databases import forget, open_database, with_database
 from tests.support.far_end import FarEnd, Hang
-from tests.support.platform import Moment, Platform
+from tests.support.platform import Moment
 from tests.support.resting import at_rest
 
 When = Literal["before", "after"]
@@ -150,10 +150,20 @@ async def kill_at_every_send(make: Callable[[], Flow], far_end: FarEnd, channel:
     return hit
 
 
-class PlatformFlow(Flow, Protocol):
-    """A story that is told on a platform in memory, which outlives the gateways."""
+class WatchedPlatform(Protocol):
+    """A platform that outlives the gateways, and counts what it is asked to post, edit and delete."""
 
-    platform: Platform
+    at_call: Callable[[int, Moment], Awaitable[None]] | None
+
+    @property
+    def call_count(self) -> int: ...
+
+
+class PlatformFlow(Flow, Protocol):
+    """A story that is told on a platform."""
+
+    @property
+    def platform(self) -> WatchedPlatform: ...
 
 
 async def kill_at_every_call(make: Callable[[], PlatformFlow], config: dict[str, object]) -> int:
@@ -161,7 +171,7 @@ async def kill_at_every_call(make: Callable[[], PlatformFlow], config: dict[str,
     counted = make()
     await _undisturbed(counted, config)
     hit = 0
-    for number in range(1, len(counted.platform.calls) + 1):
+    for number in range(1, counted.platform.call_count + 1):
         for moment in MOMENTS:
             with tempfile.TemporaryDirectory(prefix="kill-") as folder:
                 flow, death = make(), KillAtSend(number, moment)

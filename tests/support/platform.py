@@ -75,6 +75,11 @@ class Platform:
         self._answers: deque[Answer | None] = deque()
         self._count = 0
 
+    @property
+    def call_count(self) -> int:
+        """How often it was called."""
+        return self._count
+
     def then(self, *answers: Answer | None) -> None:
         """Say how the next calls are answered; None is a call that goes well."""
         self._answers.extend(answers)

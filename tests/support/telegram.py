@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl
 
+from tests.support.platform import Moment
 from tests.support.servers import LocalServer
 from tests.support.telegram_html import BadMarkup, read_html
 from tests.support.telegram_methods import complaint
@@ -33,6 +34,7 @@ ANN, BOB, EVE = 7, 8, 9
 NAMES = {ANN: "Ann", BOB: "Bob", EVE: "Eve"}
 GROUP = -1001
 MAX_UNITS = 4096
+WRITES = ("sendMessage", "editMessageText", "deleteMessage")
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,21 @@ class Telegram(LocalServer):
         self._numbers: Counter[int] = Counter()
         self._update_id = 1000
         self._changed = asyncio.Condition()
+        self.call_count = 0
+        """How often something was posted, edited or deleted, or was to be."""
+        self.at_call: Callable[[int, Moment], Awaitable[None]] | None = None
+        """Asked at each of these calls: before it is heard, when it is taken, and when it is answered."""
         self._is_over = False
         self._holder: asyncio.Event | None = None
         """Ends the question that is kept open."""
+
+    def forget(self) -> None:
+        """Begin anew: nobody has written anything, and no bot has asked for it."""
+        self.posts.clear()
+        self.calls.clear()
+        self.updates.clear()
+        self._told.clear()
+        self.call_count, self.at_call = 0, None
 
     def opened(self, port: int) -> None:
         self.api_root = f"http://127.0.0.1:{port}"
@@ -217,6 +231,8 @@ class Telegram(LocalServer):
         token, _, method = path.removeprefix("/bot").partition("/")
         self.calls.append(Call(method, fields, asyncio.get_running_loop().time()))
         told = self._told[method].popleft() if self._told[method] else None
+        self.call_count += method in WRITES
+        number = self.call_count if method in WRITES else 0
         try:
             result: Any = None
             if token != self.token:
@@ -224,16 +240,23 @@ class Telegram(LocalServer):
             if problem := complaint(method, fields):
                 self.problems.append(problem)
                 raise Refusal(400, f"Bad Request: {problem}")
+            await self._reached(number, "before")
             if told is None or told.takes:
                 result = await self._do(method, fields, reader)
             self._wake()
+            await self._reached(number, "taken")
             if told is not None:
                 return await self._misbehave(told, reader, writer)
             await _answer(writer, 200, {"ok": True, "result": result})
+            await self._reached(number, "answered")
         except Refusal as refusal:
             self._wake()
             await _refuse(writer, refusal)
         return True
+
+    async def _reached(self, number: int, moment: Moment) -> None:
+        if number and self.at_call is not None:
+            await self.at_call(number, moment)
 
     async def _misbehave(self, told: Told, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         match told:
