@@ -78,7 +78,7 @@ class Platform:
     @property
     def call_count(self) -> int:
         """How often it was called."""
-        return self._count
+        return len(self.calls)
 
     def then(self, *answers: Answer | None) -> None:
         """Say how the next calls are answered; None is a call that goes well."""
