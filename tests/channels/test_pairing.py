@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-import sqlite3
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from backchannel.core.inbound import Admission, Arrival, Routing, check, parse_event, route
 from backchannel.core.pairing import APPROVED_TEXT, CODE_LENGTH, LIFE_MS, MOST_PENDING, PairingState
+from backchannel.storage.pairing import begin
 from tests.channels.desk import Desk, desk
+from tests.support.databases import open_database, with_database
 from tests.support.far_end import FarEnd, event, signed
 from tests.support.gateways import QuickClock, settled
 
@@ -59,7 +62,7 @@ class Street:
         return code_in(await self.asks("hello?", **(EVE | changed)))
 
     def rows(self, sql: str) -> list[Any]:
-        with closing(sqlite3.connect(self._state / "backchannel.db")) as database:
+        with closing(open_database(self._state)) as database:
             return database.execute(sql).fetchall()
 
 
@@ -77,7 +80,8 @@ async def street(state: Path, clock: QuickClock | None = None, **config: Any) ->
     who = {"allowFrom": [], "owners": ["olga"], "pairing": True}
     async with FarEnd() as far_end, FarEnd("another secret of the tests") as shop:
         channels = {"desk": far_end.settings(**who), "shop": shop.settings(**who)}
-        async with desk(state, channels, clock=clock or QuickClock(), session=session, **config) as world:
+        stored = with_database(config, state)
+        async with desk(state, channels, clock=clock or QuickClock(), session=session, **stored) as world:
             yield Street(world, state, far_end, shop)
 
 
@@ -142,7 +146,7 @@ async def test_who_was_let_in_is_no_owner_and_a_stranger_again_when_the_channel_
         await settled(here.gateway)
     async with FarEnd() as far_end:
         closed = {"desk": far_end.settings(allowFrom=[], owners=["olga"])}
-        async with desk(tmp_path, closed, clock=QuickClock()) as world:
+        async with desk(tmp_path, closed, clock=QuickClock(), **with_database({}, tmp_path)) as world:
             assert await Street(world, tmp_path, far_end).says("hello", **EVE) == "ignore"
 
 
@@ -197,3 +201,16 @@ async def test_a_name_and_an_id_with_escapes_of_a_terminal_are_told_without_them
             assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", told)
         (approved,) = await here.gateway.store.pairings(limit=9)
         assert approved.state is PairingState.APPROVED and approved.answered_by == "desk olga"
+
+
+async def test_a_stranger_to_whom_another_gateway_has_just_sent_a_code_gets_no_second_one(tmp_path: Path) -> None:
+    async with street(tmp_path) as here:
+        code = await here.code()
+        said = check(parse_event(json.dumps(event(**EVE))), channel="desk", now_ms=here.gateway.clock.now_ms())
+        arrival = Arrival(event=said, routed=route(said, Routing(here.gateway.scheme)), admit=_never)
+        await here.gateway.store.driver.write(begin, arrival)  # as if this one had looked before the other's commit
+        assert here.rows("SELECT code FROM pairings") == [(code,)] and len(await here.world.receipts()) == 1
+
+
+def _never(session: object, known: object) -> Admission:
+    raise AssertionError("nothing is decided here")

@@ -56,7 +56,8 @@ def begin(tx: Tx, arrival: Arrival) -> None:
     remove_void(tx, event.channel)
     row = tx.one(
         "INSERT INTO pairings (channel, account_id, sender_id, sender_name, code, state, session_key, address, "
-        f"created_at) VALUES (?, ?, ?, ?, ?, 'pending', ?, ?, ?) RETURNING {FIELDS}",
+        "created_at) VALUES (?, ?, ?, ?, ?, 'pending', ?, ?, ?) "
+        f"ON CONFLICT (channel, account_id, sender_id) DO NOTHING RETURNING {FIELDS}",
         event.channel,
         event.account_id,
         event.sender_id,
@@ -66,7 +67,9 @@ def begin(tx: Tx, arrival: Arrival) -> None:
         write_address(address),
         tx.now,
     )
-    pairing = _of_row(required(row))
+    if row is None:
+        return  # another gateway on this database has just given them one
+    pairing = _of_row(row)
     deliveries.post(tx, Post(session_key=key, address=address, text=code_text(pairing.code)), at_once=True)
     tx.tell(PairingChanged(pairing))
 
