@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,15 @@ from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import Reply, ScriptedModel, call
 from backchannel.core.channels import ChannelBusy, ChannelMoved, ChannelRefused, ChannelSilent, Draft, Sent
+from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, TextDelta
 from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryState, Post
 from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Usage, text_content
 from backchannel.core.runs import RunKind
 from backchannel.core.sessions import Address, SessionPatch
 from backchannel.errors import NotFound
 from backchannel.gateway.app import Gateway
+from backchannel.runtime import runner
 from tests.channels.desk import Desk, desk
 from tests.support.gateways import CONFIG, MAIN, QuickClock, dying, held, request
 from tests.support.platform import Answer, Platform, PlatformChannel, said
@@ -151,6 +154,35 @@ async def test_what_came_between_stays_above_the_reply(tmp_path: Path) -> None:
         slow.go.set()
         await at_rest(at.gateway)
     assert platform.texts() == ["news", WHOLE], "the order is that of the commits"
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.02])
+async def test_no_two_edits_of_a_message_are_ever_on_their_way_at_once(
+    tmp_path: Path, delay_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "DELTA_INTERVAL_S", 0.0)
+    platform = Platform()
+    platform.delay = lambda: asyncio.sleep(delay_s)
+
+    class Wordy(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+            for n in range(20):
+                yield TextDelta(f"word {n}. ")
+                await asyncio.sleep(0.001 * (n % 4))  # as models do
+            yield ModelReply(content=text_content(WORDS), usage=Usage(), model=self.ref)
+
+    async with desk(tmp_path, {}, PlatformChannel(platform), model=Wordy()) as at:
+        for n in range(30):
+            await at.gateway.inbound.receive("chat", said("hello", str(n), chat_id=f"C{n}"))
+            if n % 5 == 0:
+                await at.send(Post(session_key=MAIN, address=Address(channel="chat", to=f"C{n}"), text="news"))
+        await at_rest(at.gateway)
+    finals = [seen.text for seen in platform.seen.values() if not seen.is_draft]
+    assert sorted(finals) == ["news"] * 6 + [WORDS] * 30 and len(platform.seen) == 36
+    assert platform.overlaps == [] and platform.posts(drafts=True) > 10
+
+
+WORDS = "".join(f"word {n}. " for n in range(20))
 
 
 def _post(text: str) -> Post:

@@ -72,6 +72,11 @@ class Platform:
         """Where there is one, no call is answered before it is set; the platform has done what was asked by then."""
         self.at_call: Callable[[int, Moment], Awaitable[None]] | None = None
         """Asked at each call, which it counts: before it is heard, when it is taken, and when it is answered."""
+        self.delay: Callable[[], Awaitable[None]] | None = None
+        """Where there is one, an answer takes as long as it."""
+        self.overlaps: list[str] = []
+        """Messages that were edited while another edit of them was on its way: the older may win."""
+        self._editing: set[str] = set()
         self._answers: deque[Answer | None] = deque()
         self._count = 0
 
@@ -123,9 +128,14 @@ class Platform:
         old = self.seen.get(message_id)
         if old is None:
             raise ChannelRefused("no such message")
-        await self._do(
-            Call("edit", is_draft, text, old.to), lambda: self._see(replace(old, text=text, is_draft=is_draft))
-        )
+        if message_id in self._editing:
+            self.overlaps.append(message_id)
+        self._editing.add(message_id)
+        edited = replace(old, text=text, is_draft=is_draft)
+        try:
+            await self._do(Call("edit", is_draft, text, old.to), lambda: self._see(edited))
+        finally:
+            self._editing.discard(message_id)
 
     async def delete(self, message_id: str, to: str) -> None:
         await self._do(Call("delete", True, "", to), lambda: self.seen.pop(message_id, None))
@@ -144,6 +154,8 @@ class Platform:
         await self._reached(number, "taken")
         if self.holds is not None:
             await self.holds.wait()
+        if self.delay is not None:
+            await self.delay()
         if answer is not None:
             raise answer.error
         await self._reached(number, "answered")

@@ -188,6 +188,9 @@ class Outbox:
             claimed = await self._commit(lane.channel, partial(self._store.claim_part, lane))
             if claimed is None:
                 return
+            if claimed.part.draft_id is not None:
+                # Its run may have ended only just before the claim, with a draft on its way that nobody waited for yet.
+                await self._settled(lane)
             answer = await self._send(claimed)
             self.reach.note(lane.channel, answer, self._clock.now_ms())
             settle = partial(self._store.settle_part, claimed.part, answer, takes_key=self._takes_key(lane.channel))
