@@ -141,8 +141,10 @@ _STARTER = """\
   },
 
   // A Telegram bot, with the token that @BotFather gives you (`pip install 'backchannel[telegram]'` first). Whoever
-  // writes to it is sent a code, which you confirm with `backchannel pairing approve CODE`: docs/how-to/telegram.md.
+  // writes to it is sent a code, which you confirm with `backchannel pairing approve CODE`, and has a conversation of
+  // their own: docs/how-to/telegram.md.
   // channels: { telegram: { adapter: "telegram", token: "${TELEGRAM_TOKEN}", pairing: true } },
+  // session: { dmScope: "per-channel-peer" },
 
   // A model of your own, used as "local/my-model":
   // models: { providers: { local: { api: "openai", baseUrl: "http://127.0.0.1:8000/v1" } } },
