@@ -11,9 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import Reply, ScriptedModel, call
+from backchannel.core.approvals import Decided
 from backchannel.core.channels import ChannelBusy, ChannelMoved, ChannelRefused, ChannelSilent, Draft, Sent
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, TextDelta
 from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryState, Post
+from backchannel.core.facts import ApprovalChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage, text_content
 from backchannel.core.runs import RunKind
@@ -428,6 +430,30 @@ async def test_a_chat_sees_that_somebody_is_typing_while_a_run_works(tmp_path: P
         signs = len(platform.typing)
         await at.becomes(S.SENT, await at.send(_post("later")))
     assert set(platform.typing) == {"C"} and len(platform.typing) == signs
+
+
+async def test_nobody_is_typing_while_a_run_waits_for_a_persons_word(tmp_path: Path) -> None:
+    platform, slow = Platform(), Slow()
+    slow.model = ScriptedModel(replies=[[call("wipe")], slow.reply, "done"])
+    channel = PlatformChannel(platform, streams=False, typing_interval_s=0.01)
+    asking: dict[str, Any] = {"tools": {"approval": [{"tool": "wipe", "ask": "always"}]}}
+    async with desk(tmp_path, {}, channel, model=slow.model, **asking) as at:
+
+        @at.gateway.tool(effects="outside")
+        async def wipe() -> str:
+            return "wiped"
+
+        await ask(at)
+        await at.heard.until(lambda: bool(at.heard.of(ApprovalChanged)))
+        waiting = platform.typing.count("C")
+        await at.gateway.inbound.receive("chat", said("hello", "2", chat_id="D"))
+        await until(platform, lambda: platform.typing.count("D") > 5)
+        assert platform.typing.count("C") <= waiting + 1
+        approval = at.heard.of(ApprovalChanged)[0].approval
+        await at.gateway.store.answer_approval(approval.id, Decided.APPROVE, "ann")
+        slow.go.set()
+        await at_rest(at.gateway)
+    assert "done" in platform.texts("C")
 
 
 async def test_signs_of_typing_that_fail_change_nothing(tmp_path: Path) -> None:
