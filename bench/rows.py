@@ -8,6 +8,7 @@ from bench.hands import commands
 from bench.lockout import lockout
 from bench.measures import Findings
 from bench.page import page_views
+from bench.postgres import on_postgres
 from bench.reads import session_lists, transcript_ends
 from bench.runs import many_runs, one_run, waiting_runs
 from bench.sends import many_sends, one_send
@@ -35,4 +36,5 @@ ROWS: dict[str, Callable[[World], Findings]] = {
     "memory": idle_memory,
     "lockout": lockout,
     "page": page_views,
+    "postgres": on_postgres,
 }

@@ -31,9 +31,8 @@ from backchannel.storage.postgres_server import VERSION_TABLE
 from tests.support.privileges import NOBODY
 
 PATIENCE_S = 30.0
+_FORGETFUL = {"fsync": "off", "full_page_writes": "off"}
 _SETTINGS = {
-    "fsync": "off",
-    "full_page_writes": "off",
     "listen_addresses": "",
     "max_connections": "100",
     "shared_buffers": "32MB",
@@ -54,8 +53,10 @@ os.execv(sys.argv[1], sys.argv[1:])
 class Cluster:
     """A server in a folder of its own."""
 
-    def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+    def __init__(self, folder: Path | None = None, *, is_durable: bool = False) -> None:
+        """Make a server and start it; a test need not wait for the disk, for no power is cut."""
+        self._folder = Path(tempfile.mkdtemp(prefix="postgres-", dir=folder))
+        self._settings = _SETTINGS | ({} if is_durable else _FORGETFUL)
         if os.geteuid() == 0:
             os.chown(self._folder, NOBODY, NOBODY)
         options = ["--no-sync", "--auth=trust", "--locale=C", "--encoding=UTF8", "--no-instructions", "-U", "postgres"]
@@ -78,7 +79,7 @@ class Cluster:
         return self._folder / ".s.PGSQL.5432"
 
     def start(self) -> None:
-        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        settings = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
         self._process = self._popen("postgres", "-D", str(self._data), "-k", str(self._folder), *settings)
         _wait_for(self.url)
 

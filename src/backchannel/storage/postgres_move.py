@@ -93,6 +93,8 @@ class StateMove:
                 for table in tables:
                     _set_counters(target, table)
                 target.execute(f"DROP TABLE {MOVE_TABLE}")
+            for table in tables:  # so that the first lists are planned by what is there
+                target.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(table.name)))
             return counts
 
     def _begin(self, target: Connection, state: str) -> None:
