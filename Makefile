@@ -67,7 +67,7 @@ test: $(VENV)/.ready needs ## Run the tests
 	$(if $(MEMORY),TMPDIR=$(MEMORY) )$(BIN)/pytest -n 3 --dist worksteal
 
 test-postgres: $(VENV)/.ready ## Run the tests of the store and of kills on PostgreSQL; some of them are in `test` too
-	$(BIN)/pytest -n 3 --dist worksteal --database=postgres tests/storage tests/runtime/test_kill*.py tests/channels/test_kill*.py
+	$(BIN)/pytest -n 3 --dist worksteal --timeout 180 --database=postgres tests/storage tests/runtime/test_kill*.py tests/channels/test_kill*.py
 
 interop: $(VENV)/.ready ## Try at length: clients and servers of others (MCP, OpenAI, Telegram), 10,000 messages over each channel
 	$(BIN)/pytest -m '' tests/interop

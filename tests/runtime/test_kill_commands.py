@@ -75,7 +75,9 @@ class StopAndNew:
         assert self.far_end.texts == ["on it", STOPPED, STARTED_OVER]
         cancelled = database.execute("SELECT state FROM deliveries WHERE text IS NULL").fetchall()
         assert cancelled == [("cancelled",)] * 2, cancelled
-        ids = database.execute("SELECT session_id FROM session_ids WHERE key = ? ORDER BY rowid", (MAIN,)).fetchall()
+        ids = database.execute(
+            "SELECT session_id FROM session_ids WHERE key = ? ORDER BY ended_at IS NULL, ended_at", (MAIN,)
+        ).fetchall()
         assert len(ids) == 3, "a session was reset more or less often than asked"
         said = [[message.text for message in transcript(database, session_id)] for (session_id,) in ids]
         assert said[1:] == [[], []]

@@ -18,7 +18,7 @@ from tests.conftest import CRASH_POINTS
 from tests.support.gateways import CONFIG, QuickClock, die_in, dying, stored
 from tests.support.kill import kill_at_every_commit, transcript
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sqlite_only]  # it copies the file
 
 
 class SetAside:

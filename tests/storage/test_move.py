@@ -94,7 +94,7 @@ async def test_every_row_is_moved_and_a_gateway_goes_on_with_them(source: Host, 
     await moved.stop()
 
 
-@pytest.mark.parametrize("parts", [1, 2, 4, 7])
+@pytest.mark.parametrize("parts", [1, 3, 7])
 async def test_a_move_that_was_killed_goes_on_where_it_was(source: Host, target: str, parts: int) -> None:
     seen = killed_after(source, target, parts)
     with pytest.raises(DatabaseUnusable, match=r"not all of it is there: run `backchannel migrate"):

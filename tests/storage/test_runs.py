@@ -42,7 +42,7 @@ from tests.storage.support import (
 )
 from tests.support.databases import as_stored, open_database
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 
 async def load(store: Store, run_id: str) -> Run:

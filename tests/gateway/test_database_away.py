@@ -1,0 +1,49 @@
+"""A gateway whose PostgreSQL goes away and comes back, as its clients see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from backchannel.storage import postgres
+from tests.gateway.client import Refused
+from tests.gateway.conftest import MakeWorld
+from tests.support.postgres import Cluster, new_database
+
+pytestmark = [pytest.mark.anyio, pytest.mark.sqlite_only]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    cluster = Cluster()
+    yield cluster
+    cluster.remove()
+
+
+async def test_while_its_database_is_away_a_gateway_says_so_and_what_it_accepted_is_done_when_it_is_back(
+    make_world: MakeWorld, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "GONE_LIMIT_S", 0.2)
+    config = {"database": {"url": new_database(server=cluster.url)}}
+    async with (
+        make_world(config) as world,
+        httpx.AsyncClient(base_url=world.at.url, trust_env=False) as http,
+        world.client() as client,
+    ):
+        accepted = await client.ask("agent", message="hi", agentId="held", idempotencyKey="one")
+        cluster.stop()
+        world.release.set()
+        with pytest.raises(Refused) as refused:
+            await client.ask("agent", message="more", agentId="echo", idempotencyKey="two")
+        assert (await http.get("/readyz")).status_code == 503
+        assert (await http.get("/healthz")).status_code == 200
+        cluster.start()
+        ended = await client.ask("agent.wait", runId=accepted["runId"], timeoutMs=20_000)
+        assert ended["status"] == "ok"
+        assert (await http.get("/readyz")).status_code == 200
+        again = await client.run(message="more", agentId="echo")
+        assert again["status"] == "ok"
+    assert refused.value.error["code"] == "UNAVAILABLE"
+    assert refused.value.error["retryAfterMs"] > 0
