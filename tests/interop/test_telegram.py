@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backchannel.agents.scripted import Reply, ScriptedModel
 from tests.channels.desk import desk
 
 from .conftest import Node, Script
@@ -40,3 +42,15 @@ async def test_messages_are_answered_once_and_a_command_is_carried_out(node: Nod
             emulator.say("/new")
             told = await emulator.line()
             assert len(told["posted"]) == 3 and "new" in told["posted"][2].lower()
+
+
+async def test_a_reply_grows_in_one_message(node: Node, tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(replies=[Reply(text=("It is", " **long**."), gate=gate, held_at=1)])
+    async with node.started("telegram_server.mjs", TOKEN) as emulator:
+        url = (await emulator.line())["url"]
+        async with desk(tmp_path, _settings(url), model=model):
+            emulator.say("hello")
+            assert await _texts(emulator, "It is") == ["It is"]
+            gate.set()
+            assert await _texts(emulator, "It is <b>long</b>.") == ["It is <b>long</b>."]

@@ -25,8 +25,8 @@ from backchannel.config.schema_agents import (
     ToolNameSettings,
     ToolsSettings,
 )
-from backchannel.config.schema_doors import MIN_SECRET_LENGTH
-from backchannel.core.channels import channel_name_problem
+from backchannel.config.schema_doors import MIN_SECRET_LENGTH, TelegramSettings
+from backchannel.core.channels import DEFAULT_ACCOUNT, channel_name_problem
 from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import DmScope, KeyScheme, normalise_agent_id
 from backchannel.core.mcp_names import MCP_GROUP, MCP_SEPARATOR, server_name_problem
@@ -279,6 +279,11 @@ def _channels(file: ConfigFile) -> Iterator[Issue]:
             yield Issue("error", path, problem)
         if not (channel.allow_from or channel.owners or channel.pairing):
             yield Issue("warning", path, "nobody is answered here: `allowFrom` and `owners` are empty")
+        if isinstance(channel, TelegramSettings) and DEFAULT_ACCOUNT in channel.accounts:
+            message = (
+                f"`{DEFAULT_ACCOUNT}` is the bot whose `token` stands beside `accounts`; give this one another name"
+            )
+            yield Issue("error", (*path, "accounts", DEFAULT_ACCOUNT), message)
     for index, binding in enumerate(file.bindings):
         if binding.match.channel not in file.channels:
             message = "no such channel is configured, so this binding has no effect"

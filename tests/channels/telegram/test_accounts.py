@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from backchannel.channels.telegram.channel import SECRET_HEADER, TelegramChannel
+from backchannel.config import check_config
 from backchannel.config.schema_doors import TelegramSettings
 from backchannel.core.channels import ChannelBusy, ChannelUnusable, OutboundPart
 from tests.channels.desk import desk
@@ -96,7 +99,7 @@ async def test_telegram_posts_where_the_settings_say_and_is_answered_after_the_c
             wrong = await at.http.post("/channels/telegram/inbound", content=body, headers={SECRET_HEADER: "wrong"})
             without = await at.http.post("/channels/telegram/inbound", content=body)
             assert (wrong.status_code, without.status_code) == (401, 401)
-            for nonsense in (b"{", b"[]", b'{"update_id": 1, "message": 5}'):
+            for nonsense in (b"{", b"[]", b"\xff", b'{"update_id": 1, "message": 5}'):
                 headers = {SECRET_HEADER: SECRET}
                 answer = await at.http.post("/channels/telegram/inbound", content=nonsense, headers=headers)
                 assert answer.status_code == 200, "Telegram would post it again for ever"
@@ -122,10 +125,25 @@ async def test_without_a_webhook_nothing_can_be_posted(tmp_path: Path) -> None:
         assert answer.status_code in (401, 404)
 
 
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"accounts": {"default": {"token": OTHER_TOKEN}}}, "give this one another name"),
+        ({"accounts": {"work": {"token": TOKEN}}}, "must differ from `channels.telegram.token`"),
+        ({"webhook": {"url": "https://x.y", "secret": "with spaces and so on"}}, "letters, digits, `_` and `-`"),
+        ({"token": ""}, "expected text"),
+    ],
+)
+def test_settings_that_cannot_work_are_told(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
+    file = tmp_path / "backchannel.json5"
+    channel = {"adapter": "telegram", "token": TOKEN, "owners": ["7"], **changed}
+    file.write_text(json.dumps({"channels": {"telegram": channel}}))
+    (finding,) = check_config(file, {}, state=tmp_path)
+    assert told in finding.message and TOKEN not in finding.message
+
+
 def test_the_settings_hide_every_token_and_secret() -> None:
     webhook = {"url": "https://gateway.example/", "secret": SECRET}
-    import msgspec
-
     settings = msgspec.convert(
         {
             "adapter": "telegram",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -72,10 +71,6 @@ class TelegramAccount:
             connected()
             await asyncio.Event().wait()  # from now on Telegram posts
 
-    def is_proved(self, secret: str) -> bool:
-        """Whether Telegram posts for this bot with this secret; compared in constant time."""
-        return self._webhook is not None and hmac.compare_digest(self._webhook.secret.encode(), secret.encode())
-
     async def take_post(self, body: bytes, inbound: InboundTaker) -> None:
         """Take an update that Telegram posted. One that can never be taken is answered as one that was.
 
@@ -86,7 +81,7 @@ class TelegramAccount:
             await self.hand_in(inbound, msgspec.json.decode(body))
         except (Unavailable, ChannelError) as error:
             raise Unavailable(f"not now: {error}") from error
-        except (GatewayError, msgspec.DecodeError) as error:
+        except (GatewayError, msgspec.DecodeError, UnicodeDecodeError) as error:
             log.error("a message cannot be taken, and is left out", error=str(error))
 
     async def hand_in(self, inbound: InboundTaker, raw: Any) -> None:

@@ -10,6 +10,7 @@ Without it the channel says how to install it, and everything else works.
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Collection, Mapping
 from functools import partial
 from importlib import import_module
@@ -30,7 +31,7 @@ from backchannel.core.channels import (
     Sent,
 )
 from backchannel.core.contracts import Clock
-from backchannel.errors import BadSignature, NotFound
+from backchannel.errors import BadSignature, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from backchannel.channels.telegram.account import TelegramAccount
@@ -113,13 +114,15 @@ class TelegramChannel(Channel):
         if not self.takes_posts:
             raise NotFound(f"nothing can be posted to the channel {self.name!r}: it has no webhook")
         secret = headers.get(SECRET_HEADER) or ""
-        for id in self._bots:
-            account = await self._account(id)
-            if account.is_proved(secret):
+        for id, bot in self._bots.items():
+            if bot.webhook is not None and hmac.compare_digest(bot.webhook.secret.encode(), secret.encode()):
+                try:
+                    account = await self._account(id)
+                except ChannelUnusable as unusable:
+                    raise Unavailable(unusable.reason) from None
                 await account.take_post(body, inbound)
                 return {"ok": True}
-        message = f"{SECRET_HEADER}: it is not the secret of the webhook"
-        raise BadSignature(message, signature=secret)
+        raise BadSignature(f"{SECRET_HEADER}: it is not the secret of the webhook", signature=secret)
 
     async def test(self) -> str:
         """Ask Telegram who the bots are."""
