@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,8 +34,9 @@ class Typist:
 
     ref, context_window, price = "scripted/test", 100_000, None
 
-    def __init__(self, telegram: Telegram) -> None:
+    def __init__(self, telegram: Telegram, patience_s: float) -> None:
         self._telegram = telegram
+        self._patience_s = patience_s
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         text = ""
@@ -43,8 +45,11 @@ class Typist:
             yield TextDelta(piece)
             shown = text.splitlines()[0].replace("*", "")
             with suppress(TimeoutError):
-                await self._telegram.until(lambda: shown in self._telegram.texts, 0.15)  # noqa: B023  # it is waited for here
+                await self._telegram.until(partial(self._is_seen, shown), self._patience_s)
         yield ModelReply(content=text_content(text), usage=Usage(), model=self.ref)
+
+    def _is_seen(self, text: str) -> bool:
+        return text in self._telegram.texts
 
 
 class Grown:
@@ -52,11 +57,13 @@ class Grown:
 
     def __init__(self, telegram: Telegram) -> None:
         self.platform = telegram
+        self.lives = 0
         telegram.forget()
         telegram.say("hello")
 
     def equip(self, gateway: Gateway) -> None:
-        gateway.add_model(Typist(self.platform))
+        self.lives += 1  # after a crash a draft may never be shown again
+        gateway.add_model(Typist(self.platform, patience_s=5 if self.lives == 1 else 0.1))
 
     async def drive(self, gateway: Gateway) -> None:
         await self.platform.drained(20)
