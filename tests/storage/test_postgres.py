@@ -16,7 +16,7 @@ from backchannel.core.sessions import SessionPatch
 from backchannel.errors import DatabaseUnusable, InvalidRequest, StartupError, StateFolderInUse, Unavailable
 from backchannel.storage import postgres
 from backchannel.storage.databases import database_at
-from backchannel.storage.postgres_server import VERSION_TABLE
+from backchannel.storage.postgres_server import VERSION_TABLE, Server, TransactionUnknown
 from backchannel.storage.tx import Tx
 from tests.storage.support import MAIN, Host, begin, note, texts
 from tests.support.cut import CutLine
@@ -167,6 +167,40 @@ async def test_a_restart_of_the_server_under_load_loses_and_doubles_nothing(host
     assert len(set(found)) == 200
     for name in range(10):
         assert [ref for ref in found if ref.startswith(f"{name}-")] == [f"{name}-{n}" for n in range(20)]
+
+
+async def test_a_unit_that_another_program_got_in_the_way_of_is_run_again(host: Host) -> None:
+    unit, runs = counted(host, "a")
+
+    def in_the_way(tx: Tx) -> None:
+        unit(tx)
+        if len(runs) < 3:
+            raise psycopg.errors.DeadlockDetected
+
+    await host.store.driver.write(in_the_way)
+    assert (runs, await written(host)) == (["a"] * 3, ["a"])
+
+
+async def test_what_the_server_cancels_is_refused_as_unavailable_and_leaves_nothing(host: Host) -> None:
+    def too_long(tx: Tx) -> None:
+        counted(host, "a")[0](tx)
+        tx.run("SET LOCAL statement_timeout = 10")
+        tx.one("SELECT pg_sleep(5)")
+
+    with pytest.raises(Unavailable, match="statement timeout"):
+        await host.store.driver.write(too_long)
+    assert await written(host) == []
+
+
+def test_a_commit_is_not_asked_for_on_a_server_that_has_taken_over(cluster: Cluster) -> None:
+    server = Server(new_database(server=cluster.url))
+    writer = server.hold()
+    with closing(writer.connection):
+        row = writer.connection.execute("SELECT pg_current_xact_id()::text").fetchone()
+        assert row is not None
+        assert server.is_committed(writer, row[0], writer.timeline)
+        with pytest.raises(TransactionUnknown):
+            server.is_committed(writer, row[0], "0000000F")
 
 
 # Other gateways

@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -37,7 +36,6 @@ from backchannel.storage.driver import Faults
 from backchannel.storage.groups import WaitingUnit, answer, refused
 from backchannel.storage.postgres_connection import (
     RETRY_AFTER_MS,
-    Connection,
     PostgresTx,
     as_refusal,
     in_words,
@@ -47,6 +45,7 @@ from backchannel.storage.postgres_connection import (
     runs_again,
     unavailable,
 )
+from backchannel.storage.postgres_readers import Readers
 from backchannel.storage.postgres_server import Server, TransactionUnknown, Writer
 from backchannel.storage.tx import Tx, UnitContext, required
 
@@ -55,10 +54,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LARGEST_GROUP = 512
-LONGEST_GROUP_S = 0.02
+LONGEST_GROUP_S = 0.1
 """How long units are added to a group; the last one is run to its end."""
 MOST_WAITING = 10_000
-"""How many units may wait; more are refused."""
+"""How many changes may wait, and how many reads; more are refused."""
 READERS, LOOKERS = 3, 2
 GONE_LIMIT_S = 5.0
 """How long units wait for a connection before they are refused."""
@@ -101,8 +100,8 @@ class PostgresDriver:
         """How many units were taken and are not answered yet."""
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        self._reads = _Readers(server, READERS, "postgres-read")
-        self._looks = _Readers(server, LOOKERS, "postgres-look")
+        self._reads = Readers(server, READERS, "postgres-read")
+        self._looks = Readers(server, LOOKERS, "postgres-look")
         self._thread = threading.Thread(target=self._work, name="postgres-write", daemon=True)
         self._thread.start()
 
@@ -127,11 +126,17 @@ class PostgresDriver:
         """Run a unit that reads a row or a few, in a thread for such: long reads do not hold it up."""
         return await self._read_in(self._looks, self._looks.newest, unit, *args, **kwargs)
 
-    async def _read_in(self, readers: _Readers, how: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+    async def _read_in(self, readers: Readers, how: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         if self.is_closed:
             raise Unavailable("the database is closed")
+        if readers.waiting >= MOST_WAITING:
+            raise Unavailable(f"{readers.waiting} reads wait for the database already", retryAfterMs=RETRY_AFTER_MS)
         run = partial(how, self.context, self._now_ms(), *args, **kwargs)
-        return await self._loop.run_in_executor(readers.pool, run)
+        readers.waiting += 1
+        try:
+            return await self._loop.run_in_executor(readers.pool, run)
+        finally:
+            readers.waiting -= 1
 
     async def close(self) -> None:
         """Finish what waits, then close; while there is no connection nothing is waited for."""
@@ -231,7 +236,7 @@ class PostgresDriver:
         except Exception as error:  # the edge of a unit: its caller is told, and the rest of the group goes on
             if is_full(error) or runs_again(error) or is_lost(attempt.writer.connection, error):
                 raise psycopg.OperationalError(in_words(error)) from error
-            entry.refuse(as_refusal(error))
+            entry.refuse(as_refusal(self._server.name, error))
         attempt.unit_ended(is_kept=entry.error is None)
 
     def _commit(self, attempt: _Attempt) -> None:
@@ -360,79 +365,3 @@ class _Attempt:
     def commit(self) -> None:
         self.is_in_doubt = True
         self.writer.connection.execute("COMMIT")
-
-
-class _Readers:
-    """A few threads with a connection each; one that is lost is replaced, and what was read on it read again."""
-
-    def __init__(self, server: Server, count: int, name: str) -> None:
-        self.pool = ThreadPoolExecutor(count, thread_name_prefix=name)
-        self._server = server
-        self._local = threading.local()
-        self._connections: set[Connection] = set()
-
-    def newest(
-        self,
-        context: UnitContext,
-        now: int,
-        unit: Callable[Concatenate[Tx, P], T],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Run a unit of which each statement sees the newest commit."""
-        return self._retried(lambda connection: unit(PostgresTx(connection, context, now), *args, **kwargs))
-
-    def in_snapshot(
-        self,
-        context: UnitContext,
-        now: int,
-        unit: Callable[Concatenate[Tx, P], T],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Run a unit in one transaction, so that all its statements see one state."""
-
-        def run(connection: Connection) -> T:
-            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            try:
-                return unit(PostgresTx(connection, context, now), *args, **kwargs)
-            finally:
-                if not connection.closed:
-                    connection.execute("ROLLBACK")
-
-        return self._retried(run)
-
-    def _retried(self, run: Callable[[Connection], T]) -> T:
-        for is_last in (False, True):
-            connection = self._connection()
-            try:
-                return run(connection)
-            except psycopg.OperationalError as error:
-                if not is_lost(connection, error):
-                    raise
-                self._forget(connection)
-                if is_last:
-                    raise unavailable(self._server.name, error) from error
-        raise AssertionError("unreachable: the last try returns or raises")
-
-    def _connection(self) -> Connection:
-        found: Connection | None = getattr(self._local, "connection", None)
-        if found is None or found.closed:
-            try:
-                found = self._local.connection = self._server.connect(readonly=True)
-            except psycopg.OperationalError as error:
-                raise unavailable(self._server.name, error) from error
-            self._connections.add(found)
-        return found
-
-    def _forget(self, connection: Connection) -> None:
-        connection.close()
-        self._connections.discard(connection)
-        self._local.connection = None
-
-    def close(self) -> None:
-        self.pool.shutdown()
-        for connection in self._connections:
-            connection.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from functools import cache
+from functools import lru_cache
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -76,7 +76,7 @@ class PostgresTx(UnitTx):
         return self._cursor.execute(translated(sql), shown, prepare=True)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def translated(sql: str) -> bytes:
     """Number the places of values; no statement of ours has a question mark elsewhere."""
     first, *others = sql.split("?")
@@ -148,7 +148,7 @@ def connect(url: str, *, readonly: bool = False) -> Connection:
     given = read_url(url)
     settings: dict[str, Any] = {**_DEFAULTS, "application_name": process_name(), **given}
     own = _OPTIONS + (_READ_ONLY if readonly else "")
-    settings["options"] = f"{given['options']} {own}" if given.get("options") else own
+    settings["options"] = " ".join(filter(None, (given.get("options") or os.environ.get("PGOPTIONS"), own)))
     connection: Connection = psycopg.connect(make_conninfo("", **settings), autocommit=True, context=_ADAPTED)
     connection.prepared_max = _STATEMENTS_KEPT
     connection.execute(
@@ -190,11 +190,15 @@ def unavailable(name: str, error: BaseException) -> Unavailable:
     return Unavailable(f"the database {name} cannot be used now ({in_words(error)})", retryAfterMs=RETRY_AFTER_MS)
 
 
-def as_refusal(error: Exception) -> Exception:
-    """Turn an error of a unit into what its caller is told: a name that is too long for an index is a wrong request."""
+def as_refusal(name: str, error: Exception) -> Exception:
+    """Turn an error of a unit into what its caller is told.
+
+    A name that is too long for an index is a wrong request. What the server cancelled, or had no room for, may be tried
+    again.
+    """
     if _has(error, (errors.ProgramLimitExceeded,)):
         return InvalidRequest("a name or an id is too long for this database: use at most 2,000 bytes")
-    return error
+    return unavailable(name, error) if _has(error, (psycopg.OperationalError,)) else error
 
 
 def in_words(error: BaseException) -> str:

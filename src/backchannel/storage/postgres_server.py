@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import closing
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
@@ -71,19 +70,30 @@ class Server:
         """
         try:
             connection = self.connect()
-            ends = monotonic() + LOCK_LIMIT_S
-            while not _try_lock(connection):
-                if monotonic() > ends:
-                    with closing(connection):
-                        other = _holder(connection)
-                    raise StateFolderInUse(
-                        f"another gateway ({other}) uses the database {self.name}: "
-                        "stop it first, or name another one in database.url"
-                    )
-                sleep(_LOCK_PAUSE_S)
+        except psycopg.Error as error:
+            raise self._unreachable(error) from error
+        try:
+            self._wait_for_lock(connection)
             return Writer(connection, _timeline(connection))
         except psycopg.Error as error:
-            raise StartupError(f"the database {self.name} cannot be reached ({in_words(error)})") from error
+            connection.close()
+            raise self._unreachable(error) from error
+        except BaseException:  # whatever stopped it: nothing stays open, and the error goes on
+            connection.close()
+            raise
+
+    def _wait_for_lock(self, connection: Connection) -> None:
+        ends = monotonic() + LOCK_LIMIT_S
+        while not _try_lock(connection):
+            if monotonic() > ends:
+                raise StateFolderInUse(
+                    f"another gateway ({_holder(connection)}) uses the database {self.name}: "
+                    "stop it first, or name another one in database.url"
+                )
+            sleep(_LOCK_PAUSE_S)
+
+    def _unreachable(self, error: psycopg.Error) -> StartupError:
+        return StartupError(f"the database {self.name} cannot be reached ({in_words(error)})")
 
     def reconnect(self, number: int) -> Writer:
         """Open another writing connection after one was lost; `number` is this process's start number, if it has one.
@@ -99,10 +109,10 @@ class Server:
             (newest,) = connection.execute("SELECT coalesce(max(number), 0) FROM processes").fetchone() or (0,)
             if number and newest != number:
                 raise TransactionUnknown("another gateway has worked on the database while there was no connection")
+            return Writer(connection, _timeline(connection))
         except BaseException:  # whatever stopped it: nothing stays open, and the error goes on
             connection.close()
             raise
-        return Writer(connection, _timeline(connection))
 
     def is_committed(self, writer: Writer, transaction: str, timeline: str) -> bool:
         """Ask what became of a transaction whose connection broke. It has ended: it held the lock that `writer` has.
