@@ -12,7 +12,7 @@ from backchannel.cli.options import AsJson, Limit, options_of
 from backchannel.cli.output import age, one_line, say_more, say_or_json, show_json, show_table, until
 from backchannel.core.text import clean_name, made_visible
 
-app = typer.Typer(help="List the strangers who ask to be let in, and decide who may speak.", rich_markup_mode=None)
+app = typer.Typer(help="Decide which strangers may speak.", rich_markup_mode=None)
 
 Code = Annotated[str, typer.Argument(metavar="CODE", help="The code that the stranger was sent.")]
 All = Annotated[bool, typer.Option("--all", help="Those who were let in or denied too.")]
@@ -70,7 +70,7 @@ def remove(
     account: Annotated[str | None, typer.Option("--account", help="Only on this account of the channel.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take it back: somebody who was let in or denied is a stranger again."""
+    """Make somebody who was let in or denied a stranger again."""
     answer = ask(options_of(ctx), "pairing.remove", channel=channel, senderId=sender, accountId=account)
     say_or_json(f"{_who(answer['removed'][0])} is a stranger again.", answer, as_json=as_json)
 

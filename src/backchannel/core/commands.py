@@ -132,7 +132,7 @@ COMMANDS = (
     ),
     CommandSpec(
         CommandName.PAIRING,
-        "list the strangers who wait to be let in, let one speak, or ignore them",
+        "list the strangers who ask to be let in, let one speak, or ignore them",
         (CommandForm("list"), CommandForm("approve", "code"), CommandForm("deny", "code")),
         Standing.OWNER,
         alone="list",
