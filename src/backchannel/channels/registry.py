@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import structlog
 
 from backchannel.channels.bridge import Bridge
 from backchannel.channels.keeping import Kept
-from backchannel.channels.telegram.channel import TelegramChannel
+from backchannel.channels.telegram.channel import TelegramChannel, not_installed
 from backchannel.config.schema_doors import BridgeSettings, TelegramSettings
 from backchannel.core.channels import (
     Channel,
@@ -39,6 +40,13 @@ def configured_channels(settings: Mapping[str, ChannelSettings], clock: Clock) -
     for name, own in settings.items():
         channels.add(ADAPTERS[type(own)](name, own, clock))
     return channels
+
+
+def why_no_channel(settings: ChannelSettings) -> str | None:
+    """Say why a channel with these settings cannot work here; None: it can."""
+    if isinstance(settings, TelegramSettings) and find_spec("aiogram") is None:
+        return not_installed("aiogram")
+    return None
 
 
 async def close_channels(channels: Channels) -> None:

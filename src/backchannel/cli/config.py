@@ -63,6 +63,7 @@ def look_for_problems(options: Options) -> Checked:
     from backchannel.agents.models import why_not_asked
     from backchannel.agents.sandboxes import BACKENDS
     from backchannel.agents.toolset import SESSION_TOOLS as SESSION_GROUP
+    from backchannel.channels.registry import why_no_channel
     from backchannel.config import Surroundings, check_config
     from backchannel.tools.registry import SESSION_TOOLS
     from backchannel.workspace.tools import COMMANDS, FILES
@@ -80,6 +81,7 @@ def look_for_problems(options: Options) -> Checked:
         why_not_asked=partial(why_not_asked, env=os.environ),
         tools=tools,
         why_no_sandbox=lambda backend: BACKENDS[backend].why_not(),
+        why_no_channel=why_no_channel,
     )
     findings = check_config(options.config, os.environ, state=options.state, here=here)
     return Checked(str(where.config_file) if where.has_file else None, findings)

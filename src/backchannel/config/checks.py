@@ -26,7 +26,7 @@ from backchannel.config.schema_agents import (
     ToolsSettings,
 )
 from backchannel.config.schema_doors import MIN_SECRET_LENGTH, TelegramSettings
-from backchannel.core.channels import DEFAULT_ACCOUNT, channel_name_problem
+from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelSettings, channel_name_problem
 from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import DmScope, KeyScheme, normalise_agent_id
 from backchannel.core.mcp_names import MCP_GROUP, MCP_SEPARATOR, server_name_problem
@@ -70,6 +70,8 @@ class Surroundings(NamedTuple):
     """The names of the tools that every gateway has."""
     why_no_sandbox: Callable[[SandboxBackend], str | None]
     """Says why sandboxes of a kind cannot be made; None: they can."""
+    why_no_channel: Callable[[ChannelSettings], str | None] = lambda settings: None
+    """Says why a channel with these settings cannot work; None: it can."""
 
 
 def check_start(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:
@@ -79,6 +81,9 @@ def check_start(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:
     yield from _misspelt_tools(file, here.tools)
     yield from _tools_of_no_server(file)
     yield from _missing_sandboxes(file, here)
+    for name, channel in file.channels.items():
+        if problem := here.why_no_channel(channel):
+            yield Issue("warning", ("channels", name), problem)
 
 
 def _missing_sandboxes(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from backchannel.channels.registry import why_no_channel
 from backchannel.channels.telegram.channel import SECRET_HEADER, TelegramChannel
-from backchannel.config import check_config
+from backchannel.config import Surroundings, check_config
 from backchannel.config.schema_doors import TelegramSettings
 from backchannel.core.channels import ChannelBusy, ChannelUnusable, OutboundPart
 from tests.channels.desk import desk
@@ -80,6 +81,22 @@ async def test_without_aiogram_the_channel_says_how_to_install_it(monkeypatch: p
         await channel.test()
     with pytest.raises(ChannelBusy, match="not installed"):
         await channel.send(OutboundPart(delivery_id="d", key="d/1", to="7", text="x"))
+
+
+def test_a_check_of_the_configuration_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "backchannel.json5"
+    channel = {"adapter": "telegram", "token": TOKEN, "owners": ["7"]}
+    file.write_text(json.dumps({"channels": {"telegram": channel}}))
+    here = Surroundings(
+        why_not_asked=lambda provider, own: None,
+        tools=(),
+        why_no_sandbox=lambda backend: None,
+        why_no_channel=why_no_channel,
+    )
+    assert check_config(file, {}, state=tmp_path, here=here) == []
+    monkeypatch.setattr("backchannel.channels.registry.find_spec", lambda name: None)
+    (finding,) = check_config(file, {}, state=tmp_path, here=here)
+    assert finding.level == "warning" and "pip install 'backchannel[telegram]'" in finding.message
 
 
 # Webhooks

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 MAX_UNITS = 4096
 SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"
-INSTALL = "pip install 'backchannel[telegram]'"
 
 
 class TelegramChannel(Channel):
@@ -213,4 +212,9 @@ def _load() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "backchannel":
             raise
-        raise _NotInstalled(f"{error.name} is not installed, which Telegram needs: {INSTALL}") from None
+        raise _NotInstalled(not_installed(error.name)) from None
+
+
+def not_installed(package: str | None) -> str:
+    """Say how to install what is missing."""
+    return f"{package} is not installed, which Telegram needs: pip install 'backchannel[telegram]'"
