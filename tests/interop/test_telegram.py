@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,12 @@ from .conftest import Node, Script
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
 TOKEN = "4242:a-token-of-the-tests-AAAAAAAAAAAAAAAAAAA"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """Import aiogram before the clock of a test runs: it takes seconds."""
+    import_module("backchannel.channels.telegram.account")
 
 
 def _settings(url: str, **more: Any) -> dict[str, Any]:
