@@ -56,7 +56,7 @@ from backchannel.storage.events import UnitEvent
 from backchannel.storage.interruption import Rest
 from backchannel.storage.reactions import REACTIONS
 from backchannel.storage.sqlite_file import SqliteDatabase
-from backchannel.storage.tx import NoOutlets, Outlets, Row, TranscriptPath, no_transcripts
+from backchannel.storage.tx import NoOutlets, Outlets, Row, TranscriptPath, Tx, no_transcripts
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
 pytestmark = pytest.mark.sqlite_only
@@ -122,13 +122,18 @@ def tx(tmp_path: Path) -> Iterator[ExplainingTx]:
     SqliteDatabase(tmp_path / "test.db").prepare()
     with closing(sqlite3.connect(tmp_path / "test.db", isolation_level=None)) as connection:
         tx = ExplainingTx(connection)
-        runs.accept(tx, request(id="r", digest="of r"), start=True)
-        for key in (CRON, MAIN):
-            runs.accept(tx, request(key=key), start=True)
-        sessions.patch(tx, SessionKey.of("main", "old"), SessionPatch(label="old"))
-        sessions.archive(tx, sessions.need(tx, "agent:main:old"))
-        cron.add(tx, CronJob(id="j", schedule="every 1m", message="x"))
+        fill(tx)
         yield tx
+
+
+def fill(tx: Tx) -> None:
+    """Write what the units of `HOT` are about."""
+    runs.accept(tx, request(id="r", digest="of r"), start=True)
+    for key in (CRON, MAIN):
+        runs.accept(tx, request(key=key), start=True)
+    sessions.patch(tx, SessionKey.of("main", "old"), SessionPatch(label="old"))
+    sessions.archive(tx, sessions.need(tx, "agent:main:old"))
+    cron.add(tx, CronJob(id="j", schedule="every 1m", message="x"))
 
 
 Read = Callable[[ExplainingTx], Any]

@@ -16,9 +16,12 @@ from backchannel.core.sessions import SessionPatch
 from backchannel.errors import DatabaseUnusable, InvalidRequest, StartupError, StateFolderInUse, Unavailable
 from backchannel.storage import postgres
 from backchannel.storage.databases import database_at
+from backchannel.storage.postgres_connection import Connection, PostgresTx, connect
 from backchannel.storage.postgres_server import VERSION_TABLE, Server, TransactionUnknown
-from backchannel.storage.tx import Tx
-from tests.storage.support import MAIN, Host, begin, note, texts
+from backchannel.storage.reactions import REACTIONS
+from backchannel.storage.tx import Tx, UnitContext
+from tests.storage.support import MAIN, SCHEME, Host, begin, note, texts
+from tests.storage.test_plans import HOT, ONCE, fill
 from tests.support.cut import CutLine
 from tests.support.postgres import Cluster, new_database
 
@@ -283,6 +286,30 @@ def test_keys_are_compared_byte_by_byte_whatever_the_order_of_the_database() -> 
         "AND table_name IN (SELECT tablename FROM pg_tables)",
     )
     assert others == []
+
+
+# The units
+
+
+@pytest.mark.parametrize("unit", [*HOT.values(), *ONCE.values()], ids=[*HOT, *ONCE])
+def test_what_is_planned_for_sqlite_is_understood_too(prepared: PostgresTx, unit: Callable[[Any], Any]) -> None:
+    unit(prepared)
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[Connection]:
+    with closing(connect(new_database())) as connection:
+        yield connection
+
+
+@pytest.fixture
+def prepared(connection: Connection) -> Iterator[PostgresTx]:
+    """The same rows that the plans are looked at with; nothing is kept."""
+    connection.execute("BEGIN")
+    tx = PostgresTx(connection, UnitContext(scheme=SCHEME, number=1, reactions=REACTIONS), 1)
+    fill(tx)
+    yield tx
+    connection.execute("ROLLBACK")
 
 
 # What is told
