@@ -28,7 +28,7 @@ _BULLET = "•"
 _LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,32}\Z")
 _OPENED = re.compile(r"(?:https?://|tg://|mailto:|ftp://)\S+\Z", re.IGNORECASE)
 _CELL_END = re.compile(r"(?<!\\)\|")
-_TAG = re.compile(r"<[^>]*>")
+_TAG = re.compile(r"<[^<>]*>")
 _STYLES = {"strong": "b", "em": "i", "s": "s"}
 
 # Definitions of links vanish from what is read, and a line of dashes would make a heading of the words above it.
