@@ -251,7 +251,9 @@ class Telegram(LocalServer):
             await self._reached(number, "answered")
         except Refusal as refusal:
             self._wake()
+            await self._reached(number, "taken")
             await _refuse(writer, refusal)
+            await self._reached(number, "answered")
         return True
 
     async def _reached(self, number: int, moment: Moment) -> None:
