@@ -33,7 +33,7 @@ async def test_the_bot_says_who_it_is(tmp_path: Path) -> None:
         channel = at.gateway.channels["telegram"]
         told = channel.test()
         assert told is not None
-        assert await told == "@Test_Bot, id 4242, reads in groups what is meant for it"
+        assert await told == "@Test_Bot, id 4242, reads in groups only commands and replies to it (privacy mode)"
         assert set(channel.own_names) == {"4242", "Test_Bot"}
 
 

@@ -128,7 +128,11 @@ class TelegramChannel(Channel):
         lines = []
         for id in self._bots:
             bot = await (await self._account(id)).introduce()
-            reads = "all messages of groups" if bot.reads_groups else "in groups what is meant for it"
+            reads = (
+                "all messages of groups"
+                if bot.reads_groups
+                else "in groups only commands and replies to it (privacy mode)"
+            )
             lines.append(f"{self._prefix(id)}@{bot.username}, id {bot.id}, reads {reads}")
         return "; ".join(lines)
 
