@@ -7,6 +7,8 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from structlog.testing import capture_logs
 
 from backchannel.channels.telegram.form import plain_text, text_units, to_html
 from tests.support.telegram_html import BadMarkup, read_html
@@ -65,14 +67,39 @@ def test_a_table_whose_rows_are_longer_than_its_head_is_sent_as_it_is() -> None:
     )
 
 
-SPECIAL = st.sampled_from([*"*_~`[]()<>&#|-+>!\\\n \t\"'=:1.", "```", "\n\n", "](http://a.b)", "**", "~~", "😀", "é"])
+@pytest.mark.parametrize("line_end", ["\r", "\r\n"])
+def test_a_table_is_found_and_measured_whatever_lines_end_with(line_end: str) -> None:
+    table = "|a|b|\n|-|-|\n|1|2|"
+    assert to_html(f"x{line_end}y{line_end * 3}{table}") == "x\ny\n\n<pre>a | b\n--+--\n1 | 2</pre>"
+    assert to_html(f"x{line_end}y\n\n{table}LOSTCELL|\n\nend\n\nend2") is None, "the cell would be left out"
+
+
+def test_words_in_a_thousand_styles_are_sent_as_they_are() -> None:
+    with capture_logs() as logs:
+        assert to_html("*" * 2000 + "a" + "*" * 2000) is None
+    assert not logs
+
+
+def test_when_the_parser_fails_a_text_is_sent_as_it_is_and_the_fault_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise IndexError("a bug of the parser")
+
+    monkeypatch.setattr(MarkdownIt, "parse", failing)
+    with capture_logs() as logs:
+        assert to_html("**hello**") is None
+    assert [line["log_level"] for line in logs] == ["error"] and logs[0]["exc_info"]
+
+
+SPECIAL = st.sampled_from([*"*_~`[]()<>&#|-+>!\\\n\r \t\"'=:1.", "```", "\n\n", "](http://a.b)", "**", "~~", "😀", "é"])
 HOSTILE = st.lists(SPECIAL | st.text(max_size=3), max_size=60).map("".join)
 
 
 @settings(max_examples=400, deadline=None)
 @given(HOSTILE)
 def test_whatever_an_agent_writes_telegram_takes_the_markup(text: str) -> None:
-    html = to_html(text)
+    with capture_logs() as logs:
+        html = to_html(text)
+    assert not logs, "nothing in it is a fault of ours"
     if html is not None:
         assert read_html(html) == plain_text(html)
 

@@ -15,9 +15,12 @@ from html import escape, unescape
 from itertools import groupby
 from typing import NamedTuple
 
+import structlog
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
+
+log = structlog.get_logger(__name__)
 
 MAX_UNITS = 4096
 """How long a message may be, without its markup, in units of UTF-16."""
@@ -27,6 +30,7 @@ _LINE = "———"
 _BULLET = "•"
 _LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,32}\Z")
 _OPENED = re.compile(r"(?:https?://|tg://|mailto:|ftp://)\S+\Z", re.IGNORECASE)
+_LINE_END = re.compile(r"\r\n?")
 _CELL_END = re.compile(r"(?<!\\)\|")
 _TAG = re.compile(r"<[^<>]*>")
 _STYLES = {"strong": "b", "em": "i", "s": "s"}
@@ -48,14 +52,29 @@ def to_html(markdown: str) -> str | None:
     """Make Telegram's HTML of an agent's text; None when it is better sent as it is.
 
     That is when there is nothing to see in it, when it would be too long that way, and when the parser would leave
-    something out: what is nested too deeply, and cells that the head of their table has no column for.
+    something out: what is nested too deeply, and cells that the head of their table has no column for. A text that
+    cannot be made into HTML because of a fault in here or in the parser is sent as it is too, and the fault is logged.
     """
+    try:
+        return _made(_LINE_END.sub("\n", markdown))
+    except Exception:  # nothing is sent yet, so nothing may become of it but a text without markup
+        log.exception("a text could not be made into Telegram's HTML, and is sent as it is")
+        return None
+
+
+def _made(markdown: str) -> str | None:
     tokens = _markdown.parse(markdown)
-    if any(token.level >= _MAX_NESTING - 2 for token in tokens) or _has_spare_cells(tokens, markdown):
+    if any(_is_deep(token) for token in tokens) or _has_spare_cells(tokens, markdown):
         return None
     html = _blocks(SyntaxTreeNode(tokens).children)
     text = plain_text(html)
     return html if text.strip() and text_units(text) <= MAX_UNITS else None
+
+
+def _is_deep(token: Token) -> bool:
+    """Whether a token, or one of the words in it, is nested too deeply."""
+    deepest = max((child.level for child in token.children or ()), default=0)
+    return max(token.level, deepest) >= _MAX_NESTING - 2
 
 
 def _has_spare_cells(tokens: Sequence[Token], markdown: str) -> bool:
