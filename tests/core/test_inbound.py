@@ -338,6 +338,15 @@ def test_a_command_for_another_bot_is_ordinary_text_where_our_names_are_known() 
     assert admit(ours, channel(), ALLOWED, own_names=["helper"]).verdict is Verdict.COMMAND
 
 
+def test_a_command_for_one_of_our_accounts_is_carried_out_there_alone() -> None:
+    event, everybody = read(text="/new@Helper", chatType="group"), channel(require_mention=False)
+    names = ["helper", "other"]
+    assert admit(event, everybody, ALLOWED, names, called=["helper"]).verdict is Verdict.COMMAND
+    assert admit(event, everybody, ALLOWED, names, called=["other"]).verdict is Verdict.IGNORE
+    both = [admit(read(text="/new"), everybody, ALLOWED, names, called=[name]).verdict for name in names]
+    assert both == [Verdict.COMMAND] * 2
+
+
 def test_a_command_for_somebody_is_ours_in_a_direct_chat_or_where_we_are_mentioned() -> None:
     named = {"text": "/stop@somebody"}
     assert admit(read(**named), channel(), ALLOWED).verdict is Verdict.COMMAND

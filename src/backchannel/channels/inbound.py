@@ -95,13 +95,16 @@ class Inbound:
     async def _take(self, event: InboundEvent, files: Sequence[IncomingFile], home: str | None) -> Taken:
         channel, routed = self._find(event.channel), route(event, self._routing, home)
         guard = self._runtime.guard
+        own_names, called = channel.own_names, channel.names_of(event.account_id)
 
         def judge(session: Session | None) -> SendDecision:
             return guard.decide_on(routed.destination, session.send_policy if session else None)
 
         def decide(session: Session | None, known: Acquaintance | None) -> Admission:
             policy = judge(session)
-            admission = admit(event, channel.settings, policy, channel.own_names, has_files=bool(files), known=known)
+            admission = admit(
+                event, channel.settings, policy, own_names, called=called, has_files=bool(files), known=known
+            )
             if policy.would_deny and admission.verdict in (Verdict.ANSWER, Verdict.RECORD):
                 return replace(admission, shadowed=policy.reason)  # in the others the policy has no say
             if isinstance(admission.command, Command):

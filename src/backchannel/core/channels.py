@@ -305,6 +305,10 @@ class Channel(ABC):
         """Measure a text as the platform does, for `max_text_length`; a character counts at least one."""
         return len(text)
 
+    def names_of(self, account_id: str) -> Collection[str]:
+        """List the names of one of our accounts: `/new@name` is carried out where its own account got it."""
+        return self.own_names
+
     def run(self, inbound: InboundTaker) -> Awaitable[None] | None:
         """Hand in what people write, until it is cancelled; None if there is nothing to do.
 

@@ -2,9 +2,9 @@
 
 `parse_event` reads an event as it came. `route` names the session, the agent and the address that a reply goes to.
 `admit` decides, in this order: our own messages and other bots' are ignored; a stranger is ignored, or in a direct chat
-sent a code (`core/pairing.py`); a command is carried out; what the send policy denies, and what in a group does not
-mention the agent, is recorded as a note; everything else is answered. An event is known by its `identity`, and the
-store handles each once, in the commit that accepts it.
+sent a code (`core/pairing.py`); a command is carried out, by the account that it is for; what the send policy denies,
+and what in a group does not mention the agent, is recorded as a note; everything else is answered. An event is known by
+its `identity`, and the store handles each once, in the commit that accepts it.
 """
 
 from __future__ import annotations
@@ -229,13 +229,15 @@ def admit(
     policy: Decision,
     own_names: Collection[str] = (),
     *,
+    called: Collection[str] | None = None,
     has_files: bool = False,
     known: Acquaintance | None = None,
 ) -> Admission:
     """Decide what is done with a message.
 
     `policy` is what the send policy says about its session. `own_names` are the ids and names of our own accounts,
-    where the channel knows them. A message with files needs no text. `known` is what pairing tells of the sender.
+    where the channel knows them, and `called` those of the account that got the message; None is all. A message with
+    files needs no text. `known` is what pairing tells of the sender.
     """
     setting = f"channels.{event.channel}"
     standing = standing_of(event.sender_id, settings, known)
@@ -252,8 +254,11 @@ def admit(
         return _meet(event, settings, policy, known)
     if not event.text.strip() and not has_files:
         return decide(Verdict.IGNORE, "there is neither a text nor a file in it")
-    if not event.sender_is_bot and (command := parse(event.text, _names(event, own_names))):
+    names = _names(event, own_names if called is None else called)
+    if not event.sender_is_bot and (command := parse(event.text, names)):
         return _admit_command(command, standing)
+    if not event.sender_is_bot and parse(event.text, own_names):
+        return decide(Verdict.IGNORE, "it is a command for another account of ours")
     if not policy.allowed:
         return decide(Verdict.RECORD, policy.reason, policy.rule)
     if event.chat_type is not ChatType.DIRECT and settings.require_mention and not event.mentioned:
@@ -285,14 +290,14 @@ def _is_own(event: InboundEvent, own_names: Collection[str]) -> bool:
     return event.sender_id.lower() in own
 
 
-def _names(event: InboundEvent, own_names: Collection[str]) -> Collection[str] | None:
+def _names(event: InboundEvent, called: Collection[str]) -> Collection[str] | None:
     """List the names that a command may be addressed to; None is any.
 
     Where a channel does not know its own names, `/stop@somebody` in a group may be meant for another bot: it is ours
     when the event says that we are mentioned.
     """
-    if own_names:
-        return own_names
+    if called:
+        return called
     return None if event.chat_type is ChatType.DIRECT or event.mentioned else ()
 
 

@@ -18,7 +18,8 @@ from backchannel.config.schema_doors import TelegramSettings
 from backchannel.core.channels import ChannelBusy, ChannelUnusable, OutboundPart
 from tests.channels.desk import desk
 from tests.support.gateways import QuickClock
-from tests.support.telegram import ANN, TOKEN, Fault, Telegram
+from tests.support.resting import at_rest
+from tests.support.telegram import ANN, GROUP, TOKEN, Fault, Telegram
 
 pytestmark = pytest.mark.anyio
 
@@ -123,6 +124,28 @@ async def test_telegram_posts_where_the_settings_say_and_is_answered_after_the_c
     assert telegram.texts == ["re: hello"] and telegram.called("getUpdates") == []
     assert telegram.webhook is not None and telegram.webhook["secret_token"] == SECRET
     assert "drop_pending_updates" not in telegram.webhook
+
+
+async def test_a_command_for_one_of_two_bots_in_a_group_is_carried_out_once(tmp_path: Path) -> None:
+    async with Telegram() as telegram:
+        telegram.other_bots[OTHER_TOKEN] = (4343, "Work_Bot")
+        url = "https://gateway.example/channels/telegram/inbound"
+        secrets = (SECRET, SECRET + "_work")
+        work = {"token": OTHER_TOKEN, "webhook": {"url": url, "secret": secrets[1]}}
+        settings = telegram.settings(
+            webhook={"url": url, "secret": SECRET}, accounts={"work": work}, requireMention=False
+        )
+        async with desk(tmp_path, {"telegram": settings}) as at:
+            await telegram.until(lambda: len(telegram.called("setWebhook")) == 2)
+            telegram.say("/status@work_bot", chat=GROUP)
+            body = json.dumps(telegram.updates[0]).encode()
+            for secret in secrets:
+                answer = await at.http.post("/channels/telegram/inbound", content=body, headers={SECRET_HEADER: secret})
+                assert answer.status_code == 200
+            await telegram.posted(1)
+            await at_rest(at.gateway)
+            (receipt,) = await at.receipts()
+        assert receipt.delivery.account_id == "work" and len(telegram.texts) == 1
 
 
 async def test_what_is_posted_before_the_bot_knows_itself_is_to_be_posted_again(tmp_path: Path) -> None:

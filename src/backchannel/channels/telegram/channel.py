@@ -64,8 +64,13 @@ class TelegramChannel(Channel):
 
     @property
     def own_names(self) -> Collection[str]:  # type: ignore[override]  # they are known when Telegram was asked
-        known = [account.identity for account in self._accounts.values() if account.identity is not None]
-        return [name for bot in known for name in (str(bot.id), bot.username) if name]
+        return [name for id in self._accounts for name in self.names_of(id)]
+
+    def names_of(self, account_id: str) -> Collection[str]:
+        """List the id and the name of a bot; none before Telegram was asked."""
+        account = self._accounts.get(account_id)
+        bot = None if account is None else account.identity
+        return [] if bot is None else [name for name in (str(bot.id), bot.username) if name]
 
     def text_length(self, text: str) -> int:
         """Measure a text in units of UTF-16, as Telegram does."""
