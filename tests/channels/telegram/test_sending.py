@@ -87,8 +87,7 @@ async def test_a_reply_in_a_group_quotes_and_goes_to_its_topic(telegram: Telegra
         (400, "Bad Request: chat not found"),
         (403, "Forbidden: bot was blocked by the user"),
         (403, "Forbidden: bot was kicked from the supergroup chat"),
-        (401, "Unauthorized"),
-        (404, "Not Found"),
+        (413, "Request Entity Too Large"),
     ],
 )
 async def test_what_telegram_refuses_is_refused_with_its_words(
@@ -98,6 +97,25 @@ async def test_what_telegram_refuses_is_refused_with_its_words(
     with pytest.raises(ChannelRefused, match=description):
         await channel.send(part())
     assert len(telegram.called("sendMessage")) == 1
+
+
+@pytest.mark.parametrize(("status", "description"), [(401, "Unauthorized"), (404, "Not Found")])
+async def test_what_meets_a_token_that_is_refused_may_be_taken_later(
+    telegram: Telegram, channel: TelegramChannel, status: int, description: str
+) -> None:
+    shown = await channel.show_draft(draft("hel"))
+    for method in ("sendMessage", "editMessageText", "deleteMessage"):
+        telegram.then(method, Fault(status, description))
+    calls = (
+        lambda: channel.send(part()),
+        lambda: channel.send(part(draft_id=shown.message_id)),
+        lambda: channel.remove_draft(draft(draft_id=shown.message_id)),
+    )
+    for call in calls:
+        with pytest.raises(ChannelBusy, match=f"refuses the bot's token: {description}") as busy:
+            await call()
+        assert busy.value.retry_after_s is None and not busy.value.is_account_wide
+    assert telegram.texts == ["hel"]
 
 
 async def test_a_group_that_was_migrated_is_told_with_its_new_id(telegram: Telegram, channel: TelegramChannel) -> None:

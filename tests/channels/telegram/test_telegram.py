@@ -143,6 +143,15 @@ async def test_when_two_chats_are_to_wait_a_third_is_not_even_tried(tmp_path: Pa
     assert len(later) == 3 and min(later) - second > 2.5
 
 
+async def test_a_reply_waits_while_the_token_is_refused_and_goes_out_by_itself(tmp_path: Path) -> None:
+    async with Telegram() as telegram:
+        telegram.then("sendMessage", Fault(401, "Unauthorized"))
+        async with desk(tmp_path, plain(telegram)) as at:
+            telegram.say("hello")
+            receipt = await at.becomes(DeliveryState.SENT)
+    assert telegram.texts == ["re: hello"] and receipt.delivery.attempts == 2
+
+
 async def test_another_program_with_the_same_bot_is_told_in_words_until_it_is_gone(tmp_path: Path) -> None:
     async with Telegram() as telegram:
         conflict = Fault(409, "Conflict: terminated by other getUpdates request")

@@ -103,8 +103,8 @@ class TelegramSender:
         """Ask Telegram, and judge whom a request to wait is meant for."""
         try:
             return await ask()
-        except ChannelUnusable as unusable:
-            raise ChannelRefused(unusable.reason) from None
+        except ChannelUnusable as unusable:  # surely not taken, and a token that is refused may be taken again
+            raise ChannelBusy(unusable.reason) from None
         except ChannelBusy as busy:
             if busy.retry_after_s is None:
                 raise

@@ -1,7 +1,8 @@
 """The calls of one bot, over aiogram, and what Telegram's answers mean to a channel.
 
-    it did not take it, and never will   400, 403, 401, 404, 413
+    it did not take it, and never will   400, 403, 413
     it did not take it, and may later    429, and no connection at all
+    it does not take the token           401, 404; what was to be sent may be taken later
     the chat has another id              400 with `migrate_to_chat_id`
     it is not known                      5xx, a broken answer, none within the time
 
