@@ -6,7 +6,7 @@ LOG    := $(VENV)/install.log
 STATE  ?= .state
 
 .DEFAULT_GOAL := help
-.PHONY: help up needs test test-postgres interop soak check format reference bench shots clean
+.PHONY: help up needs test test-postgres interop soak soak-cluster check format reference bench shots clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -76,6 +76,9 @@ interop: $(VENV)/.ready ## Try at length: clients and servers of others (MCP, Op
 
 soak: $(VENV)/.ready ## Kill it for a minute while sessions exchange; FOR=600 takes longer, SEED=1 repeats one
 	@$(BIN)/python -m tests.soak.soak $(if $(FOR),--seconds $(FOR)) $(if $(SEED),--seed $(SEED))
+
+soak-cluster: $(VENV)/.ready ## Kill and pause three gateways on one PostgreSQL for a minute; FOR and SEED as for `soak`
+	@$(BIN)/python -m tests.cluster.soak $(if $(FOR),--seconds $(FOR)) $(if $(SEED),--seed $(SEED))
 
 check: $(VENV)/.ready ## Format, lint and types
 	$(BIN)/ruff format --check .

@@ -89,6 +89,7 @@ class ExplainingTx:
         self.now = 1
         self.scheme = SCHEME
         self.number = 1
+        self.shared_now = 0
         self.outlets: Outlets = NoOutlets()
         self.tells_failures = True
         self.transcript: TranscriptPath = no_transcripts

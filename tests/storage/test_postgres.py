@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+from backchannel.core.cluster import GatewayInfo
 from backchannel.core.sessions import SessionPatch
 from backchannel.errors import DatabaseUnusable, InvalidRequest, StartupError, StateFolderInUse, Unavailable
 from backchannel.storage import postgres
@@ -209,30 +210,54 @@ def test_a_commit_is_not_asked_for_on_a_server_that_has_taken_over(cluster: Clus
 # Other gateways
 
 
-async def test_a_second_gateway_is_refused_and_told_who_has_the_database(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("backchannel.storage.postgres_server.LOCK_LIMIT_S", 0.1)
+async def test_a_second_gateway_works_beside_the_first(host: Host, tmp_path: Path) -> None:
     other = Host(tmp_path / "other", host.url)
-    with pytest.raises(StateFolderInUse, match=r"another gateway \(backchannel .*:\d+\) uses the database"):
-        await other.start()
-    await host.stop()
     await other.start()
+    await asyncio.gather(host.store.add_note(MAIN, note("a")), other.store.add_note(MAIN, note("b")))
+    assert sorted(await texts(host.store)) == sorted(await texts(other.store)) == ["a", "b"]
     await other.end()
 
 
-async def test_a_gateway_that_another_has_replaced_while_it_had_no_connection_ends(
+async def test_whoever_needs_the_database_alone_is_told_who_has_it_and_keeps_gateways_away(
+    host: Host, line: CutLine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backchannel.storage.postgres_server.LOCK_LIMIT_S", 0.1)
+    server = Server(host.url.replace(line.url_part, f"host={cluster.socket.parent}"))
+    with pytest.raises(StateFolderInUse, match=r"another process \(backchannel .*:\d+\) uses the database"):
+        server.hold()
+    await host.stop()
+    alone = server.hold()
+    with closing(alone.connection), pytest.raises(StateFolderInUse, match="has it for itself"):
+        await host.start()
+    await host.start()
+
+
+async def test_a_gateway_that_others_have_taken_for_dead_commits_nothing_until_it_has_entered_again(
     host: Host, line: CutLine, cluster: Cluster, tmp_path: Path
 ) -> None:
-    line.is_down = True
-    line.cut()
-    other = Host(tmp_path / "other", host.url.replace(line.url_part, f"host={cluster.socket.parent}"))
+    told = asyncio.Event()
+    host.store.driver.on_ended = told.set
+    before = host.store.number
+    direct = host.url.replace(line.url_part, f"host={cluster.socket.parent}")
+    execute(direct, f"UPDATE processes SET lease_until = 0 WHERE number = {before}")
+    other = Host(tmp_path / "other", direct)
     await other.start()
-    await other.stop()
-    line.is_down = False
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(Unavailable, match="taken this one for dead"):
         await host.store.add_note(MAIN, note("too late"))
-    assert "another gateway has worked on the database" in str(host.fatal[0])
+    await told.wait()
+    await host.store.enter(GatewayInfo(), 15)
+    await host.store.add_note(MAIN, note("in time"))
+    assert (host.store.number > other.store.number, await texts(other.store), host.fatal) == (True, ["in time"], [])
+    await other.end()
+
+
+async def test_several_gateways_that_start_on_an_empty_database_make_it_current_once(tmp_path: Path) -> None:
+    url = new_database(is_prepared=False)
+    hosts = [Host(tmp_path / f"h{n}", url) for n in range(3)]
+    await asyncio.gather(*(host.start() for host in hosts))
+    assert len({host.store.number for host in hosts}) == 3
+    for host in hosts:
+        await host.end()
 
 
 # Databases of others

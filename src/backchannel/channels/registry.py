@@ -70,6 +70,19 @@ class ChannelKeeper:
         self._loops: dict[str, asyncio.Task[None]] = {}
         self._kept: dict[str, Kept] = {}
         self._is_open = False
+        self.is_ours: Callable[[Channel], bool] = lambda channel: True
+        """Whether this process keeps the connection of a channel: one of all that work on a database does."""
+
+    def with_connection(self) -> list[str]:
+        """Name the channels that keep a connection."""
+        return [channel.name for channel in self._channels.values() if type(channel).run is not Channel.run]
+
+    def duties_changed(self) -> None:
+        """Start what has become ours, and stop what no longer is."""
+        for name in self.with_connection() if self._is_open else ():
+            is_kept = name in self._loops
+            if is_kept is not self.is_ours(self._channels[name]):
+                self.add(self._channels[name])
 
     def start(self) -> None:
         """Start every channel that has something to do by itself."""
@@ -84,7 +97,7 @@ class ChannelKeeper:
         kept = self._kept[channel.name] = Kept(channel.name, self._clock)
         if (before := self._loops.pop(channel.name, None)) is not None:
             before.cancel()
-        if type(channel).run is not Channel.run:
+        if type(channel).run is not Channel.run and self.is_ours(channel):
             keeping = kept.keep(channel.run, self._taker(channel.name))
             self._loops[channel.name] = asyncio.create_task(keeping, name=f"channel {channel.name}")
 

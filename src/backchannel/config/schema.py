@@ -76,6 +76,18 @@ class DatabaseSettings(Settings, frozen=True, kw_only=True):
     ] = None
 
 
+class ClusterSettings(Settings, frozen=True, kw_only=True):
+    """Several gateways on one PostgreSQL."""
+
+    lease_seconds: Annotated[
+        float, setting("How long a gateway that gives no sign is waited for before the others take over.", ge=1)
+    ] = 15.0
+    wakeups: Annotated[
+        Literal["notify", "poll"],
+        setting("`poll`: the database has no LISTEN; what other gateways do is seen within a second."),
+    ] = "notify"
+
+
 class TranscriptSettings(Settings, frozen=True, kw_only=True):
     """The transcript files beside the database."""
 
@@ -133,6 +145,7 @@ class ConfigFile(Settings, frozen=True, kw_only=True):
     models: Annotated[ModelsSettings, setting("Where models are found.")] = ModelsSettings()
     gateway: Annotated[GatewaySettings, setting("Where the gateway listens.")] = GatewaySettings()
     database: Annotated[DatabaseSettings, setting("Where everything is stored.")] = DatabaseSettings()
+    cluster: Annotated[ClusterSettings, setting("Several gateways on one database.")] = ClusterSettings()
     transcripts: Annotated[TranscriptSettings, setting("The transcript files.")] = TranscriptSettings()
     channels: Annotated[dict[str, AdapterSettings], setting("The chat channels, by name.")] = field(
         default_factory=dict

@@ -44,6 +44,7 @@ from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.errors import GatewayError, InvalidRequest, Unavailable
 from backchannel.gateway.logs import mask_default_logs, secrets_of
 from backchannel.gateway.parts import GatewayParts
+from backchannel.runtime.cluster import member_of
 from backchannel.runtime.events import Event
 from backchannel.runtime.runtime import Runtime
 from backchannel.runtime.timers import SystemClock
@@ -150,6 +151,8 @@ class Gateway:
                 on_fatal=self._fatal,
                 faults=self._faults,
                 writes_files=self.config.writes_transcript_files,
+                member=member_of(self.config, self.agents),
+                lease_s=self.config.cluster.lease_seconds,
             )
             exits.push_async_callback(self._close_store, store)
             exits.push_async_callback(self.models.close)
@@ -160,14 +163,21 @@ class Gateway:
             await asyncio.to_thread(self.sandboxes.problems)  # found out here, and not while a run waits
             parts = self._parts = await self._put_together(store)
             exits.push_async_callback(parts.runtime.close)
-            parts.runtime.hub.listen(self._on_event, SessionChanged)
+            parts.runtime.hub.listen(self._on_event, SessionChanged, elsewhere=True)
             self._add_session_tools(parts)
             await parts.cron.sync()  # before the timers start: a job that was taken out fires no more
+            self._share_channels(parts)
             await parts.runtime.start()
             exits.push_async_callback(parts.keeper.stop)
             parts.keeper.start()
             self._exits = exits.pop_all()
         return self
+
+    def _share_channels(self, parts: GatewayParts) -> None:
+        """Keep those connections of channels that no other gateway on the database has."""
+        house, keeper = parts.runtime.house, parts.keeper
+        keeper.is_ours, house.on_duties = house.has_duty, keeper.duties_changed
+        house.want(keeper.with_connection)
 
     async def _put_together(self, store: Store) -> GatewayParts:
         last_model = None

@@ -83,7 +83,7 @@ class Subscriptions:
 
     def listen_to(self, hub: Hub) -> Callable[[], None]:
         """Start sending what the hub publishes; the function returned stops it."""
-        return hub.listen(self.publish)
+        return hub.listen(self.publish, elsewhere=True)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Send it the events of all sessions."""

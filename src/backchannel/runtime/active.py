@@ -259,6 +259,7 @@ class ToolCalls:
             return _error(self._tools.refusal(active.run.session_key, call.name, tools))
         if tool.effects is Effects.OUTSIDE:
             await self._durable(lambda: self._store.start_call(active.fence, call.id))
+        self._store.check_lease()
         arguments = call.block.arguments
         self._hub.publish(ToolStarted(active.run, call.id, call.name, arguments))
         output = await _invoke(tool, _context(active.run, call), arguments)

@@ -36,6 +36,10 @@ class Approvals:
             if answered is not None:
                 answered.set()
 
+    def waited_for(self) -> list[str]:
+        """Name the questions that a call waits for."""
+        return list(self._waiting)
+
     def are_needed_for(self, call: ToolCall) -> bool:
         """Whether a call has to be allowed."""
         return asks(self._rules, call.name, call.block.arguments)

@@ -66,19 +66,33 @@ class Drafts:
         self._at_work: dict[str, Composing] = {}
         self._drawing: set[Composing] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._removing: set[str] = set()
+        """Runs whose draft is being removed."""
         self._told: set[str] = set()
         """Channels of which it was logged that they cannot show typing."""
         self._is_open = False
+        self.sends_over: Callable[[str], bool] = lambda channel: True
+        """Whether replies leave by this process: an edit of another one could come after the reply."""
         hub.listen(self._on_event, RunChanged, ReplyGrew, ApprovalChanged, DraftChanged)
 
     async def start(self) -> None:
         """Decide on what an earlier process left, before anything is sent, and remove what is to be removed."""
+        self._at_work.clear()
+        self._removing.clear()
+        await self.take_over()
+        self._is_open = True
+
+    async def take_over(self) -> None:
+        """Decide on the drafts of processes that have ended, before their runs go on."""
         for lost in await self._store.recover_drafts():
             _log_lost(lost, "the gateway stopped while it was being posted")
-        for draft in await self._store.drafts():
-            if draft.state is DraftState.REMOVING:
-                self._spawn(self._remove(draft), _REMOVAL)
-        self._is_open = True
+        for draft in await self._store.left_drafts():
+            if draft.state is DraftState.REMOVING and draft.run_id not in self._removing:
+                self._begin_removal(draft)
+
+    def _begin_removal(self, draft: ShownDraft) -> None:
+        self._removing.add(draft.run_id)
+        self._spawn(self._remove(draft), _REMOVAL)
 
     async def settled(self, lane: DeliveryLane) -> None:
         """Wait for what is being asked of a chat; a run that has ended asks for nothing more."""
@@ -114,13 +128,13 @@ class Drafts:
             if event.run.deliver:  # most runs that are told of go nowhere
                 self._on_run(event.run)
         elif isinstance(event, ReplyGrew):
-            if (composing := self._at_work.get(event.run.id)) is not None and composing.channel.streams:
+            if (composing := self._at_work.get(event.run.id)) is not None and self._streams(composing):
                 self._grow(composing, event.text)
         elif isinstance(event, ApprovalChanged):
             if (composing := self._at_work.get(event.approval.run_id)) is not None:
                 composing.note_question(event.approval)
         elif isinstance(event, DraftChanged) and event.draft.state is DraftState.REMOVING and self._is_open:
-            self._spawn(self._remove(event.draft), _REMOVAL)
+            self._begin_removal(event.draft)
 
     def _on_run(self, run: Run) -> None:
         is_at_work = run.state is RunState.RUNNING and not run.abort_requested
@@ -159,6 +173,9 @@ class Drafts:
             await sleep_or_event(self._clock, channel.typing_interval_s, composing.over)
 
     # Drafts
+
+    def _streams(self, composing: Composing) -> bool:
+        return composing.channel.streams and self.sends_over(composing.channel.name)
 
     def _grow(self, composing: Composing, text: str) -> None:
         composing.text = text
@@ -276,6 +293,7 @@ class Drafts:
             tries = Tries(tries.attempts, tries.waited_ms + wait_ms)
             await self._clock.sleep(wait_ms / 1000)
         await self._commit(lambda: self._store.forget_draft(draft.run_id))
+        self._removing.discard(draft.run_id)
 
     async def _ask_removal(self, channel: Channel, draft: ShownDraft) -> ChannelError | None:
         try:

@@ -77,19 +77,27 @@ class Hub:
 
     def __init__(self) -> None:
         self._listeners: dict[int, tuple[Listener, tuple[type, ...]]] = {}
+        self._far: set[int] = set()
+        """Those who also hear what other gateways did."""
         self._next = 0
         self._by_kind: dict[type, list[Listener]] = {}
         """The listeners of each kind that came since the last change of listeners."""
 
-    def listen(self, listener: Listener, *kinds: type) -> Callable[[], None]:
-        """Add a listener of these kinds of events, or of all; the function returned removes it again."""
+    def listen(self, listener: Listener, *kinds: type, elsewhere: bool = False) -> Callable[[], None]:
+        """Add a listener of these kinds of events, or of all; the function returned removes it again.
+
+        With `elsewhere` it also hears what other gateways on the same database did.
+        """
         self._next += 1
         number = self._next
         self._listeners[number] = (listener, kinds)
         self._by_kind = {}
+        if elsewhere:
+            self._far.add(number)
 
         def remove() -> None:
             self._listeners.pop(number, None)
+            self._far.discard(number)
             self._by_kind = {}
 
         return remove
@@ -102,6 +110,13 @@ class Hub:
             listeners = self._by_kind[kind] = [each for each, kinds in heard if not kinds or kind in kinds]
         for listener in listeners:
             listener(event)
+
+    def publish_elsewhere(self, event: Event) -> None:
+        """Hand on what another gateway did."""
+        for number in list(self._far):
+            listener, kinds = self._listeners[number]
+            if not kinds or type(event) in kinds:
+                listener(event)
 
 
 def log_failures(event: Event) -> None:

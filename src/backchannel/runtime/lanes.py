@@ -78,7 +78,7 @@ class Lanes:
     def __init__(self, store: Store, work: Work, slots: Slots, is_awaited: Callable[[str], bool]) -> None:
         """Make the lanes; runs of agents that are awaited do not start: this process lacks their function."""
         self._store = store
-        self._is_awaited = is_awaited
+        self.is_awaited = is_awaited
         self._work = work
         self._slots = slots
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -108,7 +108,7 @@ class Lanes:
     async def _with_slot(self, session: SessionKey, accept: Callable[..., asyncio.Future[A]]) -> A:
         """Accept something with a slot already taken, if one is free, so that its run can start in the same commit."""
         key = str(session)
-        may_start = self._is_open and key not in self._busy and not self._is_awaited(session.agent)
+        may_start = self._is_open and key not in self._busy and not self.is_awaited(session.agent)
         takes_slot = may_start and self._slots.take(session.is_subagent)
         if takes_slot:
             self._busy.add(key)
@@ -210,6 +210,16 @@ class Lanes:
         if run_id in self._at_work:
             self._tasks[run_id].cancel()
 
+    def is_busy(self, key: str) -> bool:
+        """Whether this process works on a session, or is about to."""
+        return key in self._busy
+
+    def reopen(self) -> None:
+        """Begin anew after `close`: what was queued or to be resumed is looked up again."""
+        self._backlog.clear()
+        self._to_resume.clear()
+        self._is_open = True
+
     async def close(self) -> None:
         """Stop all tasks; their runs stay as their last commit left them."""
         self._is_open = False
@@ -249,7 +259,9 @@ class Lanes:
 
     def _helped(self, key: str, done: asyncio.Task[None]) -> None:
         self._helpers.discard(done)
-        if not done.cancelled() and (error := done.exception()) is not None:
+        if done.cancelled():
+            self._free(key)
+        elif (error := done.exception()) is not None:
             log.error("a lane failed", session_key=key, exc_info=error)
             self._free(key)
 
@@ -257,7 +269,7 @@ class Lanes:
         self._backlog.pop(key, None)
         run_id = self._to_resume.get(key)
         try:
-            if run_id is None and self._is_awaited(SessionKey.stored(key).agent):
+            if run_id is None and self.is_awaited(SessionKey.stored(key).agent):
                 started = None  # registering the agent wakes the lane
             elif run_id is None:
                 started = await self._store.start_next(key)

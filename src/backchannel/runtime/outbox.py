@@ -29,7 +29,7 @@ from backchannel.core.delivery import Claimed, DeliveryLane, DeliveryState
 from backchannel.core.facts import DeliveryChanged
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.splitting import Measure
-from backchannel.errors import Unavailable
+from backchannel.errors import FenceLost, Unavailable
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.timers import LONGEST_SLEEP_S, sleep_or_event
@@ -132,14 +132,21 @@ class Outbox:
         """Faults whose traceback was logged."""
         self._is_open = False
         self._closing = asyncio.Event()
+        self.sends_over: Callable[[str], bool] = lambda channel: True
+        """Whether this process sends over a channel: some have one connection, which another process may have."""
 
     async def start(self) -> None:
         """Go on with what is in line."""
-        await self._store.recover_deliveries(self._takes_key)
+        await self.recover()
         self._holds.restore(await self._store.account_holds())
         self._is_open = True
+        self._closing.clear()
         for lane in await self._store.lanes_in_line():
             self.wake(lane)
+
+    async def recover(self) -> None:
+        """Decide on what was being sent by processes that have ended."""
+        await self._store.recover_deliveries(self._takes_key)
 
     def on_delivery(self, fact: DeliveryChanged) -> None:
         """React to a commit: something new is in line, to be sent at once."""
@@ -148,20 +155,20 @@ class Outbox:
             if lane is not None:
                 self.wake(lane)
 
-    async def close(self) -> None:
+    async def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
         """Stop sending; a part on its way is waited for, what is left goes on at the next start."""
         self._is_open = False
         self._closing.set()
         left: set[asyncio.Task[None]] = set(self._workers.values())
         if left and not self._store.is_closed:
-            _, left = await asyncio.wait(left, timeout=CLOSE_LIMIT_S)
+            _, left = await asyncio.wait(left, timeout=limit_s)
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
     def wake(self, lane: DeliveryLane) -> None:
         """Have a lane looked at: the first in line may be sent now."""
-        if not self._is_open:
+        if not self._is_open or not self.sends_over(lane.channel):
             return
         if lane in self._workers:
             self._again.add(lane)
@@ -171,7 +178,10 @@ class Outbox:
 
     def _ended(self, lane: DeliveryLane, done: asyncio.Task[None]) -> None:
         del self._workers[lane]
-        if not done.cancelled() and (error := done.exception()) is not None:
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, FenceLost):
+            return  # whoever has the lease now decides on the part
+        if error is not None:
             log.error("the outbox failed", channel=lane.channel, exc_info=error)
         elif lane in self._again:
             self._again.discard(lane)
@@ -191,6 +201,7 @@ class Outbox:
             if claimed.part.draft_id is not None:
                 # Its run may have ended only just before the claim, with a draft on its way that nobody waited for yet.
                 await self._settled(lane)
+            self._store.check_lease()
             answer = await self._send(claimed)
             self.reach.note(lane.channel, answer, self._clock.now_ms())
             settle = partial(self._store.settle_part, claimed.part, answer, takes_key=self._takes_key(lane.channel))

@@ -189,6 +189,7 @@ class Runner:
         asked = await self._pictures.shown(request)
         has_pictures = asked is not request
         for attempt in range(1, ATTEMPTS + 1):
+            self._store.check_lease()
             limit = asyncio.timeout(MODEL_CALL_LIMIT_S)
             try:
                 async with limit:
@@ -332,6 +333,7 @@ class Runner:
         agent_id = SessionKey.stored(active.run.session_key).agent
         tools = self._tools_of(active, agent_id)
         context = await self._durable(partial(RunContext.of, active, self._store, self._calls, tools))
+        self._store.check_lease()
         text = await function(context)
         if text is not None and not isinstance(text, str):
             raise TypeError(f"the agent {agent_id!r} returned {type(text).__name__}: return a text, or None")

@@ -43,6 +43,7 @@ from backchannel.runtime.events import Event, Hub, WaitStarted, log_failures, lo
 from backchannel.runtime.exchanges import Exchanges
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
+from backchannel.runtime.house import House, HouseParts
 from backchannel.runtime.lanes import Lanes, Slots
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
 from backchannel.runtime.pictures import Pictures
@@ -105,6 +106,8 @@ class Runtime:
         self.exchanges = Exchanges(store, self._lanes, self._waits, self.hub, clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspicion = asyncio.Lock()
+        self._suspects: set[str] = set()
+        """Runs whose turn to go on alone is waited for."""
         self._is_open = False
         self._reactions: Mapping[type, Sequence[Callable[[Any], None]]] = {
             # Waits come before the lanes: a run that returns from a wait comes before queued ones.
@@ -116,6 +119,26 @@ class Runtime:
             PolicyShadowed: (self.guard.on_shadowed,),
         }
         """Who does something about a fact, in order; whoever only watches listens to the hub."""
+        self.house = House(
+            HouseParts(
+                config=config,
+                store=store,
+                agents=agents,
+                channels=channels,
+                hub=self.hub,
+                lanes=self._lanes,
+                waits=self._waits,
+                approvals=self._approvals,
+                outbox=self.outbox,
+                drafts=self._drafts,
+                timers=self._timers,
+                holds=holds,
+            ),
+            resume=self._resume_interrupted,
+            recover=self._recover,
+            open_or_close=self._open_or_close,
+        )
+        """This gateway among others on the same database."""
         self.wait = self._waits.ended
         store.on_facts = self._on_facts
 
@@ -124,18 +147,26 @@ class Runtime:
             for react in self._reactions.get(type(fact), ()):
                 react(fact)
             self.hub.publish(fact)
+        self.house.tell(facts)
 
     async def start(self) -> None:
         """Go on with everything that was accepted, for the agents that this process has."""
         self._is_open = True
         await self._remember_functions()
+        await self.house.start()
         await self._store.mind_the_clock()
         await self._drafts.start()
         await self.outbox.start()
-        await self._recover({id for id in self._agents.ids() if not self._agents.is_awaited(id)})
+        await self._recover(self.house.own_agents())
+        self.house.begin()
         self._timers.start()
         self.watchdog.start()
         self._spawn(self._record_signs_of_life())
+
+    def _open_or_close(self, is_open: bool) -> None:
+        self._is_open = is_open
+        if not is_open:
+            self._suspects.clear()
 
     def agent_added(self, agent_id: str) -> None:
         """Go on with what was accepted for an agent that was registered after the start."""
@@ -173,6 +204,12 @@ class Runtime:
             log.warning("runs wait for the program whose function is their agent", agent=agent_id, runs=count)
 
     async def _recover(self, agent_ids: set[str]) -> None:
+        await self._resume_interrupted(agent_ids)
+        for key in await self._store.sessions_with_queue():
+            if SessionKey.stored(key).agent in agent_ids:
+                self._lanes.wake(key)
+
+    async def _resume_interrupted(self, agent_ids: set[str]) -> None:
         interrupted = [
             entry
             for entry in await self._store.interrupted_runs()
@@ -181,10 +218,7 @@ class Runtime:
         for entry in interrupted:
             if not entry.is_suspect:
                 self._lanes.resume(entry.session_key, entry.run_id)
-        for key in await self._store.sessions_with_queue():
-            if SessionKey.stored(key).agent in agent_ids:
-                self._lanes.wake(key)
-        suspects = [entry for entry in interrupted if entry.is_suspect]
+        suspects = [entry for entry in interrupted if entry.is_suspect and entry.run_id not in self._suspects]
         if suspects:
             self._spawn(self._resume_one_by_one(suspects))
 
@@ -208,9 +242,13 @@ class Runtime:
                 self._spawn(self._resume_one_by_one([entry]))
 
     async def _resume_one_by_one(self, suspects: list[Interrupted]) -> None:
-        for entry in suspects:
-            async with self._suspicion:
-                await self._clear(entry)
+        self._suspects |= {entry.run_id for entry in suspects}
+        try:
+            for entry in suspects:
+                async with self._suspicion:
+                    await self._clear(entry)
+        finally:
+            self._suspects -= {entry.run_id for entry in suspects}
 
     async def _clear(self, suspect: Interrupted) -> None:
         """Resume a run, and return when it has committed a step, ended, waits for another run, or has had its time."""
@@ -235,6 +273,7 @@ class Runtime:
     async def close(self) -> None:
         """Stop working; what was accepted goes on at the next start."""
         self._is_open = False
+        await self.house.close()
         self.watchdog.close()
         for task in self._tasks:
             task.cancel()
@@ -307,7 +346,7 @@ class Runtime:
             if isinstance(event, SessionChanged) and event.key == str(key) and event.reason == "delete":
                 archived.set()
 
-        unlisten = self.hub.listen(on_event)
+        unlisten = self.hub.listen(on_event, SessionChanged, elsewhere=True)
         try:
             session = await self._store.delete_session(key)
             if session.archived_at is None:

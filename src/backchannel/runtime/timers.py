@@ -70,6 +70,8 @@ class Timers:
         """Make it; `wake_lane` has a chat looked at, one of whose retries is due."""
         self.set_back_at: float | None = None
         """When the clock was last seen to be set back, on the monotonic clock."""
+        self.is_on_duty = True
+        """Whether this process does what is due: one of all that work on a database does."""
         self._store = store
         self._clock = clock
         self._wake_lane = wake_lane
@@ -79,6 +81,11 @@ class Timers:
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="timers")
+
+    def set_duty(self, is_on_duty: bool) -> None:
+        """Say whether this process does what is due."""
+        self.is_on_duty = is_on_duty
+        self._sooner.set()
 
     def on_timer(self, fact: TimerSet) -> None:
         """React to a commit: a time was written that may come before the sleep ends."""
@@ -116,7 +123,7 @@ class Timers:
             log.warning("the clock was set back")
             self.set_back_at = self._clock.monotonic()
             await self._store.mind_the_clock()
-        next_at = await self._do_due()
+        next_at = await self._do_due() if self.is_on_duty else None
         if next_at is None:
             await self._sooner.wait()
             return

@@ -25,6 +25,10 @@ class Waits:
                 if not future.done():
                     future.set_result(fact.run)
 
+    def waited_for(self) -> list[str]:
+        """Name the runs that somebody waits for."""
+        return list(self._waiting)
+
     def close(self) -> None:
         """Fail all waiters: the gateway is shutting down."""
         self._is_open = False

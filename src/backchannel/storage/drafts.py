@@ -17,7 +17,7 @@ from backchannel.core.sessions import Address, read_address
 from backchannel.storage import chats, lines, runs, sessions
 from backchannel.storage.chats import ChatPlace
 from backchannel.storage.events import ReceiptSettled, RunClosed
-from backchannel.storage.tx import Tx, columns, row_reader
+from backchannel.storage.tx import ALIVE, Tx, columns, row_reader
 
 _FIELDS = columns(ShownDraft.__struct_fields__)
 _of_row = row_reader(ShownDraft)
@@ -30,6 +30,14 @@ def find(tx: Tx, run_id: str) -> ShownDraft | None:
 
 def all_drafts(tx: Tx) -> list[ShownDraft]:
     return [_of_row(row) for row in tx.all(f"SELECT {_FIELDS} FROM drafts ORDER BY run_id")]
+
+
+def left_drafts(tx: Tx) -> list[ShownDraft]:
+    """List the drafts that no process at work looks after."""
+    held = f"SELECT id FROM runs WHERE fence IN ({ALIVE})"
+    return [
+        _of_row(row) for row in tx.all(f"SELECT {_FIELDS} FROM drafts WHERE run_id NOT IN ({held}) ORDER BY run_id")
+    ]
 
 
 def open_(tx: Tx, fence: Fence) -> DraftOpening:
@@ -213,7 +221,7 @@ def recover(tx: Tx) -> list[ShownDraft]:
 
     Those of a channel that does not stream any more are removed: nothing will take their place.
     """
-    left = all_drafts(tx)
+    left = left_drafts(tx)
     lost = [draft for draft in left if draft.message_id is None and draft.state is not DraftState.LOST]
     for draft in lost:
         lose(tx, draft.run_id)

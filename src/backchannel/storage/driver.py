@@ -47,9 +47,17 @@ class Driver(Protocol):
     """The unit that took longest since this was last cleared, in seconds, and its name."""
     is_closed: bool
     is_full: bool
+    on_ended: Callable[[], None]
+    """Called on the event loop when other processes have taken this one for dead, and its units are refused."""
 
     def write(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Run a unit in a transaction; the future is done once it is durable, and its facts have been handed on."""
+        ...
+
+    def enter(
+        self, unit: Callable[Concatenate[Tx, P], int], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, int]:
+        """Run the unit that gives this process its number; every later unit has it."""
         ...
 
     def read(
@@ -85,6 +93,14 @@ class Reader(Protocol):
         ...
 
 
+class Wakeups(Protocol):
+    """Texts that go to all gateways on a database; one may be lost, or come late or twice."""
+
+    def send(self, texts: Sequence[str]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 class Database(Protocol):
     """A database as a URL names it; nothing is opened yet. All but `connect` may block: not for the event loop."""
 
@@ -93,12 +109,17 @@ class Database(Protocol):
         """How people know it; a password is not in it."""
         ...
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several gateways may work on it at once."""
+        ...
+
     def exists(self) -> bool:
         """Whether there is anything to read."""
         ...
 
     def hold(self, folder: StateFolder) -> None:
-        """Keep other gateways away, where the database cannot serve several.
+        """Keep away whoever may not work on it beside this one: other gateways, where it cannot serve several.
 
         Raises:
             StateFolderInUse: another process holds it.
@@ -127,6 +148,10 @@ class Database(Protocol):
 
         `on_facts` is called on the event loop after each commit; `on_fatal` when whether one was made is not known.
         """
+        ...
+
+    def open_wakeups(self, on_text: Callable[[str], None]) -> Wakeups | None:
+        """Listen to other gateways, where there may be some; `on_text` is called on the event loop."""
         ...
 
     def open_reader(self) -> AbstractContextManager[Reader]:

@@ -21,11 +21,22 @@ NO_CONTEXT = UnitContext(scheme=KeyScheme())
 class UnitTx:
     """The part of a `Tx` that is the same on every database; `one`, `all` and `run` are a driver's own."""
 
-    __slots__ = ("facts", "now", "number", "outlets", "reactions", "scheme", "tells_failures", "transcript")
+    __slots__ = (
+        "facts",
+        "now",
+        "number",
+        "outlets",
+        "reactions",
+        "scheme",
+        "shared_now",
+        "tells_failures",
+        "transcript",
+    )
 
     def __init__(self, context: UnitContext, now: int) -> None:
         self.facts: list[Fact] = []
         self.now = now
+        self.shared_now = now
         self.scheme = context.scheme
         self.number = context.number
         self.outlets = context.outlets
@@ -53,7 +64,7 @@ class UnitTx:
 class WaitingUnit:
     """A unit that waits for the writer, and its outcome."""
 
-    __slots__ = ("args", "error", "facts", "future", "kwargs", "result", "unit")
+    __slots__ = ("args", "error", "facts", "future", "is_entry", "kwargs", "result", "unit")
 
     def __init__(
         self, unit: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], future: asyncio.Future[Any]
@@ -62,6 +73,8 @@ class WaitingUnit:
         self.args = args
         self.kwargs = kwargs
         self.future = future
+        self.is_entry = False
+        """Whether it gives this process its number."""
         self.result: Any = None
         self.error: BaseException | None = None
         self.facts: list[Fact] = []

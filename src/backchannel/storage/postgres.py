@@ -21,6 +21,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic, perf_counter
@@ -46,7 +47,7 @@ from backchannel.storage.postgres_connection import (
     unavailable,
 )
 from backchannel.storage.postgres_readers import Readers
-from backchannel.storage.postgres_server import Server, TransactionUnknown, Writer
+from backchannel.storage.postgres_server import WRITE_LOCK, Server, TransactionUnknown, Writer
 from backchannel.storage.tx import Tx, UnitContext, required
 
 log = structlog.get_logger(__name__)
@@ -64,6 +65,7 @@ GONE_LIMIT_S = 5.0
 RECONNECT_PAUSE_S = 0.2
 MOST_TRIES = 5
 """How often a unit that others got in the way of is run."""
+TAKEN_FOR_DEAD = "the other gateways have taken this one for dead: it stops its work and begins anew in a moment"
 
 
 class PostgresDriver:
@@ -91,6 +93,7 @@ class PostgresDriver:
         self.units = 0
         self.is_full = False
         self.is_closed = False
+        self.on_ended: Callable[[], None] = lambda: None
         self.slowest: tuple[float, str] = (0.0, "")
         self._writer: Writer | None = writer
         self._gone_since: float | None = None
@@ -107,7 +110,10 @@ class PostgresDriver:
 
     def write(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Hand a unit over. Cancelling the future does not cancel the unit."""
-        future: asyncio.Future[T] = self._loop.create_future()
+        return self._hand_over(WaitingUnit(unit, args, kwargs, self._loop.create_future()))
+
+    def _hand_over(self, entry: WaitingUnit) -> asyncio.Future[Any]:
+        future = entry.future
         if self.is_closed:
             return refused(future, Unavailable("the database is closed"))
         if self._open >= MOST_WAITING:
@@ -115,8 +121,14 @@ class PostgresDriver:
             return refused(future, Unavailable(busy, retryAfterMs=RETRY_AFTER_MS))
         self._open += 1
         self._is_idle.clear()
-        self._waiting.put(WaitingUnit(unit, args, kwargs, future))
+        self._waiting.put(entry)
         return future
+
+    async def enter(self, unit: Callable[Concatenate[Tx, P], int], /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Run the unit that gives this process its number, also when it had one that was ended."""
+        entry = WaitingUnit(unit, args, kwargs, self._loop.create_future())
+        entry.is_entry = True
+        return int(await self._hand_over(entry))
 
     async def read(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a unit that only reads, in a thread; it sees one state, with every commit that was answered before."""
@@ -206,10 +218,12 @@ class PostgresDriver:
             try:
                 self._run_units(attempt, group)
                 self._commit(attempt)
+                self._take_number(group[: attempt.done])
                 return attempt.done
             except psycopg.Error as error:
                 if self._is_committed(attempt, error):
                     self.commits += 1
+                    self._take_number(group[: attempt.done])
                     return attempt.done
                 tries += 1
                 goes_on = is_lost(writer.connection, error) or (len(group) == 1 and runs_again(error))
@@ -217,7 +231,9 @@ class PostgresDriver:
                     raise
 
     def _run_units(self, attempt: _Attempt, group: list[WaitingUnit]) -> None:
-        attempt.begin(is_group=len(group) > 1)
+        attempt.begin(self.context.number, is_group=len(group) > 1)
+        if attempt.is_outcast:
+            self._to_loop(self._tell_ended)
         ends = perf_counter() + LONGEST_GROUP_S
         for entry in group:
             began = perf_counter()
@@ -231,6 +247,10 @@ class PostgresDriver:
     def _run_unit(self, attempt: _Attempt, entry: WaitingUnit) -> None:
         entry.error, entry.facts = None, []
         attempt.tx.facts = entry.facts
+        if attempt.is_outcast and not entry.is_entry:
+            entry.refuse(Unavailable(TAKEN_FOR_DEAD, retryAfterMs=RETRY_AFTER_MS))
+            attempt.unit_ended(is_kept=False)
+            return
         try:
             entry.result = entry.unit(attempt.tx, *entry.args, **entry.kwargs)
         except Exception as error:  # the edge of a unit: its caller is told, and the rest of the group goes on
@@ -248,6 +268,12 @@ class PostgresDriver:
         self.commits += 1
         if self._faults:
             self._faults.after_commit(self.commits)
+
+    def _take_number(self, group: Sequence[WaitingUnit]) -> None:
+        """Take the number that a unit has given this process, before any other unit is run."""
+        for entry in group:
+            if entry.is_entry and entry.error is None:
+                self.context = replace(self.context, number=entry.result)
 
     def _is_committed(self, attempt: _Attempt, error: psycopg.Error) -> bool:
         """Find out whether an attempt that failed was committed all the same; none is left open."""
@@ -279,9 +305,9 @@ class PostgresDriver:
         return self._writer
 
     def _reconnected(self) -> Writer | None:
-        """Try once to open another connection that holds the lock."""
+        """Try once to open another connection."""
         try:
-            self._writer = self._server.reconnect(self.context.number)
+            self._writer = self._server.join()
         except psycopg.OperationalError as error:
             log.warning("the database cannot be reached", database=self._server.name, error=in_words(error))
             return None
@@ -308,6 +334,9 @@ class PostgresDriver:
         self._open -= len(group)
         if not self._open:
             self._is_idle.set()
+
+    def _tell_ended(self) -> None:
+        self.on_ended()
 
     def _die(self, group: list[WaitingUnit], cause: BaseException) -> None:
         """Stop for good and cancel all waiting futures: whether the group was committed is not known here."""
@@ -342,16 +371,28 @@ class _Attempt:
         self.is_over = False
         """Whether there is nothing to commit: the only unit was refused."""
         self.is_in_doubt = False
+        self.is_outcast = False
+        """Whether other processes have taken this one for dead."""
         self.transaction = ""
         self._is_group = False
 
-    def begin(self, *, is_group: bool) -> None:
-        """Begin; a unit that is alone needs no savepoint."""
+    def begin(self, number: int, *, is_group: bool) -> None:
+        """Begin, when no other process writes; a unit that is alone needs no savepoint.
+
+        It is one round trip. Each statement sees what was committed before it began, and so all that was committed
+        before it was this transaction's turn.
+        """
         self._is_group = is_group
-        words = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SELECT pg_current_xact_id()::text"
-        cursor = self.writer.connection.execute(words + ("; SAVEPOINT unit" if is_group else ""))
+        alive = f"(SELECT ended_at IS NULL FROM processes WHERE number = {int(number)})" if number else "true"
+        words = (
+            f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SELECT pg_advisory_xact_lock({WRITE_LOCK}); "
+            "SELECT pg_current_xact_id()::text, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, " + alive
+        )
+        cursor = self.writer.connection.execute((words + ("; SAVEPOINT unit" if is_group else "")).encode())
         cursor.nextset()
-        (self.transaction,) = required(cursor.fetchone())
+        cursor.nextset()
+        self.transaction, self.tx.shared_now, is_alive = required(cursor.fetchone())
+        self.is_outcast = not is_alive
 
     def unit_ended(self, *, is_kept: bool) -> None:
         self.done += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,22 +12,24 @@ import psycopg
 
 from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
-from backchannel.errors import DatabaseUnusable
+from backchannel.errors import DatabaseUnusable, StartupError, StateFolderInUse
 from backchannel.storage.driver import Faults
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.migrations import refuse_other
 from backchannel.storage.postgres import PostgresDriver
-from backchannel.storage.postgres_connection import Connection, PostgresTx, is_lost, unavailable
-from backchannel.storage.postgres_server import Server, Writer, schema_versions
+from backchannel.storage.postgres_connection import Connection, PostgresTx, in_words, is_lost, unavailable
+from backchannel.storage.postgres_server import Server, schema_versions
+from backchannel.storage.postgres_wakeups import PostgresWakeups
 from backchannel.storage.tx import Row, Tx, UnitContext
 
 
 class PostgresDatabase:
-    """A schema of a database; one gateway at a time works on it."""
+    """A schema of a database; several gateways work on it."""
+
+    is_shared = True
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self._held: Writer | None = None
 
     @classmethod
     def at(cls, url: str) -> Self:
@@ -49,29 +52,27 @@ class PostgresDatabase:
             raise self.server.unusable(error) from error
 
     def hold(self, folder: StateFolder) -> None:
-        self._held = self.server.hold()
+        """Nobody is kept away before the schema is current; `connect` sees to it."""
 
     def prepare(self, *, has_past: Callable[[], bool] = lambda: False) -> None:
-        writer = self._held or self.server.hold()
         try:
-            self._make_current(writer.connection, has_past)
-        except BaseException:  # whatever stopped it: the lock is given back, and the error goes on
-            writer.connection.close()
-            self._held = None
-            raise
-        if self._held is None:
-            writer.connection.close()
-
-    def _make_current(self, connection: Connection, has_past: Callable[[], bool]) -> None:
-        try:
-            if self.server.is_being_filled(connection):
-                raise DatabaseUnusable(
-                    f"a state is being copied into {self.name}, and not all of it is there: "
-                    "run `backchannel migrate --to` again"
-                )
-            self.server.make_current(connection, refuse_empty=has_past)
+            connection = self.server.connect()
         except psycopg.Error as error:
-            raise self.server.unusable(error) from error
+            raise StartupError(f"the database {self.name} cannot be reached ({in_words(error)})") from error
+        with closing(connection):
+            try:
+                self._refuse_half(connection)
+                self.server.make_current_alone(connection, refuse_empty=has_past)
+                self._refuse_half(connection)
+            except psycopg.Error as error:
+                raise self.server.unusable(error) from error
+
+    def _refuse_half(self, connection: Connection) -> None:
+        if self.server.is_being_filled(connection):
+            raise DatabaseUnusable(
+                f"a state is being copied into {self.name}, and not all of it is there: "
+                "run `backchannel migrate --to` again"
+            )
 
     async def connect(
         self,
@@ -82,11 +83,16 @@ class PostgresDatabase:
         context: UnitContext,
         faults: Faults | None,
     ) -> PostgresDriver:
-        writer, self._held = self._held, None
-        assert writer is not None, "a database is held before it is worked on"
+        try:
+            writer = await asyncio.to_thread(self.server.join)
+        except psycopg.Error as error:
+            raise StateFolderInUse(f"the database {self.name} cannot be used now ({in_words(error)})") from error
         return PostgresDriver(
             self.server, writer, clock, on_facts=on_facts, on_fatal=on_fatal, context=context, faults=faults
         )
+
+    def open_wakeups(self, on_text: Callable[[str], None]) -> PostgresWakeups:
+        return PostgresWakeups(self.server, on_text)
 
     @contextmanager
     def open_reader(self) -> Iterator[PostgresReader]:

@@ -1,8 +1,10 @@
 """A database on a PostgreSQL server: what it must be, how it becomes current, and who may write to it.
 
-One gateway at a time works on a schema of it. It holds an advisory lock on the connection that writes; the server frees
-it when that connection ends, however it ends. What is not ours or newer than this program is refused before anything
-is written.
+Several gateways work on a schema of it, and write one after the other: each transaction that writes begins with a lock
+that it has until its commit. Each gateway also shares another lock, for as long as its writing connection lasts;
+whoever changes the schema, or copies a state into it, has that one alone. Both are advisory locks: the server frees
+them when their connection ends, however it ends. What is not ours or newer than this program is refused before
+anything is written.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ OLDEST_SERVER = 130000
 LOCK_LIMIT_S = 5.0
 """How long the lock of a gateway that has just ended may still be held: the server may not have noticed."""
 _LOCK_PAUSE_S = 0.05
+LONGEST_PAUSE_MS = 2000
+"""How long a transaction that writes may be left alone by its process, while all others wait for it."""
+IN_DOUBT_LIMIT_S = 60.0
 _LOCK_KEY = "hashtextextended('backchannel ' || current_schema(), 0)"
+_TRY_ALONE = f"SELECT pg_try_advisory_lock({_LOCK_KEY})"
+_TRY_BESIDE = f"SELECT pg_try_advisory_lock_shared({_LOCK_KEY})"
+WRITE_LOCK = "hashtextextended('backchannel writes ' || current_schema(), 0)"
+"""The key of the lock under which everything is written."""
 _HOLDER = (
     f"WITH wanted(key) AS (SELECT {_LOCK_KEY}) "
     "SELECT a.application_name FROM wanted, pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid "
@@ -41,7 +50,7 @@ class TransactionUnknown(Exception):
 
 
 class Writer(NamedTuple):
-    """The connection that writes and holds the lock, and the line of history that its server is on."""
+    """A connection that writes, and the line of history that its server is on."""
 
     connection: Connection
     timeline: str
@@ -63,10 +72,10 @@ class Server:
         return connect(self._url, readonly=readonly)
 
     def hold(self) -> Writer:
-        """Open a connection that keeps other gateways away for as long as it lasts.
+        """Open a connection that keeps all gateways away for as long as it lasts.
 
         Raises:
-            StateFolderInUse: another gateway has it.
+            StateFolderInUse: a gateway works on it.
             StartupError: the database cannot be reached.
         """
         try:
@@ -85,10 +94,10 @@ class Server:
 
     def _wait_for_lock(self, connection: Connection) -> None:
         ends = monotonic() + LOCK_LIMIT_S
-        while not _try_lock(connection):
+        while not _required(connection.execute(_TRY_ALONE.encode()))[0]:
             if monotonic() > ends:
                 raise StateFolderInUse(
-                    f"another gateway ({_holder(connection)}) uses the database {self.name}: "
+                    f"another process ({_holder(connection)}) uses the database {self.name}: "
                     "stop it first, or name another one in database.url"
                 )
             sleep(_LOCK_PAUSE_S)
@@ -96,34 +105,36 @@ class Server:
     def _unreachable(self, error: psycopg.Error) -> StartupError:
         return StartupError(f"the database {self.name} cannot be reached ({in_words(error)})")
 
-    def reconnect(self, number: int) -> Writer:
-        """Open another writing connection after one was lost; `number` is this process's start number, if it has one.
+    def join(self) -> Writer:
+        """Open a connection that writes, beside those of other gateways; it keeps away whoever needs it alone.
+
+        A transaction in which nothing is asked for a while is ended by the server: others wait for it.
 
         Raises:
-            psycopg.OperationalError: it cannot be reached, or the lock is still held.
-            TransactionUnknown: another gateway has worked on it meanwhile.
+            psycopg.OperationalError: it cannot be reached, or somebody has it alone.
         """
         connection = self.connect()
         try:
-            if not _try_lock(connection):
-                raise psycopg.OperationalError(f"its lock is held by {_holder(connection)}")
-            (newest,) = connection.execute("SELECT coalesce(max(number), 0) FROM processes").fetchone() or (0,)
-            if number and newest != number:
-                raise TransactionUnknown("another gateway has worked on the database while there was no connection")
+            connection.execute(f"SET idle_in_transaction_session_timeout = {LONGEST_PAUSE_MS}".encode())
+            if not _required(connection.execute(_TRY_BESIDE.encode()))[0]:
+                raise psycopg.OperationalError(f"{_holder(connection)} has it for itself")
             return Writer(connection, _timeline(connection))
         except BaseException:  # whatever stopped it: nothing stays open, and the error goes on
             connection.close()
             raise
 
     def is_committed(self, writer: Writer, transaction: str, timeline: str) -> bool:
-        """Ask what became of a transaction whose connection broke. It has ended: it held the lock that `writer` has.
+        """Ask what became of a transaction whose connection broke.
 
         Raises:
             TransactionUnknown: another server has taken over, or it was too long ago.
         """
-        status = None
-        if writer.timeline == timeline:
+        status, ends = None, monotonic() + IN_DOUBT_LIMIT_S
+        while writer.timeline == timeline:
             (status,) = _required(writer.connection.execute("SELECT pg_xact_status(%s::xid8)", (transaction,)))
+            if status != "in progress" or monotonic() > ends:
+                break
+            sleep(_LOCK_PAUSE_S)  # the server has not noticed yet that the connection is gone
         if status not in ("committed", "aborted"):
             raise TransactionUnknown("the database cannot tell whether a commit was made before the connection broke")
         return bool(status == "committed")
@@ -183,6 +194,26 @@ class Server:
             connection.execute(f"DELETE FROM {VERSION_TABLE}")
             connection.execute(f"INSERT INTO {VERSION_TABLE} (version) VALUES ({len(versions)})")
 
+    def make_current_alone(self, connection: Connection, *, refuse_empty: Callable[[], bool]) -> None:
+        """Bring the schema up to date while no gateway works on it; of several that start, one does it.
+
+        Raises:
+            DatabaseUnusable: it is not ours, emptied, or newer than this program.
+            StateFolderInUse: a gateway of an older version works on it.
+        """
+        known, ends = len(schema_versions()), monotonic() + LOCK_LIMIT_S
+        while self.version(connection) != known:
+            if _required(connection.execute(_TRY_ALONE.encode()))[0]:
+                self.make_current(connection, refuse_empty=refuse_empty)
+                connection.execute(f"SELECT pg_advisory_unlock({_LOCK_KEY})".encode())
+            elif monotonic() > ends:
+                raise StateFolderInUse(
+                    f"another process ({_holder(connection)}) works on the database {self.name}, which is of another "
+                    "version than this program: stop it first"
+                )
+            else:
+                sleep(_LOCK_PAUSE_S)
+
     def unusable(self, error: psycopg.Error) -> DatabaseUnusable | Unavailable:
         """Say what stands against starting on it."""
         if isinstance(error, psycopg.OperationalError):
@@ -200,10 +231,6 @@ def _required(cursor: psycopg.Cursor[Any]) -> Any:
     row = cursor.fetchone()
     assert row is not None
     return row
-
-
-def _try_lock(connection: Connection) -> bool:
-    return bool(_required(connection.execute(f"SELECT pg_try_advisory_lock({_LOCK_KEY})"))[0])
 
 
 def _timeline(connection: Connection) -> str:

@@ -7,7 +7,7 @@ but goes on alone when its turn comes.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from backchannel.core.facts import SessionChanged
@@ -27,7 +27,7 @@ from backchannel.errors import InvalidRequest
 from backchannel.storage import exchanges, inbox, run_events, runs, sessions, steps, timers
 from backchannel.storage.events import RunRetried
 from backchannel.storage.runs import Sets
-from backchannel.storage.tx import LIVE, RUNNING, Tx, required
+from backchannel.storage.tx import ALIVE, LIVE, RUNNING, Tx, marks, required
 
 # A run that did nothing but wait for other sessions, or for a person, when its process died. A function agent is run
 # from its beginning: that it waited before an earlier crash proves nothing, for it may have died on the way back.
@@ -46,24 +46,28 @@ TIMER = "resume"
 def enter(tx: Tx) -> int:
     """Register this process, and count the crash of every run that a dead one held; returns our number."""
     (number,) = required(tx.one("INSERT INTO processes (started_at) VALUES (?) RETURNING number", tx.now))
-    run_events.add_interruptions(tx, number)
-    _count_lost_time(tx, number)
+    end_dead(tx, [other for (other,) in tx.all(f"{ALIVE} AND number < ?", number)])
+    return int(number)
+
+
+def end_dead(tx: Tx, dead: Sequence[int]) -> None:
+    """Record that processes have died, and count the crash of every run that they held."""
+    run_events.add_interruptions(tx, dead)
+    _count_lost_time(tx, dead)
     # Only runs that the dead process itself had taken up count: one that still waited was not the cause.
     counted = tx.all(
         f"UPDATE runs SET crashes = crashes + 1 WHERE {RUNNING} "
-        "AND fence IN (SELECT number FROM processes WHERE ended_at IS NULL AND number < ?) "
-        f"AND NOT ({_ONLY_WAITS}) RETURNING id, crashes",
-        number,
+        f"AND fence IN ({marks(dead)}) AND NOT ({_ONLY_WAITS}) RETURNING id, crashes",
+        *dead,
     )
     for run_id, crashes in counted:
         # Written with the count: nothing else would set it aside before another crash.
         if (wait_ms := set_aside_ms(crashes)) is not None:
             tx.run("UPDATE runs SET resume_at = ? WHERE id = ?", tx.now + wait_ms, run_id)
-    tx.run("UPDATE processes SET ended_at = ? WHERE ended_at IS NULL AND number < ?", tx.now, number)
-    return int(number)
+    tx.run(f"UPDATE processes SET ended_at = ? WHERE number IN ({marks(dead)})", tx.now, *dead)
 
 
-def _count_lost_time(tx: Tx, number: int) -> None:
+def _count_lost_time(tx: Tx, dead: Sequence[int]) -> None:
     """Add to each run what it had run between its last commit and its dead process's last sign of life.
 
     The run has got nothing for that time, so it does not count for its limit.
@@ -72,14 +76,15 @@ def _count_lost_time(tx: Tx, number: int) -> None:
     lost = f"SELECT CASE WHEN {since} > 0 THEN {since} ELSE 0 END FROM processes p WHERE p.number = runs.fence"
     tx.run(
         f"UPDATE runs SET ran_ms = ran_ms + ({lost}), excused_ms = excused_ms + ({lost}) WHERE {RUNNING} "
-        "AND fence IN (SELECT number FROM processes WHERE ended_at IS NULL AND number < ?)",
-        number,
+        f"AND fence IN ({marks(dead)})",
+        *dead,
     )
 
 
 def leave(tx: Tx) -> None:
     """Record a clean shutdown: no crash is counted for the runs that it interrupts."""
     tx.run("UPDATE processes SET ended_at = ? WHERE number = ?", tx.now, tx.number)
+    tx.run("DELETE FROM duties WHERE process = ?", tx.number)
 
 
 def sign_of_life(tx: Tx) -> None:
@@ -88,11 +93,11 @@ def sign_of_life(tx: Tx) -> None:
 
 
 def interrupted(tx: Tx) -> list[Interrupted]:
-    """List the runs to resume, those without a crash first."""
+    """List the runs to resume, those without a crash first; what a process holds that is at work is none of them."""
     rows = tx.all(
         "SELECT id, session_key, crashes, "
         "crashes >= ? AND crashes < ? AND resume_at IS NULL AND abort_requested = 0 "
-        f"FROM runs WHERE {RUNNING} ORDER BY crashes, position",
+        f"FROM runs WHERE {RUNNING} AND fence NOT IN ({ALIVE}) ORDER BY crashes, position",
         CRASHES_UNTIL_SUSPECT,
         CRASHES_UNTIL_GIVEN_UP,
     )
@@ -102,7 +107,7 @@ def interrupted(tx: Tx) -> list[Interrupted]:
 def resume(tx: Tx, run_id: str) -> Started | None:
     """Take over an interrupted run; one that was asked to stop ends, one that keeps crashing is set aside."""
     run = runs.need(tx, run_id)
-    if run.state is not RunState.RUNNING:
+    if run.state is not RunState.RUNNING or _is_held_by_another(tx, run):
         return None
     if run.resume_at is not None and not run.abort_requested:
         longest_ms = set_aside_ms(run.crashes) or 0  # the clock may have been set back since the time was written
@@ -116,6 +121,10 @@ def resume(tx: Tx, run_id: str) -> Started | None:
         return Started(held, fence, sessions.required_session(tx, run.session_key))
     steps.finish(tx, fence, outcome, reply=None, at_step=run.step, ran_ms=run.ran_ms)
     return None
+
+
+def _is_held_by_another(tx: Tx, run: Run) -> bool:
+    return run.fence != tx.number and tx.one(f"{ALIVE} AND number = ?", run.fence) is not None
 
 
 def _final(run: Run) -> Outcome | None:

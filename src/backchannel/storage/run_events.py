@@ -6,11 +6,13 @@ of a run are not recorded here: its messages in the transcript are that record a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from backchannel.core.runs import Run
 from backchannel.core.timeline import RunEvent, RunEventKind
-from backchannel.storage.tx import RUNNING, Tx, columns
+from backchannel.storage.tx import RUNNING, Tx, columns, marks
 
 _FIELDS = columns(RunEvent.__struct_fields__)
 
@@ -37,8 +39,8 @@ def add(
     )
 
 
-def add_interruptions(tx: Tx, number: int) -> None:
-    """Record an interruption for each run that a process before `number` still held when it ended.
+def add_interruptions(tx: Tx, dead: Sequence[int]) -> None:
+    """Record an interruption for each run that a process still held when it ended; `dead` are those that died.
 
     A process that was stopped has written when; of one that died, the later of its last sign of life and the run's last
     commit is taken. Calling it again adds nothing: a run may wait for its function through several starts of the
@@ -50,9 +52,10 @@ def add_interruptions(tx: Tx, number: int) -> None:
         f"SELECT r.id, CASE WHEN p.ended_at IS NOT NULL THEN p.ended_at WHEN p.alive_at > {last} THEN p.alive_at "
         f"ELSE {last} END, 'interrupted', r.step, p.number, NULL, "
         "CASE WHEN p.ended_at IS NULL THEN 'the process died' ELSE 'the gateway was stopped' END "
-        f"FROM runs r JOIN processes p ON p.number = r.fence WHERE r.{RUNNING} AND p.number < ? AND NOT EXISTS "
+        f"FROM runs r JOIN processes p ON p.number = r.fence WHERE r.{RUNNING} "
+        f"AND (p.ended_at IS NOT NULL OR p.number IN ({marks(dead)})) AND NOT EXISTS "
         "(SELECT 1 FROM run_events e WHERE e.run_id = r.id AND e.kind = 'interrupted' AND e.process = p.number)",
-        number,
+        *dead,
     )
 
 

@@ -42,12 +42,12 @@ class Sets(NamedTuple):
 
 
 ABORTED = Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
-_run = row_reader(Run)
+of_row = row_reader(Run)
 
 
 def find(tx: Tx, run_id: str) -> Run | None:
     row = tx.one(f"SELECT {FIELDS} FROM runs WHERE id = ?", run_id)
-    return None if row is None else _run(row)
+    return None if row is None else of_row(row)
 
 
 def need(tx: Tx, run_id: str) -> Run:
@@ -73,7 +73,7 @@ def update(tx: Tx, run_id: str, **changed: Any) -> Run:
     """Change columns of a run, and tell of it."""
     sets = assignments(changed)
     row = tx.one(f"UPDATE runs SET {sets} WHERE id = ? RETURNING {FIELDS}", *changed.values(), run_id)
-    run = _run(required(row))
+    run = of_row(required(row))
     tx.tell(RunChanged(run))
     return run
 
@@ -117,7 +117,7 @@ def _same_request(tx: Tx, join: Join) -> Run | None:
     row = tx.one(f"SELECT {FIELDS} FROM runs WHERE join_digest = ? ORDER BY position DESC LIMIT 1", join.digest)
     if row is None:
         return None
-    run = _run(row)
+    run = of_row(row)
     if not run.is_finished:
         return run
     return run if join.ended_since is not None and (run.ended_at or 0) >= join.ended_since else None
@@ -169,7 +169,7 @@ def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, 
         request.instructions,
         request.quotes,
     )
-    return _run(required(row))
+    return of_row(required(row))
 
 
 def free_id(tx: Tx, wanted: str) -> str:
@@ -209,7 +209,7 @@ def start_next(tx: Tx, key: str) -> Started | None:
         f"SELECT {FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1",
         key,
     )
-    run = _run(required(row))
+    run = of_row(required(row))
     tx.run("UPDATE sessions SET queued = queued - 1 WHERE key = ?", key)
     if run.is_suspect:
         _begin(tx, run, session, NOBODY)
@@ -221,7 +221,7 @@ def tell_of_next(tx: Tx, event: NotesFlushed) -> None:
     """Wake the lane of a session whose next run had to wait for something else."""
     row = tx.one(f"SELECT {FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", event.key)
     if row is not None:
-        tx.tell(RunChanged(_run(row)))
+        tx.tell(RunChanged(of_row(row)))
 
 
 def _begin(tx: Tx, run: Run, session: Session, number: int) -> Started:
@@ -237,7 +237,7 @@ def _begin(tx: Tx, run: Run, session: Session, number: int) -> Started:
         number,
         run.id,
     )
-    return _enter(tx, _run(required(row)), _message_to_append(tx, run, session), session, number)
+    return _enter(tx, of_row(required(row)), _message_to_append(tx, run, session), session, number)
 
 
 def _enter(tx: Tx, run: Run, message: Message | None, session: Session, number: int) -> Started:
@@ -378,13 +378,13 @@ def page(
         values.append(before)
     where = " AND ".join(conditions)
     rows = tx.all(f"SELECT {FIELDS} FROM runs WHERE {where} ORDER BY position DESC LIMIT ?", *values, limit)
-    return [_run(row) for row in rows]
+    return [of_row(row) for row in rows]
 
 
 def of_exchange(tx: Tx, exchange_id: str) -> list[Run]:
     """List the runs of an exchange, oldest first."""
     return [
-        _run(row) for row in tx.all(f"SELECT {FIELDS} FROM runs WHERE exchange_id = ? ORDER BY position", exchange_id)
+        of_row(row) for row in tx.all(f"SELECT {FIELDS} FROM runs WHERE exchange_id = ? ORDER BY position", exchange_id)
     ]
 
 

@@ -21,7 +21,7 @@ from backchannel.core.delivery import (
 from backchannel.core.sessions import WEBCHAT
 from backchannel.storage import chats, deliveries, drafts, lines
 from backchannel.storage.chats import ChatPlace
-from backchannel.storage.tx import Tx, required
+from backchannel.storage.tx import ALIVE, Tx, required
 
 
 def claim(tx: Tx, lane: DeliveryLane) -> Claimed | None:
@@ -68,7 +68,13 @@ def _begin(tx: Tx, head: Delivery) -> Claimed:
         head.id,
     )
     sending = deliveries.update(
-        tx, head.id, state=DeliveryState.SENDING.value, attempts=head.attempts + 1, due_at=None, updated_at=tx.now
+        tx,
+        head.id,
+        state=DeliveryState.SENDING.value,
+        attempts=head.attempts + 1,
+        due_at=None,
+        updated_at=tx.now,
+        sender=tx.number,
     )
     return Claimed(sending, deliveries.part_of_row(required(part)))
 
@@ -154,14 +160,18 @@ def _write(tx: Tx, part: Part, made: Attempted) -> Delivery:
     )
 
 
+# What was being sent when its process ended.
+_LEFT = f"state = 'sending' AND NOT EXISTS ({ALIVE} AND number = deliveries.sender)"
+
+
 def any_sending(tx: Tx) -> bool:
     """Whether a process ended while it was sending something."""
-    return tx.one("SELECT 1 FROM deliveries WHERE state = 'sending' LIMIT 1") is not None
+    return tx.one(f"SELECT 1 FROM deliveries WHERE {_LEFT} LIMIT 1") is not None
 
 
 def recover(tx: Tx, takes_key: Callable[[str], bool]) -> None:
     """Decide on every part that was being sent when its process ended."""
-    rows = tx.all("SELECT id, channel FROM deliveries WHERE state = 'sending' ORDER BY id")
+    rows = tx.all(f"SELECT id, channel FROM deliveries WHERE {_LEFT} ORDER BY id")
     for delivery_id, channel in rows:
         for part in deliveries.parts_of(tx, delivery_id):
             is_repeatable = takes_key(channel) or part.draft_id is not None
@@ -173,6 +183,17 @@ def recover(tx: Tx, takes_key: Callable[[str], bool]) -> None:
 def lanes_in_line(tx: Tx) -> list[DeliveryLane]:
     """Name the lanes that have something to send, now or later."""
     rows = tx.all(f"SELECT DISTINCT channel, account_id, target, thread_id FROM deliveries WHERE {lines.IN_LINE}")
+    return [DeliveryLane(*row) for row in rows]
+
+
+def lanes_left(tx: Tx, since_ms: int) -> list[DeliveryLane]:
+    """Name the lanes in which something has stood for so long that nobody may be about to send it."""
+    rows = tx.all(
+        f"SELECT DISTINCT channel, account_id, target, thread_id FROM deliveries WHERE {lines.IN_LINE} "
+        "AND state = 'pending' AND coalesce(due_at, 0) <= ? AND updated_at < ?",
+        tx.now,
+        tx.now - since_ms,
+    )
     return [DeliveryLane(*row) for row in rows]
 
 

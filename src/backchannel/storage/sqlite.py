@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -92,6 +93,7 @@ class SqliteDriver:
         self.commits = 0
         self.units = 0
         self.is_full = False
+        self.on_ended: Callable[[], None] = lambda: None
         self.slowest: tuple[float, str] = (0.0, "")
         self._waiting: deque[WaitingUnit] = deque()
         self._alone: deque[WaitingUnit] = deque()
@@ -117,6 +119,12 @@ class SqliteDriver:
             self._is_idle.clear()
             self._loop.call_soon(self._next_group)
         return future
+
+    async def enter(self, unit: Callable[Concatenate[Tx, P], int], /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Run the unit that gives this process its number; nothing else is written before it is answered."""
+        number = await self.write(unit, *args, **kwargs)
+        self.context = replace(self.context, number=number)
+        return number
 
     async def read(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a unit that only reads, in a thread; it sees every commit that was answered before."""

@@ -50,6 +50,11 @@ class SqliteDatabase:
     def exists(self) -> bool:
         return self.path.exists()
 
+    is_shared = False
+
+    def open_wakeups(self, on_text: Callable[[str], None]) -> None:
+        """There is nobody else."""
+
     def hold(self, folder: StateFolder) -> None:
         folder.hold_database(self.path)
 

@@ -11,10 +11,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import Self
 
 from backchannel.config.schema_doors import CronJob
+from backchannel.core.cluster import GatewayInfo
 from backchannel.core.contracts import Clock
 from backchannel.core.drafts import ShownDraft
 from backchannel.core.exchange_values import Opened
@@ -24,11 +27,12 @@ from backchannel.core.messages import Message, decode_messages
 from backchannel.core.records import Unfinished
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
-from backchannel.errors import InvalidRequest, SessionNotFound, Unavailable
+from backchannel.errors import FenceLost, InvalidRequest, SessionNotFound, Unavailable
 from backchannel.storage import approvals as approval_units
 from backchannel.storage import (
     chats,
     clock,
+    cluster,
     commands,
     cron,
     deliveries,
@@ -52,13 +56,14 @@ from backchannel.storage import (
     timers,
 )
 from backchannel.storage import drafts as draft_units
+from backchannel.storage import echoes as echo_units
 from backchannel.storage import runs as run_units
 from backchannel.storage import sessions as session_units
 from backchannel.storage import timeline as timeline_units
 from backchannel.storage import tokens as token_units
 from backchannel.storage import troubles as trouble_units
 from backchannel.storage.databases import database_at
-from backchannel.storage.driver import Database, Driver, Faults, look, read, write
+from backchannel.storage.driver import Database, Driver, Faults, Wakeups, look, read, write
 from backchannel.storage.folder import StateFolder, archived_path
 from backchannel.storage.ids import new_id
 from backchannel.storage.reactions import REACTIONS
@@ -164,6 +169,7 @@ class Store:
     forget_draft = write(draft_units.forget)
     lose_draft = write(draft_units.lose)
     drafts = read(draft_units.all_drafts)
+    left_drafts = read(draft_units.left_drafts)
     hold_account = write(chats.hold)
     account_holds = read(chats.holds)
     lanes_in_line = read(sending.lanes_in_line)
@@ -193,6 +199,13 @@ class Store:
     read_transcript = read(exports.read)
     transcript_bytes = read(exports.transcript_bytes)
 
+    # Other gateways on the same database
+    renew_lease = write(cluster.renew)
+    peers = look(cluster.peers)
+    startable = read(cluster.startable)
+    echoes = look(echo_units.facts_of)
+    lanes_left = read(sending.lanes_left)
+
     # Tokens, calls that came by MCP, ids, and what is wrong
     create_token = write(token_units.create)
     tokens = read(token_units.all_tokens)
@@ -209,11 +222,12 @@ class Store:
         self.folder = folder
         self.database = database
         self.scheme = scheme
-        self.number = 0
-        """This process's start number: the fencing token of every run it holds."""
         self.on_facts: Callable[[Sequence[Fact]], None] = lambda facts: None
         self.found = Unfinished()
         """What was left to do when the store was opened."""
+        self.lease_ends = inf
+        """When this process has to stop, by its monotonic clock, unless it is told otherwise before."""
+        self._wakeups: Wakeups | None = None
         self.driver: Driver
         self._transcripts: Transcripts | None = None
 
@@ -228,10 +242,13 @@ class Store:
         on_fatal: Callable[[BaseException], None],
         faults: Faults | None = None,
         writes_files: bool = True,
+        member: GatewayInfo | None = None,
+        lease_s: float = 15.0,
     ) -> Self:
         """Open the database of a URL, creating it if there is none.
 
-        `writes_files` says whether transcripts are kept as files too.
+        `writes_files` says whether transcripts are kept as files too. Where several gateways may work on it, `member`
+        is what the others are told of this one, and `lease_s` how long they wait for a sign of it.
 
         Raises:
             DatabaseUnusable: it is corrupt, not ours, or newer than this program.
@@ -245,17 +262,53 @@ class Store:
             clock, on_facts=store._committed, on_fatal=on_fatal, context=context, faults=faults
         )
         try:
-            store.number = await store.driver.write(recovery.enter)
+            await store.enter(member or GatewayInfo(), lease_s)
             store.found = await store.driver.look(trouble_units.unfinished)
         except BaseException:  # a store that cannot be opened leaves no thread behind, and the error goes on
             await store.abandon()
             raise
-        store.driver.context = replace(context, number=store.number)
         if writes_files:
             note = store.database.file_beside(folder, "-files")
             store._transcripts = Transcripts(store.database.open_reader, note, folder.transcript)
             store.driver.context = replace(store.driver.context, transcript=store._transcript)
         return store
+
+    @property
+    def number(self) -> int:
+        """This process's start number: the fencing token of every run it holds."""
+        return self.driver.context.number
+
+    async def enter(self, member: GatewayInfo, lease_s: float) -> None:
+        """Register this process; also one that the others have taken for dead, or that could not renew its lease."""
+        if self.database.is_shared:
+            await self.driver.enter(cluster.enter, self._place(), member, round(lease_s * 1000))
+        else:
+            await self.driver.enter(recovery.enter)
+
+    def _place(self) -> str:
+        """Name the state folder, as nobody else's is named: by words that are made when it is first used."""
+        path = self.database.file_beside(self.folder, "-place")
+        if not path.exists():
+            path.write_text(new_id())
+        return path.read_text().strip()
+
+    def check_lease(self) -> None:
+        """Ask before anything begins that others could begin as well.
+
+        Raises:
+            FenceLost: this process has had no lease for so long that they may.
+        """
+        if monotonic() >= self.lease_ends:
+            raise FenceLost("the lease of this process is over")
+
+    def listen(self, on_text: Callable[[str], None]) -> None:
+        """Hear what other gateways send; nothing, where something may have been missed."""
+        self._wakeups = self.database.open_wakeups(on_text)
+
+    def wake_others(self, texts: Sequence[str]) -> None:
+        """Send texts to the other gateways."""
+        if self._wakeups is not None:
+            self._wakeups.send(texts)
 
     def _prepare(self) -> None:
         self.database.hold(self.folder)
@@ -275,6 +328,8 @@ class Store:
 
     async def abandon(self) -> None:
         """Close without recording a clean shutdown."""
+        if self._wakeups is not None:
+            await self._wakeups.close()
         await self.driver.close()
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.close)
@@ -318,7 +373,7 @@ class Store:
 
     async def recover_drafts(self) -> list[ShownDraft]:
         """Decide on the drafts that an earlier process left, and return those that are lost."""
-        return await self.driver.write(draft_units.recover) if await self.drafts() else []
+        return await self.driver.write(draft_units.recover) if await self.left_drafts() else []
 
     async def repeat_send(self, call_id: str) -> Opened | None:
         """Resume a tool call that had sent something before a crash; None if it had not."""

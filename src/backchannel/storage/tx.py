@@ -95,6 +95,8 @@ class Tx(Protocol):
 
     now: int
     """The time of the whole group, in milliseconds."""
+    shared_now: int
+    """The same by the clock that all processes on this database share."""
     scheme: KeyScheme
     number: int
     outlets: Outlets
@@ -129,11 +131,19 @@ def tell_shadowed(tx: Tx, key: str, decision: SendDecision | None) -> None:
         tx.tell(PolicyShadowed(key, decision.reason))
 
 
+# Processes that are at work, as far as anybody knows.
+ALIVE = "SELECT number FROM processes WHERE ended_at IS NULL"
+
 # Runs that are not finished, in the words of their index: with `state = 'queued'` alone it would not be used.
 LIVE = "state IN ('queued', 'running')"
 QUEUED = f"{LIVE} AND state = 'queued'"
 READY = f"{QUEUED} AND resume_at IS NULL"
 RUNNING = f"{LIVE} AND state = 'running'"
+
+
+def marks(values: Sequence[object]) -> str:
+    """List the places of values for an IN; there may be none."""
+    return ", ".join("?" for _ in values) or "NULL"
 
 
 def columns(names: Sequence[str], prefix: str = "") -> str:

@@ -1,0 +1,43 @@
+"""Several gateways on one database: what each says of itself, and what it is told when it renews its lease."""
+
+from __future__ import annotations
+
+import msgspec
+
+TIMERS = "timers"
+"""The duty of doing what is due."""
+
+
+def channel_duty(channel: str) -> str:
+    """Name the duty of keeping the connection of a channel."""
+    return f"channel:{channel}"
+
+
+class GatewayInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gateway says of itself to the others."""
+
+    name: str = ""
+    version: str = ""
+    config: str = ""
+    """A digest of what should be the same everywhere."""
+    agents: tuple[str, ...] = ()
+    """Those whose runs it can carry out."""
+
+
+class GatewaySeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A gateway that is at work, as the others know it."""
+
+    number: int
+    started_at: int
+    member: GatewayInfo
+
+
+class Renewed(msgspec.Struct, frozen=True):
+    """What a gateway is told when it has renewed its lease."""
+
+    peers: tuple[GatewaySeen, ...]
+    """All that are at work, this one among them."""
+    duties: frozenset[str]
+    """What it does for all."""
+    took_over: bool
+    """Whether another one was found to be dead: what it held goes on."""

@@ -1,0 +1,48 @@
+"""Echoes: what other gateways are told of a commit.
+
+A word names a row: its kind and its id, never what is in it. Whoever hears it reads the row, so what came late,
+twice or from somebody else does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from backchannel.core.facts import (
+    AccountHeld,
+    ApprovalChanged,
+    DeliveryChanged,
+    Fact,
+    MessageAppended,
+    RunChanged,
+    SessionChanged,
+    TimerSet,
+)
+
+Word = tuple[str, str]
+"""A kind of row, and its id."""
+SESSION = "session-"
+"""Words about sessions have the reason in their kind."""
+REASONS = ("created", "run", "patch", "reset", "delete", "note")
+
+
+def words_of(facts: Iterable[Fact]) -> Iterator[Word]:
+    """Name the rows that facts are about, as far as others need to hear of them."""
+    for fact in facts:
+        match fact:
+            case RunChanged(run):
+                yield "run", run.id
+            case MessageAppended():
+                yield "message", fact.message.id
+            case SessionChanged(key, reason):
+                yield SESSION + reason, key
+            case DeliveryChanged(delivery):
+                yield "delivery", delivery.id
+            case ApprovalChanged(approval):
+                yield "approval", approval.id
+            case AccountHeld():
+                yield "hold", ""
+            case TimerSet():
+                yield "timer", ""
+            case _:
+                pass  # what only the process that did it has to do with

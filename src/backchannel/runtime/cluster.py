@@ -1,0 +1,317 @@
+"""This gateway's place among those that work on one database: its lease, its duties, and what it hears of the others.
+
+The lease is renewed every third of its length. By this process's own clock it ends a little sooner than the others see
+it end; then, or when the others have taken this process for dead, all its work is dropped without another commit, and
+it enters once more under a new number. Before each call of a model, start of a tool and send the lease is looked at.
+
+After each commit the others are told which rows have changed. What they tell is read again, and goes the way of our own
+facts. Behind that everything is looked at once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from math import inf
+from time import monotonic
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from backchannel.agents.registry import Agents
+from backchannel.config.schema import Config
+from backchannel.core.cluster import TIMERS, GatewayInfo, GatewaySeen, Renewed
+from backchannel.core.echoes import Word, words_of
+from backchannel.core.facts import ApprovalChanged, DeliveryChanged, Fact, MessageAppended, RunChanged
+from backchannel.core.runs import RunState
+from backchannel.errors import Unavailable
+from backchannel.storage.store import Store
+from backchannel.version import __version__
+
+log = structlog.get_logger(__name__)
+
+SOONER = 0.2
+"""The part of a lease by which a process ends it before the others do."""
+COLLECTED_S = 0.003
+"""How long words are collected before they are sent."""
+LONGEST_TEXT = 7_500
+"""The server takes texts of 8,000 bytes."""
+POLL_S = 1.0
+MOST_WORDS = 500
+"""How many rows are read at once."""
+REMEMBERED = 4096
+"""How many of the last facts of others are known, so that each is told once."""
+
+_JOINED: Word = ("gateway", "")
+"""A gateway has come: the others ask who there is."""
+_read_text = msgspec.json.Decoder(tuple[int, list[Word]]).decode
+
+
+class Work(Protocol):
+    """What the runtime does when its place among the gateways changes."""
+
+    async def halt(self) -> None:
+        """Drop all work, at once and without a commit."""
+        ...
+
+    async def go_on(self) -> None:
+        """Take up work again, under a new number."""
+        ...
+
+    async def look_again(self) -> None:
+        """Look for what others have left to do, and for what was waited for."""
+        ...
+
+    def happened_elsewhere(self, facts: Sequence[Fact]) -> None: ...
+
+
+class Cluster:
+    """Keeps this gateway among the others."""
+
+    def __init__(
+        self,
+        store: Store,
+        work: Work,
+        member: Callable[[], GatewayInfo],
+        *,
+        lease_s: float,
+        listens: bool,
+    ) -> None:
+        """Make it; `member` is what the others are told of this gateway, `listens` whether the database wakes us."""
+        self.peers: tuple[GatewaySeen, ...] = ()
+        self.duties: frozenset[str] = frozenset()
+        self.wanted: Callable[[], Sequence[str]] = lambda: ()
+        """The duties that this gateway can do besides the timers."""
+        self.on_duties: Callable[[], None] = lambda: None
+        self._store = store
+        self._work = work
+        self._member = member
+        self._lease_s = lease_s
+        self._listens = listens
+        self._words: dict[Word, None] = {}
+        self._told: dict[tuple[object, ...], None] = {}
+        self._heard: asyncio.Queue[list[Word]] = asyncio.Queue()
+        self._called = asyncio.Event()
+        self._is_outcast = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Take the duties that nobody has, and begin to listen."""
+        self._store.driver.on_ended = self._cast_out
+        if self._listens:
+            self._store.listen(self._on_text)
+        await self._renew()
+        self._store.wake_others(list(_texts(self._store.number, [_JOINED])))
+        loops = (self._keep(), self._poll(), self._hear())
+        self._tasks = [asyncio.create_task(loop, name="cluster") for loop in loops]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._send_words()
+
+    @property
+    def is_alone(self) -> bool:
+        return len(self.peers) < 2
+
+    def others_run(self, agent_id: str) -> bool:
+        """Whether another gateway can run an agent."""
+        own = self._store.number
+        return any(agent_id in peer.member.agents for peer in self.peers if peer.number != own)
+
+    # The lease
+
+    def _cast_out(self) -> None:
+        self._is_outcast = True
+        self._called.set()
+
+    async def _keep(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._lease_s / 3):
+                    await self._called.wait()
+            self._called.clear()
+            try:
+                await self._renew()
+            except Exception:  # the edge that keeps the lease: what failed is logged, and tried again
+                log.exception("the lease could not be renewed")
+                await asyncio.sleep(1)
+
+    async def _renew(self) -> None:
+        if not self._is_outcast:
+            began, lease_ms = monotonic(), round(self._lease_s * 1000)
+            try:
+                async with asyncio.timeout(max(0.05, min(self._store.lease_ends - began, self._lease_s / 3))):
+                    duties = [TIMERS, *self.wanted()]
+                    standing = await self._store.renew_lease(self._member().agents, duties, lease_ms)
+                self._renewed(began, standing.peers)
+                await self._stand(standing)
+                return
+            except (Unavailable, TimeoutError):
+                if monotonic() < self._store.lease_ends and not self._is_outcast:
+                    self._called.set()  # at once: there is time left
+                    await asyncio.sleep(min(0.2, self._lease_s / 10))
+                    return
+        await self._begin_anew()
+
+    def _renewed(self, began: float, peers: Sequence[GatewaySeen]) -> None:
+        """Move the end of the lease; one that is alone goes on until it is told otherwise: nobody could take over."""
+        self._store.lease_ends = began + self._lease_s * (1 - SOONER) if len(peers) > 1 else inf
+
+    async def _begin_anew(self) -> None:
+        log.warning("this gateway could not renew its lease, or was taken for dead: it stops its work and begins anew")
+        self._set_duties(frozenset())
+        self._store.lease_ends = 0.0
+        await self._work.halt()
+        while True:
+            began = monotonic()
+            try:
+                await self._store.enter(self._member(), self._lease_s)
+                break
+            except Unavailable:
+                await asyncio.sleep(0.5)
+        self._is_outcast = False
+        self._renewed(began, self.peers)
+        log.info("this gateway is among the others again", number=self._store.number)
+        await self._work.go_on()
+        self._called.set()  # duties are taken by the next renewal
+
+    async def _stand(self, standing: Renewed) -> None:
+        before, self.peers = self.peers, standing.peers
+        self._set_duties(standing.duties)
+        numbers = {peer.number for peer in before}
+        if numbers != {peer.number for peer in standing.peers} or standing.took_over:
+            self._compare([peer for peer in standing.peers if peer.number not in numbers])
+            await self._work.look_again()
+
+    def _set_duties(self, duties: frozenset[str]) -> None:
+        if duties != self.duties:
+            self.duties = duties
+            self.on_duties()
+
+    def _compare(self, new: Sequence[GatewaySeen]) -> None:
+        own = self._member()
+        for peer in new:
+            if peer.number != self._store.number:
+                log.info("another gateway works on this database", gateway=peer.member.name, number=peer.number)
+                for what in differences(own, peer.member):
+                    log.warning(f"another gateway has another {what}", gateway=peer.member.name)
+
+    # Words
+
+    def tell(self, facts: Sequence[Fact]) -> None:
+        """Tell the others of a commit, soon."""
+        if self.is_alone or not self._listens:
+            return
+        if not self._words:
+            asyncio.get_running_loop().call_later(COLLECTED_S, self._send_words)
+        self._words.update(dict.fromkeys(words_of(facts)))
+
+    def _send_words(self) -> None:
+        words, self._words = list(self._words), {}
+        if words:
+            self._store.wake_others(list(_texts(self._store.number, words)))
+
+    def _on_text(self, text: str) -> None:
+        """Take what another gateway has sent; what cannot be read is a reason to look at everything."""
+        try:
+            sender, words = _read_text(text)
+        except msgspec.DecodeError:
+            self._heard.put_nowait([])
+            return
+        if sender != self._store.number:
+            self._heard.put_nowait(words)
+            if _JOINED in words:
+                self._called.set()
+
+    async def _hear(self) -> None:
+        while True:
+            words = dict.fromkeys(await self._heard.get())
+            while words and not self._heard.empty() and len(words) < MOST_WORDS:
+                more = self._heard.get_nowait()
+                words.update(dict.fromkeys(more))
+            await self._guarded(self._echo(list(words)) if words else self._work.look_again())
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S)
+            if not self.is_alone:
+                await self._guarded(self._work.look_again())
+
+    async def _guarded(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except Unavailable:
+            await asyncio.sleep(POLL_S)
+        except Exception:  # the edge that keeps the loop going
+            log.exception("what other gateways did could not be looked at")
+            await asyncio.sleep(POLL_S)
+
+    async def _echo(self, words: Sequence[Word]) -> None:
+        for start in range(0, len(words), MOST_WORDS):
+            facts = await self._store.echoes(words[start : start + MOST_WORDS])
+            self._work.happened_elsewhere([fact for fact in facts if self._is_new(fact)])
+
+    def _is_new(self, fact: Fact) -> bool:
+        """Whether this was not told already: words about a row may come once more than it has changed."""
+        mark = _mark(fact)
+        if mark is None:
+            return True
+        if mark in self._told:
+            return False
+        self._told[mark] = None
+        if len(self._told) > REMEMBERED:
+            del self._told[next(iter(self._told))]
+        return True
+
+
+def member_of(config: Config, agents: Agents) -> GatewayInfo:
+    """Say what the others are told of this gateway."""
+    alike = (config.session, config.messages, config.agents, config.tools, config.channels, config.bindings)
+    return GatewayInfo(
+        name=f"{socket.gethostname()}:{os.getpid()}",
+        version=__version__,
+        config=hashlib.sha256(repr((*alike, config.cron, config.hooks)).encode()).hexdigest()[:12],
+        agents=tuple(id for id in agents.ids() if not agents.is_awaited(id)),
+    )
+
+
+def differences(one: GatewayInfo, other: GatewayInfo) -> list[str]:
+    """Say in which ways gateways on one database differ that should be alike."""
+    pairs = (("version", one.version, other.version), ("configuration", one.config, other.config))
+    return [what for what, left, right in pairs if left != right]
+
+
+def _mark(fact: Fact) -> tuple[object, ...] | None:
+    match fact:
+        case RunChanged(run) if run.state is not RunState.QUEUED:
+            return "run", run.id, run.state, run.step, run.abort_requested, run.started_at, run.ended_at
+        case DeliveryChanged(delivery):
+            return "delivery", delivery.id, delivery.state, delivery.attempts, delivery.due_at
+        case ApprovalChanged(approval):
+            return "approval", approval.id, approval.state
+        case MessageAppended():
+            return "message", fact.message.id
+        case _:
+            return None
+
+
+def _texts(number: int, words: Sequence[Word]) -> Iterator[str]:
+    """Write words into as few texts as the server takes."""
+    part: list[Word] = []
+    size = 0
+    for word in words:
+        length = len(msgspec.json.encode(word)) + 1
+        if part and size + length > LONGEST_TEXT:
+            yield msgspec.json.encode((number, part)).decode()
+            part, size = [], 0
+        if length <= LONGEST_TEXT:
+            part.append(word)
+            size += length
+    yield msgspec.json.encode((number, part)).decode()

@@ -1,0 +1,257 @@
+"""What the runtime does as one of several gateways: it goes on with what others left, and hears what they did.
+
+Where a database serves one gateway only, there is nobody else, and none of this does anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from backchannel.agents.registry import Agents
+from backchannel.config.schema import Config
+from backchannel.core.channels import Channel, Channels
+from backchannel.core.cluster import TIMERS, GatewaySeen, channel_duty
+from backchannel.core.facts import AccountHeld, ApprovalChanged, DeliveryChanged, Fact, RunChanged, TimerSet
+from backchannel.core.keys import SessionKey
+from backchannel.core.runs import RunState
+from backchannel.core.sessions import WEBCHAT
+from backchannel.errors import Unavailable
+from backchannel.runtime.approvals import Approvals
+from backchannel.runtime.cluster import Cluster, member_of
+from backchannel.runtime.drafts import Drafts
+from backchannel.runtime.events import Hub
+from backchannel.runtime.holds import AccountHolds
+from backchannel.runtime.lanes import Lanes
+from backchannel.runtime.outbox import Outbox
+from backchannel.runtime.timers import Timers
+from backchannel.runtime.waits import Waits
+from backchannel.storage.store import Store
+
+LOOKED_AT = 200
+"""How much of what others left is looked at once."""
+LEFT_AFTER_MS = 3000
+"""How long a delivery stands in line before another process than the one that made it sends it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HouseParts:
+    """The parts of a runtime that have to do with other gateways."""
+
+    config: Config
+    store: Store
+    agents: Agents
+    channels: Channels
+    hub: Hub
+    lanes: Lanes
+    waits: Waits
+    approvals: Approvals
+    outbox: Outbox
+    drafts: Drafts
+    timers: Timers
+    holds: AccountHolds
+
+
+class House:
+    """One gateway among those on a database."""
+
+    def __init__(
+        self,
+        parts: HouseParts,
+        *,
+        resume: Callable[[set[str]], Awaitable[None]],
+        recover: Callable[[set[str]], Awaitable[None]],
+        open_or_close: Callable[[bool], None],
+    ) -> None:
+        """Make it; `resume` goes on with interrupted runs of agents, `recover` with queued ones too."""
+        self._parts = parts
+        self._resume = resume
+        self._recover = recover
+        self._open_or_close = open_or_close
+        self._is_halted = True
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.on_duties: Callable[[], None] = lambda: None
+        """Called when the connection of a channel is to be kept by this process, or no longer."""
+        self.cluster: Cluster | None = None
+        """Set where other gateways may work on the same database."""
+        if parts.store.database.is_shared:
+            self._join()
+        self._reactions: Mapping[type, Sequence[Callable[[Any], None]]] = {
+            RunChanged: (parts.waits.on_run, self._on_run),
+            DeliveryChanged: (self._on_delivery,),
+            AccountHeld: (parts.holds.on_held,),
+            ApprovalChanged: (parts.approvals.on_change,),
+            TimerSet: (parts.timers.on_timer,),
+        }
+        """Who does something about what another gateway did."""
+
+    def _join(self) -> None:
+        parts, settings = self._parts, self._parts.config.cluster
+        self.cluster = Cluster(
+            parts.store,
+            self,
+            lambda: member_of(parts.config, parts.agents),
+            lease_s=settings.lease_seconds,
+            listens=settings.wakeups == "notify",
+        )
+        self.cluster.on_duties = self._duties_changed
+        parts.lanes.is_awaited = self._is_left_to_others
+        parts.timers.is_on_duty = False
+        parts.outbox.sends_over = parts.drafts.sends_over = self._sends_over
+
+    async def start(self) -> None:
+        """Take a place among the others; what they left is gone on with from `begin` on."""
+        if self.cluster is not None:
+            await self.cluster.start()
+
+    def begin(self) -> None:
+        """Go on with what others leave from now on: what was left at the start is seen to."""
+        self._is_halted = False
+
+    async def close(self) -> None:
+        if self.cluster is not None:
+            await self.cluster.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def tell(self, facts: Sequence[Fact]) -> None:
+        """Tell the others of a commit."""
+        if self.cluster is not None:
+            self.cluster.tell(facts)
+
+    @property
+    def peers(self) -> Sequence[GatewaySeen]:
+        """The gateways on this database; none where there is only one at a time."""
+        return () if self.cluster is None else self.cluster.peers
+
+    def own_agents(self) -> set[str]:
+        """Name the agents whose runs this process can carry out."""
+        agents = self._parts.agents
+        return {id for id in agents.ids() if not agents.is_awaited(id)}
+
+    def _is_left_to_others(self, agent_id: str) -> bool:
+        """Whether runs of an agent do not start here: its function is elsewhere, or it is unknown here alone."""
+        agents = self._parts.agents
+        if agents.is_awaited(agent_id):
+            return True
+        return self.cluster is not None and agent_id not in agents.ids() and self.cluster.others_run(agent_id)
+
+    # Duties
+
+    def has_duty(self, channel: Channel) -> bool:
+        """Whether this process keeps the connection of a channel, if it has one."""
+        return not _has_connection(channel) or self.cluster is None or channel_duty(channel.name) in self.cluster.duties
+
+    def want(self, channels: Callable[[], Sequence[str]]) -> None:
+        """Say which channels keep a connection that this process can have."""
+        if self.cluster is not None:
+            self.cluster.wanted = lambda: [channel_duty(name) for name in channels()]
+
+    def _duties_changed(self) -> None:
+        if self.cluster is not None:
+            self._parts.timers.set_duty(TIMERS in self.cluster.duties)
+            self.on_duties()
+            self._spawn(self._wake_chats())
+
+    async def _wake_chats(self) -> None:
+        with suppress(Unavailable):
+            for lane in await self._parts.store.lanes_in_line():
+                self._parts.outbox.wake(lane)
+
+    def _sends_over(self, name: str) -> bool:
+        channel = self._parts.channels.get(name)
+        if channel is None:  # webchat, or one that only others have
+            return name == WEBCHAT.channel or self.cluster is None or self.cluster.is_alone
+        return self.has_duty(channel)
+
+    # What others did
+
+    def happened_elsewhere(self, facts: Sequence[Fact]) -> None:
+        """Take what another gateway did: whoever waits is woken, and whoever watches is told."""
+        for fact in facts:
+            for react in self._reactions.get(type(fact), ()):
+                react(fact)
+            if not (isinstance(fact, RunChanged) and fact.run.fence == self._parts.store.number):
+                self._parts.hub.publish_elsewhere(fact)
+
+    def _on_run(self, fact: RunChanged) -> None:
+        run, lanes = fact.run, self._parts.lanes
+        if run.state is RunState.QUEUED and not self._is_halted:
+            if lanes.is_busy(run.session_key):
+                lanes.wake(run.session_key)
+            else:
+                self._spawn(self._wake_if_free(run.session_key))
+        elif run.abort_requested and run.fence == self._parts.store.number:
+            lanes.on_run(fact)
+
+    async def _wake_if_free(self, key: str) -> None:
+        """Wake a lane if nobody works on it: who does comes back to it by himself."""
+        with suppress(Unavailable):
+            session = await self._parts.store.session(key)
+            if session is not None and session.running_run is None:
+                self._parts.lanes.wake(key)
+
+    def _on_delivery(self, fact: DeliveryChanged) -> None:
+        """Send what the process that made it may not; any other has begun already."""
+        channel = self._parts.channels.get(fact.delivery.channel or "")
+        if channel is not None and _has_connection(channel):
+            self._parts.outbox.on_delivery(fact)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Going on with what others left
+
+    async def look_again(self) -> None:
+        """Look for work that nobody does, and for what was waited for and not heard."""
+        if self._is_halted:
+            return
+        parts, store = self._parts, self._parts.store
+        parts.agents.remember(await store.function_agents())
+        agents = self.own_agents()
+        await parts.drafts.take_over()
+        await self._resume(agents)
+        for key in await store.startable(LOOKED_AT):
+            if SessionKey.stored(key).agent in agents:
+                parts.lanes.wake(key)
+        await parts.outbox.recover()
+        for lane in await store.lanes_left(LEFT_AFTER_MS):
+            parts.outbox.wake(lane)
+        parts.timers.on_timer(TimerSet(0))
+        await self._look_for_answers()
+
+    async def _look_for_answers(self) -> None:
+        words = [("run", id) for id in self._parts.waits.waited_for()]
+        words += [("approval", id) for id in self._parts.approvals.waited_for()]
+        for start in range(0, len(words), LOOKED_AT):
+            for fact in await self._parts.store.echoes(words[start : start + LOOKED_AT]):
+                if isinstance(fact, RunChanged):
+                    self._parts.waits.on_run(fact)
+                elif isinstance(fact, ApprovalChanged):
+                    self._parts.approvals.on_change(fact)
+
+    async def halt(self) -> None:
+        """Drop all work at once: others may have taken it over."""
+        self._is_halted = True
+        self._open_or_close(False)
+        parts = self._parts
+        await asyncio.gather(parts.lanes.close(), parts.outbox.close(limit_s=0), parts.drafts.close())
+
+    async def go_on(self) -> None:
+        """Take up work again under a new number."""
+        self._parts.lanes.reopen()
+        self._open_or_close(True)
+        await self._parts.drafts.start()
+        await self._parts.outbox.start()
+        await self._recover(self.own_agents())
+        self.begin()
+
+
+def _has_connection(channel: Channel) -> bool:
+    return type(channel).run is not Channel.run

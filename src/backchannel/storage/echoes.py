@@ -1,0 +1,73 @@
+"""Echoes: what other gateways tell of their commits, as facts that are read from the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from backchannel.core.echoes import REASONS, SESSION, Word
+from backchannel.core.facts import (
+    ApprovalChanged,
+    DeliveryChanged,
+    Fact,
+    MessageAppended,
+    RunChanged,
+    SessionChanged,
+    TimerSet,
+)
+from backchannel.core.messages import decode_message
+from backchannel.storage import approvals, chats, deliveries, runs
+from backchannel.storage.tx import Tx, marks
+
+
+def facts_of(tx: Tx, words: Sequence[Word]) -> list[Fact]:
+    """Read the rows that words name, and tell of them in the order of the words."""
+    wanted: dict[str, list[str]] = {}
+    for kind, ref in words:
+        wanted.setdefault(kind, []).append(ref)
+    found: dict[str, Mapping[str, Fact]] = {kind: _READ[kind](tx, wanted[kind]) for kind in _READ if kind in wanted}
+    facts: list[Fact] = []
+    for kind, ref in words:
+        if kind.startswith(SESSION) and kind.removeprefix(SESSION) in REASONS:
+            facts.append(SessionChanged(ref, kind.removeprefix(SESSION)))
+        elif (fact := found.get(kind, {}).get(ref)) is not None:
+            facts.append(fact)
+    if "hold" in wanted:
+        facts.extend(chats.holds(tx))
+    if "timer" in wanted:
+        facts.append(TimerSet(tx.now))
+    return facts
+
+
+def _runs(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
+    rows = tx.all(f"SELECT {runs.FIELDS} FROM runs WHERE id IN ({marks(ids)})", *ids)
+    return {run.id: RunChanged(run) for run in map(runs.of_row, rows)}
+
+
+def _messages(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
+    rows = tx.all(
+        "SELECT m.id, s.key, m.session_id, m.seq, m.body FROM messages m JOIN session_ids s "
+        f"ON s.session_id = m.session_id WHERE m.id IN ({marks(ids)})",
+        *ids,
+    )
+    return {
+        id_: MessageAppended(key, session_id, seq, decode_message(body), body.encode())
+        for id_, key, session_id, seq, body in rows
+    }
+
+
+def _deliveries(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
+    rows = tx.all(f"SELECT {deliveries.FIELDS} FROM deliveries WHERE id IN ({marks(ids)})", *ids)
+    return {delivery.id: DeliveryChanged(delivery) for delivery in map(deliveries.of_row, rows)}
+
+
+def _approvals(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
+    found = (approvals.find(tx, id_) for id_ in ids)
+    return {approval.id: ApprovalChanged(approval) for approval in found if approval is not None}
+
+
+_READ: Mapping[str, Callable[[Tx, Sequence[str]], Mapping[str, Fact]]] = {
+    "run": _runs,
+    "message": _messages,
+    "delivery": _deliveries,
+    "approval": _approvals,
+}

@@ -1,0 +1,156 @@
+"""Three gateways in processes of their own that are killed and paused, again and again; and what must hold after it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import signal
+import sys
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+from backchannel.core.messages import decode_message
+from tests.cluster.member import open_member
+from tests.support.gateways import live_runs
+from tests.support.kill import check_invariants
+from tests.support.postgres import Rows
+
+ROOT = Path(__file__).parents[2]
+START_LIMIT_S = 60.0
+REST_LIMIT_S = 120.0
+
+
+class Life:
+    """One process, and what it was told."""
+
+    def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
+        self.process = process
+        self.name = name
+        self.accepted: list[tuple[str, str]] = []
+        self.ready = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        while line := await self.process.stdout.readline():
+            what, *rest = json.loads(line)
+            if what == "ready":
+                self.ready.set()
+            else:
+                self.accepted.append((rest[0], rest[1]))
+
+    async def ended(self) -> None:
+        await self.process.wait()
+        await self._reading
+
+
+class House:
+    """The gateways of one database."""
+
+    def __init__(self, folder: Path, url: str, lease_s: float, chance: random.Random) -> None:
+        self._folder = folder
+        self._url = url
+        self._lease_s = lease_s
+        self._chance = chance
+        self._numbers = itertools.count()
+        self.accepted: list[tuple[str, str]] = []
+        self.kills = self.pauses = 0
+
+    async def begin(self, name: str) -> Life:
+        life = f"{name}-{next(self._numbers)}"
+        with (self._folder / f"{name}.log").open("ab") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tests.cluster.member"),
+                *(str(self._folder), self._url, name, life, str(self._lease_s)),
+                cwd=ROOT,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+            )
+        begun = Life(process, name)
+        async with asyncio.timeout(START_LIMIT_S):
+            await begun.ready.wait()
+        return begun
+
+    async def trouble(self, lives: list[Life], seconds: float) -> None:
+        """Kill or pause one of them every second or two, and start another where one was killed."""
+        ends = asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < ends:
+            await asyncio.sleep(self._chance.uniform(0.5, 2.0))
+            place = self._chance.randrange(len(lives))
+            if self._chance.random() < 0.3:
+                await self._pause(lives[place])
+            else:
+                lives[place] = await self._replace(lives[place])
+
+    async def _pause(self, life: Life) -> None:
+        life.process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(self._lease_s * 2)
+        life.process.send_signal(signal.SIGCONT)
+        self.pauses += 1
+
+    async def _replace(self, life: Life) -> Life:
+        life.process.kill()
+        await self._end(life)
+        self.kills += 1
+        return await self.begin(life.name)
+
+    async def stop(self, life: Life) -> None:
+        assert life.process.stdin is not None
+        life.process.stdin.close()
+        await self._end(life)
+
+    async def _end(self, life: Life) -> None:
+        async with asyncio.timeout(START_LIMIT_S):
+            await life.ended()
+        self.accepted += life.accepted
+
+    async def come_to_rest(self) -> None:
+        """Let one gateway finish all that is left."""
+        async with open_member(self._folder, self._url, "last", self._lease_s) as gateway:
+            async with asyncio.timeout(REST_LIMIT_S):
+                while live := await live_runs(gateway):
+                    await gateway.runtime.wait(live[0].id, 5)
+                while await gateway.store.lanes_in_line():  # noqa: ASYNC110 - the gateway that is watched sends them
+                    await asyncio.sleep(0.05)
+
+    def check(self) -> None:
+        """Check that everything that was accepted was done, and done once."""
+        with closing(Rows(self._url)) as rows:
+            check_invariants(rows, self._folder / "none")  # type: ignore[arg-type]
+            known = dict(rows.execute("SELECT id, session_key FROM runs").fetchall())
+            lost = [run_id for run_id, session in self.accepted if known.get(run_id) != session]
+            assert not lost, f"accepted and lost: {lost}"
+            moved = {run_id for (run_id,) in rows.execute("SELECT run_id FROM run_events WHERE kind = 'set_aside'")}
+            for (session_id,) in rows.execute("SELECT session_id FROM session_ids").fetchall():
+                self._check_order(rows, session_id, moved)
+        calls = Counter((self._folder / "posted.log").read_text().splitlines())
+        assert not [call for call, count in calls.items() if count > 1], "a tool was called twice"
+
+    def _check_order(self, rows: Rows, session_id: str, moved: set[str]) -> None:
+        """Check that the messages of each run stand together: no two runs worked on a session at once."""
+        found = rows.execute("SELECT body FROM messages WHERE session_id = ? ORDER BY seq", (session_id,)).fetchall()
+        runs = [decode_message(body).run_id for (body,) in found]
+        blocks = [run for run, _ in itertools.groupby(run for run in runs if run is not None and run not in moved)]
+        assert len(blocks) == len(set(blocks)), f"runs were mixed in {session_id}: {blocks}"
+
+
+async def live_and_die(folder: Path, url: str, *, seconds: float, lease_s: float, seed: int) -> House:
+    """Let three gateways live through trouble, and check what is left."""
+    house = House(folder, url, lease_s, random.Random(seed))
+    lives = list(await asyncio.gather(*(house.begin(f"g{n}") for n in range(3))))
+    try:
+        await house.trouble(lives, seconds)
+        for life in lives:
+            await house.stop(life)
+    finally:
+        for life in lives:
+            if life.process.returncode is None:
+                life.process.kill()
+    await house.come_to_rest()
+    house.check()
+    print(f"{house.kills} kills, {house.pauses} pauses, {len(house.accepted)} messages accepted")
+    return house

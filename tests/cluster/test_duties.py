@@ -1,0 +1,121 @@
+"""What only one may do is done by one gateway, and by another when that one has gone."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backchannel.agents.scripted import ScriptedModel
+from backchannel.config.load import config_from
+from backchannel.core.approvals import Decided
+from backchannel.core.channels import Channel, ChannelSettings, InboundTaker, OutboundPart, Sent
+from backchannel.core.cluster import TIMERS
+from backchannel.core.delivery import Post
+from backchannel.core.sessions import Address
+from backchannel.gateway.app import Gateway
+from tests.cluster.house import LEASE_S, execute, gateways, knows, until
+from tests.runtime.test_approvals import ASKING, Desk, asked, posting
+from tests.support.gateways import CONFIG, MAIN, echo, ended
+
+pytestmark = pytest.mark.anyio
+
+
+class Line(Channel):
+    """A platform with one connection per account."""
+
+    name = "line"
+    takes_key = True
+    max_text_length = 1000
+    settings = ChannelSettings(allow_from=("*",))
+
+    def __init__(self, connected: list[str], sent: list[tuple[str, str]], owner: str) -> None:
+        self._connected, self._sent, self._owner = connected, sent, owner
+
+    async def run(self, taker: InboundTaker) -> None:
+        self._connected.append(self._owner)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._connected.remove(self._owner)
+
+    async def send(self, part: OutboundPart) -> Sent:
+        self._sent.append((self._owner, part.text))
+        return Sent(part.key)
+
+
+def opened(folder: Path, url: str, name: str, **more: Any) -> Gateway:
+    shared = {"database": {"url": url}, "cluster": {"leaseSeconds": LEASE_S}}
+    gateway = Gateway(config_from({**CONFIG, **shared, **more}, {}, state=folder / name))
+    gateway.add_model(ScriptedModel(replies=echo))
+    return gateway
+
+
+async def test_a_connection_is_kept_by_one_gateway_which_alone_sends_over_it_and_moves_when_that_stops(
+    tmp_path: Path, url: str
+) -> None:
+    connected: list[str] = []
+    sent: list[tuple[str, str]] = []
+    async with AsyncExitStack() as other_life, AsyncExitStack() as first_life:
+        one, other = opened(tmp_path, url, "one"), opened(tmp_path, url, "other")
+        one.add_channel(Line(connected, sent, "one"))
+        other.add_channel(Line(connected, sent, "other"))
+        await first_life.enter_async_context(one)
+        await other_life.enter_async_context(other)
+        await knows(one, 2)
+        assert connected == ["one"]
+        await one.ask("main", "hello")
+        await post(other, "hello")
+        await until(lambda: sent == [("one", "hello")])
+        await first_life.aclose()
+        await until(lambda: connected == ["other"])
+        await post(other, "again")
+        await until(lambda: sent == [("one", "hello"), ("other", "again")])
+
+
+async def post(gateway: Gateway, text: str) -> None:
+    """Have a text delivered to a chat of the channel."""
+    address = Address(channel="line", to="somebody")
+    await gateway.store.post(Post(session_key=MAIN, address=address, text=text))
+
+
+async def test_a_job_comes_once_for_all_gateways_and_goes_on_when_the_one_that_fires_it_stops(
+    tmp_path: Path, url: str
+) -> None:
+    jobs = {"cron": {"jobs": [{"id": "j", "agentId": "main", "schedule": "every 1s", "message": "tick"}]}}
+    async with AsyncExitStack() as other_life, AsyncExitStack() as first_life:
+        one, other = opened(tmp_path, url, "one", **jobs), opened(tmp_path, url, "other", **jobs)
+        await first_life.enter_async_context(one)
+        await other_life.enter_async_context(other)
+        await knows(other, 2)
+        assert has_timers(one) and not has_timers(other)
+        await until(lambda: fired(url) >= 2)
+        await first_life.aclose()
+        before = fired(url)
+        await until(lambda: fired(url) >= before + 2)
+        assert has_timers(other)
+        times = [at for (at,) in execute(url, "SELECT accepted_at FROM runs WHERE kind = 'cron' ORDER BY accepted_at")]
+    assert len(times) - 1 <= (times[-1] - times[0]) / 1000 + 1  # one that is late is followed by one in time
+
+
+def has_timers(gateway: Gateway) -> bool:
+    cluster = gateway.runtime.house.cluster
+    return cluster is not None and TIMERS in cluster.duties
+
+
+def fired(url: str) -> int:
+    return int(execute(url, "SELECT count(*) FROM runs WHERE kind = 'cron'")[0][0])
+
+
+async def test_a_call_that_waits_on_one_gateway_is_allowed_on_another(tmp_path: Path, url: str) -> None:
+    desk = Desk()
+    model = ScriptedModel(replies=posting)
+    async with gateways(tmp_path, url, model, config=ASKING, equip=desk.equip) as (one, other):
+        run = await one.submit("main", "hello")
+        (approval,) = await asked(one)
+        await other.store.answer_approval(approval.id, Decided.APPROVE, "somebody")
+        assert (await ended(other, run.id, 10)).reply == "so: posted hello"
+    assert desk.posted == ["hello"]
