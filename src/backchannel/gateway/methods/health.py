@@ -23,6 +23,7 @@ from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.channels import ChannelState, channel_states
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import NoParams, TokenScope
+from backchannel.runtime.cluster import differences
 from backchannel.version import __version__
 
 
@@ -34,6 +35,17 @@ class Health(Answer, frozen=True, kw_only=True):
     default_agent_id: str
     store: str
     problems: list[HealthProblem]
+
+
+class GatewayState(Answer, frozen=True, kw_only=True):
+    """One of the gateways on a database."""
+
+    number: int
+    name: str
+    version: str
+    since: int
+    agents: list[str]
+    is_this: bool
 
 
 class Status(Answer, frozen=True, kw_only=True):
@@ -51,6 +63,7 @@ class Status(Answer, frozen=True, kw_only=True):
     agents: list[str]
     default_agent_id: str
     model: str
+    gateways: list[GatewayState]
     problems: list[HealthProblem]
 
 
@@ -98,8 +111,23 @@ async def status(call: Call, params: NoParams) -> Status:
         agents=parts.agents.ids(),
         default_agent_id=parts.agents.default_id,
         model=parts.agents.get(parts.agents.default_id).model,
+        gateways=_gateways(parts),
         problems=condition.problems,
     )
+
+
+def _gateways(parts: GatewayParts) -> list[GatewayState]:
+    return [
+        GatewayState(
+            number=peer.number,
+            name=peer.member.name,
+            version=peer.member.version,
+            since=peer.started_at,
+            agents=list(peer.member.agents),
+            is_this=peer.number == parts.store.number,
+        )
+        for peer in parts.runtime.house.peers
+    ]
 
 
 _PROBLEMS = "problems: [{code, message, hint}]"
@@ -120,7 +148,9 @@ METHODS: tuple[Method[Any], ...] = (
         "`{version, status: ok | degraded | unavailable, ts, uptimeMs, connections, "
         "runs {queued, running, failed, setAside}, deliveries {waiting, failed, uncertain}, approvals {pending}, "
         "pairings {pending}, channels: [{name, adapter, status: ok | down, since, lastError?}], "
-        f"commits, agents, defaultAgentId, model, {_PROBLEMS}}}`; "
+        "commits, agents, defaultAgentId, model, "
+        f"gateways: [{{number, name, version, since, agents, isThis}}], {_PROBLEMS}}}`; "
+        "`gateways` are those on the same PostgreSQL, "
         "`runs.failed` counts the last 24 hours",
     ),
 )
@@ -284,6 +314,18 @@ def _clock(seen: Seen) -> Iterator[HealthProblem]:
         yield HealthProblem(code="clock_set_back", message="The clock was set back in the last hour.", hint=hint)
 
 
+def _gateways_alike(seen: Seen) -> Iterator[HealthProblem]:
+    peers, own = seen.parts.runtime.house.peers, seen.parts.store.number
+    mine = next((peer.member for peer in peers if peer.number == own), None)
+    if mine is None:
+        return
+    for peer in peers:
+        for what in differences(mine, peer.member):
+            message = f"The gateway {peer.member.name} on the same database has another {what} than this one."
+            hint = "Bring them to the same version and configuration: each decides by its own."
+            yield HealthProblem(code="gateways_differ", message=message, hint=hint)
+
+
 def _channels(seen: Seen) -> Iterator[HealthProblem]:
     unsent = seen.parts.runtime.outbox.reach.down
     for channel, error in unsent.items():
@@ -369,6 +411,7 @@ CHECKS: tuple[Callable[[Seen], Iterator[HealthProblem]], ...] = (
     _sandboxes,
     _loop,
     _clock,
+    _gateways_alike,
     _channels,
     _mcp_servers,
     _deliveries,
