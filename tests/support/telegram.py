@@ -325,9 +325,9 @@ class Telegram(LocalServer):
         offset, limit = int(fields.get("offset", 0)), int(fields.get("limit", 100))
         if offset < 0:
             self.problems.append("getUpdates: a negative offset forgets updates")
-        while self.updates and self.updates[0]["update_id"] < offset:
-            self.updates.popleft()
-            self.confirmed += 1
+        left_over = [each for each in self.updates if each["update_id"] >= offset]
+        self.confirmed += len(self.updates) - len(left_over)
+        self.updates = deque(left_over)
         self._wake()
         if self._holder is not None:
             self._holder.set()

@@ -99,6 +99,24 @@ async def test_a_chat_that_takes_its_time_holds_up_no_other_and_is_not_acknowled
     assert telegram.confirmed == 4 and desk.tries == 4
 
 
+async def test_updates_that_come_out_of_order_are_taken_and_acknowledged_by_their_numbers() -> None:
+    desk = Desk()
+    desk.gates[ANN] = asyncio.Event()
+    async with Telegram() as telegram:
+        telegram.say("first", sender=ANN)
+        telegram.say("second", sender=BOB)
+        telegram.say("third", sender=BOB)
+        telegram.updates.reverse()
+        async with polling(telegram, desk):
+            assert await desk.until(BOB, 2) == ["second", "third"]
+            asked = len(telegram.called("getUpdates"))
+            await telegram.until(lambda: len(telegram.called("getUpdates")) > asked)
+            assert telegram.confirmed == 0, "the first is not committed, and a kill would lose it"
+            desk.gates[ANN].set()
+            assert await desk.until(ANN, 1) == ["first"]
+            await telegram.drained()
+
+
 async def test_what_is_not_acknowledged_comes_again_after_a_restart() -> None:
     desk = Desk()
     desk.gates[ANN] = asyncio.Event()

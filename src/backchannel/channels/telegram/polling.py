@@ -1,9 +1,9 @@
 """Long polling: Telegram keeps what people write until it is acknowledged, and that is when it is committed.
 
 Asking for updates from a number on acknowledges all before it. So that number moves on only when everything before it
-was handed in, or is of no use. The updates of a chat are handed in one after the other; those of different chats beside
-each other, so that one whose files take their time holds up no other. While the first of them is not done, Telegram
-gives the same ones again, and up to a hundred from there on: more are not begun.
+was handed in, or is of no use. The updates of a chat are handed in one after the other, by their numbers; those of
+different chats beside each other, so that one whose files take their time holds up no other. While the first of them is
+not done, Telegram gives the same ones again, and up to a hundred from there on: more are not begun.
 
 When nothing is left to acknowledge the number is forgotten: after a quiet week Telegram begins to count anew.
 """
@@ -46,7 +46,7 @@ class Poller:
         self._clock = clock
         self._offset: int | None = None
         self._done: dict[int, bool] = {}
-        """Whether each update that is not acknowledged is done, by its number, in order."""
+        """Whether each update that is not acknowledged is done, by its number."""
         self._last: dict[int | None, asyncio.Task[None]] = {}
         """What is handed in last of each chat."""
         self._failure: BaseException | None = None
@@ -78,8 +78,8 @@ class Poller:
         asked_at = asyncio.get_running_loop().time()
         updates = await self._wire.updates(self._offset, wait_s)
         self._connected()
-        for raw in updates:
-            self._begin(raw)
+        for number, raw in sorted(((_numbered(raw), raw) for raw in updates), key=lambda pair: pair[0].update_id):
+            self._begin(number, raw)
         if self._done:
             await self._some_progress()
         elif not updates:
@@ -96,11 +96,7 @@ class Poller:
             asked_s = error.retry_after_s if isinstance(error, ChannelBusy) else None
             await self._clock.sleep(asked_s or LOOK_AGAIN_S)
 
-    def _begin(self, raw: Any) -> None:
-        try:
-            number = msgspec.convert(raw, NumberedUpdate)
-        except msgspec.ValidationError as error:  # without a number it could never be acknowledged
-            raise ChannelSilent(f"Telegram gave an update that cannot be read: {error}") from error
+    def _begin(self, number: NumberedUpdate, raw: Any) -> None:
         if number.update_id in self._done:
             return
         self._done[number.update_id] = False
@@ -133,9 +129,12 @@ class Poller:
 
     def _acknowledge(self, update_id: int) -> None:
         self._done[update_id] = True
-        while self._done and self._done[first := next(iter(self._done))]:
-            del self._done[first]
-            self._offset = first + 1
+        first_open = min((number for number, is_done in self._done.items() if not is_done), default=None)
+        settled = [number for number in self._done if first_open is None or number < first_open]
+        for number in settled:
+            del self._done[number]
+        if settled:
+            self._offset = max(settled) + 1
         self._progress.set()
 
     def _ended(self, chat: int | None, task: asyncio.Task[None]) -> None:
@@ -160,3 +159,10 @@ class Poller:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+
+
+def _numbered(raw: Any) -> NumberedUpdate:
+    try:
+        return msgspec.convert(raw, NumberedUpdate)
+    except msgspec.ValidationError as error:  # without a number it could never be acknowledged
+        raise ChannelSilent(f"Telegram gave an update that cannot be read: {error}") from error
