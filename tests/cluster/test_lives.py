@@ -12,11 +12,10 @@ from tests.cluster.lives import live_and_die
 pytestmark = pytest.mark.anyio
 
 
-async def test_whatever_was_acknowledged_is_done_once_while_gateways_die_and_pause(
-    tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.timeout(180)  # processes are started again and again, on a machine that may be busy
+async def test_whatever_was_acknowledged_is_done_once_while_gateways_die_and_pause(tmp_path: Path, url: str) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    house = await live_and_die(tmp_path, url, seconds=12, lease_s=2.0, seed=seed)
+    house = await live_and_die(tmp_path, url, seconds=8, lease_s=2.0, seed=seed)
     assert house.kills + house.pauses > 0
     assert len(house.accepted) > 50
