@@ -158,6 +158,11 @@ def test_threads_are_topics_on_telegram_only() -> None:
     assert str(route(event, Routing(KeyScheme())).key) == "agent:main:discord:channel:c1:thread:9"
 
 
+def test_a_channel_to_telegram_of_any_name_has_topics() -> None:
+    event = read("tg", chatType="group", threadId="9")
+    assert str(route(event, Routing(KeyScheme()), thread_word="topic").key) == "agent:main:tg:group:c1:topic:9"
+
+
 def test_one_person_on_two_channels_shares_a_session_when_linked_and_scoped_per_peer() -> None:
     routing = Routing(KeyScheme(dm_scope=DmScope.PER_PEER), LINKS)
     keys = {route(event, routing).key for event in (read(), read("discord", senderId="99"))}

@@ -93,7 +93,8 @@ class Inbound:
                 continue
 
     async def _take(self, event: InboundEvent, files: Sequence[IncomingFile], home: str | None) -> Taken:
-        channel, routed = self._find(event.channel), route(event, self._routing, home)
+        channel = self._find(event.channel)
+        routed = route(event, self._routing, home, channel.thread_word)
         guard = self._runtime.guard
         own_names, called = channel.own_names, channel.names_of(event.account_id)
 

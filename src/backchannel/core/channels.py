@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, SessionKey
+from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, SessionKey, ThreadWord
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.settings import AtLeastOne, Settings, setting
 from backchannel.core.shapes import Answer
@@ -265,6 +265,8 @@ class Channel(ABC):
     """How often a draft is shown anew at most."""
     typing_interval_s: float = 4.0
     """How often `show_typing` is asked while a run works."""
+    thread_word: ThreadWord = "thread"
+    """What the platform calls a thread, for the keys of their sessions."""
     settings: ChannelSettings = ChannelSettings()
     """Who may speak on it."""
     own_names: Collection[str] = ()

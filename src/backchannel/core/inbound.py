@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelSettings, InboundEvent
 from backchannel.core.commands import Command, CommandReply, Judge, Standing, may_use, parse
 from backchannel.core.decisions import Decision, quote
-from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, KeyScheme, SessionKey
+from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, KeyScheme, SessionKey, ThreadWord
 from backchannel.core.messages import Block, text_content
 from backchannel.core.pairing import Acquaintance, may_begin
 from backchannel.core.runs import Accepted
@@ -127,10 +127,11 @@ class Routed:
         return self.destination.chat_type
 
 
-def route(event: InboundEvent, routing: Routing, home: str | None = None) -> Routed:
+def route(event: InboundEvent, routing: Routing, home: str | None = None, thread_word: ThreadWord = "thread") -> Routed:
     """Name the session of a message, and the address that a reply to it goes to.
 
-    `home` is the id that its chat had before, where that is another: its sessions keep their names.
+    `home` is the id that its chat had before, where that is another: its sessions keep their names. `thread_word` is
+    what its channel calls a thread.
 
     Raises:
         InvalidSessionKey: the ids make no key; it would be too long.
@@ -143,7 +144,8 @@ def route(event: InboundEvent, routing: Routing, home: str | None = None) -> Rou
         key = scheme.direct(agent, channel=event.channel, account=event.account_id, peer=peer)
         name = None if scheme.is_main(key) else event.chat_name or event.sender_name
     else:
-        key = SessionKey.group(agent, event.channel, event.chat_type, home or event.chat_id, event.thread_id)
+        chat = home or event.chat_id
+        key = SessionKey.group(agent, event.channel, event.chat_type, chat, event.thread_id, thread_word)
         name = event.chat_name
     address = Address(channel=event.channel, to=event.chat_id, account_id=event.account_id, thread_id=event.thread_id)
     destination = Destination.of(key, scheme, event.channel, event.chat_type)

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self, get_args
 
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidSessionKey, UnknownAgent
@@ -28,7 +28,8 @@ WHAT_WORKS = "write main, current, a key such as agent:main:cron:nightly, or a s
 
 _RESERVED = ("global", "unknown")
 _OWN_WORDS = ("cron", "hook", "subagent", "openai")  # they open a key of their own, so no channel has such a name
-_SUFFIXES = ("thread", "topic")
+ThreadWord = Literal["thread", "topic"]
+_SUFFIXES: tuple[ThreadWord, ...] = get_args(ThreadWord)
 _UNSAFE = re.compile(r"[\s:%\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPES = re.compile(r"(?:%[0-9a-fA-F]{2})+")
 _NOT_IN_AGENT_ID = re.compile(r"[^a-z0-9_-]+")
@@ -107,10 +108,21 @@ class SessionKey:
         return key
 
     @classmethod
-    def group(cls, agent: str, channel: str, type: ChatType, chat: str, thread: str | None = None) -> Self:
-        """Build the key of a group or room, or of one thread in it."""
+    def group(
+        cls,
+        agent: str,
+        channel: str,
+        type: ChatType,
+        chat: str,
+        thread: str | None = None,
+        word: ThreadWord = "thread",
+    ) -> Self:
+        """Build the key of a group or room, or of one thread in it.
+
+        `word` is what the platform calls a thread. On a channel called `telegram` it is a topic, whatever leads there.
+        """
         check_channel(channel)
-        suffix = () if thread is None else ("topic" if channel.lower() == "telegram" else "thread", thread)
+        suffix = () if thread is None else ("topic" if channel.lower() == "telegram" else word, thread)
         return cls.of(agent, channel, type, chat, *suffix)
 
     @classmethod

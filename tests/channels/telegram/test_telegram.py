@@ -167,6 +167,14 @@ async def test_another_program_with_the_same_bot_is_told_in_words_until_it_is_go
     assert TOKEN not in str(logs)
 
 
+async def test_a_topic_is_one_whatever_the_channel_is_called(tmp_path: Path) -> None:
+    async with Telegram() as telegram, desk(tmp_path, {"tg": telegram.settings(requireMention=False)}) as at:
+        telegram.topics.add((GROUP, 12))
+        telegram.say("hello", chat=GROUP, message_thread_id=12, is_topic_message=True)
+        await telegram.posted(1)
+        assert await texts_of(at.gateway, f"agent:main:tg:group:{GROUP}:topic:12") == ["hello", "re: hello"]
+
+
 async def test_a_command_in_a_group_is_carried_out_when_it_is_for_this_bot(tmp_path: Path) -> None:
     async with Telegram() as telegram, desk(tmp_path, plain(telegram)):
         for command in ("/status@other_bot", f"/status@{BOT_NAME.lower()}"):

@@ -45,6 +45,7 @@ class TelegramChannel(Channel):
     """The bots of one channel."""
 
     settings: TelegramSettings
+    thread_word = "topic"
     draft_interval_s = 1.0
     """Telegram's pace for edits in a chat; in groups `sending.py` keeps a slower one."""
 
