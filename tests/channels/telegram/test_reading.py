@@ -184,6 +184,27 @@ def test_service_messages_edits_and_what_is_new_are_left_out() -> None:
     assert read(chat={"id": 1, "type": "something new"}, text="x") is None
 
 
+def test_the_copy_of_a_channels_post_in_the_linked_group_is_left_out() -> None:
+    linked = {"id": -1002, "type": "channel", "title": "News"}
+    assert read(chat=GROUP, sender_chat=linked, text="a post", is_automatic_forward=True) is None
+    assert event(chat=GROUP, sender_chat=linked, text="by hand").sender_id == "-1002"
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("/start", "/help"),
+        ("/Start ", "/help"),
+        ("/start@My_Bot", "/help@My_Bot"),
+        ("/start the engine", "/start the engine"),
+        ("/started", "/started"),
+        ("please /start", "please /start"),
+    ],
+)
+def test_the_button_start_asks_for_help(text: str, taken: str) -> None:
+    assert event(text=text).text == taken
+
+
 def test_a_group_that_becomes_a_supergroup_is_told_from_both_sides() -> None:
     old = {"id": -5, "type": "group", "title": "The group"}
     assert read(chat=old, migrate_to_chat_id=-1005) == ChatMoved("-5", "-1005")

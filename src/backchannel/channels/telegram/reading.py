@@ -1,8 +1,9 @@
 """An update of Telegram becomes an inbound event, and the files that came with it.
 
 Only what is used is read, so that an update with something new in it is read all the same. What is no message of a
-person is left out: edits, which are not asked for, and service messages. Of these only the news that a group has
-another id now is read.
+person is left out: edits, which are not asked for, service messages, and the copies of a channel's posts that Telegram
+puts into the linked group, the bot's own among them. Of service messages only the news that a group has another id now
+is read. Telegram's own button *Start* writes `/start`, which is `/help` here.
 
 A topic of a forum is a thread; the topic *General* is the group itself, because Telegram names it nowhere. Who writes
 in the name of a chat (an anonymous admin, a linked channel) is known by the id of that chat.
@@ -10,6 +11,7 @@ in the name of a chat (an anonymous admin, a linked channel) is known by the id 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -100,6 +102,7 @@ class TelegramMessage(Struct, frozen=True, rename={"sender": "from"}):
     sender_chat: TelegramChat | None = None
     message_thread_id: int | None = None
     is_topic_message: bool = False
+    is_automatic_forward: bool = False
     text: str | None = None
     caption: str | None = None
     entities: tuple[_Entity, ...] = ()
@@ -207,7 +210,7 @@ def read_update(update: TelegramUpdate, bot: BotIdentity, account_id: str) -> Re
     if message.migrate_from_chat_id is not None:
         return ChatMoved(str(message.migrate_from_chat_id), chat_id)
     text, files = _text(message), tuple(_files(message))
-    if (chat_type := _CHAT_TYPES.get(message.chat.type)) is None or not (text or files):
+    if (chat_type := _CHAT_TYPES.get(message.chat.type)) is None or not (text or files) or message.is_automatic_forward:
         return None
     sender_id, sender_name, is_bot = _sender(message)
     event = InboundEvent(
@@ -278,10 +281,13 @@ def _answers(answered: _Answered | None, bot: BotIdentity) -> bool:
     return answered.sender.id == bot.id
 
 
+_START = re.compile(r"\s*/start(?P<bot>(?:@\w+)?)\s*", re.IGNORECASE)
+
+
 def _text(message: TelegramMessage) -> str:
     """Give the text of a message; what is neither text nor a file becomes a line that says what came."""
     if text := message.text or message.caption:
-        return text
+        return f"/help{start['bot']}" if (start := _START.fullmatch(text)) else text
     if (sticker := message.sticker) is not None:
         return f"[sticker {sticker.emoji}]" if sticker.emoji else "[sticker]"
     if (venue := message.venue) is not None:  # it has a location too
