@@ -77,7 +77,9 @@ async def test_a_channel_comes_back_after_twenty_failures_and_tells_since_when(t
         async with asyncio.timeout(5):
             await channel.held.wait()
         health = keeper.health("weak")
-        assert health.is_up and health.error is None and health.since_ms > since
+        assert health.is_up and health.since_ms > since and keeper.down() == {}
+        assert health.error == "OSError: the line is dead", "what went wrong last is still told, with its time"
+        assert health.error_at_ms is not None and since < health.error_at_ms <= health.since_ms
     assert clock.slept.count(60.0) >= 13  # the pauses end at a minute, and go on
 
 

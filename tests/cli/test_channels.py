@@ -14,7 +14,7 @@ from tests.support.far_end import FarEnd, Fault
 from .program import Program
 
 SHOP = """
-from backchannel import Channel, ChannelUnusable, Gateway, OutboundPart, Sent
+from backchannel import Channel, ChannelHealth, ChannelUnusable, Gateway, OutboundPart, Sent
 
 gateway = Gateway.open({"agents": {"list": [{"id": "main", "model": "builtin/demo"}]}})
 
@@ -41,8 +41,24 @@ class Refused(Fine):
         raise ChannelUnusable("the token is not known to the platform")
 
 
-gateway.add_channel(Fine())
-gateway.add_channel(Refused())
+class Mended(Fine):
+    name = "mended"
+    own_names = ()
+
+    def health(self) -> ChannelHealth:
+        return ChannelHealth(is_up=True, since_ms=1000, error="the line was cut", error_at_ms=500)
+
+
+class Slow(Fine):
+    name = "slow"
+    own_names = ()
+
+    def health(self) -> ChannelHealth:
+        return ChannelHealth(is_up=False, is_connecting=True, since_ms=1000)
+
+
+for channel in (Fine(), Refused(), Mended(), Slow()):
+    gateway.add_channel(channel)
 """
 
 
@@ -60,10 +76,15 @@ def test_a_channel_that_cannot_log_in_is_named_by_up_and_status_and_everything_e
         assert ["refused", "down", "for"] in [words[:3] for words in shown]
         assert "The channel refused cannot be used: the token is not known to the platform." in status.stdout
 
-        webchat, fine, refused = program.answer("channels").splitlines()[1:]
+        assert ["mended", "up", "for"] in [words[:3] for words in shown] and "the line was cut" not in status.stdout
+        assert ["slow", "connecting", "for"] in [words[:3] for words in shown]
+
+        webchat, fine, mended, refused, slow = program.answer("channels").splitlines()[1:]
         assert webchat.split()[:3] == ["webchat", "webchat", "up"]
         assert fine.split()[:3] == ["fine", "Fine", "up"] and "my_bot" in fine
         assert refused.split()[2] == "down" and refused.endswith("the token is not known to the platform")
+        assert mended.split()[2] == "up" and "the line was cut (" in mended and mended.endswith(" ago)")
+        assert slow.split()[2] == "connecting"
 
         assert program.answer("channels", "test", "fine") == "fine: @my_bot, id 42\n"
         failed = program.run("channels", "test", "refused", "--to", "C")  # nothing is sent where that cannot work
@@ -71,7 +92,7 @@ def test_a_channel_that_cannot_log_in_is_named_by_up_and_status_and_everything_e
         tried = program.json("channels", "test", "fine", "--to", "C")
         assert (tried["status"], tried["delivery"]["state"], tried["delivery"]["to"]) == ("ok", "sent", "C")
         unknown = program.run("channels", "test", "fax")
-        assert unknown.returncode == 1 and "there are: webchat, fine, refused" in unknown.stderr
+        assert unknown.returncode == 1 and "there are: webchat, fine, mended, refused, slow" in unknown.stderr
 
 
 @pytest.fixture

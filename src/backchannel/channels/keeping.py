@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
+from msgspec import structs
 
 from backchannel.core.channels import (
     ChannelError,
@@ -31,17 +32,21 @@ _LONGEST_ERROR = 300
 class Kept:
     """One connection: that of a channel, or of one of its accounts."""
 
-    def __init__(self, channel: str, clock: Clock, account_id: str | None = None) -> None:
+    def __init__(self, channel: str, clock: Clock, account_id: str | None = None, *, tells: bool = False) -> None:
+        """Make it; with `tells` it is connecting until `answered` or `recovered` is called, else up from the start."""
         self._channel = channel
+        self._tells = tells
+        self._steady: asyncio.TimerHandle | None = None
         self._clock = clock
         self._log = log.bind(channel=channel, **({} if account_id is None else {"account": account_id}))
-        self.health = ChannelHealth(is_up=True, since_ms=clock.now_ms())
+        self.health = ChannelHealth(is_up=not tells, is_connecting=tells, since_ms=clock.now_ms())
 
     async def keep(self, run: Callable[[InboundTaker], Awaitable[None] | None], taker: InboundTaker) -> None:
         """Run it, and start it again when it fails, until it ends by itself or is cancelled."""
         pause_s, watched = FIRST_PAUSE_S, _Watched(taker, self.recovered)
         while True:
-            steady = asyncio.get_running_loop().call_later(STEADY_AFTER_S, self.recovered)
+            if not self._tells:
+                self.answered()
             try:
                 if (running := run(watched)) is not None:
                     await running
@@ -54,36 +59,49 @@ class Kept:
                     pause_s = FIRST_PAUSE_S
                 self._failed(error)
             finally:
-                steady.cancel()
+                if self._steady is not None:
+                    self._steady.cancel()
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def answered(self) -> None:
+        """Take down that the platform is there: what was connecting is up; what failed is, if it holds for a while."""
+        if self.health.is_connecting:
+            self.recovered()
+        if self._steady is not None:
+            self._steady.cancel()
+        self._steady = asyncio.get_running_loop().call_later(STEADY_AFTER_S, self.recovered)
 
     def recovered(self) -> None:
         """Take down that it works."""
         if not self.health.is_up:
-            self._log.info("a channel is up again")
-            self._set_health(None)
+            if not self.health.is_connecting:
+                self._log.info("a channel is up again")
+            self.health = structs.replace(
+                self.health, is_up=True, is_connecting=False, is_usable=True, since_ms=self._clock.now_ms()
+            )
 
     def _failed(self, error: Exception) -> None:
         """Log a failure: its traceback once, until it was up again."""
         if isinstance(error, ChannelError):  # its reason says all, and no line of ours is to blame
             shown, traced = error.reason, None
         else:
-            shown, traced = f"{type(error).__name__}: {error}", error if self.health.is_up else None
+            is_first = self.health.is_up or self.health.is_connecting
+            shown, traced = f"{type(error).__name__}: {error}", error if is_first else None
         self._log.error("a channel failed", error=shown[:_LONGEST_ERROR], exc_info=traced)
-        self._set_health(shown[:_LONGEST_ERROR])
+        self._set_down(shown[:_LONGEST_ERROR])
 
     def _refused(self, reason: str) -> None:
         """Log that it cannot be used: once for each reason, since it is tried for ever."""
         if self.health.is_usable or self.health.error != reason:
             hint = f"correct channels.{self._channel} and restart the gateway; everything else works"
             self._log.error("a channel cannot be used", error=reason, hint=hint)
-        self._set_health(reason, is_usable=False)
+        self._set_down(reason, is_usable=False)
 
-    def _set_health(self, error: str | None, *, is_usable: bool = True) -> None:
-        is_up = error is None
-        since = self.health.since_ms if self.health.is_up is is_up else self._clock.now_ms()
-        self.health = ChannelHealth(is_up=is_up, since_ms=since, error=error, is_usable=is_usable)
+    def _set_down(self, error: str, *, is_usable: bool = True) -> None:
+        now = self._clock.now_ms()
+        since = now if self.health.is_up else self.health.since_ms
+        self.health = ChannelHealth(is_up=False, since_ms=since, error=error, error_at_ms=now, is_usable=is_usable)
 
 
 class _Watched:

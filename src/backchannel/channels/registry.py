@@ -115,6 +115,7 @@ class ChannelKeeper:
         return self._channels[name].health() or self._kept[name].health
 
     def down(self) -> dict[str, str]:
-        """Name the channels that are down, each with the last error."""
+        """Name the channels that are down, each with the last error; one that is connecting is not yet."""
         found = ((name, self.health(name)) for name in self._channels if name in self._kept)
-        return {name: health.error or "it is not connected" for name, health in found if not health.is_up}
+        down = ((name, health) for name, health in found if not health.is_up and not health.is_connecting)
+        return {name: health.error or "it is not connected" for name, health in down}

@@ -39,7 +39,7 @@ def list_channels(ctx: typer.Context, as_json: AsJson = False) -> None:
             channel["waiting"],
             channel["failed"],
             channel["uncertain"],
-            one_line(channel.get("lastError", ""), 120),
+            _last_error(channel),
         ]
         for channel in listed["channels"]
     ]
@@ -48,7 +48,14 @@ def list_channels(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 
 def state_word(channel: dict[str, Any]) -> str:
-    return "up" if channel["status"] == "ok" else "down"
+    return "up" if channel["status"] == "ok" else str(channel["status"])
+
+
+def _last_error(channel: dict[str, Any]) -> str:
+    """Tell what went wrong last, and of what is over when that was."""
+    error = one_line(channel.get("lastError", ""), 120)
+    is_over = channel["status"] != "down" and "lastErrorAt" in channel
+    return f"{error} ({age(channel['lastErrorAt'])} ago)" if error and is_over else error
 
 
 @app.command()

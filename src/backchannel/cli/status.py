@@ -62,5 +62,5 @@ def _show(options: Options, state: dict[str, Any]) -> None:
 
 
 def _channel(channel: dict[str, Any], now_ms: int) -> str:
-    error = f": {one_line(channel['lastError'], 120)}" if "lastError" in channel else ""
+    error = f": {one_line(channel['lastError'], 120)}" if channel["status"] == "down" and "lastError" in channel else ""
     return f"{channel['name']} {state_word(channel)} for {age(channel['since'], now_ms)}{error}"

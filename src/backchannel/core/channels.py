@@ -242,8 +242,12 @@ class ChannelHealth(msgspec.Struct, frozen=True, kw_only=True):
     is_up: bool
     since_ms: int
     """Since when it has been up, or down."""
+    is_connecting: bool = False
+    """Not up yet, but nothing has failed either: the platform has not answered since the start."""
     error: str | None = None
-    """What went wrong last, without secrets."""
+    """What went wrong last, without secrets; it is kept when the channel is up again."""
+    error_at_ms: int | None = None
+    """When that was."""
     is_usable: bool = True
     """False: the platform refuses the credentials, and a person has to correct them."""
 

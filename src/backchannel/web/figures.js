@@ -106,7 +106,7 @@ export function Tokens({ n }) {
 // States
 
 const TONES = {
-  running: "busy", sending: "busy", started: "busy", primary: "busy", handover: "busy", turn: "busy", announce: "busy",
+  running: "busy", connecting: "busy", sending: "busy", started: "busy", primary: "busy", handover: "busy", turn: "busy", announce: "busy",
   queued: "wait", pending: "wait", waiting: "wait", scheduled: "wait", setAside: "wait", interrupted: "wait",
   ok: "good", sent: "good", done: "good", success: "good", resumed: "good", accepted: "good", announced: "good",
   forbidden: "bad", error: "bad", failed: "bad", timeout: "bad", down: "bad", unavailable: "bad",

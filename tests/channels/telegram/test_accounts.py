@@ -16,10 +16,12 @@ from backchannel.channels.telegram.channel import SECRET_HEADER, TelegramChannel
 from backchannel.config import Surroundings, check_config
 from backchannel.config.schema_doors import TelegramSettings
 from backchannel.core.channels import ChannelBusy, ChannelUnusable, OutboundPart
+from backchannel.gateway.methods.channels import channel_states
+from backchannel.gateway.methods.health import examine
 from tests.channels.desk import desk
 from tests.support.gateways import QuickClock
 from tests.support.resting import at_rest
-from tests.support.telegram import ANN, GROUP, TOKEN, Fault, Telegram
+from tests.support.telegram import ANN, GROUP, TOKEN, Fault, Hang, Telegram
 
 pytestmark = pytest.mark.anyio
 
@@ -98,6 +100,40 @@ def test_a_check_of_the_configuration_says_so_too(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("backchannel.channels.registry.find_spec", lambda name: None)
     (finding,) = check_config(file, {}, state=tmp_path, here=here)
     assert finding.level == "warning" and "pip install 'backchannel[telegram]'" in finding.message
+
+
+# How it is
+
+
+async def test_a_bot_is_connecting_until_telegram_answers_and_neither_up_nor_down(tmp_path: Path) -> None:
+    async with Telegram() as telegram:
+        telegram.then("getMe", Hang())
+        async with desk(tmp_path, {"telegram": telegram.settings()}) as at:
+            (before,) = channel_states(at.gateway.parts)
+            await telegram.until(lambda: telegram.called("getMe") != [])
+            (asked,) = channel_states(at.gateway.parts)
+            assert before.status == asked.status == "connecting" and asked.last_error is None
+            assert at.gateway.parts.keeper.down() == {} and (await examine(at.gateway.parts)).problems == []
+
+
+async def test_a_bot_to_whom_nobody_writes_is_up_when_telegram_has_answered(tmp_path: Path) -> None:
+    async with Telegram() as telegram, desk(tmp_path, {"telegram": telegram.settings()}) as at:
+        await telegram.until(lambda: telegram.called("getUpdates") != [])
+        (state,) = channel_states(at.gateway.parts)
+        assert (state.status, state.last_error, state.last_error_at) == ("ok", None, None)
+
+
+async def test_what_went_wrong_is_told_with_its_time_when_the_bot_is_up_again(tmp_path: Path) -> None:
+    clock = QuickClock()
+    async with Telegram() as telegram:
+        telegram.then("getMe", Fault(502, body="<html>Bad Gateway</html>"))
+        started = clock.now_ms()
+        async with desk(tmp_path, {"telegram": telegram.settings()}, clock=clock) as at:
+            telegram.say("hello")
+            await telegram.posted(1)
+            (state,) = channel_states(at.gateway.parts)
+    assert state.status == "ok" and state.since is not None and "Bad Gateway" in (state.last_error or "")
+    assert state.last_error_at is not None and started <= state.last_error_at < state.since
 
 
 # Webhooks

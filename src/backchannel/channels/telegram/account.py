@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 import structlog
 
+from backchannel.channels.keeping import Kept
 from backchannel.channels.telegram.polling import Poller
 from backchannel.channels.telegram.reading import AttachedFile, BotIdentity, ChatMoved, parse_update, read_update
 from backchannel.channels.telegram.sending import TelegramSender
@@ -56,19 +57,20 @@ class TelegramAccount:
         self.identity = await self._wire.me()
         return self.identity
 
-    async def run(self, inbound: InboundTaker, owners: Sequence[str], connected: Callable[[], None]) -> None:
-        """Hand in what people write, until it is cancelled; `connected` is called when Telegram answers.
+    async def run(self, inbound: InboundTaker, owners: Sequence[str], kept: Kept) -> None:
+        """Hand in what people write, until it is cancelled; `kept` is told when Telegram answers.
 
         Raises:
             ChannelError: Telegram cannot be asked.
         """
         await self.introduce()
+        kept.answered()
         await self._set_menu(owners)
         if self._webhook is None:
-            await Poller(self._wire, partial(self.hand_in, inbound), self._clock, connected).run()
+            await Poller(self._wire, partial(self.hand_in, inbound), self._clock, kept.recovered).run()
         else:
             await self._wire.set_webhook(self._webhook.url, self._webhook.secret)
-            connected()
+            kept.recovered()
             await asyncio.Event().wait()  # from now on Telegram posts
 
     async def take_post(self, body: bytes, inbound: InboundTaker) -> None:

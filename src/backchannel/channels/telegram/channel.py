@@ -61,7 +61,7 @@ class TelegramChannel(Channel):
         self._accounts: dict[str, TelegramAccount] = {}
         self._connections: TelegramConnections | None = None
         self._loading = asyncio.Lock()
-        self._kept: dict[str, Kept] = {}
+        self._kept = {id: Kept(name, clock, self._shown_id(id), tells=True) for id in self._bots}
 
     @property
     def own_names(self) -> Collection[str]:  # type: ignore[override]  # they are known when Telegram was asked
@@ -81,27 +81,28 @@ class TelegramChannel(Channel):
 
     async def run(self, inbound: InboundTaker) -> None:
         """Hand in what people write to the bots. Each is kept going by itself: a wrong token stops no other."""
-        self._kept = {id: Kept(self.name, self._clock, self._shown_id(id)) for id in self._bots}
         async with asyncio.TaskGroup() as running:
             for id, kept in self._kept.items():
                 running.create_task(kept.keep(partial(self._run, id, kept), inbound))
 
     async def _run(self, id: str, kept: Kept, inbound: InboundTaker) -> None:
         account = await self._account(id)
-        await account.run(inbound, self.settings.owners, kept.recovered)
+        await account.run(inbound, self.settings.owners, kept)
 
-    def health(self) -> ChannelHealth | None:
+    def health(self) -> ChannelHealth:
         """Tell how the bots are: up when all are, else what is wrong with those that are not."""
         known = {id: kept.health for id, kept in self._kept.items()}
-        if not known:
-            return None
-        down = {id: health for id, health in known.items() if not health.is_up}
-        since = max(health.since_ms for health in (down or known).values())
-        if not down:
-            return ChannelHealth(is_up=True, since_ms=since)
-        wrong = "; ".join(f"{self._prefix(id)}{health.error}" for id, health in down.items())
-        is_usable = all(health.is_usable for health in down.values())
-        return ChannelHealth(is_up=False, since_ms=since, error=wrong, is_usable=is_usable)
+        connecting = {id: health for id, health in known.items() if health.is_connecting}
+        down = {id: health for id, health in known.items() if not health.is_up and not health.is_connecting}
+        wrong = down or {id: health for id, health in known.items() if health.error is not None}
+        return ChannelHealth(
+            is_up=not down and not connecting,
+            is_connecting=bool(connecting) and not down,
+            since_ms=max(health.since_ms for health in (down or connecting or known).values()),
+            error="; ".join(f"{self._prefix(id)}{health.error}" for id, health in wrong.items()) or None,
+            error_at_ms=max((health.error_at_ms or 0 for health in wrong.values()), default=None),
+            is_usable=all(health.is_usable for health in down.values()),
+        )
 
     def _shown_id(self, id: str) -> str | None:
         return id if len(self._bots) > 1 else None

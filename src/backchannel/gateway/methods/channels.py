@@ -17,7 +17,7 @@ from backchannel.gateway.protocol import NoParams, TokenScope
 
 log = structlog.get_logger(__name__)
 
-OK, DOWN = "ok", "down"
+OK, CONNECTING, DOWN = "ok", "connecting", "down"
 FAILED, UNTESTED = "failed", "untested"
 TEST_S = 20.0
 """How long a platform may take to say who we are."""
@@ -43,6 +43,7 @@ class ChannelState(Answer, frozen=True, kw_only=True):
     status: str
     since: int | None = None
     last_error: str | None = None
+    last_error_at: int | None = None
 
 
 class ChannelShown(ChannelState, frozen=True, kw_only=True):
@@ -117,9 +118,10 @@ def _state(parts: GatewayParts, channel: Channel) -> dict[str, Any]:
     return {
         "name": channel.name,
         "adapter": str(channel.settings.__struct_config__.tag or type(channel).__name__),
-        "status": OK if is_up else DOWN,
+        "status": OK if is_up else CONNECTING if health.is_connecting and unsent is None else DOWN,
         "since": health.since_ms if health.is_up is is_up else reach.down_since(channel.name),
         "last_error": unsent or health.error,
+        "last_error_at": health.error_at_ms if unsent is None else None,
     }
 
 
@@ -157,8 +159,9 @@ METHODS: tuple[Method[Any], ...] = (
         NoParams,
         TokenScope.READ,
         channels_list,
-        "`{channels: [{name, adapter, status: ok | down, since?, lastError?, waiting, failed, uncertain, accounts?, "
-        "settings? {allowFrom, owners, requireMention, allowBots, pairing, maxTextLength}}]}`; no secret is shown",
+        "`{channels: [{name, adapter, status: ok | connecting | down, since?, lastError?, lastErrorAt?, waiting, "
+        "failed, uncertain, accounts?, settings? {allowFrom, owners, requireMention, allowBots, pairing, "
+        "maxTextLength}}]}`; no secret is shown",
     ),
     Method(
         "channels.test",

@@ -147,7 +147,8 @@ METHODS: tuple[Method[Any], ...] = (
         status,
         "`{version, status: ok | degraded | unavailable, ts, uptimeMs, connections, "
         "runs {queued, running, failed, setAside}, deliveries {waiting, failed, uncertain}, approvals {pending}, "
-        "pairings {pending}, channels: [{name, adapter, status: ok | down, since, lastError?}], "
+        "pairings {pending}, "
+        "channels: [{name, adapter, status: ok | connecting | down, since, lastError?, lastErrorAt?}], "
         "commits, agents, defaultAgentId, model, "
         f"gateways: [{{number, name, version, since, agents, isThis}}], {_PROBLEMS}}}`; "
         "`gateways` are those on the same PostgreSQL, "

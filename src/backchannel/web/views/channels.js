@@ -31,6 +31,7 @@ function Channel({ channel }) {
       Adapter: channel.adapter,
       Accounts: channel.accounts?.join(", "),
       Since: channel.since && html`<${Age} ts=${channel.since} suffix=" ago" />`,
+      "Last error": channel.lastErrorAt && html`<${Age} ts=${channel.lastErrorAt} suffix=" ago" />`,
       Waiting: link("pending", channel.waiting),
       Failed: link("failed", channel.failed),
       Uncertain: link("uncertain", channel.uncertain),
