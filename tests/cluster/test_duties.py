@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.config.load import config_from
 from backchannel.core.approvals import Decided
@@ -119,3 +120,16 @@ async def test_a_call_that_waits_on_one_gateway_is_allowed_on_another(tmp_path: 
         await other.store.answer_approval(approval.id, Decided.APPROVE, "somebody")
         assert (await ended(other, run.id, 10)).reply == "so: posted hello"
     assert desk.posted == ["hello"]
+
+
+async def test_a_function_runs_where_its_program_is_whoever_takes_the_message(tmp_path: Path, url: str) -> None:
+    agents = {"agents": {"list": [*CONFIG["agents"]["list"], {"id": "clerk", "model": "scripted/test"}]}}
+    one, other = opened(tmp_path, url, "one", **agents), opened(tmp_path, url, "other", **agents)
+
+    @one.agent("clerk")
+    async def clerk(context: FunctionContext) -> str:
+        return f"noted: {context.text}"
+
+    async with one, other:
+        await knows(one, 2)
+        assert await other.ask("agent:clerk:main", "hello", timeout_s=20) == "noted: hello"
