@@ -303,6 +303,28 @@ async def test_a_file_that_never_comes_does_not_hold_up_a_chat_for_ever(tmp_path
         assert await desk.told() == "[image cat.png, image/png, not fetched: no answer]"
 
 
+async def test_two_files_that_never_come_hold_up_a_chat_no_longer_than_one(tmp_path: Path) -> None:
+    offer = Offer(ChannelSilent("no answer"))
+    async with opened(tmp_path) as desk:
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                await desk.send(offer.image("a.png"), offer.image("b.png"))
+        await desk.send(offer.image("a.png"), offer.image("b.png"))
+        assert (await desk.told()).count("not fetched: no answer") == 2
+
+
+async def test_a_picture_that_can_never_be_kept_is_told_and_its_message_is_taken(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        (desk.state / "media").write_text("a file in the place of the folder")
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="Not a directory"):
+                await desk.send(Offer(PNG).image(), text="what is it?")
+        assert (await desk.send(Offer(PNG).image(), text="what is it?")).verdict == "answer"
+        told = await desk.told()
+        assert "what is it?" in told and "cat.png" in told and "the picture cannot be kept" in told
+        assert desk.shown() == [] and str(desk.state) not in told
+
+
 async def test_on_a_full_disk_nothing_is_taken_and_later_all_of_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ FETCH_LIMIT_S = 60.0
 MOST_AT_ONCE = 4
 """How many files are in memory at the same time."""
 MOST_TRIES = 3
-"""How often a message is sent back because a file does not come; a platform that never gives it holds up the chat."""
+"""How often a message is sent back because a file does not come or cannot be kept, which holds up its chat."""
 _MOST_COUNTED = 1000
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -51,7 +51,7 @@ class ReceivedFiles:
         self._workspace = workspace
         self._room = asyncio.Semaphore(MOST_AT_ONCE)
         self._tries: dict[InboundId, int] = {}
-        """How often files of a message did not come, for the newest of such messages."""
+        """How often a message was sent back because of its files, for the newest of such messages."""
         self.fetch_limit_s = FETCH_LIMIT_S
 
     async def take(
@@ -75,7 +75,7 @@ class ReceivedFiles:
                 except _NotFetched as reason:
                     blocks.append(_line(file, note=f"not fetched: {reason}"))
                 else:
-                    blocks += await self._keep(key, file, content, has_workspace)
+                    blocks += await self._keep(event.identity, key, file, content, has_workspace)
         self._tries.pop(event.identity, None)
         return tuple(blocks)
 
@@ -103,15 +103,23 @@ class ReceivedFiles:
 
     def _did_not_come(self, id: InboundId, reason: str) -> Exception:
         """Decide what follows when a file does not come: the message comes again, but not for ever."""
-        tries = self._tries.pop(id, 0) + 1
+        if self._may_come_again(id):
+            return Unavailable(f"a file of the message cannot be fetched now: {clean_note(reason)}")
+        return _NotFetched(clean_note(reason))
+
+    def _may_come_again(self, id: InboundId) -> bool:
+        """Count that a message is to come again; if not, none of its files is waited for any more."""
+        tries = self._tries.get(id, 0) + 1
         if tries >= MOST_TRIES:
-            return _NotFetched(clean_note(reason))
+            return False
         self._tries[id] = tries
         if len(self._tries) > _MOST_COUNTED:
             del self._tries[next(iter(self._tries))]
-        return Unavailable(f"a file of the message cannot be fetched now: {clean_note(reason)}")
+        return True
 
-    async def _keep(self, key: SessionKey, file: IncomingFile, content: bytes, has_workspace: bool) -> list[Block]:
+    async def _keep(
+        self, id: InboundId, key: SessionKey, file: IncomingFile, content: bytes, has_workspace: bool
+    ) -> list[Block]:
         mime_type = image_type(content) if len(content) <= IMAGE_LIMIT else None
         path, note = None, ""
         if mime_type is None and looks_like_image(file.kind, file.mime_type):
@@ -128,9 +136,26 @@ class ReceivedFiles:
         if mime_type is None:
             kind = FileKind.FILE if file.kind is FileKind.IMAGE else file.kind
             return [_text(file_line(kind, file.name, len(content), file.mime_type, path=path, note=note))]
-        name = await asyncio.to_thread(self._media.store, content, mime_type)
+        name = await self._stored(id, content, mime_type)
+        note = note or ("" if name else "the picture cannot be kept")
         line = file_line(FileKind.IMAGE, file.name, len(content), mime_type, path=path, note=note)
-        return [_text(line), ImageBlock(mime_type=mime_type, file=name)]
+        return [_text(line)] if name is None else [_text(line), ImageBlock(mime_type=mime_type, file=name)]
+
+    async def _stored(self, id: InboundId, content: bytes, mime_type: str) -> str | None:
+        """Keep a picture; returns its name, or None when that does not work however often the message comes.
+
+        Raises:
+            Unavailable: it cannot be kept now. A full disk can be waited for: nothing else can be kept there either.
+        """
+        try:
+            return await asyncio.to_thread(self._media.store, content, mime_type)
+        except StorageFull:
+            raise
+        except Unavailable as error:
+            if self._may_come_again(id):
+                raise
+            log.error("a picture cannot be kept; its message is taken without it", error=error.message)
+            return None
 
 
 def lines_for(files: Sequence[IncomingFile]) -> tuple[Block, ...]:
