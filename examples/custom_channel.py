@@ -26,11 +26,14 @@ class PigeonChannel(Channel):
         while True:
             message = await self.written.get()
             # The ids are the platform's own: a message with the same one is handled once, however often it comes.
-            answer = await inbound(InboundEvent(chat_type=ChatType.DIRECT, chat_id="chat-7", **message))
+            # One in a group comes with its chat_type, chat_id, thread_id, and whether the agent is mentioned.
+            direct = {"chat_type": ChatType.DIRECT, "chat_id": "chat-7"}
+            answer = await inbound(InboundEvent(**direct | message))
             print(f"{message['sender_id']}: {answer.verdict}")  # committed: the platform need not keep it any longer
 
     async def send(self, part: OutboundPart) -> Sent:
-        self.posted.put_nowait(f"to {part.to}: {part.text}")
+        place = part.to if part.thread_id is None else f"{part.to}, thread {part.thread_id}"
+        self.posted.put_nowait(f"to {place}: {part.text}")
         return Sent()  # or raise ChannelRefused, ChannelBusy or ChannelSilent
 
 

@@ -1,6 +1,8 @@
 """What every channel promises, and what the gateway promises to every channel.
 
 A new channel is one more `World`: a platform that can refuse, be busy and fall silent, and people who write on it.
+Groups and threads are tried on those that have them. `held` are those that keep a connection open, which can break and
+be refused: the bridge keeps none, its far end posts to us, and what it refuses of ours fails in the delivery.
 """
 
 from __future__ import annotations
@@ -50,11 +52,13 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
         yield PigeonWorld()
 
 
-@pytest.fixture(params=["bridge", "telegram"])
+@pytest.fixture(params=["bridge", "example", "telegram"])
 async def groups(request: pytest.FixtureRequest) -> AsyncIterator[GroupWorld]:
     if request.param == "bridge":
         async with FarEnd() as far_end:
             yield BridgeWorld(far_end)
+    elif request.param == "example":
+        yield PigeonWorld()
     else:
         async with Telegram() as telegram:
             yield TelegramWorld(telegram)

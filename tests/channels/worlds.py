@@ -183,7 +183,7 @@ class MoodyPigeons(PigeonChannel):  # type: ignore[misc]  # an example, loaded b
         self.running: asyncio.Future[None] | None = None
         self.refusals = 0
         self.refused_twice = asyncio.Event()
-        self.taken: list[str] = []
+        self.taken: list[OutboundPart] = []
 
     async def run(self, inbound: InboundTaker) -> None:
         if self.breaks:
@@ -202,15 +202,16 @@ class MoodyPigeons(PigeonChannel):  # type: ignore[misc]  # an example, loaded b
     async def send(self, part: OutboundPart) -> Sent:
         error = self.errors.popleft() if self.errors else None
         if error is None or isinstance(error, ChannelSilent):
-            self.taken.append(part.text)
+            self.taken.append(part)
         if error is not None:
             raise error
         sent: Sent = await super().send(part)
         return sent
 
 
-class PigeonWorld(HeldWorld):
+class PigeonWorld(GroupWorld, HeldWorld):
     name, chat, takes_key = "pigeon", "chat-7", False
+    group, thread_key = "Roof-1", "agent:main:pigeon:group:roof-1:thread:T1"
 
     def __init__(self) -> None:
         self._channel = MoodyPigeons()
@@ -218,7 +219,7 @@ class PigeonWorld(HeldWorld):
 
     @property
     def texts(self) -> list[str]:
-        return self._channel.taken
+        return [part.text for part in self._channel.taken]
 
     def refuse(self) -> None:
         self._channel.errors.append(ChannelRefused("no such chat"))
@@ -237,6 +238,17 @@ class PigeonWorld(HeldWorld):
 
     async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
         self._channel.written.put_nowait({"sender_id": "ann", "message_id": message_id, "text": text})
+
+    async def say_in_group(
+        self, gateway: Gateway, text: str, message_id: str, *, mentioned: bool = False, thread: str | None = None
+    ) -> None:
+        place = {"chat_type": ChatType.GROUP, "chat_id": self.group, "thread_id": thread and "T1"}
+        written = {"sender_id": "ann", "message_id": message_id, "text": text, "mentioned": mentioned, **place}
+        self._channel.written.put_nowait(written)
+
+    @property
+    def places(self) -> list[tuple[str, str | None]]:
+        return [(part.to, part.thread_id) for part in self._channel.taken]
 
     def cut(self) -> None:
         self._channel.breaks.append(OSError("the connection broke"))
