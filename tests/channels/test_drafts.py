@@ -23,6 +23,7 @@ from backchannel.core.sessions import Address, SessionPatch
 from backchannel.errors import NotFound
 from backchannel.gateway.app import Gateway
 from backchannel.runtime import runner
+from backchannel.runtime.events import ReplyGrew
 from tests.channels.desk import Desk, desk
 from tests.support.gateways import CONFIG, MAIN, QuickClock, dying, held, request
 from tests.support.platform import Answer, Platform, PlatformChannel, said
@@ -217,8 +218,67 @@ async def test_a_draft_whose_answer_was_lost_is_neither_posted_again_nor_edited(
             await platform.until_called(1)
             slow.go.set()
             await at_rest(at.gateway)
+            (receipt,) = await at.receipts()
     assert whats(platform) == [("post", True), ("post", False)] and platform.texts() == [HALF, WHOLE]
+    assert receipt.delivery.state is S.SENT and "a beginning may stand above it" in (receipt.delivery.error or "")
+    assert receipt.parts[0].error == receipt.delivery.error
     assert [entry["error"] for entry in logs if entry["event"] == "a draft may be left in its chat"] == ["no answer"]
+
+
+async def test_a_reply_that_stands_in_a_draft_whose_answer_was_lost_is_uncertain_and_not_posted(tmp_path: Path) -> None:
+    platform, slow = Platform(), Slow(WHOLE, "\n")
+    platform.then(Answer(ChannelSilent("no answer"), takes=True))
+    async with desk(tmp_path, {}, PlatformChannel(platform), model=slow.model) as at:
+        await ask(at)
+        await platform.until_called(1)
+        slow.go.set()
+        receipt = await at.becomes(S.UNCERTAIN)
+        assert platform.texts() == [WHOLE] and whats(platform) == [("post", True)]
+        assert (
+            "posted as a draft" in (receipt.delivery.error or "") and receipt.parts[0].error == receipt.delivery.error
+        )
+        await at.becomes(S.SENT, await at.send(_post("news")))  # it holds up nothing
+        await at.gateway.store.retry_delivery(receipt.delivery.id)
+        await at.becomes(S.SENT, receipt.delivery.id)
+        await at_rest(at.gateway)
+        assert await at.gateway.store.drafts() == []
+    assert platform.texts() == [WHOLE, "news", f"{WHOLE}\n"], "a person said so"
+
+
+async def test_the_note_of_a_lost_draft_is_on_the_receipt_of_a_reply_in_parts(tmp_path: Path) -> None:
+    platform, slow = Platform(), Slow("one two three four", "\nfive six seven")
+    platform.then(Answer(ChannelSilent("no answer"), takes=True))
+    async with desk(tmp_path, {}, PlatformChannel(platform, max_text_length=14), model=slow.model) as at:
+        await ask(at)
+        await platform.until_called(1)
+        slow.go.set()
+        await at_rest(at.gateway)
+        (receipt,) = await at.receipts()
+    assert platform.texts() == ["one two…", "one two three", "four", "five six seven"]
+    assert [bool(part.error) for part in receipt.parts] == [True, False, False]
+    assert receipt.delivery.error == receipt.parts[0].error
+
+
+async def test_a_reply_that_is_there_within_the_first_interval_has_no_draft(tmp_path: Path) -> None:
+    platform, slow, grown = Platform(), Slow(), asyncio.Event()
+    async with desk(tmp_path, {}, PlatformChannel(platform, draft_interval_s=1000), model=slow.model) as at:
+        at.gateway.runtime.hub.listen(lambda _: grown.set(), ReplyGrew)
+        await ask(at)
+        await grown.wait()
+        slow.go.set()
+        await at_rest(at.gateway)
+    assert whats(platform) == [("post", False)] and platform.texts() == [WHOLE]
+
+
+async def test_a_reply_that_grows_longer_than_the_first_interval_is_shown(tmp_path: Path) -> None:
+    platform, slow = Platform(), Slow()
+    async with desk(tmp_path, {}, PlatformChannel(platform, draft_interval_s=0.05), model=slow.model) as at:
+        await ask(at)
+        await platform.until_called(1)
+        assert platform.texts() == [HALF] and whats(platform) == [("post", True)]
+        slow.go.set()
+        await at_rest(at.gateway)
+    assert platform.texts() == [WHOLE]
 
 
 async def test_a_busy_chat_is_left_alone_and_gets_its_draft_later(tmp_path: Path) -> None:
@@ -401,8 +461,8 @@ async def test_a_reply_that_is_rerouted_leaves_no_draft_behind(tmp_path: Path) -
 
 
 async def test_a_lost_answer_to_the_last_edit_is_asked_for_again(tmp_path: Path) -> None:
-    platform, slow = Platform(), Slow()
-    async with desk(tmp_path, {}, PlatformChannel(platform, draft_interval_s=1000), model=slow.model) as at:
+    platform, slow = Platform(), Slow(WHOLE, "")
+    async with desk(tmp_path, {}, PlatformChannel(platform), model=slow.model) as at:
         await ask(at)
         await _known(at)
         platform.then(Answer(ChannelSilent("no answer"), takes=True))

@@ -207,7 +207,7 @@ HOT: dict[str, Read] = {
     ),
     "post": partial(deliveries.post, text=POST),
     "claim": partial(sending.claim, lane=DeliveryLane("desk", "default", "C", None)),
-    "a draft": partial(drafts.open_, fence=Fence("shown", 1)),
+    "a draft": partial(drafts.open_, fence=Fence("shown", 1), text="begun"),
     "a draft that was posted": partial(drafts.shown, run_id="shown", message_id="m1"),
     "a draft that is lost": partial(drafts.lose, run_id="shown"),
     "a chat that moved": partial(chats.move, channel="desk", account_id="default", chat_id="C", to="N"),

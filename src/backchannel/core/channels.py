@@ -266,7 +266,7 @@ class Channel(ABC):
     streams: bool = False
     """Whether replies are shown while they grow; then there are `show_draft` and `remove_draft`."""
     draft_interval_s: float = 1.0
-    """How often a draft is shown anew at most."""
+    """How often a draft is shown anew at most, and how long a reply has grown before it is shown first."""
     typing_interval_s: float = 4.0
     """How often `show_typing` is asked while a run works."""
     thread_word: ThreadWord = "thread"

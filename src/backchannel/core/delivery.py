@@ -134,6 +134,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """How long its retries have waited in all; a person's retry begins anew."""
     draft_id: str | None = None
     """The platform's id of the draft whose place it takes, by an edit."""
+    note: str | None = None
+    """What its receipt says of it, also once it is sent."""
 
     @property
     def key(self) -> str:

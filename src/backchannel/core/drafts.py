@@ -2,10 +2,13 @@
 
 States and who moves them. A draft is `growing` from the commit before it is posted; the commit after the platform's
 answer adds the id of its message, by which it is edited from then on. If that answer is lost it is `lost`: neither
-posted again nor edited, and the reply is posted as if there had been no draft. The commit that ends the run makes it
-`final`, where a delivery follows, or `removing`, where none does. The first part of the delivery then edits it, unless
-something else was put in line for the chat meanwhile: the reply would stand above what it comes after. So the reply is
-posted at the end, and the draft is `removing`. `removed` is told of one whose row is gone: nothing is left to do.
+posted again nor edited. The commit that ends the run ties it to its delivery, where one follows, which makes it `final`
+unless it is lost; where none does it is `removing`. The first part of the delivery then edits it, unless something else
+was put in line for the chat meanwhile: the reply would stand above what it comes after. So the reply is posted at the
+end, and the draft is `removing`. `removed` is told of one whose row is gone: nothing is left to do.
+
+A lost draft may stand in its chat. If the first part of the delivery says what it said, posting it could show the reply
+twice: the part is settled as uncertain, without being sent. If not, it is posted, with a note on its receipt.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ class ShownDraft(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     state: DraftState = DraftState.GROWING
     message_id: str | None = None
     delivery_id: str | None = None
+    text: str = ""
+    """What it said when it was posted."""
 
     @property
     def lane(self) -> DeliveryLane:
@@ -69,6 +74,27 @@ def next_turn(known: ShownDraft | None, *, is_allowed: bool, is_line_busy: bool)
     if not is_allowed:
         return DraftTurn.STOP
     return DraftTurn.WAIT if is_line_busy else DraftTurn.POST
+
+
+class Before(msgspec.Struct, frozen=True):
+    """What the first part of a delivery finds in its chat."""
+
+    draft_id: str | None = None
+    """The draft that it edits."""
+    lost: ShownDraft | None = None
+    """A draft that may be there."""
+
+    @property
+    def note(self) -> str | None:
+        """What the receipt says of it."""
+        return None if self.lost is None else "the answer to a draft of it was lost: a beginning may stand above it"
+
+    def doubt(self, text: str) -> str | None:
+        """Say why a part of this text must not be posted; None: it may."""
+        if self.lost is None or self.lost.text.strip() != text.strip():
+            return None
+        shown = "the same text was posted as a draft, and it is not known whether that arrived"
+        return f"{shown}; sending it again could post it twice"
 
 
 def may_take_over(draft: ShownDraft, delivery: Delivery) -> bool:

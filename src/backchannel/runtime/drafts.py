@@ -2,9 +2,9 @@
 
 A listener hears runs begin and end and their replies grow. For each run whose reply goes to a chat outside there is a
 `Composing` (`runtime/composing.py`), in memory only. Signs of typing are asked for while the run works. Where the
-channel streams, the reply is shown as far as it is written: the first time a row is committed, the draft posted, and
-the platform's id committed; from then on it is edited, which may be repeated and needs no rows. `storage/drafts.py` has
-the rows, `core/drafts.py` what becomes of a draft when its run ends.
+channel streams, the reply is shown as far as it is written: when it has grown for one interval a row is committed, the
+draft posted, and the platform's id committed; from then on it is edited, which may be repeated and needs no rows.
+`storage/drafts.py` has the rows, `core/drafts.py` what becomes of a draft when its run ends.
 
 A call that is on its way is waited for before anything else is sent to its chat (`settled`): the reply must neither be
 overwritten by an older draft nor miss the id of the message that it takes the place of. Whatever fails here, the run
@@ -96,10 +96,9 @@ class Drafts:
 
     async def settled(self, lane: DeliveryLane) -> None:
         """Wait for what is being asked of a chat; a run that has ended asks for nothing more."""
-        for composing in list(self._drawing):
-            if composing.is_for(lane):
-                async with composing.calling:
-                    pass
+        while calling := [made.calling for made in self._drawing if made.is_for(lane) and made.calling.locked()]:
+            async with calling[0]:
+                pass
 
     async def close(self) -> None:
         """Stop showing; calls on their way are waited for, what is left to remove goes on at the next start."""
@@ -182,6 +181,8 @@ class Drafts:
         composing.grew.set()
         if not composing.is_drawn:
             composing.is_drawn = True
+            # A reply that is there by then needs no draft, and none whose answer could be lost.
+            composing.next_at = self._clock.monotonic() + composing.channel.draft_interval_s
             self._spawn(self._draw(composing))
 
     async def _draw(self, composing: Composing) -> None:
@@ -212,7 +213,7 @@ class Drafts:
             return True
         composing.next_at = self._clock.monotonic() + channel.draft_interval_s
         if composing.draft is None:
-            opening = await self._commit(lambda: self._store.open_draft(composing.fence))
+            opening = await self._commit(lambda: self._store.open_draft(composing.fence, text))
             if opening.turn is DraftTurn.WAIT:
                 self._pause(composing, LINE_PAUSE_S)
             if opening.draft is None or opening.turn not in (DraftTurn.POST, DraftTurn.EDIT):

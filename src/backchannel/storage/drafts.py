@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from backchannel.core.control_words import is_silent
 from backchannel.core.delivery import Delivery, DeliveryLane, notice_address
-from backchannel.core.drafts import DraftOpening, DraftState, DraftTurn, ShownDraft, may_take_over, next_turn
+from backchannel.core.drafts import Before, DraftOpening, DraftState, DraftTurn, ShownDraft, may_take_over, next_turn
 from backchannel.core.facts import DraftChanged
 from backchannel.core.runs import Fence, Run, RunState
 from backchannel.core.sessions import Address, read_address
@@ -40,8 +40,8 @@ def left_drafts(tx: Tx) -> list[ShownDraft]:
     ]
 
 
-def open_(tx: Tx, fence: Fence) -> DraftOpening:
-    """Say how the reply of a run may be shown; where it may be posted, that is written down first."""
+def open_(tx: Tx, fence: Fence, text: str) -> DraftOpening:
+    """Say how the reply of a run may be shown; where it may be posted, that and its text are written down first."""
     run = runs.find(tx, fence.run_id)
     address = None if run is None else _shown_at(tx, run)
     if run is None or address is None or run.state is not RunState.RUNNING or run.fence != fence.number:
@@ -58,6 +58,7 @@ def open_(tx: Tx, fence: Fence) -> DraftOpening:
         target=lane.to,
         thread_id=lane.thread_id,
         place=lines.last_place(tx, lane),
+        text=text,
     )
     _insert(tx, draft)
     return DraftOpening(turn, draft)
@@ -65,12 +66,13 @@ def open_(tx: Tx, fence: Fence) -> DraftOpening:
 
 def _insert(tx: Tx, draft: ShownDraft) -> None:
     tx.run(
-        f"INSERT INTO drafts ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)",
+        f"INSERT INTO drafts ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?)",
         draft.run_id,
         *draft.lane,
         draft.place,
         draft.state.value,
         draft.message_id,
+        draft.text,
     )
 
 
@@ -115,9 +117,12 @@ def forget(tx: Tx, run_id: str) -> None:
 
 def lose(tx: Tx, run_id: str) -> None:
     """Write down that nobody knows whether a draft was taken: none is posted for its run again."""
-    row = tx.one(f"UPDATE drafts SET state = 'lost' WHERE run_id = ? AND state = 'growing' RETURNING {_FIELDS}", run_id)
+    row = tx.one(
+        f"UPDATE drafts SET state = 'lost' WHERE run_id = ? AND state IN ('growing', 'final') RETURNING {_FIELDS}",
+        run_id,
+    )
     if row is None:
-        forget(tx, run_id)  # its run has ended, and does not ask any more
+        forget(tx, run_id)  # its run has ended without a reply, and does not ask any more
     else:
         tx.tell(DraftChanged(_of_row(row)))
 
@@ -131,12 +136,12 @@ def run_closed(tx: Tx, event: RunClosed) -> None:
     What a person has read of a reply that was stopped stays: it is in the transcript too.
     """
     run = event.run
-    if _shown_at(tx, run) is None or (draft := find(tx, run.id)) is None or draft.state is DraftState.FINAL:
+    if _shown_at(tx, run) is None or (draft := find(tx, run.id)) is None or draft.delivery_id is not None:
         return
     if tx.tells_failures and notice_address(run) is not None:
         return  # the notice takes it over, in the same commit
     is_kept = run.state is RunState.ABORTED and not is_silent(run.reply)
-    if draft.state is DraftState.LOST or is_kept:
+    if is_kept:
         forget(tx, run.id)
     else:
         _remove(tx, draft)
@@ -148,24 +153,26 @@ def take_over(tx: Tx, run: Run, delivery: Delivery) -> None:
         return
     if (draft := find(tx, run.id)) is None:
         return
-    if draft.state is DraftState.LOST:
-        forget(tx, run.id)
-    elif draft.state is DraftState.GROWING:
-        tx.run("UPDATE drafts SET state = 'final', delivery_id = ? WHERE run_id = ?", delivery.id, run.id)
+    if draft.state in (DraftState.GROWING, DraftState.LOST):
+        state = DraftState.LOST if draft.state is DraftState.LOST else DraftState.FINAL
+        tx.run("UPDATE drafts SET state = ?, delivery_id = ? WHERE run_id = ?", state.value, delivery.id, run.id)
 
 
-def claimed(tx: Tx, delivery: Delivery) -> str | None:
-    """Give the message that the first part of a delivery edits, and forget the draft: the part keeps its id."""
+def claimed(tx: Tx, delivery: Delivery) -> Before:
+    """Give the draft that the first part of a delivery edits, or that is lost, and forget it: the part keeps its id."""
     if delivery.channel is None or not tx.outlets.streams(delivery.channel):
-        return None
+        return Before()
     draft = _of_delivery(tx, delivery)
     if draft is None:
-        return None
+        return Before()
+    if draft.state is DraftState.LOST:
+        forget(tx, draft.run_id)
+        return Before(lost=draft)
     if may_take_over(draft, delivery):
         forget(tx, draft.run_id)
-        return draft.message_id
+        return Before(draft_id=draft.message_id)
     _remove(tx, draft)
-    return None
+    return Before()
 
 
 def receipt_settled(tx: Tx, event: ReceiptSettled) -> None:
@@ -205,7 +212,10 @@ def _of_delivery(tx: Tx, delivery: Delivery) -> ShownDraft | None:
 
 
 def _remove(tx: Tx, draft: ShownDraft) -> None:
-    """Let a draft be removed; one that is being posted is, once its id is known."""
+    """Let a draft be removed; one that is being posted is, once its id is known, and one that is lost cannot be."""
+    if draft.state is DraftState.LOST:
+        forget(tx, draft.run_id)
+        return
     row = tx.one(
         f"UPDATE drafts SET state = 'removing', delivery_id = NULL WHERE run_id = ? RETURNING {_FIELDS}", draft.run_id
     )

@@ -18,6 +18,7 @@ from backchannel.core.delivery import (
     after_crash,
     state_of,
 )
+from backchannel.core.drafts import Before
 from backchannel.core.sessions import WEBCHAT
 from backchannel.storage import chats, deliveries, drafts, lines
 from backchannel.storage.chats import ChatPlace
@@ -43,11 +44,15 @@ def claim(tx: Tx, lane: DeliveryLane) -> Claimed | None:
         elif tx.outlets.limit(lane.channel) is None:
             head = _fail(tx, head.id, deliveries.no_channel(lane.channel, tx.outlets))
         if head.state is DeliveryState.PENDING:
-            claimed = _begin(tx, head)
-            if lane.channel != WEBCHAT.channel:
+            before = drafts.claimed(tx, head)
+            claimed = _begin(tx, head, before)
+            if lane.channel == WEBCHAT.channel:
+                # The message is in the transcript, and this commit becomes a `chat` event: nothing else is to be sent.
+                _write(tx, claimed.part, Attempted(state=DeliveryState.SENT))
+            elif (doubt := before.doubt(claimed.part.text)) is not None:
+                _write(tx, claimed.part, Attempted(state=DeliveryState.UNCERTAIN, error=doubt))
+            else:
                 return claimed
-            # The message is in the transcript, and this commit becomes a `chat` event: there is nothing else to send.
-            _write(tx, claimed.part, Attempted(state=DeliveryState.SENT))
     return None
 
 
@@ -56,14 +61,15 @@ def _has_parts(tx: Tx, delivery_id: str) -> bool:
     return row is not None
 
 
-def _begin(tx: Tx, head: Delivery) -> Claimed:
+def _begin(tx: Tx, head: Delivery, before: Before) -> Claimed:
     part = tx.one(
         "UPDATE delivery_parts SET state = 'sending', attempts = attempts + 1, error = NULL, "
-        "draft_id = coalesce(?, draft_id) "
+        "draft_id = coalesce(?, draft_id), note = coalesce(?, note) "
         "WHERE delivery_id = ? AND n = "
         "(SELECT min(n) FROM delivery_parts WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')) "
         f"RETURNING {deliveries.PART_FIELDS}",
-        drafts.claimed(tx, head),
+        before.draft_id,
+        before.note,
         head.id,
         head.id,
     )
@@ -139,24 +145,27 @@ def _follow(tx: Tx, lane: DeliveryLane, to: str) -> None:
 
 
 def _write(tx: Tx, part: Part, made: Attempted) -> Delivery:
+    is_sent = made.state is DeliveryState.SENT
     tx.run(
         "UPDATE delivery_parts SET state = ?, message_id = ?, error = ?, waited_ms = waited_ms + ?, draft_id = ? "
         "WHERE delivery_id = ? AND n = ?",
         made.state.value,
         made.message_id,
-        made.error,
+        part.note if is_sent else made.error,
         made.wait_ms or 0,
         None if made.drops_draft else part.draft_id,
         part.delivery_id,
         part.n,
     )
     rows = tx.all(
-        "SELECT state FROM delivery_parts WHERE delivery_id = ? AND state <> 'dropped' ORDER BY n", part.delivery_id
+        "SELECT state, note FROM delivery_parts WHERE delivery_id = ? AND state <> 'dropped' ORDER BY n",
+        part.delivery_id,
     )
-    state = state_of([DeliveryState(state) for (state,) in rows])
+    state = state_of([DeliveryState(state) for state, _ in rows])
+    note = next((note for _, note in rows if note), None) if is_sent else None
     due_at = None if made.wait_ms is None else tx.now + made.wait_ms
     return deliveries.update(
-        tx, part.delivery_id, state=state.value, due_at=due_at, error=made.error, updated_at=tx.now
+        tx, part.delivery_id, state=state.value, due_at=due_at, error=made.error or note, updated_at=tx.now
     )
 
 
