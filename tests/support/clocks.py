@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from backchannel.runtime.timers import SystemClock
@@ -18,10 +19,14 @@ class AheadClock(SystemClock):
         return super().now_ms() + round(self._ahead_s * 1000)
 
 
+AFTERWARDS = 3
+"""For how many turns of the event loop those who fall asleep just after the clock was turned are woken."""
+
+
 class HandClock:
     """Stands still until it is turned. Whoever sleeps wakes at each turn and each `stir`, to look again.
 
-    Somebody may have looked at the clock before it was turned and go to sleep only after: stirring wakes them too.
+    Somebody may have looked at the clock before it was turned and go to sleep only a moment after: they are woken too.
     """
 
     def __init__(self, at: str) -> None:
@@ -60,8 +65,14 @@ class HandClock:
 
     def stir(self) -> None:
         """Wake all sleepers without turning the clock."""
+        self._wake(AFTERWARDS)
+
+    def _wake(self, again: int) -> None:
         self._turned.set()
         self._turned = asyncio.Event()
+        with suppress(RuntimeError):  # no loop is running, so nobody sleeps
+            if again:
+                asyncio.get_running_loop().call_soon(self._wake, again - 1)
 
 
 def moment(at: str) -> int:
