@@ -110,6 +110,8 @@ class Telegram(LocalServer):
         self.problems: list[str] = []
         self.menus: dict[str, list[str]] = {}
         self.webhook: dict[str, str] | None = None
+        self.webhook_error: dict[str, Any] = {}
+        """What went wrong last when Telegram posted: `last_error_date` and `last_error_message`."""
         self.files: dict[str, bytes] = {}
         self.chats: dict[int, dict[str, Any]] = {user: _private(user) for user in NAMES}
         self.chats[GROUP] = {"id": GROUP, "type": "supergroup", "title": "The group"}
@@ -309,6 +311,10 @@ class Telegram(LocalServer):
                 self.menus[str(scope.get("chat_id", scope["type"]))] = names
             case "setWebhook":
                 self.webhook = fields
+            case "getWebhookInfo":
+                url = (self.webhook or {}).get("url", "")
+                waiting = {"url": url, "has_custom_certificate": False, "pending_update_count": len(self.updates)}
+                return waiting | self.webhook_error
             case "deleteWebhook":
                 self.webhook = None
             case "getFile":

@@ -89,6 +89,7 @@ METHODS: Mapping[str, Mapping[str, Check]] = {
         "drop_pending_updates": _boolean,
         "secret_token": _text,
     },
+    "getWebhookInfo": {},
     "deleteWebhook": {"drop_pending_updates": _boolean},
     "sendMessage": {
         "business_connection_id": _text,

@@ -18,7 +18,7 @@ from backchannel.config.schema_doors import TelegramSettings
 from backchannel.core.channels import ChannelBusy, ChannelUnusable, OutboundPart
 from backchannel.gateway.methods.channels import channel_states
 from backchannel.gateway.methods.health import examine
-from tests.channels.desk import desk
+from tests.channels.desk import Desk, desk
 from tests.support.gateways import QuickClock
 from tests.support.resting import at_rest
 from tests.support.telegram import ANN, GROUP, TOKEN, Fault, Hang, Telegram
@@ -160,6 +160,32 @@ async def test_telegram_posts_where_the_settings_say_and_is_answered_after_the_c
     assert telegram.texts == ["re: hello"] and telegram.called("getUpdates") == []
     assert telegram.webhook is not None and telegram.webhook["secret_token"] == SECRET
     assert "drop_pending_updates" not in telegram.webhook
+    assert telegram.webhook["max_connections"] == "1", "with more, messages of a chat would come in any order"
+
+
+async def test_a_test_says_how_the_posts_of_telegram_fare(tmp_path: Path) -> None:
+    url = "https://gateway.example/channels/telegram/inbound"
+    async with Telegram() as telegram:
+        settings = telegram.settings(webhook={"url": url, "secret": SECRET})
+        async with desk(tmp_path, {"telegram": settings}) as at:
+            await telegram.until(lambda: telegram.webhook is not None)
+            fine = await _tested(at)
+            telegram.say("hello")
+            words = f"Wrong response from the webhook: 502 {TOKEN}"
+            telegram.webhook_error = {"last_error_date": 1_700_000_000, "last_error_message": words}
+            failing = await _tested(at)
+            telegram.webhook = None
+            removed = await _tested(at)
+    assert fine.endswith("; its webhook is set, messages waiting: 0")
+    assert "its webhook is set, messages waiting: 1, posting failed last at 2023-11-14 22:13 UTC: Wrong resp" in failing
+    assert "502" in failing and TOKEN not in failing
+    assert removed.endswith("; its webhook is not set: restart the gateway")
+
+
+async def _tested(at: Desk) -> str:
+    told = at.gateway.channels["telegram"].test()
+    assert told is not None
+    return await told
 
 
 async def test_a_command_for_one_of_two_bots_in_a_group_is_carried_out_once(tmp_path: Path) -> None:

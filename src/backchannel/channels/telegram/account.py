@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -73,6 +74,16 @@ class TelegramAccount:
             kept.recovered()
             await asyncio.Event().wait()  # from now on Telegram posts
 
+    async def describe_webhook(self) -> str | None:
+        """Ask Telegram how its posts fare, and tell it in words; None: it does not post."""
+        if self._webhook is None:
+            return None
+        state = await self._wire.webhook_state()
+        if state.url != self._webhook.url:
+            return "its webhook is not set: restart the gateway"
+        failed = "" if state.error is None else f", posting failed last{_at(state.error_at)}: {state.error}"
+        return f"its webhook is set, messages waiting: {state.waiting}{failed}"
+
     async def take_post(self, body: bytes, inbound: InboundTaker) -> None:
         """Take an update that Telegram posted. One that can never be taken is answered as one that was.
 
@@ -120,3 +131,7 @@ class TelegramAccount:
                 await self._wire.set_commands([entry for _, entry in shown], chat)
             except ChannelError as error:  # one who never wrote to the bot has no chat yet
                 log.debug("an owner's menu of commands could not be set", account=self.id, error=error.reason)
+
+
+def _at(moment: datetime | None) -> str:
+    return "" if moment is None else f" at {moment.astimezone(UTC):%Y-%m-%d %H:%M UTC}"

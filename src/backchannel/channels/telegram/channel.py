@@ -131,16 +131,16 @@ class TelegramChannel(Channel):
         raise BadSignature(f"{SECRET_HEADER}: it is not the secret of the webhook", signature=secret)
 
     async def test(self) -> str:
-        """Ask Telegram who the bots are."""
+        """Ask Telegram who the bots are, and how its posts to a webhook fare."""
         lines = []
         for id in self._bots:
-            bot = await (await self._account(id)).introduce()
-            reads = (
-                "all messages of groups"
-                if bot.reads_groups
-                else "in groups only commands and replies to it (privacy mode)"
-            )
+            account = await self._account(id)
+            bot = await account.introduce()
+            partly = "in groups only commands and replies to it (privacy mode)"
+            reads = "all messages of groups" if bot.reads_groups else partly
             lines.append(f"{self._prefix(id)}@{bot.username}, id {bot.id}, reads {reads}")
+            if (webhook := await account.describe_webhook()) is not None:
+                lines.append(webhook)
         return "; ".join(lines)
 
     # What goes out

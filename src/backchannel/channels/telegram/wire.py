@@ -12,7 +12,8 @@ not read as aiogram's types: one of a kind that this version of aiogram does not
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from aiogram import Bot
 from aiogram.client.session.aiohttp import AiohttpSession
@@ -39,6 +40,7 @@ from aiogram.methods import (
     GetFile,
     GetMe,
     GetUpdates,
+    GetWebhookInfo,
     SendChatAction,
     SendMessage,
     SetMyCommands,
@@ -98,6 +100,15 @@ class TelegramConnections:
     async def close(self) -> None:
         """Close them, without the pause of aiogram's own `close`, which was for an older aiohttp."""
         await (await self.session.create_session()).close()
+
+
+class WebhookState(NamedTuple):
+    """What Telegram says about a webhook: where it posts, how much waits, and what went wrong last."""
+
+    url: str
+    waiting: int
+    error: str | None
+    error_at: datetime | None
 
 
 class Wire:
@@ -162,6 +173,14 @@ class Wire:
     async def delete_webhook(self) -> None:
         """Let Telegram keep updates until they are asked for."""
         await self._call(DeleteWebhook())
+
+    async def webhook_state(self) -> WebhookState:
+        """Ask how Telegram's posts fare."""
+        info = await self._call(GetWebhookInfo())
+        error = (
+            None if info.last_error_message is None else one_line(self._masked(info.last_error_message), _REASON_LIMIT)
+        )
+        return WebhookState(info.url, info.pending_update_count, error, info.last_error_date)
 
     async def download(self, file_id: str, limit: int) -> bytes:
         """Get a file.
