@@ -1,9 +1,9 @@
 """Files of inbound messages: fetched within limits, looked at, kept, and told of in the message.
 
-A picture goes to the media folder, and to the workspace if the agent has one; any other file to the workspace only, so
-without one it is not even fetched. All is written before the unit that takes the message. If the process dies between
-the two, what was written is in nobody's way; the message comes again and finds it. Who may send files is decided before
-anything comes here.
+A picture goes to the media folder, and to the workspace if the agent has one; any other file, and a picture that is too
+large to be shown, to the workspace only, so without one it is not even fetched. All is written before the unit that
+takes the message. If the process dies between the two, what was written is in nobody's way; the message comes again and
+finds it. Who may send files is decided before anything comes here.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class ReceivedFiles:
                 continue
             async with self._room:
                 try:
-                    content = await self._fetch(event.identity, file, limit_mb * MB)
+                    limit = _limit(file, limit_mb * MB, has_workspace)
+                    content = await self._fetch(event.identity, file, limit)
                 except _NotFetched as reason:
                     blocks.append(_line(file, note=f"not fetched: {reason}"))
                 else:
@@ -80,8 +81,6 @@ class ReceivedFiles:
         return tuple(blocks)
 
     async def _fetch(self, id: InboundId, file: IncomingFile, limit: int) -> bytes:
-        if looks_like_image(file.kind, file.mime_type):
-            limit = min(limit, IMAGE_LIMIT)
         too_large = _NotFetched(f"larger than {limit // MB} MB")
         if file.size is not None and file.size > limit:
             raise too_large
@@ -120,13 +119,14 @@ class ReceivedFiles:
     async def _keep(
         self, id: InboundId, key: SessionKey, file: IncomingFile, content: bytes, has_workspace: bool
     ) -> list[Block]:
-        mime_type = image_type(content) if len(content) <= IMAGE_LIMIT else None
+        found = image_type(content)
+        mime_type = found if len(content) <= IMAGE_LIMIT else None
         path, note = None, ""
         if mime_type is None and looks_like_image(file.kind, file.mime_type):
-            note = "no picture that can be shown"
+            note = _unshown(len(content))
         if has_workspace:
             try:
-                path = await self._workspace.receive(key, disk_name(file.kind, file.name, mime_type), content)
+                path = await self._workspace.receive(key, disk_name(file.kind, file.name, found), content)
             except InvalidRequest as error:
                 note = f"not put into the workspace: {clean_note(error.message)}"
             except OSError as error:
@@ -156,6 +156,17 @@ class ReceivedFiles:
                 raise
             log.error("a picture cannot be kept; its message is taken without it", error=error.message)
             return None
+
+
+def _limit(file: IncomingFile, limit: int, has_workspace: bool) -> int:
+    """Tell how large a file may be: a picture no larger than models are shown, unless it can be kept as a file."""
+    if looks_like_image(file.kind, file.mime_type) and not has_workspace:
+        return min(limit, IMAGE_LIMIT)
+    return limit
+
+
+def _unshown(size: int) -> str:
+    return "no picture that can be shown" if size <= IMAGE_LIMIT else f"not shown: larger than {IMAGE_LIMIT // MB} MB"
 
 
 def lines_for(files: Sequence[IncomingFile]) -> tuple[Block, ...]:
