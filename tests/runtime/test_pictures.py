@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.contracts import ModelFailed, ModelRequest
 from backchannel.core.messages import ImageBlock, Message, TextBlock, text_content
+from backchannel.core.received import MAX_IMAGE_BYTES
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
-from backchannel.runtime.pictures import LARGEST, MOST_BYTES, MOST_SHOWN
+from backchannel.runtime.pictures import MOST_BYTES, MOST_SHOWN
 from backchannel.storage.media import MediaFolder
 from tests.support.gateways import CONFIG, MAIN, QuickClock, echo, ended, request, running
 from tests.support.stub_provider import Fault, StubProvider
@@ -136,7 +137,7 @@ async def test_the_newest_pictures_are_shown_and_there_is_a_line_for_each_of_the
     model, folder = ScriptedModel(replies=echo), MediaFolder(tmp_path / "media")
     many = [folder.store(PNG + bytes([n]), "image/png") for n in range(MOST_SHOWN + 3)]
     large = [folder.store(PNG + bytes([n]) * (MOST_BYTES // 2 - 100), "image/png") for n in range(3)]
-    largest = folder.store(PNG + bytes(LARGEST - len(PNG)), "image/png")
+    largest = folder.store(PNG + bytes(MAX_IMAGE_BYTES - len(PNG)), "image/png")
     async with running(tmp_path, model) as gateway:
         await ask(gateway, "see these", *many)
         await ask(gateway, "and these", *large)
@@ -145,7 +146,7 @@ async def test_the_newest_pictures_are_shown_and_there_is_a_line_for_each_of_the
     assert images_in(first) == [PNG + bytes([n]) for n in range(3, MOST_SHOWN + 3)]
     assert [len(image) for image in images_in(second)] == [MOST_BYTES // 2 - 100 + len(PNG)] * 2
     assert "\n".join(lines_in(second.messages[-1])).count("which is not shown again") == 1
-    assert [len(image) for image in images_in(third)] == [LARGEST]
+    assert [len(image) for image in images_in(third)] == [MAX_IMAGE_BYTES]
 
 
 @pytest.mark.parametrize("retryable", [False, True])

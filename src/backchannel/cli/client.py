@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,8 +35,6 @@ NULL: Final = object()
 """A parameter that is sent as null, which clears what is stored; one that is None is left out."""
 OPEN_S = 10.0
 ANSWER_S = 60.0
-REQUESTS_AT_ONCE = 100
-"""Requests under way at a time; the gateway takes 256 of one connection."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 3.0
@@ -222,20 +220,6 @@ class GatewayClient:
         """
         with patience(f"waiting for the gateway ({method})"):
             return self.wait(self.ask(method, **params), ANSWER_S)
-
-    def call_each(self, method: str, each: Sequence[Payload]) -> list[Payload]:
-        """Ask the same with many parameters, without waiting for one answer before the next question.
-
-        Raises:
-            CallFailed: the gateway refused one of them.
-            NoGateway: it went away, or does not answer.
-        """
-        answers: list[Payload] = []
-        with patience(f"waiting for the gateway ({method})"):
-            for start in range(0, len(each), REQUESTS_AT_ONCE):
-                requests = [self.ask(method, **params) for params in each[start : start + REQUESTS_AT_ONCE]]
-                answers += [self.wait(request, ANSWER_S) for request in requests]
-        return answers
 
     def wait(self, request: str, timeout_s: float | None = None) -> Payload:
         """Wait for the answer to a request, without a time limit unless one is given.

@@ -15,6 +15,8 @@ from backchannel.core.text import clean_name, storable_text
 
 NAME_LIMIT = 100
 """How many characters of a file's name are kept."""
+MAX_IMAGE_BYTES = 10 * 1024 * 1024
+"""How large a picture may be that is shown to a model."""
 EXTENSIONS: Mapping[str, str] = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
 """The pictures that models can see, and how their files end."""
 

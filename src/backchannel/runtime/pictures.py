@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from backchannel.core.contracts import Model, ModelRequest, sees_images
 from backchannel.core.messages import Block, ImageBlock, Message, TextBlock
+from backchannel.core.received import MAX_IMAGE_BYTES
 from backchannel.storage.media import MediaFolder
 
 MOST_SHOWN = 20
-LARGEST = 10 * 1024 * 1024
 MOST_BYTES = 4 * 1024 * 1024
 """Of all pictures of a request together, unless the newest alone has more."""
 UNSEEN = "(an image, which this model cannot see)"
@@ -46,7 +46,7 @@ class Pictures:
         blocks: list[Block] = []
         room = MOST_BYTES
         for block in kept:
-            content = self._folder.load(block.file or "", LARGEST)
+            content = self._folder.load(block.file or "", MAX_IMAGE_BYTES)
             if content is None:
                 blocks.append(TextBlock(text=GONE))
             elif len(content) > room and room < MOST_BYTES:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from structlog.testing import capture_logs
 
-from backchannel.channels.telegram.form import plain_text, text_units, to_html
+from backchannel.channels.telegram.form import plain_text, to_html
+from backchannel.channels.telegram.length import text_units
 from tests.support.telegram_html import BadMarkup, read_html
 
 

@@ -15,6 +15,7 @@ from backchannel.core.facts import MessageAppended
 from backchannel.core.messages import ImageBlock
 from backchannel.core.sessions import Address
 from tests.channels.desk import desk
+from tests.gateway.client import connected
 from tests.support.gateways import MAIN, QuickClock, texts_of
 from tests.support.telegram import ANN, BOT_NAME, EVE, GROUP, NAMES, TOKEN, Fault, Telegram, entity
 
@@ -173,6 +174,13 @@ async def test_the_button_start_is_answered_with_the_commands_and_no_model_reads
         telegram.say("/start")
         (text,) = await telegram.posted(1)
         assert "/stop" in text and not at.heard.of(MessageAppended)
+
+
+async def test_the_length_of_a_message_is_shown_as_telegram_allows_it(tmp_path: Path) -> None:
+    async with Telegram() as telegram, desk(tmp_path, {"telegram": telegram.settings(maxTextLength=9000)}) as at:
+        async with connected(at.url) as client:
+            shown = (await client.ask("channels.list"))["channels"][-1]
+    assert (shown["name"], shown["settings"]["maxTextLength"]) == ("telegram", 4096)
 
 
 async def test_a_topic_is_one_whatever_the_channel_is_called(tmp_path: Path) -> None:

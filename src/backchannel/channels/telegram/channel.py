@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from backchannel.channels.keeping import Kept
+from backchannel.channels.telegram.length import MAX_UNITS, text_units
 from backchannel.config.schema_doors import TelegramAccountSettings, TelegramSettings
 from backchannel.core.channels import (
     DEFAULT_ACCOUNT,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from backchannel.channels.telegram.account import TelegramAccount
     from backchannel.channels.telegram.wire import TelegramConnections
 
-MAX_UNITS = 4096
 SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"
 
 
@@ -75,7 +75,7 @@ class TelegramChannel(Channel):
 
     def text_length(self, text: str) -> int:
         """Measure a text in units of UTF-16, as Telegram does."""
-        return len(text.encode("utf-16-le", "surrogatepass")) // 2
+        return text_units(text)
 
     # What comes in
 

@@ -20,10 +20,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 
-log = structlog.get_logger(__name__)
+from backchannel.channels.telegram.length import MAX_UNITS, text_units
 
-MAX_UNITS = 4096
-"""How long a message may be, without its markup, in units of UTF-16."""
+log = structlog.get_logger(__name__)
 
 _MAX_NESTING = 40
 _LINE = "———"
@@ -41,11 +40,6 @@ _markdown = (
     .enable(["table", "strikethrough"])
     .disable(["reference", "lheading"])
 )
-
-
-def text_units(text: str) -> int:
-    """Measure a text as Telegram does: in units of UTF-16."""
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def to_html(markdown: str) -> str | None:

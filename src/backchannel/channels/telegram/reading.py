@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from backchannel.core.channels import FileKind, InboundEvent
 from backchannel.core.keys import ChatType
+from backchannel.core.received import MAX_IMAGE_BYTES
 
 GENERAL_TOPIC = "1"
 """The thread of the topic *General*, for whoever names it; Telegram wants it left out."""
@@ -308,9 +309,6 @@ def _position(location: _Location) -> str:
     return f"{location.latitude:.6f}, {location.longitude:.6f}"
 
 
-MAX_PHOTO_BYTES = 10 * 1024 * 1024
-
-
 def _files(message: TelegramMessage) -> Iterator[AttachedFile]:
     """List the files of a message. An animation comes as a document too, for older programs."""
     if message.photo:
@@ -332,14 +330,5 @@ def _files(message: TelegramMessage) -> Iterator[AttachedFile]:
 
 def _best_size(sizes: tuple[SentFile, ...]) -> SentFile:
     """Choose the largest size of a photo that is not too large; Telegram lists them from small to large."""
-    fitting = [size for size in sizes if (size.file_size or 0) <= MAX_PHOTO_BYTES]
+    fitting = [size for size in sizes if (size.file_size or 0) <= MAX_IMAGE_BYTES]
     return (fitting or list(sizes))[-1]
-
-
-def numbered(raw: Any) -> NumberedUpdate:
-    """Read the number of an update, and its chat.
-
-    Raises:
-        msgspec.ValidationError: it has none.
-    """
-    return msgspec.convert(raw, NumberedUpdate)

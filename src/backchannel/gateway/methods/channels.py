@@ -144,7 +144,7 @@ def _settings(channel: Channel, settings: ChannelSettings) -> ChannelSettingsSho
         require_mention=settings.require_mention,
         allow_bots=settings.allow_bots,
         pairing=settings.pairing,
-        max_text_length=settings.max_text_length or channel.max_text_length,
+        max_text_length=channel.max_text_length,
     )
 
 
