@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from backchannel.core.channels import ChannelSilent as ChannelSilent
     from backchannel.core.channels import ChannelUnusable as ChannelUnusable
     from backchannel.core.channels import Draft as Draft
+    from backchannel.core.channels import DraftGone as DraftGone
     from backchannel.core.channels import FileKind as FileKind
     from backchannel.core.channels import InboundAnswer as InboundAnswer
     from backchannel.core.channels import InboundEvent as InboundEvent
@@ -51,6 +52,7 @@ _HOMES = {
     "ChatType": "backchannel.core.keys",
     "ConfigError": "backchannel.errors",
     "Draft": "backchannel.core.channels",
+    "DraftGone": "backchannel.core.channels",
     "FileKind": "backchannel.core.channels",
     "FunctionContext": "backchannel.agents.registry",
     "Gateway": "backchannel.gateway.app",

@@ -26,7 +26,7 @@ from backchannel.runtime import runner
 from backchannel.runtime.events import ReplyGrew
 from tests.channels.desk import Desk, desk
 from tests.support.gateways import CONFIG, MAIN, QuickClock, dying, held, request
-from tests.support.platform import Answer, Platform, PlatformChannel, said
+from tests.support.platform import Answer, FrozenChannel, Platform, PlatformChannel, said
 from tests.support.resting import at_rest
 from tests.support.resting import until as until_told
 
@@ -333,6 +333,20 @@ async def test_a_reply_whose_draft_somebody_deleted_is_posted(tmp_path: Path) ->
         receipt = await at.becomes(S.SENT)
         await at_rest(at.gateway)
     assert platform.texts() == [WHOLE] and receipt.delivery.error is None
+    assert ("delete", True) not in whats(platform), "there is nothing to remove"
+
+
+async def test_a_reply_whose_draft_may_not_be_edited_is_posted_and_the_draft_removed(tmp_path: Path) -> None:
+    platform, slow = Platform(), Slow()
+    channel = FrozenChannel(platform)
+    async with desk(tmp_path, {}, channel, model=slow.model) as at:
+        await ask(at)
+        await _known(at)
+        slow.go.set()
+        receipt = await at.becomes(S.SENT)
+        await at_rest(at.gateway)
+    assert platform.texts() == [WHOLE] and receipt.delivery.error is None
+    assert (channel.refused, platform.posts(drafts=False)) == (1, 1)
 
 
 async def _known(at: Desk) -> None:

@@ -22,7 +22,7 @@ from tests.conftest import CRASH_POINTS
 from tests.support.far_end import FarEnd, event, signed
 from tests.support.gateways import CONFIG
 from tests.support.kill import kill_at_every_call, kill_at_every_commit, kill_at_every_send
-from tests.support.platform import Answer, Platform, PlatformChannel, said
+from tests.support.platform import Answer, FrozenChannel, Platform, PlatformChannel, said
 from tests.support.resting import at_rest
 
 pytestmark = pytest.mark.anyio
@@ -212,6 +212,23 @@ class Unsaid(Streamed):
     expected = ()
 
 
+class Uneditable(Streamed):
+    """The answer grows, and has to be posted anew in the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.channel = FrozenChannel(self.platform, max_text_length=20, show_typing=_no_typing)
+
+    def equip(self, gateway: Gateway) -> None:
+        gateway.add_model(Typist(self.platform, *self.replies))
+        gateway.add_channel(self.channel)
+
+    def check(self, database: sqlite3.Connection) -> None:
+        super().check(database)
+        left = [seen.text for seen in self.platform.seen.values() if seen.is_draft]
+        assert not (left and self.channel.refused), f"a draft that was to be edited is left: {left}"
+
+
 def _no_typing(*chat: object) -> None:
     """A sign of typing is no call that could be lost."""
 
@@ -224,7 +241,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
-    ("flow", "commits", "calls"), [(Streamed, 12, 12), (InOnePiece, 12, 6), (DraftLost, 8, 2), (Unsaid, 12, 6)]
+    ("flow", "commits", "calls"),
+    [(Streamed, 12, 12), (InOnePiece, 12, 6), (DraftLost, 8, 2), (Unsaid, 12, 6), (Uneditable, 12, 4)],
 )
 async def test_a_reply_that_grows_is_seen_once_wherever_the_process_dies(
     flow: type[Streamed], commits: int, calls: int, record_property: Callable[[str, object], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from backchannel.core.channels import ChannelBusy, ChannelMoved, ChannelRefused, ChannelSilent, Sent
+from backchannel.core.channels import ChannelBusy, ChannelMoved, ChannelRefused, ChannelSilent, DraftGone, Sent
 from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryState, Tries, account_hold_ms, after_attempt
 from backchannel.core.drafts import DraftState, DraftTurn, ShownDraft, may_take_over, next_turn
 from tests.core.test_delivery import delivery
@@ -54,8 +54,10 @@ def test_a_reply_takes_the_place_of_its_draft_only_right_behind_it_in_the_same_c
 def test_an_edit_whose_answer_is_lost_is_repeated_and_one_that_is_refused_is_posted() -> None:
     lost = after_attempt(ChannelSilent("no answer"), Tries(1), takes_key=False, edits=True)
     assert (lost.state, lost.drops_draft) == (S.PENDING, False) and lost.wait_ms
-    refused = after_attempt(ChannelRefused("gone"), Tries(1), takes_key=False, edits=True)
-    assert (refused.state, refused.wait_ms, refused.drops_draft) == (S.PENDING, None, True)
+    for answer, is_left in ((ChannelRefused("no"), True), (DraftGone("gone"), False)):
+        refused = after_attempt(answer, Tries(1), takes_key=False, edits=True)
+        assert (refused.state, refused.wait_ms, refused.drops_draft) == (S.PENDING, None, True)
+        assert refused.leaves_draft is is_left, "what is still there has to be removed"
     assert after_attempt(ChannelRefused("gone"), Tries(2), takes_key=False).state is S.FAILED
 
 

@@ -21,6 +21,7 @@ from backchannel.core.channels import (
     ChannelRefused,
     ChannelSettings,
     Draft,
+    DraftGone,
     InboundEvent,
     OutboundPart,
     Sent,
@@ -127,7 +128,7 @@ class Platform:
     async def edit(self, message_id: str, text: str, *, is_draft: bool) -> None:
         old = self.seen.get(message_id)
         if old is None:
-            raise ChannelRefused("no such message")
+            raise DraftGone("no such message")
         if message_id in self._editing:
             self.overlaps.append(message_id)
         self._editing.add(message_id)
@@ -196,6 +197,18 @@ class PlatformChannel(Channel):
 
     async def show_typing(self, to: str, account_id: str | None, thread_id: str | None) -> None:
         self.platform.show_typing(to)
+
+
+class FrozenChannel(PlatformChannel):
+    """The way to a platform on which no reply can take the place of its draft."""
+
+    refused = 0
+
+    async def send(self, part: OutboundPart) -> Sent:
+        if part.draft_id is not None:
+            self.refused += 1
+            raise ChannelRefused("message can't be edited")
+        return await super().send(part)
 
 
 def said(text: str, message_id: str, **changed: Any) -> InboundEvent:

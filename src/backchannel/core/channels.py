@@ -113,6 +113,10 @@ class ChannelRefused(ChannelError):
     """The platform did not take the part, and would not take it again: no such chat, bad token."""
 
 
+class DraftGone(ChannelRefused):
+    """The draft that was to be edited is not there any more: somebody deleted it."""
+
+
 class ChannelBusy(ChannelError):
     """The platform surely did not take the part, and may later: a rate limit, no connection at all.
 

@@ -21,7 +21,15 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelBusy, ChannelError, ChannelMoved, ChannelRefused, Sent
+from backchannel.core.channels import (
+    DEFAULT_ACCOUNT,
+    ChannelBusy,
+    ChannelError,
+    ChannelMoved,
+    ChannelRefused,
+    DraftGone,
+    Sent,
+)
 from backchannel.core.redaction import redact_value_opening
 from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
@@ -181,6 +189,8 @@ class Attempted(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     drops_draft: bool = False
     """Whether it is posted from now on, and edits no draft."""
+    leaves_draft: bool = False
+    """Whether the draft that it edits no more is still in its chat, and has to be removed."""
 
 
 def retry_wait(tries: Tries, retry_after_s: float | None = None) -> int | None:
@@ -198,14 +208,15 @@ def retry_wait(tries: Tries, retry_after_s: float | None = None) -> int | None:
 def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool, edits: bool = False) -> Attempted:
     """Decide what becomes of a part, from what the channel answered or raised.
 
-    A part that `edits` a draft may be repeated, as if its key were taken. Where the platform refuses the edit, because
-    the draft is gone, the part is posted.
+    A part that `edits` a draft may be repeated, as if its key were taken. Where the platform refuses the edit, the part
+    is posted, and the draft removed, unless it is gone.
     """
     if isinstance(answer, Sent):
         return Attempted(state=DeliveryState.SENT, message_id=answer.message_id)
     reason = cut(answer.reason, _ERROR_LIMIT)
     if isinstance(answer, ChannelRefused) and edits:
-        return Attempted(state=DeliveryState.PENDING, error=reason, drops_draft=True)
+        is_left = not isinstance(answer, DraftGone)
+        return Attempted(state=DeliveryState.PENDING, error=reason, drops_draft=True, leaves_draft=is_left)
     if isinstance(answer, ChannelRefused):
         return Attempted(state=DeliveryState.FAILED, error=reason)
     if isinstance(answer, ChannelMoved) and tries.attempts < MAX_ATTEMPTS:

@@ -185,7 +185,7 @@ def receipt_settled(tx: Tx, event: ReceiptSettled) -> None:
 
 
 def abandon(tx: Tx, delivery: Delivery) -> None:
-    """Remove the draft that a part of a delivery was to edit, because the whole of it goes elsewhere."""
+    """Remove the draft that a part of a delivery was to edit, because that is posted: here, or elsewhere."""
     row = tx.one(
         "SELECT draft_id FROM delivery_parts WHERE delivery_id = ? AND draft_id IS NOT NULL AND state <> 'sent'",
         delivery.id,

@@ -108,7 +108,10 @@ def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: 
     if isinstance(answer, ChannelMoved) and (lane is None or answer.to in ("", lane.to)):
         answer = ChannelRefused(f"{answer.reason} (the platform names no other chat)")
     tries, edits = Tries(part.attempts, part.waited_ms), part.draft_id is not None
-    delivery = _write(tx, part, after_attempt(answer, tries, takes_key=takes_key, edits=edits))
+    made = after_attempt(answer, tries, takes_key=takes_key, edits=edits)
+    if made.leaves_draft:
+        drafts.abandon(tx, deliveries.need(tx, part.delivery_id))
+    delivery = _write(tx, part, made)
     if lane is not None and isinstance(answer, ChannelMoved):
         chats.move(tx, *_chat(lane), answer.to)
         _follow(tx, lane, answer.to)

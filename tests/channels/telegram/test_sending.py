@@ -16,6 +16,7 @@ from backchannel.core.channels import (
     ChannelRefused,
     ChannelSilent,
     Draft,
+    DraftGone,
     OutboundPart,
     Sent,
 )
@@ -208,9 +209,23 @@ async def test_a_draft_that_somebody_deleted_is_told_and_nothing_is_posted(
 ) -> None:
     shown = await channel.show_draft(draft("hel"))
     telegram.delete(telegram.posts[0])
-    with pytest.raises(ChannelRefused, match="message to edit not found"):
+    with pytest.raises(DraftGone, match="message to edit not found"):
+        await channel.send(part(draft_id=shown.message_id))
+    telegram.then("editMessageText", Fault(400, "Bad Request: MESSAGE_ID_INVALID"))
+    with pytest.raises(DraftGone, match="MESSAGE_ID_INVALID"):
         await channel.send(part(draft_id=shown.message_id))
     assert telegram.texts == []
+
+
+async def test_a_draft_that_may_not_be_edited_is_not_told_to_be_gone(
+    telegram: Telegram, channel: TelegramChannel
+) -> None:
+    shown = await channel.show_draft(draft("hel"))
+    for fault in (Fault(400, "Bad Request: message can't be edited"), Fault(413, "Request Entity Too Large")):
+        telegram.then("editMessageText", fault)
+        with pytest.raises(ChannelRefused, match=fault.description) as refused:
+            await channel.send(part(draft_id=shown.message_id))
+        assert not isinstance(refused.value, DraftGone)
 
 
 async def test_a_draft_is_removed_also_when_it_is_gone_already(telegram: Telegram, channel: TelegramChannel) -> None:

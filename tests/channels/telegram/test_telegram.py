@@ -177,9 +177,12 @@ async def test_the_button_start_is_answered_with_the_commands_and_no_model_reads
 
 
 async def test_the_length_of_a_message_is_shown_as_telegram_allows_it(tmp_path: Path) -> None:
-    async with Telegram() as telegram, desk(tmp_path, {"telegram": telegram.settings(maxTextLength=9000)}) as at:
-        async with connected(at.url) as client:
-            shown = (await client.ask("channels.list"))["channels"][-1]
+    async with (
+        Telegram() as telegram,
+        desk(tmp_path, {"telegram": telegram.settings(maxTextLength=9000)}) as at,
+        connected(at.url) as client,
+    ):
+        shown = (await client.ask("channels.list"))["channels"][-1]
     assert (shown["name"], shown["settings"]["maxTextLength"]) == ("telegram", 4096)
 
 

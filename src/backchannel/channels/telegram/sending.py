@@ -1,8 +1,8 @@
 """What a bot posts, edits and deletes: the parts of deliveries, and drafts.
 
 A text is posted as HTML, and as it is when Telegram does not take the markup. An edit that changes nothing has already
-been made. One that Telegram refuses, because somebody deleted the message, is refused here too: what was to take its
-place is posted anew, which is for the outbox to begin, because a post that is not answered must not be made again.
+been made. One that Telegram refuses is refused here too, with the word whether the message is gone: what was to take
+its place is posted anew, which is for the outbox to begin, because a post that is not answered must not be made again.
 
 Telegram asks to wait for one chat, or for the whole bot, in the same words. It is the bot when a second chat is told to
 wait while a first still does.
@@ -22,6 +22,7 @@ from backchannel.core.channels import (
     ChannelRefused,
     ChannelUnusable,
     Draft,
+    DraftGone,
     OutboundPart,
     Sent,
 )
@@ -37,6 +38,7 @@ _IN_A_THREAD = 1000
 _BAD_MARKUP = "can't parse entities"
 _NOT_MODIFIED = "message is not modified"
 _GONE = "message to delete not found"
+_NOTHING_TO_EDIT = ("message to edit not found", "MESSAGE_ID_INVALID")
 
 
 class TelegramSender:
@@ -95,6 +97,8 @@ class TelegramSender:
         try:
             await self._wire.edit(said.to, _number(said.draft_id) or 0, text, is_html=is_html)
         except ChannelRefused as refused:
+            if any(words in refused.reason for words in _NOTHING_TO_EDIT):
+                raise DraftGone(refused.reason) from None
             if _NOT_MODIFIED not in refused.reason:
                 raise
         return Sent(said.draft_id)
