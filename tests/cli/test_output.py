@@ -101,6 +101,13 @@ def test_a_table_fits_the_terminal_and_loses_nothing_of_its_first_column(
     assert "".join(line[:first].rstrip() for line in lines).endswith(key)
 
 
+def test_a_table_whose_first_column_is_empty_begins_with_the_next(capsys: pytest.CaptureFixture[str]) -> None:
+    console().print(build_table(["code", "channel", "sender"], [["", "telegram", "7"], ["", "desk", "ann"]]))
+    shown = capsys.readouterr().out
+    assert "code" not in shown
+    assert [line.split() for line in shown.splitlines()] == [["channel", "sender"], ["telegram", "7"], ["desk", "ann"]]
+
+
 def test_spare_columns_give_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
     row = ["agent:main:main", "idle", "builtin/demo"]
     for width, left in ((80, ["key", "status", "model"]), (30, ["key", "status"])):

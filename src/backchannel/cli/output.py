@@ -138,6 +138,7 @@ def build_table(columns: Sequence[str], rows: Rows, spare: Sequence[str] = (), *
     whole = dict(zip(columns, zip(*_cells(rows), strict=True), strict=True))
     short = dict(zip(columns, zip(*_cells(rows, is_short=True), strict=True), strict=True))
     shown = {column: texts for column, texts in whole.items() if any(texts)}
+    columns = [column for column in columns if column in shown or column == columns[-1]]
     room = console().width
     for column in reversed(columns):
         if column in shown and _width(shown) > room:
