@@ -27,9 +27,11 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def opened(telegram: Telegram, **settings: Any) -> AsyncIterator[TelegramChannel]:
+async def opened(
+    telegram: Telegram, clock: QuickClock | None = None, **settings: Any
+) -> AsyncIterator[TelegramChannel]:
     fields: Any = {"token": TOKEN, "api_root": telegram.api_root, **settings}
-    channel = TelegramChannel("telegram", TelegramSettings(**fields), QuickClock())
+    channel = TelegramChannel("telegram", TelegramSettings(**fields), clock or QuickClock())
     try:
         yield channel
     finally:
@@ -127,14 +129,15 @@ async def test_a_group_that_was_migrated_is_told_with_its_new_id(telegram: Teleg
     assert moved.value.to == "-1005"
 
 
-async def test_a_wait_is_for_one_chat_until_a_second_is_told_to_wait_too(
-    telegram: Telegram, channel: TelegramChannel
-) -> None:
-    for to, is_account_wide in ((ANN, False), (ANN, False), (BOB, True)):
-        telegram.then("sendMessage", Fault(429, "Too Many Requests: retry after 5", retry_after=5))
-        with pytest.raises(ChannelBusy, match="retry after 5") as busy:
-            await channel.send(part(to=to))
-        assert (busy.value.retry_after_s, busy.value.is_account_wide) == (5, is_account_wide)
+async def test_a_wait_is_for_one_chat_until_a_second_is_told_to_wait_too(telegram: Telegram) -> None:
+    clock = QuickClock()
+    async with opened(telegram, clock) as channel:
+        for to, after_s, is_account_wide in ((ANN, 0, False), (ANN, 5, False), (BOB, 0, True)):
+            clock.move_on(after_s)
+            telegram.then("sendMessage", Fault(429, "Too Many Requests: retry after 5", retry_after=5))
+            with pytest.raises(ChannelBusy, match="retry after 5") as busy:
+                await channel.send(part(to=to))
+            assert (busy.value.retry_after_s, busy.value.is_account_wide) == (5, is_account_wide)
 
 
 @pytest.mark.parametrize(
@@ -247,6 +250,47 @@ async def test_drafts_in_a_group_keep_telegrams_pace(telegram: Telegram, channel
 async def test_typing_is_shown_in_the_chat_and_topic(telegram: Telegram, channel: TelegramChannel) -> None:
     await channel.show_typing(str(GROUP), None, "12")
     assert telegram.called("sendChatAction") == [{"chat_id": str(GROUP), "action": "typing", "message_thread_id": "12"}]
+
+
+FLOOD = Fault(429, "Too Many Requests: retry after 60", retry_after=60)
+
+
+async def test_a_chat_that_has_to_wait_is_asked_for_nothing_meanwhile_in_none_of_its_topics(telegram: Telegram) -> None:
+    clock = QuickClock()
+    telegram.topics |= {(GROUP, 5), (GROUP, 7)}
+    async with opened(telegram, clock) as channel:
+        telegram.then("sendMessage", FLOOD)
+        with pytest.raises(ChannelBusy, match="retry after 60"):
+            await channel.show_draft(draft(to=GROUP, thread_id="5"))
+        for call in (
+            lambda: channel.send(part(to=GROUP, thread_id="7")),
+            lambda: channel.send(part(to=GROUP, thread_id="5", draft_id="1")),
+            lambda: channel.remove_draft(draft(to=GROUP, draft_id="1")),
+            lambda: channel.show_typing(str(GROUP), None, "7"),
+        ):
+            with pytest.raises(ChannelBusy, match="asked to wait") as busy:
+                await call()
+            assert busy.value.retry_after_s is not None and 55 < busy.value.retry_after_s <= 60
+            assert not busy.value.is_account_wide
+        assert [call.method for call in telegram.calls] == ["sendMessage"]
+        await channel.send(part(to=ANN))
+        clock.move_on(60)
+        await channel.send(part(to=GROUP, thread_id="7"))
+    assert [post.chat_id for post in telegram.posts] == [ANN, GROUP]
+
+
+async def test_a_wait_that_typing_meets_is_for_typing_alone(telegram: Telegram) -> None:
+    clock = QuickClock()
+    async with opened(telegram, clock) as channel:
+        telegram.then("sendChatAction", FLOOD)
+        for _ in range(3):
+            with pytest.raises(ChannelBusy):
+                await channel.show_typing(str(ANN), None, None)
+        await channel.send(part())
+        assert len(telegram.called("sendChatAction")) == 1 and telegram.texts == ["hello"]
+        clock.move_on(60)
+        await channel.show_typing(str(ANN), None, None)
+    assert len(telegram.called("sendChatAction")) == 2
 
 
 @pytest.mark.parametrize(("text", "length"), [("abc", 3), ("é", 1), ("😀", 2), ("👩‍👩‍👧", 8)])

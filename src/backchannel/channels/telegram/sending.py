@@ -5,7 +5,8 @@ been made. One that Telegram refuses is refused here too, with the word whether 
 its place is posted anew, which is for the outbox to begin, because a post that is not answered must not be made again.
 
 Telegram asks to wait for one chat, or for the whole bot, in the same words. It is the bot when a second chat is told to
-wait while a first still does.
+wait while a first still does. Until a wait is over nothing is asked of that chat, in none of its topics: asking sooner
+makes Telegram's waits longer. A wait that a sign of typing meets holds up such signs only.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class TelegramSender:
         self._clock = clock
         self._waiting: dict[str, float] = {}
         """Until when each chat was told to wait."""
+        self._quiet: dict[str, float] = {}
+        """Until when no typing is shown in each chat."""
         self._shown: dict[str, float] = {}
         """When a draft was shown last in each group."""
 
@@ -77,7 +80,14 @@ class TelegramSender:
                 raise
 
     async def show_typing(self, to: str, thread_id: str | None) -> None:
-        await self._wire.show_typing(to, _topic(thread_id))
+        """Show that the bot is typing, unless Telegram asked to wait."""
+        self._check_wait(to, self._waiting)
+        self._check_wait(to, self._quiet)
+        try:
+            await self._wire.show_typing(to, _topic(thread_id))
+        except ChannelBusy as busy:
+            self._quiet = self._with_wait(self._quiet, to, busy.retry_after_s or 0.0)
+            raise
 
     async def _show(self, said: OutboundPart | Draft) -> Sent:
         text = storable_text(said.text)
@@ -104,7 +114,8 @@ class TelegramSender:
         return Sent(said.draft_id)
 
     async def _asked(self, to: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask Telegram, and judge whom a request to wait is meant for."""
+        """Ask Telegram, unless the chat has to wait, and judge whom a request to wait is meant for."""
+        self._check_wait(to, self._waiting)
         try:
             return await ask()
         except ChannelUnusable as unusable:  # surely not taken, and a token that is refused may be taken again
@@ -112,11 +123,18 @@ class TelegramSender:
         except ChannelBusy as busy:
             if busy.retry_after_s is None:
                 raise
-            now = self._clock.monotonic()
-            self._waiting = {chat: until for chat, until in self._waiting.items() if until > now}
+            self._waiting = self._with_wait(self._waiting, to, busy.retry_after_s)
             is_account_wide = bool(self._waiting.keys() - {to})
-            self._waiting[to] = now + busy.retry_after_s
             raise ChannelBusy(busy.reason, busy.retry_after_s, is_account_wide=is_account_wide) from None
+
+    def _check_wait(self, to: str, waits: dict[str, float]) -> None:
+        if (left_s := waits.get(to, 0.0) - self._clock.monotonic()) > 0:
+            raise ChannelBusy("Telegram asked to wait before this chat is written to again", left_s)
+
+    def _with_wait(self, waits: dict[str, float], to: str, seconds: float) -> dict[str, float]:
+        """Note how long a chat has to wait, and forget the waits that are over."""
+        now = self._clock.monotonic()
+        return {chat: until for chat, until in waits.items() if until > now} | {to: now + seconds}
 
     def _keep_pace(self, group: str) -> None:
         """Refuse a draft that comes too soon after another in a group; its text is in the next one."""
