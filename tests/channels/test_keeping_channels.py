@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.channels import (
     Channel,
+    ChannelBusy,
     ChannelSettings,
     ChannelUnusable,
     InboundEvent,
@@ -81,6 +82,18 @@ async def test_a_channel_comes_back_after_twenty_failures_and_tells_since_when(t
         assert health.error == "OSError: the line is dead", "what went wrong last is still told, with its time"
         assert health.error_at_ms is not None and since < health.error_at_ms <= health.since_ms
     assert clock.slept.count(60.0) >= 13  # the pauses end at a minute, and go on
+
+
+@pytest.mark.parametrize(("asked_s", "pauses"), [(17.0, [17.0, 17.0]), (1e9, [3600.0, 3600.0])])
+async def test_a_platform_that_asks_for_a_pause_is_left_alone_for_so_long(
+    tmp_path: Path, asked_s: float, pauses: list[float]
+) -> None:
+    channel, clock = Failing(lambda: ChannelBusy("flood", asked_s), 2), QuickClock()
+    async with running(tmp_path, ScriptedModel(replies=echo), clock=clock) as gateway:
+        gateway.add_channel(channel)
+        async with asyncio.timeout(5):
+            await channel.held.wait()
+    assert [slept for slept in clock.slept if slept in pauses] == pauses
 
 
 def refused() -> Exception:

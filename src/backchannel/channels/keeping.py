@@ -9,6 +9,7 @@ import structlog
 from msgspec import structs
 
 from backchannel.core.channels import (
+    ChannelBusy,
     ChannelError,
     ChannelHealth,
     ChannelUnusable,
@@ -23,6 +24,8 @@ log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+LONGEST_ASKED_S = 3600.0
+"""How long a platform may ask for at most that it is left alone."""
 STEADY_AFTER_S = 10.0
 """What failed is up again when it has run for so long, or handed something in."""
 
@@ -45,6 +48,7 @@ class Kept:
         """Run it, and start it again when it fails, until it ends by itself or is cancelled."""
         pause_s, watched = FIRST_PAUSE_S, _Watched(taker, self.recovered)
         while True:
+            asked_s = 0.0
             if not self._tells:
                 self.answered()
             try:
@@ -57,11 +61,12 @@ class Kept:
             except Exception as error:  # noqa: BLE001  # the edge of a channel: it is logged and started again
                 if self.health.is_up:
                     pause_s = FIRST_PAUSE_S
+                asked_s = (error.retry_after_s or 0.0) if isinstance(error, ChannelBusy) else 0.0
                 self._failed(error)
             finally:
                 if self._steady is not None:
                     self._steady.cancel()
-            await self._clock.sleep(pause_s)
+            await self._clock.sleep(max(pause_s, min(asked_s, LONGEST_ASKED_S)))
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     def answered(self) -> None:
