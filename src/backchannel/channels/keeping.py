@@ -86,6 +86,10 @@ class Kept:
                 self.health, is_up=True, is_connecting=False, is_usable=True, since_ms=self._clock.now_ms()
             )
 
+    def troubled(self, reason: str) -> None:
+        """Take down what went wrong with one message, while all others go on."""
+        self.health = structs.replace(self.health, error=reason[:_LONGEST_ERROR], error_at_ms=self._clock.now_ms())
+
     def _failed(self, error: Exception) -> None:
         """Log a failure: its traceback once, until it was up again."""
         if isinstance(error, ChannelError):  # its reason says all, and no line of ours is to blame

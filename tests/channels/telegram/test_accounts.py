@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,16 @@ from structlog.testing import capture_logs
 from backchannel.channels.registry import why_no_channel
 from backchannel.channels.telegram.channel import SECRET_HEADER, TelegramChannel
 from backchannel.config import Surroundings, check_config
-from backchannel.config.schema_doors import TelegramSettings
-from backchannel.core.channels import ChannelBusy, ChannelUnusable, OutboundPart
+from backchannel.config.schema_doors import TelegramSettings, TelegramWebhookSettings
+from backchannel.core.channels import (
+    ChannelBusy,
+    ChannelUnusable,
+    InboundAnswer,
+    InboundEvent,
+    IncomingFile,
+    OutboundPart,
+)
+from backchannel.errors import Unavailable
 from backchannel.gateway.methods.channels import channel_states
 from backchannel.gateway.methods.health import examine
 from tests.channels.desk import Desk, desk
@@ -27,6 +36,16 @@ pytestmark = pytest.mark.anyio
 
 SECRET = "a-secret-of-the-tests_1234"
 OTHER_TOKEN = "4343:another-token-of-the-tests-BBBBBBBBBBB"
+
+
+class FaultyTaker:
+    """Takes nothing, because of a bug."""
+
+    async def __call__(self, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundAnswer:
+        raise ZeroDivisionError("a bug")
+
+    async def moved(self, account_id: str, chat_id: str, to: str) -> None:
+        raise ZeroDivisionError("a bug")
 
 
 async def test_the_bot_says_who_it_is(tmp_path: Path) -> None:
@@ -153,7 +172,7 @@ async def test_telegram_posts_where_the_settings_say_and_is_answered_after_the_c
             wrong = await at.http.post("/channels/telegram/inbound", content=body, headers={SECRET_HEADER: "wrong"})
             without = await at.http.post("/channels/telegram/inbound", content=body)
             assert (wrong.status_code, without.status_code) == (401, 401)
-            for nonsense in (b"{", b"[]", b"\xff", b'{"update_id": 1, "message": 5}'):
+            for nonsense in (b"{", b"[]", b"[" * 200_000, b"\xff", b'{"update_id": 1, "message": 5}'):
                 headers = {SECRET_HEADER: SECRET}
                 answer = await at.http.post("/channels/telegram/inbound", content=nonsense, headers=headers)
                 assert answer.status_code == 200, "Telegram would post it again for ever"
@@ -186,6 +205,25 @@ async def _tested(at: Desk) -> str:
     told = at.gateway.channels["telegram"].test()
     assert told is not None
     return await told
+
+
+async def test_a_post_that_a_fault_keeps_from_being_taken_is_asked_for_again_but_not_for_ever() -> None:
+    async with Telegram() as telegram:
+        webhook = TelegramWebhookSettings(url="https://gateway.example/", secret=SECRET)
+        settings = TelegramSettings(token=TOKEN, api_root=telegram.api_root, webhook=webhook)
+        channel = TelegramChannel("telegram", settings, QuickClock())
+        told = channel.test()
+        assert told is not None and await told
+        telegram.say("hello")
+        body, headers, taker = json.dumps(telegram.updates[0]).encode(), {SECRET_HEADER: SECRET}, FaultyTaker()
+        with capture_logs() as logs:
+            for _ in range(5):
+                with pytest.raises(Unavailable):
+                    await channel.post(body, headers, taker)
+            assert await channel.post(body, headers, taker) == {"ok": True}
+        assert "left out" in (channel.health().error or "")
+        assert ["exc_info" in line for line in logs] == [True, False]
+        await channel.close()
 
 
 async def test_a_command_for_one_of_two_bots_in_a_group_is_carried_out_once(tmp_path: Path) -> None:

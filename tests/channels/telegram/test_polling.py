@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from backchannel.core.channels import ChannelError, ChannelSilent
 from backchannel.errors import InvalidRequest, Unavailable
@@ -29,6 +30,7 @@ class Desk:
         self.more = asyncio.Event()
         self.clock = QuickClock()
         self.connected = 0
+        self.troubles: list[str] = []
 
     async def hand_in(self, raw: Any) -> None:
         self.tries += 1
@@ -61,7 +63,7 @@ async def polling(telegram: Telegram, desk: Desk) -> AsyncIterator[asyncio.Task[
     from backchannel.channels.telegram.wire import TelegramConnections, Wire
 
     connections = TelegramConnections(telegram.api_root)
-    poller = Poller(Wire(TOKEN, connections), desk.hand_in, desk.clock, desk.answered)
+    poller = Poller(Wire(TOKEN, connections), desk.hand_in, desk.clock, desk.answered, desk.troubles.append)
     task = asyncio.create_task(poller.run())
     try:
         yield task
@@ -145,16 +147,32 @@ async def test_what_cannot_be_taken_now_is_tried_again_and_what_never_can_is_lef
         assert await desk.until(ANN, 3) == ["one", "two", "four"]
         await telegram.drained()
     assert desk.clock.slept[:2] == [1.0, 2.0]
+    assert desk.troubles == [f"a message cannot be taken now: {error}"] * 2
 
 
-async def test_a_fault_of_ours_ends_it_with_nothing_acknowledged() -> None:
+async def test_a_fault_of_ours_is_tried_a_few_times_and_then_left_out_while_the_bot_goes_on() -> None:
     desk = Desk()
-    desk.errors = [ZeroDivisionError("a bug")]
+    desk.errors = [ZeroDivisionError("a bug")] * 6
     async with Telegram() as telegram, polling(telegram, desk) as running:
+        with capture_logs() as logs:
+            telegram.say("one")
+            telegram.say("two")
+            assert await desk.until(ANN, 1) == ["two"]
+            await telegram.drained()
+        assert not running.done()
+    assert desk.clock.slept[:5] == [1.0, 2.0, 4.0, 8.0, 16.0]
+    assert [("exc_info" in line, "left out" in line["event"]) for line in logs] == [(True, False), (False, True)]
+    assert desk.troubles[-1] == "a message was left out because of a fault: ZeroDivisionError: a bug"
+
+
+async def test_a_fault_of_ours_that_passes_loses_nothing() -> None:
+    desk = Desk()
+    desk.errors = [ZeroDivisionError("a bug")] * 5
+    async with Telegram() as telegram, polling(telegram, desk):
         telegram.say("one")
-        with pytest.raises(ZeroDivisionError):
-            await asyncio.wait_for(running, 10)
-        assert telegram.confirmed == 0
+        telegram.say("two")
+        assert await desk.until(ANN, 2) == ["one", "two"]
+        await telegram.drained()
 
 
 async def test_updates_that_nobody_understands_are_acknowledged() -> None:

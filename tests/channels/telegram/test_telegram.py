@@ -14,6 +14,7 @@ from backchannel.core.delivery import DeliveryState, Post
 from backchannel.core.facts import MessageAppended
 from backchannel.core.messages import ImageBlock
 from backchannel.core.sessions import Address
+from backchannel.gateway.methods.channels import channel_states
 from tests.channels.desk import desk
 from tests.gateway.client import connected
 from tests.support.gateways import MAIN, QuickClock, texts_of
@@ -90,6 +91,29 @@ async def test_a_picture_is_shown_to_the_model(tmp_path: Path) -> None:
             assert await telegram.posted(1) == ["a cat"]
     blocks = seen[0].messages[-1].content
     assert any(isinstance(block, ImageBlock) for block in blocks) and "what is it?" in seen[0].messages[-1].text
+
+
+async def test_a_picture_that_cannot_be_kept_is_shown_in_the_list_and_then_told(tmp_path: Path) -> None:
+    size = {"file_id": "f1", "file_unique_id": "u1", "width": 90, "height": 90, "file_size": len(PNG)}
+    async with Telegram() as telegram:
+        telegram.files["f1"] = PNG
+        async with desk(tmp_path, plain(telegram), clock=QuickClock()) as at:
+            (tmp_path / "media").write_text("a file in the place of the folder")
+            telegram.say(photo=[size], caption="what is it?")
+            (text,) = await telegram.posted(1)
+            await telegram.drained()
+            (state,) = channel_states(at.gateway.parts)
+    assert "what is it?" in text and "the picture cannot be kept" in text
+    assert state.status == "ok" and "Not a directory" in (state.last_error or "")
+
+
+async def test_half_a_character_is_replaced_and_the_bot_goes_on(tmp_path: Path) -> None:
+    async with Telegram() as telegram, desk(tmp_path, plain(telegram)):
+        telegram.say("a\ud800b")
+        telegram.say("after it")
+        await telegram.posted(2)
+        await telegram.drained()
+    assert sorted(telegram.texts) == ["re: after it", "re: a\ufffdb"]
 
 
 async def test_a_file_that_telegram_does_not_give_is_told_and_the_message_is_taken(tmp_path: Path) -> None:

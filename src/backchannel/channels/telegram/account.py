@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 import structlog
 
 from backchannel.channels.keeping import Kept
-from backchannel.channels.telegram.polling import Poller
+from backchannel.channels.telegram.polling import MOST_TRIES, Poller, told_of_fault
 from backchannel.channels.telegram.reading import AttachedFile, BotIdentity, ChatMoved, parse_update, read_update
 from backchannel.channels.telegram.sending import TelegramSender
 from backchannel.channels.telegram.wire import TelegramConnections, Wire
@@ -28,6 +29,7 @@ log = structlog.get_logger(__name__)
 MAX_FILE_BYTES = 20 * 1024 * 1024
 """Telegram gives bots no larger files."""
 _LONGEST_DESCRIPTION = 256
+_MOST_COUNTED = 100
 
 
 class TelegramAccount:
@@ -51,6 +53,8 @@ class TelegramAccount:
         self._wire = Wire(token, connections)
         self._webhook = webhook
         self._clock = clock
+        self._faults: dict[int, int] = {}
+        """How often faults of ours kept a post from being taken, for the newest of such posts."""
         self.sender = TelegramSender(self._wire, clock)
 
     async def introduce(self) -> BotIdentity:
@@ -68,7 +72,7 @@ class TelegramAccount:
         kept.answered()
         await self._set_menu(owners)
         if self._webhook is None:
-            await Poller(self._wire, partial(self.hand_in, inbound), self._clock, kept.recovered).run()
+            await Poller(self._wire, partial(self.hand_in, inbound), self._clock, kept.recovered, kept.troubled).run()
         else:
             await self._wire.set_webhook(self._webhook.url, self._webhook.secret)
             kept.recovered()
@@ -84,18 +88,41 @@ class TelegramAccount:
         failed = "" if state.error is None else f", posting failed last{_at(state.error_at)}: {state.error}"
         return f"its webhook is set, messages waiting: {state.waiting}{failed}"
 
-    async def take_post(self, body: bytes, inbound: InboundTaker) -> None:
+    async def take_post(self, body: bytes, inbound: InboundTaker, troubled: Callable[[str], None]) -> None:
         """Take an update that Telegram posted. One that can never be taken is answered as one that was.
+
+        `troubled` is called when a fault of ours keeps it from being taken.
 
         Raises:
             Unavailable: nothing was taken; Telegram posts it again.
         """
         try:
-            await self.hand_in(inbound, msgspec.json.decode(body))
+            raw = json.loads(body)  # msgspec would refuse lone surrogates
+        except (ValueError, RecursionError) as error:
+            log.error("an update of Telegram cannot be read, and is left out", error=str(error))
+            return
+        try:
+            await self.hand_in(inbound, raw)
         except (Unavailable, ChannelError) as error:
             raise Unavailable(f"not now: {error}") from error
-        except (GatewayError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except GatewayError as error:
             log.error("a message cannot be taken, and is left out", error=str(error))
+        except Exception as error:  # the edge of a channel: it is logged, and posted again
+            faults = self._count_fault(body)
+            told = told_of_fault(error, faults)
+            troubled(told)
+            if faults < MOST_TRIES:
+                raise Unavailable(told) from error
+
+    def _count_fault(self, body: bytes) -> int:
+        """Count how often faults of ours kept a post from being taken; Telegram posts it again, but not for ever."""
+        update = hash(body)
+        faults = self._faults.pop(update, 0) + 1
+        if faults < MOST_TRIES:
+            self._faults[update] = faults
+            if len(self._faults) > _MOST_COUNTED:
+                del self._faults[next(iter(self._faults))]
+        return faults
 
     async def hand_in(self, inbound: InboundTaker, raw: Any) -> None:
         """Hand in an update as it came; returns when it is committed, or of no use."""
@@ -103,7 +130,7 @@ class TelegramAccount:
             raise Unavailable("Telegram was not yet asked who this bot is")
         try:
             read = read_update(parse_update(raw), self.identity, self.id)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, RecursionError) as error:
             log.error("an update of Telegram cannot be read, and is left out", error=str(error))
             return
         if isinstance(read, ChatMoved):

@@ -126,7 +126,7 @@ class TelegramChannel(Channel):
                     account = await self._account(id)
                 except ChannelUnusable as unusable:
                     raise Unavailable(unusable.reason) from None
-                await account.take_post(body, inbound)
+                await account.take_post(body, inbound, self._kept[id].troubled)
                 return {"ok": True}
         raise BadSignature(f"{SECRET_HEADER}: it is not the secret of the webhook", signature=secret)
 

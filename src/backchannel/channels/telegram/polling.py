@@ -5,6 +5,9 @@ was handed in, or is of no use. The updates of a chat are handed in one after th
 different chats beside each other, so that one whose files take their time holds up no other. While the first of them is
 not done, Telegram gives the same ones again, and up to a hundred from there on: more are not begun.
 
+An update never ends the asking. One that cannot be taken now is handed in again for as long as it takes; one that a
+fault of ours keeps from being taken, a few times, and is then left out: it must not hold up all others for ever.
+
 When nothing is left to acknowledge the number is forgotten: after a quiet week Telegram begins to count anew.
 """
 
@@ -31,6 +34,9 @@ LOOK_AGAIN_S = 1.0
 """How soon it is asked again while something is not done."""
 LONGEST_PAUSE_S = 30.0
 
+MOST_TRIES = 6
+"""How often an update is handed in that a fault of ours keeps from being taken: for half a minute in all."""
+
 HandIn = Callable[[Any], Awaitable[None]]
 """Takes an update as it came; returns when it is committed, or of no use."""
 
@@ -38,10 +44,13 @@ HandIn = Callable[[Any], Awaitable[None]]
 class Poller:
     """Asks for the updates of one bot, and hands them in."""
 
-    def __init__(self, wire: Wire, hand_in: HandIn, clock: Clock, connected: Callable[[], None]) -> None:
-        """Make it; `connected` is called after each answer of Telegram."""
+    def __init__(
+        self, wire: Wire, hand_in: HandIn, clock: Clock, connected: Callable[[], None], troubled: Callable[[str], None]
+    ) -> None:
+        """Make it; `connected` is called after each answer of Telegram, `troubled` when an update is not taken."""
         self._wire = wire
         self._connected = connected
+        self._troubled = troubled
         self._hand_in = hand_in
         self._clock = clock
         self._offset: int | None = None
@@ -49,7 +58,6 @@ class Poller:
         """Whether each update that is not acknowledged is done, by its number."""
         self._last: dict[int | None, asyncio.Task[None]] = {}
         """What is handed in last of each chat."""
-        self._failure: BaseException | None = None
         self._progress = asyncio.Event()
 
     async def run(self) -> None:
@@ -60,7 +68,7 @@ class Poller:
         """
         has_failed = False
         try:
-            while self._failure is None:
+            while True:
                 try:
                     await self._poll()
                     has_failed = False
@@ -69,7 +77,6 @@ class Poller:
                         raise
                     has_failed = True
                     await self._after(error)
-            raise self._failure
         finally:
             await self._stop()
 
@@ -109,21 +116,26 @@ class Poller:
         """Hand in an update when the one before it in its chat is done."""
         if before is not None:
             await asyncio.wait({before})
-        if self._failure is None:
-            await self._until_taken(raw)
-            self._acknowledge(update_id)
+        await self._until_taken(update_id, raw)
+        self._acknowledge(update_id)
 
-    async def _until_taken(self, raw: Any) -> None:
-        pause_s = 1.0
+    async def _until_taken(self, update_id: int, raw: Any) -> None:
+        pause_s, faults = 1.0, 0
         while True:
             try:
                 await self._hand_in(raw)
                 return
             except (Unavailable, ChannelSilent, ChannelBusy) as error:
                 log.warning("a message cannot be taken now, and is tried again", error=str(error), pause_s=pause_s)
+                self._troubled(f"a message cannot be taken now: {error}")
             except GatewayError as error:
                 log.error("a message cannot be taken, and is left out", error=str(error))
                 return
+            except Exception as error:  # noqa: BLE001  # the edge of a channel: it is logged, and the bot goes on
+                faults += 1
+                self._troubled(told_of_fault(error, faults, update=update_id))
+                if faults == MOST_TRIES:
+                    return
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
@@ -140,15 +152,12 @@ class Poller:
     def _ended(self, chat: int | None, task: asyncio.Task[None]) -> None:
         if self._last.get(chat) is task:
             del self._last[chat]
-        if not task.cancelled() and (failure := task.exception()) is not None:
-            self._failure = self._failure or failure
-            self._progress.set()
 
     async def _some_progress(self) -> None:
         """Wait until all is done, or for a moment."""
         try:
             async with asyncio.timeout(LOOK_AGAIN_S):
-                while self._done and self._failure is None:
+                while self._done:
                     self._progress.clear()
                     await self._progress.wait()
         except TimeoutError:
@@ -166,3 +175,14 @@ def _numbered(raw: Any) -> NumberedUpdate:
         return msgspec.convert(raw, NumberedUpdate)
     except msgspec.ValidationError as error:  # without a number it could never be acknowledged
         raise ChannelSilent(f"Telegram gave an update that cannot be read: {error}") from error
+
+
+def told_of_fault(error: Exception, faults: int, **update: object) -> str:
+    """Log that a fault of ours keeps an update from being taken, its traceback once; returns what health says of it."""
+    shown = f"{type(error).__name__}: {error}"
+    if faults == MOST_TRIES:
+        log.error("a message cannot be taken because of a fault, and is left out", error=shown, **update)
+        return f"a message was left out because of a fault: {shown}"
+    if faults == 1:
+        log.error("a message cannot be taken because of a fault, and is tried again", exc_info=error, **update)
+    return f"a message cannot be taken because of a fault: {shown}"

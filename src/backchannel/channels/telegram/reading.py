@@ -11,6 +11,7 @@ in the name of a chat (an anonymous admin, a linked channel) is known by the id 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from msgspec import Struct
 from backchannel.core.channels import FileKind, InboundEvent
 from backchannel.core.keys import ChatType
 from backchannel.core.received import MAX_IMAGE_BYTES
+from backchannel.core.text import storable_text
 
 GENERAL_TOPIC = "1"
 """The thread of the topic *General*, for whoever names it; Telegram wants it left out."""
@@ -192,12 +194,14 @@ class _ChatId(Struct, frozen=True):
 
 
 def parse_update(raw: Any) -> TelegramUpdate:
-    """Take an update apart.
+    """Take an update apart; lone surrogates in it, which can be neither stored nor sent, are replaced.
 
     Raises:
         msgspec.ValidationError: it is none that can be read.
     """
-    return msgspec.convert(raw, TelegramUpdate)
+    text = json.dumps(raw, ensure_ascii=False)
+    storable = storable_text(text)
+    return msgspec.convert(raw if storable is text else json.loads(storable), TelegramUpdate)
 
 
 def read_update(update: TelegramUpdate, bot: BotIdentity, account_id: str) -> ReadUpdate | ChatMoved | None:
