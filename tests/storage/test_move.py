@@ -167,7 +167,7 @@ async def test_a_target_that_a_gateway_uses_or_that_is_no_server_is_refused(
     monkeypatch.setattr("backchannel.storage.postgres_server.LOCK_LIMIT_S", 0.1)
     other = Host(source.path.parent / "other", target)
     await other.start()
-    with pytest.raises(StateFolderInUse, match="another gateway"):
+    with pytest.raises(StateFolderInUse, match="another process"):
         move(source, target)
     await other.end()
     with pytest.raises(StartupError, match="PostgreSQL only"):
