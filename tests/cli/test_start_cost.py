@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 from .program import PROGRAM, Program
 
@@ -17,6 +18,24 @@ def test_importing_the_command_line_imports_nothing_heavy() -> None:
 
     assert done.stderr.strip() == ""
     assert done.returncode == 0
+
+
+def test_a_gateway_with_a_bridge_only_imports_nothing_of_telegram(tmp_path: Path) -> None:
+    channel = {"adapter": "bridge", "url": "http://127.0.0.1:9/out", "secret": "a-secret-of-the-tests", "owners": ["7"]}
+    script = f"""
+import asyncio, sys
+from backchannel import Gateway
+
+async def main():
+    async with Gateway.open({{"channels": {{"desk": {channel!r}}}}}, state={str(tmp_path)!r}) as gateway:
+        assert list(gateway.channels) == ["desk"]
+
+asyncio.run(main())
+sys.exit(" ".join({{"aiogram", "aiohttp"}} & set(sys.modules)) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
 
 
 def test_help_costs_little_more_than_importing_what_it_is_made_with() -> None:

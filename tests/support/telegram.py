@@ -436,6 +436,10 @@ class Telegram(LocalServer):
         token, _, file = path.removeprefix("/file/bot").partition("/files/")
         content = self.files.get(file)
         told = self._told["file"].popleft() if self._told["file"] else None
+        if isinstance(told, Break) and content is not None:
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content[:-1])
+            await writer.drain()
+            return False
         if told is not None or token != self.token or content is None:
             await _answer(writer, 404, {"ok": False, "error_code": 404, "description": "Not Found"})
             return True

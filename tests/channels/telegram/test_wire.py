@@ -1,0 +1,56 @@
+"""What Telegram's answers mean to a channel: files that do not come, and wishes to be asked later."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backchannel.core.channels import ChannelBusy, ChannelRefused, ChannelSilent
+from tests.support.telegram import ANN, TOKEN, Break, Fault, Telegram, Told
+
+if TYPE_CHECKING:
+    from backchannel.channels.telegram.wire import Wire
+
+pytestmark = pytest.mark.anyio
+
+CONTENT = bytes(range(256)) * 1000
+
+
+@asynccontextmanager
+async def wired(telegram: Telegram) -> AsyncIterator[Wire]:
+    from backchannel.channels.telegram.wire import TelegramConnections, Wire
+
+    connections = TelegramConnections(telegram.api_root)
+    try:
+        yield Wire(TOKEN, connections)
+    finally:
+        await connections.close()
+
+
+@pytest.mark.parametrize("told", [Fault(404), Break()], ids=["not found", "cut"])
+async def test_a_file_that_does_not_come_whole_may_another_time(told: Told) -> None:
+    async with Telegram() as telegram, wired(telegram) as wire:
+        telegram.files["f1"] = CONTENT
+        telegram.then("file", told)
+        with pytest.raises(ChannelSilent, match="the file did not come") as raised:
+            await wire.download("f1", len(CONTENT))
+        assert await wire.download("f1", len(CONTENT)) == CONTENT
+    assert TOKEN not in str(raised.value)
+
+
+async def test_a_file_that_is_larger_than_it_may_be_is_not_read_to_its_end() -> None:
+    async with Telegram() as telegram, wired(telegram) as wire:
+        telegram.files["f1"] = CONTENT
+        with pytest.raises(ChannelRefused, match=f"larger than {len(CONTENT) - 1} bytes"):
+            await wire.download("f1", len(CONTENT) - 1)
+
+
+async def test_a_wish_to_be_asked_later_that_names_no_time_is_one_all_the_same() -> None:
+    async with Telegram() as telegram, wired(telegram) as wire:
+        telegram.then("sendMessage", Fault(429, "Too Many Requests: please slow down"))
+        with pytest.raises(ChannelBusy, match="please slow down") as raised:
+            await wire.post(str(ANN), "hello", is_html=False)
+    assert raised.value.retry_after_s is None and telegram.posts == []
