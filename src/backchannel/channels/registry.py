@@ -1,6 +1,7 @@
 """The channels of a configuration, and the life of every channel: started with the gateway, kept going, stopped.
 
-A new platform is one module with a `Channel`, its settings in `config/schema_doors.py`, and one line in `ADAPTERS`.
+A new platform is a file, or a folder, with a `Channel`, its settings in `config/schema_doors.py`, and a line in
+`ADAPTERS`.
 """
 
 from __future__ import annotations
