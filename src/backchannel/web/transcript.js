@@ -196,7 +196,7 @@ export class Transcript {
     this.#ids = new Set(page.messages.map((message) => message.id));
     this.hasOlder = page.hasMore;
     this.#setPending(page);
-    for (const [runId, live] of this.live) if (this.#isSaid(runId, live.text)) this.#stepEnded(runId);
+    for (const [runId, live] of this.live) if (this.isSaid(runId, live.text)) this.#stepEnded(runId);
     this.isLoaded = true;
     this.isNew = !page.sessionId;
   }
@@ -245,7 +245,7 @@ export class Transcript {
   }
 
   /** Whether a text that was streamed is in the run's newest row: an event may come after the row was read. */
-  #isSaid(runId, text) {
+  isSaid(runId, text) {
     const row = this.messages.slice(-NEAR_END).findLast((message) => message.role === "assistant" && message.runId === runId);
     return Boolean(row && text && textOf(row).startsWith(text.trimEnd()));
   }
@@ -272,11 +272,11 @@ export class Transcript {
     const { runId, state } = payload;
     const text = payload.message ? textOf(payload.message) : "";
     if (state === "delta") {
-      if (!this.#isSaid(runId, text)) this.#grow(runId, { text });
+      if (!this.isSaid(runId, text)) this.#grow(runId, { text });
       return;
     }
     this.#ended.set(runId, { state, text, error: payload.errorMessage });
-    if (this.live.has(runId) && text && !this.#isSaid(runId, text)) this.#grow(runId, { text });
+    if (this.live.has(runId) && text && !this.isSaid(runId, text)) this.#grow(runId, { text });
     this.syncSoon(0);
   }
 
@@ -285,7 +285,7 @@ export class Transcript {
     else if (stream === "lifecycle") {
       if (!this.#ended.has(runId)) this.#ended.set(runId, { state: "ended", text: "" });
       this.syncSoon(0);
-    } else if (stream === "assistant" && internal && !this.#isSaid(runId, data.text)) this.#grow(runId, { text: data.text, isInternal: true });
+    } else if (stream === "assistant" && internal && !this.isSaid(runId, data.text)) this.#grow(runId, { text: data.text, isInternal: true });
     else if (stream === "thinking") this.#grow(runId, { thinking: (this.live.get(runId)?.thinking || "") + data.delta });
     else if (stream === "tool") this.#tool(runId, data);
   }

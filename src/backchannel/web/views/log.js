@@ -138,16 +138,16 @@ function Note({ note }) {
 
 function LiveRuns({ transcript, agent }) {
   const shown = [...transcript.live].filter(([runId, live]) => live.text || live.thinking || live.tools.length || transcript.runs.get(runId)?.status !== "ok");
-  return shown.map(([runId, live]) => html`<${LiveRun} key=${runId} live=${live} agent=${agent} tools=${live.tools.filter((tool) => !transcript.hasCall(tool.callId))} />`);
+  return shown.map(([runId, live]) => html`<${LiveRun} key=${runId} live=${live} isSaid=${transcript.isSaid(runId, live.text)} agent=${agent} tools=${live.tools.filter((tool) => !transcript.hasCall(tool.callId))} />`);
 }
 
 /** A reply as it grows. It is not announced word by word: its row will be. `tools` are the calls that no row shows yet. */
-function LiveRun({ live, agent, tools }) {
+function LiveRun({ live, isSaid, agent, tools }) {
   return html`<div class="message who-agent live" aria-busy="true"><${Icon} name="agents" size=${16} class="message-icon" /><div class="message-main">
     <header class="message-head"><strong class="speaker"><${Text}>${agent}<//></strong><span class="status tone-busy"><span class="dot" aria-hidden="true"></span>${doing(live)}</span></header>
     <div class="message-body">
       ${live.thinking && !live.text && html`<${Fold} class="quiet-fold" summary="thinking"><${PlainText} text=${live.thinking} /><//>`}
-      ${live.text && html`<${Markdown} text=${tail(live.text)} isLive=${true} />`}
+      ${live.text && !isSaid && html`<${Markdown} text=${tail(live.text)} isLive=${true} />`}
       ${tools.map((tool) => html`<${ToolCall} key=${tool.callId} call=${{ id: tool.callId, name: tool.name, arguments: tool.args }} isRunning=${true} />`)}
     </div></div></div>`;
 }
