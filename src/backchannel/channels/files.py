@@ -91,10 +91,10 @@ class ReceivedFiles:
             raise _NotFetched(clean_note(refused.reason)) from refused
         except ChannelError as silent:
             raise self._did_not_come(id, silent.reason) from silent
-        except Exception as error:
+        except Exception as error:  # the edge of a channel: it is logged, and the message comes again
             if isinstance(error, TimeoutError) and time_limit.expired():
                 raise _NotFetched(f"it took longer than {self.fetch_limit_s:g} s") from None
-            log.exception("a file could not be fetched", channel=id.channel)  # the edge of a channel
+            log.exception("a file could not be fetched", channel=id.channel)
             raise self._did_not_come(id, type(error).__name__) from error
         if len(content) > limit:  # whatever the platform said
             raise too_large
