@@ -18,10 +18,11 @@ import msgspec
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.channels.files import IMAGE_LIMIT, MB, MOST_FILES
+from backchannel.channels.files import BUSY_LIMIT_S, MB, MOST_FILES
 from backchannel.cli.history import text_of
 from backchannel.core.channels import (
     Channel,
+    ChannelBusy,
     ChannelRefused,
     ChannelSettings,
     ChannelSilent,
@@ -35,10 +36,11 @@ from backchannel.core.channels import (
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import ImageBlock
+from backchannel.core.received import MAX_IMAGE_BYTES
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
-from tests.support.gateways import CONFIG, MAIN, echo, running, settled, texts_of, transcript_of
+from tests.support.gateways import CONFIG, MAIN, QuickClock, echo, running, settled, texts_of, transcript_of
 from tests.support.kill import kill_at_every_commit
 from tests.support.resting import at_rest
 
@@ -123,13 +125,15 @@ def images_in(asked: ModelRequest) -> list[bytes]:
 
 
 @asynccontextmanager
-async def opened(state: Path, config: dict[str, Any] = CONFIG, channel: Channel | None = None) -> AsyncIterator[Desk]:
+async def opened(
+    state: Path, config: dict[str, Any] = CONFIG, channel: Channel | None = None, **more: Any
+) -> AsyncIterator[Desk]:
     model = ScriptedModel(replies=echo)
 
     def equip(gateway: Gateway) -> None:
         gateway.add_channel(channel or Album())
 
-    async with running(state, model, config=config, equip=equip) as gateway:
+    async with running(state, model, config=config, equip=equip, **more) as gateway:
         yield Desk(gateway, model, state)
 
 
@@ -206,9 +210,9 @@ async def test_a_picture_in_a_group_that_mentions_nobody_is_seen_when_somebody_a
 
 
 async def test_what_is_too_large_is_told_and_not_kept(tmp_path: Path) -> None:
-    said, hidden = Offer(PNG), Offer(PNG + bytes(IMAGE_LIMIT))
+    said, hidden = Offer(PNG), Offer(PNG + bytes(MAX_IMAGE_BYTES))
     async with opened(tmp_path) as desk:
-        await desk.send(said.image("a.png", size=IMAGE_LIMIT + 1), hidden.image("b.png"))
+        await desk.send(said.image("a.png", size=MAX_IMAGE_BYTES + 1), hidden.image("b.png"))
         assert (await desk.told()).splitlines() == [
             "[image a.png, 10 MB, image/png, not fetched: larger than 10 MB]",
             "[image b.png, image/png, not fetched: larger than 10 MB]",
@@ -233,7 +237,7 @@ async def test_what_is_too_large_for_a_workspace_is_told_and_not_kept(tmp_path: 
 
 
 async def test_a_picture_that_is_too_large_to_be_shown_lies_in_the_workspace(tmp_path: Path) -> None:
-    large = PNG + bytes(IMAGE_LIMIT)
+    large = PNG + bytes(MAX_IMAGE_BYTES)
     async with opened(tmp_path, WITH_WORKSPACE) as desk:
         await desk.send(Offer(large).image("big.png", size=len(large)))
         (line,) = (await desk.told()).splitlines()
@@ -311,6 +315,30 @@ async def test_a_fetch_that_fails_once_sends_the_message_back_and_then_takes_it_
             await desk.send(offer.image())
         assert await desk.gateway.store.session(MAIN) is None
         assert not (await desk.send(offer.image())).repeat
+        assert desk.shown() == [PNG]
+
+
+async def test_a_platform_that_asks_to_wait_is_waited_for_and_the_file_fetched_then(tmp_path: Path) -> None:
+    offer, clock = Offer(ChannelBusy("slow down", 20), ChannelBusy("slow down", 40), PNG), QuickClock()
+    async with opened(tmp_path, clock=clock) as desk:
+        await desk.send(offer.image(), text="look")
+        assert desk.shown() == [PNG] and clock.slept == [20, 40]
+
+
+async def test_a_platform_that_asks_to_wait_for_too_long_has_its_file_told_at_once(tmp_path: Path) -> None:
+    offer, clock = Offer(ChannelBusy("slow down", BUSY_LIMIT_S), ChannelBusy("slow down", 1)), QuickClock()
+    async with opened(tmp_path, clock=clock) as desk:
+        await desk.send(offer.image(), text="look")
+        assert await desk.told() == "look\n[image cat.png, image/png, not fetched: slow down]"
+        assert offer.fetched == 2 and clock.slept == [BUSY_LIMIT_S]
+
+
+async def test_a_platform_that_cannot_be_reached_sends_the_message_back(tmp_path: Path) -> None:
+    offer = Offer(ChannelBusy("cannot be reached"), PNG)
+    async with opened(tmp_path) as desk:
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await desk.send(offer.image())
+        await desk.send(offer.image())
         assert desk.shown() == [PNG]
 
 

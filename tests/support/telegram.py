@@ -43,7 +43,7 @@ class Fault:
 
     status: int
     description: str = "Internal Server Error"
-    retry_after: int | None = None
+    retry_after: Any = None
     migrate_to: int | None = None
     takes: bool = False
     body: str | None = None
@@ -91,7 +91,7 @@ class Call(NamedTuple):
 
 
 class Refusal(Exception):
-    def __init__(self, status: int, description: str, **parameters: int) -> None:
+    def __init__(self, status: int, description: str, **parameters: Any) -> None:
         super().__init__(description)
         self.status, self.description, self.parameters = status, description, parameters
 
@@ -117,6 +117,8 @@ class Telegram(LocalServer):
         self.chats[GROUP] = {"id": GROUP, "type": "supergroup", "title": "The group"}
         self.topics: set[tuple[int, int]] = set()
         self.updates: deque[dict[str, Any]] = deque()
+        self.malformed: list[Any] = []
+        """What is given with every answer to a question for updates, though it is none."""
         self.confirmed = 0
         """How many updates were confirmed."""
         self._told: defaultdict[str, deque[Told]] = defaultdict(deque)
@@ -340,12 +342,12 @@ class Telegram(LocalServer):
         ended = self._holder = asyncio.Event()
         left = asyncio.ensure_future(reader.read(1))
         try:
-            while not self.updates:
+            while not self.updates and not self.malformed:
                 if await self._held(ended, left, int(fields.get("timeout", 0))):
                     return []
             allowed = set(json.loads(fields.get("allowed_updates", "[]")))
             given = [each for each in self.updates if not allowed or allowed & set(each)]
-            return given[:limit]
+            return [*self.malformed, *given[:limit]]
         finally:
             left.cancel()
             await asyncio.gather(left, return_exceptions=True)

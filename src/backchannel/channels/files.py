@@ -14,11 +14,19 @@ from collections.abc import Sequence
 
 import structlog
 
-from backchannel.core.channels import ChannelError, ChannelRefused, FileKind, InboundEvent, InboundId, IncomingFile
-from backchannel.core.contracts import ToolSet
+from backchannel.core.channels import (
+    ChannelBusy,
+    ChannelError,
+    ChannelRefused,
+    FileKind,
+    InboundEvent,
+    InboundId,
+    IncomingFile,
+)
+from backchannel.core.contracts import Clock, ToolSet
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, ImageBlock, TextBlock
-from backchannel.core.received import clean_note, disk_name, file_line, image_type, looks_like_image
+from backchannel.core.received import MAX_IMAGE_BYTES, clean_note, disk_name, file_line, image_type, looks_like_image
 from backchannel.errors import InvalidRequest, StorageFull, Unavailable
 from backchannel.storage.media import MediaFolder
 from backchannel.workspace.tools import WorkspaceTools
@@ -26,10 +34,12 @@ from backchannel.workspace.tools import WorkspaceTools
 log = structlog.get_logger(__name__)
 
 MB = 1024 * 1024
-IMAGE_LIMIT = 10 * MB
 MOST_FILES = 20
 """How many files of one message are fetched."""
 FETCH_LIMIT_S = 60.0
+"""How long one file may take."""
+BUSY_LIMIT_S = 60.0
+"""How long a platform may ask in all to be left alone before it gives a file, which holds up its chat."""
 MOST_AT_ONCE = 4
 """How many files are in memory at the same time."""
 MOST_TRIES = 3
@@ -42,13 +52,22 @@ class _NotFetched(Exception):
     """A file stays where it is; the text says why."""
 
 
+class _AskedToWait(Exception):
+    """The platform gives a file later; the text is its own words."""
+
+    def __init__(self, reason: str, seconds: float) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
+
+
 class ReceivedFiles:
     """Takes the files of messages."""
 
-    def __init__(self, media: MediaFolder, tools: ToolSet, workspace: WorkspaceTools) -> None:
+    def __init__(self, media: MediaFolder, tools: ToolSet, workspace: WorkspaceTools, clock: Clock) -> None:
         self._media = media
         self._tools = tools
         self._workspace = workspace
+        self._clock = clock
         self._room = asyncio.Semaphore(MOST_AT_ONCE)
         self._tries: dict[InboundId, int] = {}
         """How often a message was sent back because of its files, for the newest of such messages."""
@@ -69,16 +88,28 @@ class ReceivedFiles:
             if not is_wanted or not limit_mb:
                 blocks.append(_line(file))
                 continue
-            async with self._room:
-                try:
-                    limit = _limit(file, limit_mb * MB, has_workspace)
-                    content = await self._fetch(event.identity, file, limit)
-                except _NotFetched as reason:
-                    blocks.append(_line(file, note=f"not fetched: {reason}"))
-                else:
-                    blocks += await self._keep(event.identity, key, file, content, has_workspace)
+            blocks += await self._one(event.identity, key, file, limit_mb * MB, has_workspace)
         self._tries.pop(event.identity, None)
         return tuple(blocks)
+
+    async def _one(
+        self, id: InboundId, key: SessionKey, file: IncomingFile, limit: int, has_workspace: bool
+    ) -> list[Block]:
+        """Fetch and keep a file, after the pauses that the platform asks for; in these it takes no other's room."""
+        left_s = BUSY_LIMIT_S
+        while True:
+            async with self._room:
+                try:
+                    content = await self._fetch(id, file, _limit(file, limit, has_workspace))
+                    return await self._keep(id, key, file, content, has_workspace)
+                except _NotFetched as reason:
+                    return [_line(file, note=f"not fetched: {reason}")]
+                except _AskedToWait as asked:
+                    pause_s, reason_told = asked.seconds, str(asked)
+            left_s -= pause_s
+            if left_s < 0:
+                return [_line(file, note=f"not fetched: {reason_told}")]
+            await self._clock.sleep(pause_s)
 
     async def _fetch(self, id: InboundId, file: IncomingFile, limit: int) -> bytes:
         too_large = _NotFetched(f"larger than {limit // MB} MB")
@@ -90,6 +121,8 @@ class ReceivedFiles:
         except ChannelRefused as refused:
             raise _NotFetched(clean_note(refused.reason)) from refused
         except ChannelError as silent:
+            if isinstance(silent, ChannelBusy) and silent.retry_after_s is not None:
+                raise _AskedToWait(clean_note(silent.reason), silent.retry_after_s) from silent
             raise self._did_not_come(id, silent.reason) from silent
         except Exception as error:  # the edge of a channel: it is logged, and the message comes again
             if isinstance(error, TimeoutError) and time_limit.expired():
@@ -120,7 +153,7 @@ class ReceivedFiles:
         self, id: InboundId, key: SessionKey, file: IncomingFile, content: bytes, has_workspace: bool
     ) -> list[Block]:
         found = image_type(content)
-        mime_type = found if len(content) <= IMAGE_LIMIT else None
+        mime_type = found if len(content) <= MAX_IMAGE_BYTES else None
         path, note = None, ""
         if mime_type is None and looks_like_image(file.kind, file.mime_type):
             note = _unshown(len(content))
@@ -161,12 +194,16 @@ class ReceivedFiles:
 def _limit(file: IncomingFile, limit: int, has_workspace: bool) -> int:
     """Tell how large a file may be: a picture no larger than models are shown, unless it can be kept as a file."""
     if looks_like_image(file.kind, file.mime_type) and not has_workspace:
-        return min(limit, IMAGE_LIMIT)
+        return min(limit, MAX_IMAGE_BYTES)
     return limit
 
 
 def _unshown(size: int) -> str:
-    return "no picture that can be shown" if size <= IMAGE_LIMIT else f"not shown: larger than {IMAGE_LIMIT // MB} MB"
+    return (
+        "no picture that can be shown"
+        if size <= MAX_IMAGE_BYTES
+        else f"not shown: larger than {MAX_IMAGE_BYTES // MB} MB"
+    )
 
 
 def lines_for(files: Sequence[IncomingFile]) -> tuple[Block, ...]:

@@ -214,6 +214,7 @@ class IncomingFile:
 
     Raises:
         ChannelRefused: the platform does not give it: too large, gone. The message is taken without it.
+        ChannelBusy: it asks to be left alone first; after a wait of up to a minute it is fetched.
         ChannelSilent: it does not give it now. Nothing is taken; the message is to be handed in again.
     """
 

@@ -195,7 +195,7 @@ class Gateway:
             runtime.guard,
         )
         commands = ChatCommands(parts)
-        files = ReceivedFiles(MediaFolder(store.folder.media), self.toolset, self.workspace)
+        files = ReceivedFiles(MediaFolder(store.folder.media), self.toolset, self.workspace, self.clock)
         inbound = Inbound(parts, runtime, self.channels, commands, files)
         return GatewayParts(
             **{field.name: getattr(parts, field.name) for field in fields(parts)},

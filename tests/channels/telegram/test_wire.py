@@ -48,9 +48,22 @@ async def test_a_file_that_is_larger_than_it_may_be_is_not_read_to_its_end() -> 
             await wire.download("f1", len(CONTENT) - 1)
 
 
-async def test_a_wish_to_be_asked_later_that_names_no_time_is_one_all_the_same() -> None:
+@pytest.mark.parametrize("asked", [None, "soon", -3, 0, [5], {"s": 5}], ids=repr)
+async def test_a_wish_to_be_asked_later_that_names_no_time_is_one_all_the_same(asked: object) -> None:
     async with Telegram() as telegram, wired(telegram) as wire:
-        telegram.then("sendMessage", Fault(429, "Too Many Requests: please slow down"))
-        with pytest.raises(ChannelBusy, match="please slow down") as raised:
-            await wire.post(str(ANN), "hello", is_html=False)
-    assert raised.value.retry_after_s is None and telegram.posts == []
+        told = Fault(429, "Flood: please slow down", retry_after=asked)
+        telegram.then("sendMessage", told, Fault(429, body="<html>slow down</html>"), Fault(429, body='["slow down"]'))
+        for _ in range(3):
+            with pytest.raises(ChannelBusy, match="slow down") as raised:
+                await wire.post(str(ANN), "hello", is_html=False)
+            assert raised.value.retry_after_s == 5
+    assert telegram.posts == []
+
+
+@pytest.mark.parametrize(("asked", "wait_s"), [(3, 3), (0.5, 0.5), (10**400, 86_400)])
+async def test_a_wish_to_be_asked_later_is_told_with_its_time_and_its_words(asked: float, wait_s: float) -> None:
+    async with Telegram() as telegram, wired(telegram) as wire:
+        telegram.then("getFile", Fault(429, f"Too Many Requests: {TOKEN}", retry_after=asked))
+        with pytest.raises(ChannelBusy, match="Telegram: Too Many Requests: <token>") as raised:
+            await wire.download("f1", 1)
+    assert raised.value.retry_after_s == wait_s

@@ -12,7 +12,9 @@ not read as aiogram's types: one of a kind that this version of aiogram does not
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from aiogram import Bot
@@ -29,7 +31,6 @@ from aiogram.exceptions import (
     TelegramMigrateToChat,
     TelegramNetworkError,
     TelegramNotFound,
-    TelegramRetryAfter,
     TelegramServerError,
     TelegramUnauthorizedError,
 )
@@ -47,6 +48,7 @@ from aiogram.methods import (
     SetWebhook,
     TelegramMethod,
 )
+from aiogram.methods.base import Response
 from aiogram.types import BotCommand, BotCommandScopeChat, ReplyParameters
 from aiogram.utils.token import TokenValidationError
 from aiohttp import ClientConnectorError, ClientError, ClientTimeout, ConnectionTimeoutError
@@ -64,8 +66,11 @@ from backchannel.core.text import one_line
 
 CONNECT_LIMIT_S = 15.0
 ANSWER_LIMIT_S = 30.0
+UNNAMED_WAIT_S = 5.0
+"""How long Telegram is left alone that asks for it and does not say how long."""
 BATCH = 100
 """How many updates are asked for at once; Telegram gives no more."""
+_DAY_S = 86_400
 _REASON_LIMIT = 300
 _HIDDEN = "<token>"
 
@@ -81,7 +86,7 @@ class ChannelConflict(ChannelError):
 class _GetUpdates(GetUpdates):
     """The updates as they came."""
 
-    __returning__ = list[dict[str, Any]]
+    __returning__ = list[Any]
 
 
 class _SendMessage(SendMessage):
@@ -90,12 +95,43 @@ class _SendMessage(SendMessage):
     __returning__ = dict[str, Any]
 
 
+class _TooManyRequests(TelegramAPIError):
+    """Telegram asks to be left alone for a while."""
+
+    def __init__(self, method: TelegramMethod[Any], message: str, wait_s: float) -> None:
+        super().__init__(method=method, message=message)
+        self.wait_s = wait_s
+
+
+class _Session(AiohttpSession):
+    """Reads each wish to be asked later as such; aiogram knows only those that name a time in whole seconds."""
+
+    def check_response(self, bot: Bot, method: TelegramMethod[Any], status_code: int, content: str) -> Response[Any]:
+        if status_code == HTTPStatus.TOO_MANY_REQUESTS:
+            raise _TooManyRequests(method, *_read_wish(content))
+        return super().check_response(bot, method, status_code, content)
+
+
+def _read_wish(content: str) -> tuple[str, float]:
+    """Read why and for how long Telegram, or a proxy before it, wants to be left alone."""
+    try:
+        said = json.loads(content)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        return content, UNNAMED_WAIT_S
+    parameters = said.get("parameters")
+    asked_s = parameters.get("retry_after") if isinstance(parameters, dict) else None
+    wait_s = min(asked_s, _DAY_S) if isinstance(asked_s, int | float) and asked_s > 0 else UNNAMED_WAIT_S
+    return str(said.get("description") or content), float(wait_s)
+
+
 class TelegramConnections:
     """The connections to one server of the Bot API, shared by all bots of a channel."""
 
     def __init__(self, api_root: str) -> None:
         limits: Any = ClientTimeout(total=ANSWER_LIMIT_S, connect=CONNECT_LIMIT_S)  # aiogram hands it on to aiohttp
-        self.session = AiohttpSession(api=TelegramAPIServer.from_base(api_root), timeout=limits)
+        self.session = _Session(api=TelegramAPIServer.from_base(api_root), timeout=limits)
 
     async def close(self) -> None:
         """Close them, without the pause of aiogram's own `close`, which was for an older aiohttp."""
@@ -132,11 +168,11 @@ class Wire:
         user = await self._call(GetMe())
         return BotIdentity(user.id, user.username or "", bool(user.can_read_all_group_messages))
 
-    async def updates(self, offset: int | None, wait_s: int) -> list[dict[str, Any]]:
+    async def updates(self, offset: int | None, wait_s: int) -> list[Any]:
         """Ask for updates from `offset` on, which acknowledges all before it; wait for some if there are none."""
         asked = _GetUpdates(offset=offset, limit=BATCH, timeout=wait_s, allowed_updates=list(KINDS))
         limits = ClientTimeout(total=wait_s + ANSWER_LIMIT_S, connect=CONNECT_LIMIT_S)
-        found: list[dict[str, Any]] = await self._call(asked, limits)
+        found: list[Any] = await self._call(asked, limits)
         return found
 
     async def post(
@@ -183,22 +219,20 @@ class Wire:
         return WebhookState(info.url, info.pending_update_count, error, info.last_error_date)
 
     async def download(self, file_id: str, limit: int) -> bytes:
-        """Get a file.
+        """Get a file. How long that may take is for whoever asks for it to say.
 
         Raises:
             ChannelRefused: Telegram does not give it, or it is larger than `limit` bytes.
+            ChannelBusy: Telegram asks to wait first, or cannot be reached.
             ChannelSilent: it did not come; it may another time.
         """
-        try:
-            file = await self._call(GetFile(file_id=file_id))
-        except ChannelBusy as busy:
-            raise ChannelSilent(busy.reason) from None
+        file = await self._call(GetFile(file_id=file_id))
         if file.file_path is None:
             raise ChannelRefused("Telegram does not say where the file is")
         session = self._bot.session
         url, content = session.api.file_url(self._token, file.file_path), bytearray()
         try:
-            async for chunk in session.stream_content(url, timeout=int(ANSWER_LIMIT_S)):
+            async for chunk in session.stream_content(url, timeout=0):
                 content += chunk
                 if len(content) > limit:
                     raise ChannelRefused(f"the file is larger than {limit} bytes")
@@ -217,8 +251,8 @@ class Wire:
         """Tell what a failure means to a channel."""
         reason = f"Telegram: {self._masked(_words(error))}"
         match error:
-            case TelegramRetryAfter():
-                return ChannelBusy(reason, float(error.retry_after))
+            case _TooManyRequests():
+                return ChannelBusy(reason, error.wait_s)
             case TelegramMigrateToChat():
                 return ChannelMoved(reason, str(error.migrate_to_chat_id))
             case TelegramUnauthorizedError() | TelegramNotFound():
@@ -232,8 +266,6 @@ class Wire:
                 return self._unreached(error, reason)
             case TelegramServerError() | ClientDecodeError():
                 return ChannelSilent(reason)
-            case TelegramAPIError() if "Too Many Requests" in error.message:
-                return ChannelBusy(reason)
         return ChannelSilent(reason)
 
     def _unreached(self, error: TelegramNetworkError, reason: str) -> ChannelError:
