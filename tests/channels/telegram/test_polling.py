@@ -229,3 +229,23 @@ async def test_numbers_that_begin_anew_after_a_quiet_week_are_taken() -> None:
         telegram.begin_anew(5)
         telegram.say("after")
         assert await desk.until(ANN, 2) == ["before", "after"]
+
+
+async def test_updates_without_a_number_are_left_out_and_the_others_go_on() -> None:
+    desk = Desk()
+    async with Telegram() as telegram:
+        malformed: list[Any] = [{"update_id": "7", "message": {}}, {"message": {}}, {"update_id": None}, 5, None, []]
+        telegram.malformed = malformed
+        telegram.say("one")
+        with capture_logs() as logs:
+            async with polling(telegram, desk) as task:
+                await desk.until(ANN, 1)
+                await telegram.drained()
+                telegram.update(channel_post={"chat": "none"})
+                telegram.say("two")
+                assert await desk.until(ANN, 2) == ["one", "two"]
+                await telegram.drained()
+                assert not task.done()
+    assert [entry["count"] for entry in logs if entry["log_level"] == "error"] == [len(malformed)], "it is told once"
+    asked = len(telegram.called("getUpdates"))
+    assert len(desk.clock.slept) > asked - 10, "Telegram is not asked without a pause"

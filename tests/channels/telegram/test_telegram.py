@@ -225,3 +225,17 @@ async def test_a_command_in_a_group_is_carried_out_when_it_is_for_this_bot(tmp_p
         (text,) = await telegram.posted(1)
         await telegram.drained()
     assert text.startswith("Session") or "idle" in text
+
+
+async def test_typing_in_general_of_a_forum_names_that_topic_and_the_reply_does_not(tmp_path: Path) -> None:
+    async with Telegram() as telegram, desk(tmp_path, plain(telegram)):
+        telegram.chats[GROUP]["is_forum"] = True
+        telegram.say(chat=GROUP, **to_bot("in general"))
+        await telegram.posted(1)
+        await telegram.until(lambda: len(telegram.called("sendChatAction")) == 1)
+        del telegram.chats[GROUP]["is_forum"]
+        telegram.say(chat=GROUP, **to_bot("no forum any more"))
+        await telegram.posted(2)
+        await telegram.until(lambda: len(telegram.called("sendChatAction")) == 2)
+    assert [call.get("message_thread_id") for call in telegram.called("sendChatAction")] == ["1", None]
+    assert all("message_thread_id" not in call for call in telegram.called("sendMessage"))

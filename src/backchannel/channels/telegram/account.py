@@ -129,10 +129,13 @@ class TelegramAccount:
         if self.identity is None:
             raise Unavailable("Telegram was not yet asked who this bot is")
         try:
-            read = read_update(parse_update(raw), self.identity, self.id)
+            update = parse_update(raw)
+            read = read_update(update, self.identity, self.id)
         except (msgspec.ValidationError, RecursionError) as error:
             log.error("an update of Telegram cannot be read, and is left out", error=str(error))
             return
+        if (message := update.message) is not None:
+            self.sender.note_forum(str(message.chat.id), is_forum=message.chat.is_forum)
         if isinstance(read, ChatMoved):
             await inbound.moved(self.id, read.chat_id, read.to)
         elif read is not None:

@@ -14,13 +14,13 @@ When nothing is left to acknowledge the number is forgotten: after a quiet week 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 import structlog
 
-from backchannel.channels.telegram.reading import NumberedUpdate
+from backchannel.channels.telegram.reading import NumberedUpdate, read_number
 from backchannel.channels.telegram.wire import ChannelConflict, Wire
 from backchannel.core.channels import ChannelBusy, ChannelError, ChannelSilent
 from backchannel.core.contracts import Clock
@@ -59,6 +59,8 @@ class Poller:
         self._last: dict[int | None, asyncio.Task[None]] = {}
         """What is handed in last of each chat."""
         self._progress = asyncio.Event()
+        self._unreadable: list[str] = []
+        """What is wrong with the updates without a number that came last: Telegram gives them again and again."""
 
     async def run(self) -> None:
         """Ask and hand in until it is cancelled.
@@ -85,14 +87,30 @@ class Poller:
         asked_at = asyncio.get_running_loop().time()
         updates = await self._wire.updates(self._offset, wait_s)
         self._connected()
-        for number, raw in sorted(((_numbered(raw), raw) for raw in updates), key=lambda pair: pair[0].update_id):
+        numbered = self._numbered(updates)
+        for number, raw in numbered:
             self._begin(number, raw)
         if self._done:
             await self._some_progress()
-        elif not updates:
+        elif not numbered:
             self._offset = None
             if asyncio.get_running_loop().time() - asked_at < LOOK_AGAIN_S:
                 await self._clock.sleep(LOOK_AGAIN_S)  # a server that keeps no question open
+
+    def _numbered(self, updates: Sequence[Any]) -> list[tuple[NumberedUpdate, Any]]:
+        """Order updates by their numbers. One without could never be acknowledged: it is left out, and logged once."""
+        numbered, unreadable = [], []
+        for raw in updates:
+            try:
+                numbered.append((read_number(raw), raw))
+            except msgspec.ValidationError as error:
+                unreadable.append(str(error))
+        if unreadable and unreadable != self._unreadable:
+            log.error(
+                "updates of Telegram have no number, and are left out", count=len(unreadable), error=unreadable[0]
+            )
+        self._unreadable = unreadable
+        return sorted(numbered, key=lambda pair: pair[0].update_id)
 
     async def _after(self, error: ChannelError) -> None:
         """Do what helps before it is asked again."""
@@ -168,13 +186,6 @@ class Poller:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-
-
-def _numbered(raw: Any) -> NumberedUpdate:
-    try:
-        return msgspec.convert(raw, NumberedUpdate)
-    except msgspec.ValidationError as error:  # without a number it could never be acknowledged
-        raise ChannelSilent(f"Telegram gave an update that cannot be read: {error}") from error
 
 
 def told_of_fault(error: Exception, faults: int, **update: object) -> str:

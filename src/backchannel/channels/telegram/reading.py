@@ -3,7 +3,7 @@
 Only what is used is read, so that an update with something new in it is read all the same. What is no message of a
 person is left out: edits, which are not asked for, service messages, and the copies of a channel's posts that Telegram
 puts into the linked group, the bot's own among them. Of service messages only the news that a group has another id now
-is read. Telegram's own button *Start* writes `/start`, which is `/help` here.
+is read. Telegram's own button *Start* writes `/start`, which is `/help` here, also with the parameter of a link.
 
 A topic of a forum is a thread; the topic *General* is the group itself, because Telegram names it nowhere. Who writes
 in the name of a chat (an anonymous admin, a linked channel) is known by the id of that chat.
@@ -25,7 +25,7 @@ from backchannel.core.received import MAX_IMAGE_BYTES
 from backchannel.core.text import storable_text
 
 GENERAL_TOPIC = "1"
-"""The thread of the topic *General*, for whoever names it; Telegram wants it left out."""
+"""The thread of the topic *General*; Telegram wants it left out, but for signs of typing."""
 
 KINDS = ("message", "channel_post")
 """The kinds of updates that are asked for."""
@@ -46,6 +46,7 @@ class TelegramChat(Struct, frozen=True):
     first_name: str = ""
     last_name: str = ""
     username: str | None = None
+    is_forum: bool = False
 
     @property
     def name(self) -> str:
@@ -193,6 +194,22 @@ class _ChatId(Struct, frozen=True):
     id: int
 
 
+class _Numbered(Struct, frozen=True):
+    update_id: int
+
+
+def read_number(raw: Any) -> NumberedUpdate:
+    """Read the number of an update, and its chat where that can be read.
+
+    Raises:
+        msgspec.ValidationError: it has no number.
+    """
+    try:
+        return msgspec.convert(raw, NumberedUpdate)
+    except msgspec.ValidationError:
+        return NumberedUpdate(msgspec.convert(raw, _Numbered).update_id)
+
+
 def parse_update(raw: Any) -> TelegramUpdate:
     """Take an update apart; lone surrogates in it, which can be neither stored nor sent, are replaced.
 
@@ -286,7 +303,8 @@ def _answers(answered: _Answered | None, bot: BotIdentity) -> bool:
     return answered.sender.id == bot.id
 
 
-_START = re.compile(r"\s*/start(?P<bot>(?:@\w+)?)\s*", re.IGNORECASE)
+_START = re.compile(r"\s*/start(?P<bot>(?:@\w+)?)(?:\s+[\w-]{1,64})?\s*", re.IGNORECASE | re.ASCII)
+"""Alone, or with the parameter of the link that somebody followed to the bot."""
 
 
 def _text(message: TelegramMessage) -> str:

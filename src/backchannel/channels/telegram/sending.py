@@ -36,6 +36,7 @@ GROUP_INTERVAL_S = 3.0
 """How often a draft is shown anew in a group: Telegram lets a bot write there twenty times a minute."""
 _IN_A_THREAD = 1000
 """Texts that are longer are made into HTML beside the event loop."""
+_MOST_FORUMS = 1000
 _BAD_MARKUP = "can't parse entities"
 _NOT_MODIFIED = "message is not modified"
 _GONE = "message to delete not found"
@@ -54,6 +55,16 @@ class TelegramSender:
         """Until when no typing is shown in each chat."""
         self._shown: dict[str, float] = {}
         """When a draft was shown last in each group."""
+        self._forums: dict[str, None] = {}
+        """The groups with topics, as far as somebody has written there; the newest of many."""
+
+    def note_forum(self, chat_id: str, *, is_forum: bool) -> None:
+        """Take down whether a chat has topics: typing in *General* is shown only if that is named."""
+        self._forums.pop(chat_id, None)
+        if is_forum:
+            self._forums[chat_id] = None
+            if len(self._forums) > _MOST_FORUMS:
+                del self._forums[next(iter(self._forums))]
 
     async def send(self, part: OutboundPart) -> Sent:
         """Post a part, or put it in the place of its draft.
@@ -84,7 +95,8 @@ class TelegramSender:
         self._check_wait(to, self._waiting)
         self._check_wait(to, self._quiet)
         try:
-            await self._wire.show_typing(to, _topic(thread_id))
+            general = int(GENERAL_TOPIC) if to in self._forums else None
+            await self._wire.show_typing(to, _topic(thread_id) or general)
         except ChannelBusy as busy:
             self._quiet = self._with_wait(self._quiet, to, busy.retry_after_s or 0.0)
             raise
