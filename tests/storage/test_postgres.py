@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from backchannel.errors import DatabaseUnusable, InvalidRequest, StartupError, S
 from backchannel.storage import postgres
 from backchannel.storage.databases import database_at
 from backchannel.storage.postgres_connection import Connection, PostgresTx, connect
-from backchannel.storage.postgres_server import VERSION_TABLE, Server, TransactionUnknown
+from backchannel.storage.postgres_marks import MARKS_TABLE, CommitMark
+from backchannel.storage.postgres_server import VERSION_TABLE, Server
 from backchannel.storage.reactions import REACTIONS
 from backchannel.storage.tx import Tx, UnitContext
 from tests.storage.support import MAIN, SCHEME, Host, begin, note, texts
@@ -196,15 +198,48 @@ async def test_what_the_server_cancels_is_refused_as_unavailable_and_leaves_noth
     assert await written(host) == []
 
 
-def test_a_commit_is_not_asked_for_on_a_server_that_has_taken_over(cluster: Cluster) -> None:
-    server = Server(new_database(server=cluster.url))
-    writer = server.hold()
-    with closing(writer.connection):
-        row = writer.connection.execute("SELECT pg_current_xact_id()::text").fetchone()
-        assert row is not None
-        assert server.is_committed(writer, row[0], writer.timeline)
-        with pytest.raises(TransactionUnknown):
-            server.is_committed(writer, row[0], "0000000F")
+async def test_a_gateway_whose_commits_are_missing_after_a_failover_refuses_work_until_it_has_entered_again(
+    host: Host, line: CutLine, cluster: Cluster
+) -> None:
+    """A standby that was behind is played by taking back the mark that a commit has left."""
+    told = asyncio.Event()
+    host.store.driver.on_ended = told.set
+    before = host.store.number
+    await host.store.add_note(MAIN, note("answered"))
+    direct = host.url.replace(line.url_part, f"host={cluster.socket.parent}")
+    execute(direct, f"UPDATE {MARKS_TABLE} SET number = number - 1")
+    line.cut()
+    with pytest.raises(Unavailable, match="gone back behind what this gateway knew"):
+        await host.store.add_note(MAIN, note("too soon"))
+    await told.wait()
+    await host.store.enter(GatewayInfo(), 15)
+    await host.store.add_note(MAIN, note("in time"))
+    assert (host.store.number > before, host.fatal) == (True, [])
+    assert await texts(host.store) == ["answered", "in time"]
+
+
+def test_a_mark_waits_for_a_transaction_whose_connection_broke_and_tells_how_it_ended(cluster: Cluster) -> None:
+    server, mark = Server(new_database(server=cluster.url)), CommitMark()
+    with closing(server.connect()) as broken, closing(server.connect()) as other:
+        for end, found in (("ROLLBACK", 0), ("COMMIT", 1)):
+            broken.execute(f"BEGIN; {mark.statement(1)}".encode())
+            with ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(mark.load, other)
+                with pytest.raises(TimeoutError):
+                    asked.result(0.1)
+                broken.execute(end.encode())
+                assert asked.result(5) == found
+
+
+def test_marks_of_connections_that_are_long_gone_are_removed(cluster: Cluster) -> None:
+    url = new_database(server=cluster.url)
+    old, new = CommitMark(), CommitMark()
+    with closing(Server(url).connect()) as connection:
+        old.load(connection)
+        execute(url, f"UPDATE {MARKS_TABLE} SET marked_at = now() - interval '31 days'")
+        new.load(connection)
+    database_at(url).prepare(has_past=lambda: False)
+    assert execute(url, f"SELECT writer FROM {MARKS_TABLE}") == [(new.writer,)]
 
 
 # Other gateways
@@ -227,7 +262,7 @@ async def test_whoever_needs_the_database_alone_is_told_who_has_it_and_keeps_gat
         server.hold()
     await host.stop()
     alone = server.hold()
-    with closing(alone.connection), pytest.raises(StateFolderInUse, match="has it for itself"):
+    with closing(alone), pytest.raises(StateFolderInUse, match="has it for itself"):
         await host.start()
     await host.start()
 

@@ -8,9 +8,10 @@ The writing connection holds the lock that keeps other gateways away, so what is
 the lock. When it breaks, another is opened that has the lock again, and only then does anything go on:
 
 - Broken before COMMIT was sent: nothing of the group counts, and it is run again.
-- Broken while COMMIT was under way: the server is asked what became of the transaction. It was committed: all are
-  answered. It was not: the group is run again. It cannot tell (another server has taken over): nobody is answered, the
-  driver stops for good, and the next start reads the truth.
+- Broken while COMMIT was under way: the mark that the transaction would have left tells whether it was committed, on
+  whichever server answers now (`postgres_marks.py`). It was: all are answered. It was not: the group is run again.
+- Commits that were answered are not there (a standby has taken over that did not have them): this process's memory is
+  ahead of the database. Its units are refused until it has dropped all its work and entered once more.
 - No connection for a while: what waits and what comes is refused as unavailable, until there is one again.
 - A full disk, or units that got in each other's way: the units of the group are run again one by one.
 """
@@ -46,8 +47,9 @@ from backchannel.storage.postgres_connection import (
     runs_again,
     unavailable,
 )
+from backchannel.storage.postgres_marks import CommitMark
 from backchannel.storage.postgres_readers import Readers
-from backchannel.storage.postgres_server import WRITE_LOCK, Server, TransactionUnknown, Writer
+from backchannel.storage.postgres_server import WRITE_LOCK, Server, Writer
 from backchannel.storage.tx import Tx, UnitContext, required
 
 log = structlog.get_logger(__name__)
@@ -66,6 +68,7 @@ RECONNECT_PAUSE_S = 0.2
 MOST_TRIES = 5
 """How often a unit that others got in the way of is run."""
 TAKEN_FOR_DEAD = "the other gateways have taken this one for dead: it stops its work and begins anew in a moment"
+AHEAD = "the database has gone back behind what this gateway knew: it stops its work and begins anew in a moment"
 
 
 class PostgresDriver:
@@ -74,6 +77,7 @@ class PostgresDriver:
     def __init__(
         self,
         server: Server,
+        mark: CommitMark,
         writer: Writer,
         clock: Clock,
         *,
@@ -95,6 +99,9 @@ class PostgresDriver:
         self.is_closed = False
         self.on_ended: Callable[[], None] = lambda: None
         self.slowest: tuple[float, str] = (0.0, "")
+        self._mark = mark
+        self._is_ahead = False
+        """Whether commits that were answered are not in the database any more."""
         self._writer: Writer | None = writer
         self._gone_since: float | None = None
         self._is_ending = threading.Event()
@@ -214,7 +221,7 @@ class PostgresDriver:
         tries = 0
         while True:
             writer = self._take_writer()
-            attempt = _Attempt(writer, PostgresTx(writer.connection, self.context, self._now_ms()))
+            attempt = _Attempt(writer, PostgresTx(writer.connection, self.context, self._now_ms()), self._mark)
             try:
                 self._run_units(attempt, group)
                 self._commit(attempt)
@@ -232,7 +239,7 @@ class PostgresDriver:
 
     def _run_units(self, attempt: _Attempt, group: list[WaitingUnit]) -> None:
         attempt.begin(self.context.number, is_group=len(group) > 1)
-        if attempt.is_outcast:
+        if attempt.is_outcast or self._is_ahead:
             self._to_loop(self._tell_ended)
         ends = perf_counter() + LONGEST_GROUP_S
         for entry in group:
@@ -247,8 +254,8 @@ class PostgresDriver:
     def _run_unit(self, attempt: _Attempt, entry: WaitingUnit) -> None:
         entry.error, entry.facts = None, []
         attempt.tx.facts = entry.facts
-        if attempt.is_outcast and not entry.is_entry:
-            entry.refuse(Unavailable(TAKEN_FOR_DEAD, retryAfterMs=RETRY_AFTER_MS))
+        if (attempt.is_outcast or self._is_ahead) and not entry.is_entry:
+            entry.refuse(Unavailable(AHEAD if self._is_ahead else TAKEN_FOR_DEAD, retryAfterMs=RETRY_AFTER_MS))
             attempt.unit_ended(is_kept=False)
             return
         try:
@@ -274,6 +281,7 @@ class PostgresDriver:
         for entry in group:
             if entry.is_entry and entry.error is None:
                 self.context = replace(self.context, number=entry.result)
+                self._is_ahead = False
 
     def _is_committed(self, attempt: _Attempt, error: psycopg.Error) -> bool:
         """Find out whether an attempt that failed was committed all the same; none is left open."""
@@ -288,8 +296,8 @@ class PostgresDriver:
             return False
         while (writer := self._reconnected()) is None:
             if self._is_ending.wait(RECONNECT_PAUSE_S):
-                raise TransactionUnknown("the gateway ends before the database told what became of a commit")
-        return self._server.is_committed(writer, attempt.transaction, attempt.writer.timeline)
+                raise CommitUnknown("the gateway ends before the database told what became of a commit")
+        return writer.found == attempt.number
 
     def _take_writer(self) -> Writer:
         """Return the connection that writes, opening another when it is gone.
@@ -307,12 +315,18 @@ class PostgresDriver:
     def _reconnected(self) -> Writer | None:
         """Try once to open another connection."""
         try:
-            self._writer = self._server.join()
+            self._writer = self._server.join(self._mark)
         except psycopg.OperationalError as error:
             log.warning("the database cannot be reached", database=self._server.name, error=in_words(error))
             return None
         log.info("the database is back", database=self._server.name)
         self._gone_since = None
+        if self._writer.found < self._mark.last:
+            log.warning(
+                "commits are missing: a server has taken over that did not have them", database=self._server.name
+            )
+            self._is_ahead = True
+        self._mark.last = self._writer.found
         return self._writer
 
     def _drop(self) -> None:
@@ -352,6 +366,10 @@ class PostgresDriver:
         self._on_fatal(cause)
 
 
+class CommitUnknown(Exception):
+    """Nobody has told yet whether a commit was made."""
+
+
 class _Gone(psycopg.OperationalError):
     """There has been no connection for a while; nothing was changed."""
 
@@ -364,16 +382,17 @@ def _refuse(group: Sequence[WaitingUnit], error: Exception) -> None:
 class _Attempt:
     """One transaction of the writer: how far it is, and what to ask the server for if its end is not known."""
 
-    def __init__(self, writer: Writer, tx: PostgresTx) -> None:
+    def __init__(self, writer: Writer, tx: PostgresTx, mark: CommitMark) -> None:
         self.writer = writer
         self.tx = tx
+        self.number = mark.last + 1
+        self._mark = mark
         self.done = 0
         self.is_over = False
         """Whether there is nothing to commit: the only unit was refused."""
         self.is_in_doubt = False
         self.is_outcast = False
         """Whether other processes have taken this one for dead."""
-        self.transaction = ""
         self._is_group = False
 
     def begin(self, number: int, *, is_group: bool) -> None:
@@ -386,12 +405,13 @@ class _Attempt:
         alive = f"(SELECT ended_at IS NULL FROM processes WHERE number = {int(number)})" if number else "true"
         words = (
             f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SELECT pg_advisory_xact_lock({WRITE_LOCK}); "
-            "SELECT pg_current_xact_id()::text, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, " + alive
+            f"{self._mark.statement(self.number)}; "
+            f"SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, {alive}"
         )
         cursor = self.writer.connection.execute((words + ("; SAVEPOINT unit" if is_group else "")).encode())
-        cursor.nextset()
-        cursor.nextset()
-        self.transaction, self.tx.shared_now, is_alive = required(cursor.fetchone())
+        for _ in range(3):
+            cursor.nextset()
+        self.tx.shared_now, is_alive = required(cursor.fetchone())
         self.is_outcast = not is_alive
 
     def unit_ended(self, *, is_kept: bool) -> None:
@@ -406,3 +426,4 @@ class _Attempt:
     def commit(self) -> None:
         self.is_in_doubt = True
         self.writer.connection.execute("COMMIT")
+        self._mark.last = self.number

@@ -18,6 +18,7 @@ from backchannel.storage.folder import StateFolder
 from backchannel.storage.migrations import refuse_other
 from backchannel.storage.postgres import PostgresDriver
 from backchannel.storage.postgres_connection import Connection, PostgresTx, in_words, is_lost, unavailable
+from backchannel.storage.postgres_marks import CommitMark, forget_old
 from backchannel.storage.postgres_server import Server, schema_versions
 from backchannel.storage.postgres_wakeups import PostgresWakeups
 from backchannel.storage.tx import Row, Tx, UnitContext
@@ -64,6 +65,7 @@ class PostgresDatabase:
                 self._refuse_half(connection)
                 self.server.make_current_alone(connection, refuse_empty=has_past)
                 self._refuse_half(connection)
+                forget_old(connection)
             except psycopg.Error as error:
                 raise self.server.unusable(error) from error
 
@@ -83,12 +85,13 @@ class PostgresDatabase:
         context: UnitContext,
         faults: Faults | None,
     ) -> PostgresDriver:
+        mark = CommitMark()
         try:
-            writer = await asyncio.to_thread(self.server.join)
+            writer = await asyncio.to_thread(self.server.join, mark)
         except psycopg.Error as error:
             raise StateFolderInUse(f"the database {self.name} cannot be used now ({in_words(error)})") from error
         return PostgresDriver(
-            self.server, writer, clock, on_facts=on_facts, on_fatal=on_fatal, context=context, faults=faults
+            self.server, mark, writer, clock, on_facts=on_facts, on_fatal=on_fatal, context=context, faults=faults
         )
 
     def open_wakeups(self, on_text: Callable[[str], None]) -> PostgresWakeups:

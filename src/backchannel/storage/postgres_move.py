@@ -22,6 +22,7 @@ from psycopg import sql
 from backchannel.errors import DatabaseUnusable
 from backchannel.storage.driver import Database
 from backchannel.storage.postgres_connection import Connection
+from backchannel.storage.postgres_marks import MARKS_TABLE
 from backchannel.storage.postgres_server import MOVE_TABLE, VERSION_TABLE, Server
 from backchannel.storage.tx import Row, Tx, required
 
@@ -42,7 +43,8 @@ _COLUMNS = (
 )
 _TABLES = (
     "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema() "
-    f"AND table_type = 'BASE TABLE' AND table_name NOT IN ('{VERSION_TABLE}', '{MOVE_TABLE}') ORDER BY 1"
+    f"AND table_type = 'BASE TABLE' AND table_name NOT IN ('{VERSION_TABLE}', '{MOVE_TABLE}', '{MARKS_TABLE}') "
+    "ORDER BY 1"
 )
 _SOURCE = ""
 """The name in the table of the move under which the state of the source is kept."""
@@ -76,7 +78,7 @@ class StateMove:
             StateFolderInUse: a gateway uses the target.
             StartupError, Unavailable: one of them cannot be reached.
         """
-        with closing(self._server.hold().connection) as target:
+        with closing(self._server.hold()) as target:
             try:
                 return self._fill(target)
             except psycopg.Error as error:

@@ -19,6 +19,7 @@ import psycopg
 from backchannel.errors import DatabaseUnusable, StartupError, StateFolderInUse, Unavailable
 from backchannel.storage.migrations import load_versions, refuse_newer
 from backchannel.storage.postgres_connection import Connection, connect, in_words, read_url, unavailable
+from backchannel.storage.postgres_marks import CommitMark
 
 OLDEST_SERVER = 130000
 LOCK_LIMIT_S = 5.0
@@ -26,7 +27,6 @@ LOCK_LIMIT_S = 5.0
 _LOCK_PAUSE_S = 0.05
 LONGEST_PAUSE_MS = 2000
 """How long a transaction that writes may be left alone by its process, while all others wait for it."""
-IN_DOUBT_LIMIT_S = 60.0
 _LOCK_KEY = "hashtextextended('backchannel ' || current_schema(), 0)"
 _TRY_ALONE = f"SELECT pg_try_advisory_lock({_LOCK_KEY})"
 _TRY_BESIDE = f"SELECT pg_try_advisory_lock_shared({_LOCK_KEY})"
@@ -45,15 +45,11 @@ MOVE_TABLE = "backchannel_move"
 """There while a state is being copied into it."""
 
 
-class TransactionUnknown(Exception):
-    """Nobody can tell whether a transaction was committed."""
-
-
 class Writer(NamedTuple):
-    """A connection that writes, and the line of history that its server is on."""
+    """A connection that writes, and the number of the last commit of its row that was found when it was opened."""
 
     connection: Connection
-    timeline: str
+    found: int
 
 
 class Server:
@@ -71,7 +67,7 @@ class Server:
         """
         return connect(self._url, readonly=readonly)
 
-    def hold(self) -> Writer:
+    def hold(self) -> Connection:
         """Open a connection that keeps all gateways away for as long as it lasts.
 
         Raises:
@@ -84,7 +80,7 @@ class Server:
             raise self._unreachable(error) from error
         try:
             self._wait_for_lock(connection)
-            return Writer(connection, _timeline(connection))
+            return connection
         except psycopg.Error as error:
             connection.close()
             raise self._unreachable(error) from error
@@ -105,10 +101,11 @@ class Server:
     def _unreachable(self, error: psycopg.Error) -> StartupError:
         return StartupError(f"the database {self.name} cannot be reached ({in_words(error)})")
 
-    def join(self) -> Writer:
+    def join(self, mark: CommitMark) -> Writer:
         """Open a connection that writes, beside those of other gateways; it keeps away whoever needs it alone.
 
-        A transaction in which nothing is asked for a while is ended by the server: others wait for it.
+        What became of the last commit with this mark is certain when it returns. A transaction in which nothing is
+        asked for a while is ended by the server: others wait for it.
 
         Raises:
             psycopg.OperationalError: it cannot be reached, or somebody has it alone.
@@ -118,26 +115,10 @@ class Server:
             connection.execute(f"SET idle_in_transaction_session_timeout = {LONGEST_PAUSE_MS}".encode())
             if not _required(connection.execute(_TRY_BESIDE.encode()))[0]:
                 raise psycopg.OperationalError(f"{_holder(connection)} has it for itself")
-            return Writer(connection, _timeline(connection))
+            return Writer(connection, mark.load(connection))
         except BaseException:  # whatever stopped it: nothing stays open, and the error goes on
             connection.close()
             raise
-
-    def is_committed(self, writer: Writer, transaction: str, timeline: str) -> bool:
-        """Ask what became of a transaction whose connection broke.
-
-        Raises:
-            TransactionUnknown: another server has taken over, or it was too long ago.
-        """
-        status, ends = None, monotonic() + IN_DOUBT_LIMIT_S
-        while writer.timeline == timeline:
-            (status,) = _required(writer.connection.execute("SELECT pg_xact_status(%s::xid8)", (transaction,)))
-            if status != "in progress" or monotonic() > ends:
-                break
-            sleep(_LOCK_PAUSE_S)  # the server has not noticed yet that the connection is gone
-        if status not in ("committed", "aborted"):
-            raise TransactionUnknown("the database cannot tell whether a commit was made before the connection broke")
-        return bool(status == "committed")
 
     def version(self, connection: Connection) -> int:
         """Read the version of the schema; 0 means that it is empty.
@@ -231,10 +212,6 @@ def _required(cursor: psycopg.Cursor[Any]) -> Any:
     row = cursor.fetchone()
     assert row is not None
     return row
-
-
-def _timeline(connection: Connection) -> str:
-    return str(_required(connection.execute("SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"))[0])
 
 
 def _holder(connection: Connection) -> str:

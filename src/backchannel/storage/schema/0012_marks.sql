@@ -1,0 +1,1 @@
+-- Which commits were made: a row of its own for each connection that writes, where a server is asked over a network.
