@@ -339,12 +339,16 @@ def _job(channel: str) -> CronJob:
 
 
 async def test_it_is_down_when_nothing_gets_through_and_up_again_after(world: World, tmp_path: Path) -> None:
-    for _ in range(3):
-        world.be_busy(1)
     async with desk(tmp_path, world.settings, *world.own, clock=QuickClock()) as at:
-        assert at.gateway.parts.keeper.down() == {}
+        await world.say(at.gateway, "one", "1")
+        await _replies(at, 1)
+        keeper = at.gateway.parts.keeper
+        assert keeper.health(world.name).is_up and keeper.down() == {}
+        for _ in range(3):
+            world.be_busy(1)
         delivery_id = await at.send(world.receive())
         down: list[str] = []
         at.gateway.runtime.hub.listen(lambda _: down.extend(at.gateway.runtime.outbox.reach.down))
         await at.becomes(S.SENT, delivery_id)
         assert world.name in down and at.gateway.runtime.outbox.reach.down == {}
+        assert keeper.health(world.name).is_up, "its connection was there all the time"
