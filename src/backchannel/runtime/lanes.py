@@ -113,9 +113,9 @@ class Lanes:
         if takes_slot:
             self._busy.add(key)
         future = accept(start=takes_slot)
-        if takes_slot:
-            # The caller may be cancelled meanwhile; the slot and the started run must not be lost with it.
-            future.add_done_callback(partial(self._accepted, key))
+        # The caller may be cancelled meanwhile: the slot and the started run must not be lost with it, nor a refusal
+        # that nobody hears be complained of.
+        future.add_done_callback(partial(self._accepted, key) if takes_slot else _hear)
         return await asyncio.shield(future)
 
     def _accepted(self, key: str, done: asyncio.Future[A]) -> None:
@@ -322,3 +322,9 @@ class Lanes:
     def _free(self, key: str) -> None:
         self._busy.discard(key)
         self._give_back(SessionKey.stored(key).is_subagent)
+
+
+def _hear(done: asyncio.Future[Any]) -> None:
+    """Look at an outcome that the caller may not have waited for, so that asyncio does not log it."""
+    if not done.cancelled():
+        done.exception()
