@@ -459,6 +459,27 @@ async def test_a_draft_of_a_channel_that_streams_no_longer_is_removed(tmp_path: 
     assert platform.texts() == [WHOLE]
 
 
+@pytest.mark.parametrize(("reply", "state"), [(WHOLE, S.SENT), ("first words", S.UNCERTAIN)])
+async def test_a_lost_draft_of_a_channel_that_streams_no_longer_is_settled_all_the_same(
+    tmp_path: Path, reply: str, state: S
+) -> None:
+    platform = Platform()
+    platform.holds = asyncio.Event()
+    model = ScriptedModel(replies=[held("first words")])
+    async with dying(tmp_path, model, config=CONFIG, equip=_with(platform)) as gateway:
+        await gateway.inbound.receive("chat", said("hello", "1"))
+        await platform.until_called(1)
+    platform.holds = None
+    plain = PlatformChannel(platform, streams=False)
+    async with desk(tmp_path, {}, plain, model=ScriptedModel(replies=[reply])) as at:
+        receipt = await at.becomes(state)
+        await at_rest(at.gateway)
+        assert await at.gateway.store.drafts() == []
+    assert platform.texts() == list(dict.fromkeys(["first words", reply])), "what may be there is not posted twice"
+    told = receipt.parts[0].note or receipt.parts[0].error or ""
+    assert "draft" in told
+
+
 async def test_a_reply_that_is_rerouted_leaves_no_draft_behind(tmp_path: Path) -> None:
     platform, slow = Platform(), Slow()
     async with desk(tmp_path, {}, PlatformChannel(platform), model=slow.model, clock=QuickClock()) as at:

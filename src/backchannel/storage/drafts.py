@@ -13,7 +13,7 @@ from backchannel.core.delivery import Delivery, DeliveryLane, notice_address
 from backchannel.core.drafts import Before, DraftOpening, DraftState, DraftTurn, ShownDraft, may_take_over, next_turn
 from backchannel.core.facts import DraftChanged
 from backchannel.core.runs import Fence, Run, RunState
-from backchannel.core.sessions import Address, read_address
+from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.storage import chats, lines, runs, sessions
 from backchannel.storage.chats import ChatPlace
 from backchannel.storage.events import ReceiptSettled, RunClosed
@@ -43,8 +43,10 @@ def left_drafts(tx: Tx) -> list[ShownDraft]:
 def open_(tx: Tx, fence: Fence, text: str) -> DraftOpening:
     """Say how the reply of a run may be shown; where it may be posted, that and its text are written down first."""
     run = runs.find(tx, fence.run_id)
-    address = None if run is None else _shown_at(tx, run)
-    if run is None or address is None or run.state is not RunState.RUNNING or run.fence != fence.number:
+    address = None if run is None else _replied_at(run)
+    if run is None or address is None or not tx.outlets.streams(address.channel):
+        return DraftOpening(DraftTurn.STOP)
+    if run.state is not RunState.RUNNING or run.fence != fence.number:
         return DraftOpening(DraftTurn.STOP)
     lane = _current_lane(tx, address)
     known = find(tx, run.id)
@@ -76,12 +78,15 @@ def _insert(tx: Tx, draft: ShownDraft) -> None:
     )
 
 
-def _shown_at(tx: Tx, run: Run) -> Address | None:
-    """Tell where the reply of a run is shown while it grows; None if it is not."""
+def _replied_at(run: Run) -> Address | None:
+    """Tell to which chat outside the reply of a run goes; None if to none, so that it has no draft either.
+
+    Whether its channel streams is not asked here: a draft of the time when it did is to be settled all the same.
+    """
     if not run.deliver or run.kind.is_internal or run.reply_to is None:
         return None
     address = read_address(run.reply_to)
-    return address if address.to is not None and tx.outlets.streams(address.channel) else None
+    return None if address.to is None or address.channel == WEBCHAT.channel else address
 
 
 def _current_lane(tx: Tx, address: Address) -> DeliveryLane:
@@ -136,7 +141,9 @@ def run_closed(tx: Tx, event: RunClosed) -> None:
     What a person has read of a reply that was stopped stays: it is in the transcript too.
     """
     run = event.run
-    if _shown_at(tx, run) is None or (draft := find(tx, run.id)) is None or draft.delivery_id is not None:
+    if _replied_at(run) is None or (draft := find(tx, run.id)) is None or draft.delivery_id is not None:
+        return
+    if draft.state is DraftState.REMOVING:
         return
     if tx.tells_failures and notice_address(run) is not None:
         return  # the notice takes it over, in the same commit
@@ -149,9 +156,7 @@ def run_closed(tx: Tx, event: RunClosed) -> None:
 
 def take_over(tx: Tx, run: Run, delivery: Delivery) -> None:
     """Let the delivery that ends a run take the place of its draft, if it has one."""
-    if _shown_at(tx, run) is None:
-        return
-    if (draft := find(tx, run.id)) is None:
+    if _replied_at(run) is None or (draft := find(tx, run.id)) is None:
         return
     if draft.state in (DraftState.GROWING, DraftState.LOST):
         state = DraftState.LOST if draft.state is DraftState.LOST else DraftState.FINAL
@@ -160,7 +165,7 @@ def take_over(tx: Tx, run: Run, delivery: Delivery) -> None:
 
 def claimed(tx: Tx, delivery: Delivery) -> Before:
     """Give the draft that the first part of a delivery edits, or that is lost, and forget it: the part keeps its id."""
-    if delivery.channel is None or not tx.outlets.streams(delivery.channel):
+    if delivery.run_id is None or delivery.channel == WEBCHAT.channel:
         return Before()
     draft = _of_delivery(tx, delivery)
     if draft is None:
@@ -178,7 +183,7 @@ def claimed(tx: Tx, delivery: Delivery) -> Before:
 def receipt_settled(tx: Tx, event: ReceiptSettled) -> None:
     """Remove the draft of a reply that is not sent after all: the send policy forbids it, or its channel is gone."""
     delivery = event.delivery
-    if delivery.run_id is None or delivery.channel is None or not tx.outlets.streams(delivery.channel):
+    if delivery.run_id is None or delivery.channel in (None, WEBCHAT.channel):
         return
     if (draft := _of_delivery(tx, delivery)) is not None:
         _remove(tx, draft)
@@ -229,16 +234,14 @@ def _remove(tx: Tx, draft: ShownDraft) -> None:
 def recover(tx: Tx) -> list[ShownDraft]:
     """Decide on the drafts that an earlier process left, and return those that are lost.
 
-    Those of a channel that does not stream any more are removed: nothing will take their place.
+    Those of a channel that does not stream any more are removed: nothing will take their place. What is lost stays
+    written down until its run has ended and its reply was sent.
     """
     left = left_drafts(tx)
     lost = [draft for draft in left if draft.message_id is None and draft.state is not DraftState.LOST]
     for draft in lost:
         lose(tx, draft.run_id)
     for draft in left:
-        if not tx.outlets.streams(draft.channel):
-            if draft.message_id is None:
-                forget(tx, draft.run_id)
-            else:
-                _remove(tx, draft)
+        if draft.message_id is not None and not tx.outlets.streams(draft.channel):
+            _remove(tx, draft)
     return lost
