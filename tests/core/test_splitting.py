@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from backchannel.core.splitting import opening_of, split
 
@@ -129,6 +130,75 @@ def test_a_block_of_code_that_is_cut_is_closed_and_opened_again(text: str, limit
     made = split(text, limit)
     assert parts is None or made == parts
     assert all(len(part) <= limit for part in made)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "parts"),
+    [
+        (
+            "> see:\n> ```py\n> a = 1\n> b = 2\n> ```\nafter",
+            34,
+            ["> see:\n> ```py\n> a = 1\n> ```", "> ```py\n> b = 2\n> ```\nafter"],
+        ),
+        (">> ~~~\n>> " + "x" * 40, 40, [f">> ~~~\n>> {'x' * 23}\n>> ~~~", f">> ~~~\n>> {'x' * 17}"]),
+        (
+            "> ```\n> " + "word " * 7 + "\nno code any more, and " + "more " * 4,
+            40,
+            [
+                "> ```\n> word word word word word\n> ```",
+                "> ```\n> word word\n> ```",
+                "no code any more, and more more more",
+                "more ",
+            ],
+        ),
+        (
+            "```\n> ```\n> quoted in code\n> more of it\n```",
+            32,
+            ["```\n> ```\n> quoted in code\n```", "```\n> more of it\n```"],
+        ),
+    ],
+)
+def test_a_block_of_code_in_a_quote_is_closed_and_opened_again_in_it(text: str, limit: int, parts: list[str]) -> None:
+    assert split(text, limit) == parts
+
+
+QUOTED = st.tuples(
+    st.sampled_from(["> ", ">", "> > "]),
+    st.sampled_from(["```", "~~~"]),
+    st.sampled_from(["", "py"]),
+    st.lists(st.text(alphabet="ab🙂é.=", min_size=1, max_size=70), min_size=1, max_size=6),
+    st.booleans(),
+)
+
+
+def _quoted(quote: str, mark: str, language: str, lines: list[str], is_closed: bool) -> str:
+    return "\n".join(f"{quote}{line}" for line in [mark + language, *lines, *([mark] if is_closed else [])])
+
+
+def _shown_code(parts: list[str]) -> list[tuple[int, str, str]]:
+    """Read parts with a real parser: each character of code, with its language and how deep in quotes it stands."""
+    shown: list[tuple[int, str, str]] = []
+    for part in parts:
+        depth = 0
+        for token in MarkdownIt("commonmark").parse(part):
+            depth += token.nesting * token.type.startswith("blockquote")
+            if token.type == "fence":
+                shown += [(depth, token.info, mark) for mark in token.content if not mark.isspace()]
+    return shown
+
+
+@given(
+    st.lists(QUOTED.map(lambda made: _quoted(*made)) | st.text(alphabet="ab .", min_size=1, max_size=70), max_size=6),
+    st.integers(min_value=60, max_value=140),
+    st.sampled_from([len, utf16]),
+)
+def test_code_in_quotes_is_code_in_quotes_in_every_part(
+    blocks: list[str], limit: int, measure: Callable[[str], int]
+) -> None:
+    text = "\n\n".join(blocks)
+    parts = split(text, limit, measure)
+    assert all(0 < measure(part) <= limit for part in parts)
+    assert _shown_code(parts) == _shown_code([text])
 
 
 def test_a_block_that_ends_at_a_cut_leaves_no_empty_one_behind() -> None:

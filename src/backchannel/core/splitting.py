@@ -5,7 +5,8 @@ though not inside what readers see as one character: an accented letter, a joine
 lost, and only where the text was cut: line breaks or spaces, never the indentation of the next line.
 
 A fenced block of code that is cut is closed in one part and opened again, with its language, in the next, so that each
-part can be read on its own. A fence that would fill half a message is text like any other.
+part can be read on its own; one that stands in a quote stays in it. A fence that would fill half a message is text like
+any other.
 
 How long a text is the platform says: a measure adds up over a text, and counts at least one for a character.
 """
@@ -23,9 +24,13 @@ Measure: TypeAlias = Callable[[str], int]
 
 _JOINER = "\u200d"
 _LINE_BREAKS = "\r\n"
+_EMPTY_LINE = ("\n\n", "\n\r\n")
+_BEFORE_WORDS = " \t>"
+"""A line is not cut behind these: nothing would be in it."""
 _ANY_FENCE = re.compile(r"```|~~~")
-_FENCE_LIKE = re.compile(r"[ \t]{0,8}(?:```|~~~)")
-_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^\r\n]*)")
+_QUOTE = r"(?:>[ \t]{0,8}){0,8}"
+_FENCE_LIKE = re.compile(rf"[ \t]{{0,8}}{_QUOTE}(?:```|~~~)")
+_FENCE = re.compile(rf"([ \t]*{_QUOTE})(`{{3,}}|~{{3,}})[ \t]*([^\r\n]*)")
 
 
 class _Fence(NamedTuple):
@@ -35,6 +40,17 @@ class _Fence(NamedTuple):
     opening: str
     """The line that opens it again: its mark and its language."""
     closing: str
+    quote: str
+    """What its lines begin with, where it stands in a quote."""
+
+    def inside(self, line: str) -> str | None:
+        """Give a line without the marks of the quote; None if it is not in the quote, which ends the block."""
+        for _ in range(self.quote.count(">")):
+            line = line.lstrip(" \t")
+            if not line.startswith(">"):
+                return None
+            line = line[1:]
+        return line
 
 
 class _Cut(NamedTuple):
@@ -86,20 +102,28 @@ class _Splitter:
             if fence is not None and (after := self._closing_line(start, fence)) is not None:
                 start, fence = after, None
         last = self._text[start:]
-        parts.append(f"{fence.opening}\n{last}" if fence and last.strip() else last)
+        parts.append(f"{self._reopened(start, fence)}{last}" if last.strip() else last)
         return [part for part in parts if part and not part.isspace()]
 
     def _fits(self, start: int, fence: _Fence | None) -> bool:
         """Whether all that is left fits into one message."""
         if len(self._text) - start > self._limit:  # no character counts less than one
             return False
-        head = "" if fence is None else f"{fence.opening}\n"
-        return self._measure(head + self._text[start:]) <= self._limit
+        return self._measure(self._reopened(start, fence) + self._text[start:]) <= self._limit
+
+    def _reopened(self, start: int, fence: _Fence | None) -> str:
+        """Write what opens a block again, and the quote in the middle of whose line the text goes on."""
+        if fence is None:
+            return ""
+        return f"{fence.opening}\n{fence.quote if self._is_in_line(start) else ''}"
+
+    def _is_in_line(self, at: int) -> bool:
+        return at > 0 and self._text[at - 1] != "\n"
 
     def _head(self, start: int, fence: _Fence | None) -> tuple[str, int, _Fence | None]:
         """Begin a part: a block that is open is opened again, and the line that opens one is no line to cut after."""
         if fence is not None:
-            return f"{fence.opening}\n", start, fence
+            return self._reopened(start, fence), start, fence
         line_end = self._text.find("\n", start, start + self._limit)
         if self._has_fences and line_end >= 0 and (opened := self._opened_by(self._text[start:line_end])):
             return self._text[start : line_end + 1], line_end + 1, opened
@@ -124,11 +148,14 @@ class _Splitter:
             line_end = self._text.find("\n", at, end)
             line_end = end if line_end < 0 else line_end
             line = self._text[at:line_end]
-            after = self._after(line, before)
+            is_rest = at == start and before is not None and self._is_in_line(at)
+            after = before if is_rest else self._after(line, before)
             is_last = not self._text[line_end:end].strip()
             if before is None and after is not None and is_last and self._text[start:at].strip():
                 return _Cut(at, at, None)  # nothing of the block would be in this part but its first line
             before, at = after, line_end + 1
+        if before is not None and before.quote and self._text.endswith(_EMPTY_LINE, start, start_of_next):
+            before = None  # it ends the quote, and what stands in it
         return _Cut(end, start_of_next, before)
 
     def _reach(self, start: int, room: int) -> int:
@@ -153,7 +180,7 @@ class _Splitter:
         end = text.rfind(" ", start, stop + 1)
         while end >= 0 and self._would_be_fence(end):
             end = text.rfind(" ", start, end)
-        if end >= 0 and not text[start : end + 1].isspace():
+        if end >= 0 and text[start : end + 1].strip().lstrip(_BEFORE_WORDS):
             return end, _skip(text, end, " ")
         end = stop
         while end > start and (_is_inside(text, start, end) or self._would_be_fence(end)):
@@ -168,9 +195,10 @@ class _Splitter:
 
     def _after(self, line: str, fence: _Fence | None) -> _Fence | None:
         """Tell which block is open after a line."""
-        if fence is None:
+        inside = None if fence is None else fence.inside(line)
+        if fence is None or inside is None:
             return self._opened_by(line)
-        return None if _closes(line, fence) else fence
+        return None if _closes(inside, fence) else fence
 
     def _opened_by(self, line: str) -> _Fence | None:
         found = _FENCE.fullmatch(line.rstrip())
@@ -180,15 +208,25 @@ class _Splitter:
         if mark[0] == "`" and "`" in info:  # code inside a line
             return None
         language = info.split(maxsplit=1)[0] if info else ""
-        fence = _Fence(mark, f"{indent}{mark}{language}", f"{indent}{mark}")
-        size = max(self._measure(line), self._measure(fence.opening)) + self._measure(fence.closing) + 2
+        quote = indent if ">" in indent else ""
+        fence = _Fence(mark, f"{indent}{mark}{language}", f"{indent}{mark}", quote)
+        opening = max(self._measure(line), self._measure(fence.opening) + self._measure(quote))
+        size = opening + self._measure(fence.closing) + 2
         return fence if size <= self._limit // 2 else None
 
     def _closing_line(self, start: int, fence: _Fence) -> int | None:
-        """Tell where the text goes on if the next line only closes a block, which the part before has closed."""
+        """Tell where the text goes on if the next line only closes a block, which the part before has closed.
+
+        So does a line that leaves the quote of the block; nothing of that is passed over.
+        """
         line_end = self._text.find("\n", start, start + self._limit)
         line_end = min(len(self._text), start + self._limit) if line_end < 0 else line_end
-        if not _closes(self._text[start:line_end], fence):
+        if self._is_in_line(start):
+            return None
+        inside = fence.inside(self._text[start:line_end])
+        if inside is None:
+            return start
+        if not _closes(inside, fence):
             return None
         return _skip(self._text, line_end, _LINE_BREAKS)
 
