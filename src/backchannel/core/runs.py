@@ -258,12 +258,21 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return ToolCallBlock(id=self.id, name=self.name, arguments=msgspec.json.decode(self.arguments))
 
 
+class Opening(msgspec.Struct, frozen=True):
+    """A transcript that a run's message has begun: the mark of its headers, and that message, which is all of it."""
+
+    mark: str
+    message: Message
+
+
 class Started(msgspec.Struct, frozen=True):
     """A run that a lane may work on now, under this fence, and its session as it is at this moment."""
 
     run: Run
     fence: Fence
     session: Session
+    opening: Opening | None = None
+    """Where there is one, the first request to a model needs no look at the database."""
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -256,9 +257,15 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             return
         super().send_receive_event_to_app()
 
-    async def send(self, message: Any) -> None:
+    def send(self, message: Any) -> Coroutine[Any, Any, None]:
+        # Frames, which are many, go uvicorn's own way with no step between.
+        if message["type"] == "websocket.http.response.body":
+            return self._send_refusal(message)
+        return super().send(message)
+
+    async def _send_refusal(self, message: Any) -> None:
         await super().send(message)
-        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+        if not message.get("more_body", False):
             self.handshake_complete = True  # uvicorn would take the refusal for an answer that never came
 
     def keepalive_timeout(self) -> None:

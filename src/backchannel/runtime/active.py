@@ -71,6 +71,8 @@ class ActiveRun:
         self.fence = started.fence
         self.session = started.session
         """As it was when the run started, or was resumed."""
+        self.opening = started.opening
+        """What its transcript was then, until a model is told it."""
         self.text = ""
         """What the model has streamed of the step in progress."""
         self.mark = ""

@@ -263,34 +263,42 @@ class Runner:
 
     async def _request(self, active: ActiveRun, setup: RunSetup) -> ModelRequest:
         window = setup.model.context_window
-        read = partial(self._store.context, active.session_id, max_bytes=window * BYTES_PER_TOKEN)
-        entry, page = await self._durable(read)
+        mark, page = await self._transcript(active, window)
         tools = tuple([ToolSpec(tool.name, tool.description, tool.parameters) for tool in setup.tools.values()])
         key = SessionKey.stored(active.run.session_key)
         system = system_prompt(
             agent_id=setup.agent.id,
             session_key_shown=CallerKeys(self._store.scheme, key).show(key),
             kind=setup.session.kind,
-            mark=entry.mark,
+            mark=mark,
             agent_name=setup.agent.name,
             instructions=setup.agent.instructions,
             channel=setup.session.channel,
             tools=tuple(setup.tools),
             is_subagent=key.is_subagent,
         )
-        active.mark = entry.mark
-        system = with_instructions(system, active.run.instructions, entry.mark)
+        active.mark = mark
+        system = with_instructions(system, active.run.instructions, mark)
         budget = context_budget(window, text_tokens(system), sum(map(self._tool_tokens, tools)))
         transcript = await self._with_own_part(active, page) if page.has_more else page.messages
         messages = build_messages(
             limited(transcript, setup.model),
-            mark=entry.mark,
+            mark=mark,
             budget_tokens=budget,
             run_id=active.run.id,
             is_cut=page.has_more,
             is_shared=setup.session.is_shared,
         )
         return ModelRequest(system=system, messages=messages, tools=tools, thinking=setup.thinking)
+
+    async def _transcript(self, active: ActiveRun, window: int) -> tuple[str, HistoryPage]:
+        """Give the mark of the transcript's headers and its newest part, as much as a model could take."""
+        opening, active.opening = active.opening, None
+        if opening is not None:
+            return opening.mark, HistoryPage([opening.message], has_more=False)
+        read = partial(self._store.context, active.session_id, max_bytes=window * BYTES_PER_TOKEN)
+        entry, page = await self._durable(read)
+        return entry.mark, page
 
     async def _with_own_part(self, active: ActiveRun, page: HistoryPage) -> list[Message]:
         """Keep the message that the run answers in the request, however much was done or said since.

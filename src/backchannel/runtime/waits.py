@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from backchannel.core.facts import RunChanged
-from backchannel.core.runs import Run
+from backchannel.core.runs import Run, RunState
 from backchannel.errors import RunNotFound, ShuttingDown
 from backchannel.storage.store import Store
 
@@ -16,14 +16,21 @@ class Waits:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiting: dict[str, set[asyncio.Future[Run]]] = {}
+        self._running: set[str] = set()
+        """Runs that commits have told of as running, and not as ended: whoever waits for one need not look first."""
         self._is_open = True
 
     def on_run(self, fact: RunChanged) -> None:
         """React to a commit: whoever waits for a run that has ended is answered."""
-        if fact.run.is_finished:
-            for future in self._waiting.pop(fact.run.id, ()):
+        run = fact.run
+        if run.state is RunState.RUNNING:
+            self._running.add(run.id)
+            return
+        self._running.discard(run.id)
+        if run.is_finished:
+            for future in self._waiting.pop(run.id, ()):
                 if not future.done():
-                    future.set_result(fact.run)
+                    future.set_result(run)
 
     def waited_for(self) -> list[str]:
         """Name the runs that somebody waits for."""
@@ -51,9 +58,10 @@ class Waits:
         waiting = self._waiting.setdefault(run_id, set())
         waiting.add(future)
         try:
-            run = await self._look(run_id)
-            if run.is_finished or timeout_s <= 0:
-                return run
+            if timeout_s <= 0 or run_id not in self._running:
+                run = await self._look(run_id)
+                if run.is_finished or timeout_s <= 0:
+                    return run
             try:
                 async with asyncio.timeout(timeout_s):
                     return await future

@@ -19,11 +19,11 @@ LARGEST_PAGE = 16 * 1024 * 1024
 _BEHIND_ALL = 1 << 62
 
 
-def append(tx: Tx, key: str, session_id: str, message: Message) -> None:
-    """Write a message as the next of its transcript."""
-    (after,) = required(
+def append(tx: Tx, key: str, session_id: str, message: Message) -> tuple[int, str]:
+    """Write a message as the next of its transcript; returns its place, and the mark of the transcript's headers."""
+    after, mark = required(
         tx.one(
-            "UPDATE session_ids SET next_seq = next_seq + 1 WHERE session_id = ? RETURNING next_seq",
+            "UPDATE session_ids SET next_seq = next_seq + 1 WHERE session_id = ? RETURNING next_seq, mark",
             session_id,
         )
     )
@@ -37,6 +37,7 @@ def append(tx: Tx, key: str, session_id: str, message: Message) -> None:
         line.decode(),
     )
     tx.tell(MessageAppended(key, session_id, after - 1, message, line))
+    return after - 1, mark
 
 
 def find(tx: Tx, message_id: str) -> Message | None:

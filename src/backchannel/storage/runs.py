@@ -12,7 +12,19 @@ from backchannel.core.contracts import Check
 from backchannel.core.facts import RunChanged, SessionChanged
 from backchannel.core.keys import Kind
 from backchannel.core.messages import Message, Role, decode_message, encode_message
-from backchannel.core.runs import NOBODY, Accepted, Fence, Join, Outcome, Run, RunKind, RunRequest, RunState, Started
+from backchannel.core.runs import (
+    NOBODY,
+    Accepted,
+    Fence,
+    Join,
+    Opening,
+    Outcome,
+    Run,
+    RunKind,
+    RunRequest,
+    RunState,
+    Started,
+)
 from backchannel.core.sessions import WEBCHAT, Session, write_address
 from backchannel.core.timeline import RunEventKind
 from backchannel.errors import FenceLost, RunNotFound, StopRequested
@@ -242,14 +254,16 @@ def _begin(tx: Tx, run: Run, session: Session, number: int) -> Started:
 
 def _enter(tx: Tx, run: Run, message: Message | None, session: Session, number: int) -> Started:
     """Put the message of a run that starts into the transcript; an idle session has no notes left to let in."""
+    opening = None
     if session.held_posts:
         tx.happened(RunEntered(session))
     if message is not None:
-        messages.append(tx, session.key, session.session_id, message)
+        place, mark = messages.append(tx, session.key, session.session_id, message)
+        opening = Opening(mark, message) if place == 0 else None
     tx.run("UPDATE sessions SET running_run = ?, updated_at = ? WHERE key = ?", run.id, tx.now, session.key)
     tx.tell(RunChanged(run))
     tx.tell(SessionChanged(session.key, "run"))
-    return Started(run, Fence(run.id, number), session)
+    return Started(run, Fence(run.id, number), session, opening)
 
 
 def _message_to_append(tx: Tx, run: Run, session: Session) -> Message | None:
