@@ -9,10 +9,12 @@ import random
 import signal
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 from backchannel.core.messages import decode_message
+from backchannel.gateway.app import Gateway
 from tests.cluster.member import open_member
 from tests.support.gateways import live_runs
 from tests.support.kill import check_invariants
@@ -108,34 +110,36 @@ class House:
             await life.ended()
         self.accepted += life.accepted
 
-    async def come_to_rest(self) -> None:
-        """Let one gateway finish all that is left."""
-        async with open_member(self._folder, self._url, "last", self._lease_s) as gateway:
-            async with asyncio.timeout(REST_LIMIT_S):
-                while live := await live_runs(gateway):
-                    await gateway.runtime.wait(live[0].id, 5)
-                while await gateway.store.lanes_in_line():  # noqa: ASYNC110 - the gateway that is watched sends them
-                    await asyncio.sleep(0.05)
 
-    def check(self) -> None:
-        """Check that everything that was accepted was done, and done once."""
-        with closing(Rows(self._url)) as rows:
-            check_invariants(rows, self._folder / "none")  # type: ignore[arg-type]
-            known = dict(rows.execute("SELECT id, session_key FROM runs").fetchall())
-            lost = [run_id for run_id, session in self.accepted if known.get(run_id) != session]
-            assert not lost, f"accepted and lost: {lost}"
-            moved = {run_id for (run_id,) in rows.execute("SELECT run_id FROM run_events WHERE kind = 'set_aside'")}
-            for (session_id,) in rows.execute("SELECT session_id FROM session_ids").fetchall():
-                self._check_order(rows, session_id, moved)
-        calls = Counter((self._folder / "posted.log").read_text().splitlines())
-        assert not [call for call, count in calls.items() if count > 1], "a tool was called twice"
+async def come_to_rest(gateway: Gateway) -> None:
+    """Let all that is left be finished."""
+    async with asyncio.timeout(REST_LIMIT_S):
+        while live := await live_runs(gateway):
+            await gateway.runtime.wait(live[0].id, 5)
+        while await gateway.store.lanes_in_line():  # noqa: ASYNC110 - the gateway that is watched sends them
+            await asyncio.sleep(0.05)
 
-    def _check_order(self, rows: Rows, session_id: str, moved: set[str]) -> None:
-        """Check that the messages of each run stand together: no two runs worked on a session at once."""
-        found = rows.execute("SELECT body FROM messages WHERE session_id = ? ORDER BY seq", (session_id,)).fetchall()
-        runs = [decode_message(body).run_id for (body,) in found]
-        blocks = [run for run, _ in itertools.groupby(run for run in runs if run is not None and run not in moved)]
-        assert len(blocks) == len(set(blocks)), f"runs were mixed in {session_id}: {blocks}"
+
+def check_done_once(folder: Path, url: str, accepted: Sequence[tuple[str, str]]) -> None:
+    """Check that everything that was accepted was done, and done once."""
+    with closing(Rows(url)) as rows:
+        check_invariants(rows, folder / "none")  # type: ignore[arg-type]
+        known = dict(rows.execute("SELECT id, session_key FROM runs").fetchall())
+        lost = [run_id for run_id, session in accepted if known.get(run_id) != session]
+        assert not lost, f"accepted and lost: {lost}"
+        moved = {run_id for (run_id,) in rows.execute("SELECT run_id FROM run_events WHERE kind = 'set_aside'")}
+        for (session_id,) in rows.execute("SELECT session_id FROM session_ids").fetchall():
+            _check_order(rows, session_id, moved)
+    calls = Counter((folder / "posted.log").read_text().splitlines())
+    assert not [call for call, count in calls.items() if count > 1], "a tool was called twice"
+
+
+def _check_order(rows: Rows, session_id: str, moved: set[str]) -> None:
+    """Check that the messages of each run stand together: no two runs worked on a session at once."""
+    found = rows.execute("SELECT body FROM messages WHERE session_id = ? ORDER BY seq", (session_id,)).fetchall()
+    runs = [decode_message(body).run_id for (body,) in found]
+    blocks = [run for run, _ in itertools.groupby(run for run in runs if run is not None and run not in moved)]
+    assert len(blocks) == len(set(blocks)), f"runs were mixed in {session_id}: {blocks}"
 
 
 async def live_and_die(folder: Path, url: str, *, seconds: float, lease_s: float, seed: int) -> House:
@@ -150,7 +154,8 @@ async def live_and_die(folder: Path, url: str, *, seconds: float, lease_s: float
         for life in lives:
             if life.process.returncode is None:
                 life.process.kill()
-    await house.come_to_rest()
-    house.check()
+    async with open_member(folder, url, "last", lease_s) as gateway:
+        await come_to_rest(gateway)
+    check_done_once(folder, url, house.accepted)
     print(f"{house.kills} kills, {house.pauses} pauses, {len(house.accepted)} messages accepted")
     return house

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
@@ -76,7 +77,7 @@ def open_member(folder: Path, url: str, name: str, lease_s: float) -> Gateway:
     return gateway
 
 
-async def talk(gateway: Gateway, life: str) -> None:
+async def talk(gateway: Gateway, life: str, on_accepted: Callable[[str, str], None]) -> None:
     """Send messages, one after the other; one that was refused is sent again under the same id."""
     n = 0
     while True:
@@ -89,14 +90,18 @@ async def talk(gateway: Gateway, life: str) -> None:
                 break
             except Unavailable:
                 await asyncio.sleep(0.1)
-        print(json.dumps(["accepted", run.id, session]), flush=True)
+        on_accepted(run.id, session)
         await asyncio.sleep(PACE_S * 3)
+
+
+def say_accepted(run_id: str, session: str) -> None:
+    print(json.dumps(["accepted", run_id, session]), flush=True)
 
 
 async def live(folder: Path, url: str, name: str, life: str, lease_s: float) -> None:
     async with open_member(folder, url, name, lease_s) as gateway:
         print(json.dumps(["ready", gateway.store.number]), flush=True)
-        talking = asyncio.create_task(talk(gateway, life))
+        talking = asyncio.create_task(talk(gateway, life, say_accepted))
         await asyncio.to_thread(sys.stdin.readline)
         talking.cancel()
 

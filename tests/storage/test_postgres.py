@@ -386,6 +386,20 @@ def test_a_password_is_in_no_name_and_no_error() -> None:
     assert "hush" not in str(unread.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("postgresql://me@one:5433/things", "postgresql://one:5433/things"),
+        ("postgresql://one,other/things", "postgresql://one,other/things"),
+        ("postgresql://one:1,other:2/things?target_session_attrs=read-write", "postgresql://one:1,other:2/things"),
+        ("postgresql:///things?host=one,other&port=5433", "postgresql://one:5433,other:5433/things"),
+        ("postgresql://", "postgresql:///"),
+    ],
+)
+def test_a_database_is_named_by_all_its_hosts(url: str, name: str) -> None:
+    assert database_at(url).name == name
+
+
 async def test_a_name_that_is_too_long_for_an_index_is_a_wrong_request(host: Host) -> None:
     with pytest.raises(InvalidRequest, match=r"at most 2,000 bytes"):
         await host.store.patch_session(MAIN, SessionPatch(label="".join(map(chr, range(300, 20_000)))))

@@ -18,6 +18,10 @@ class CutLine:
         self.is_down = False
         self.loses_next_commit = False
         """Whether the answer to the next commit is lost, after the server has made it."""
+        self.is_lost_before = False
+        """Whether that commit is lost itself, on its way to the server."""
+        self.is_last = False
+        """Whether nothing gets through any more after that."""
         self.cuts = 0
 
     @property
@@ -58,12 +62,14 @@ class CutLine:
         back = asyncio.create_task(self._pass_back(far_reader, writer))
         try:
             while data := await reader.read(65536):
-                if self.loses_next_commit and b"COMMIT" in data:
+                if self.loses_next_commit and b"COMMIT\0" in data:  # not READ COMMITTED, by which one begins
                     self.loses_next_commit = False
                     self.cuts += 1
+                    self.is_down = self.is_last
                     await _ended(back)
-                    far_writer.write(data)
-                    await far_reader.read(1)  # it has answered: the commit is made
+                    if not self.is_lost_before:
+                        far_writer.write(data)
+                        await far_reader.read(1)  # it has answered: the commit is made
                     return
                 far_writer.write(data)
         finally:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,11 @@ _SETTINGS = {
     "max_wal_size": "4GB",
     "log_min_messages": "fatal",
 }
+_FIRST = (
+    *("initdb", "--no-sync", "--auth=trust", "--locale=C", "--encoding=UTF8", "--no-instructions"),
+    *("-U", "postgres"),
+)
+_COPY = ("pg_basebackup", "--no-sync", "--checkpoint=fast", "--write-recovery-conf", "-U", "postgres")
 _AS_SOMEBODY = f"""
 import ctypes, os, signal, sys
 if os.geteuid() == 0:  # PostgreSQL does not run as root
@@ -53,17 +58,23 @@ os.execv(sys.argv[1], sys.argv[1:])
 class Cluster:
     """A server in a folder of its own."""
 
-    def __init__(self, folder: Path | None = None, *, is_durable: bool = False) -> None:
-        """Make a server and start it; a test need not wait for the disk, for no power is cut."""
+    def __init__(self, folder: Path | None = None, *, is_durable: bool = False, primary: Cluster | None = None) -> None:
+        """Make a server and start it; a test need not wait for the disk, for no power is cut.
+
+        With a `primary` it is its synchronous standby: nothing is answered there that is not here too.
+        """
         self._folder = Path(tempfile.mkdtemp(prefix="postgres-", dir=folder))
         self._settings = _SETTINGS | ({} if is_durable else _FORGETFUL)
         if os.geteuid() == 0:
             os.chown(self._folder, NOBODY, NOBODY)
-        options = ["--no-sync", "--auth=trust", "--locale=C", "--encoding=UTF8", "--no-instructions", "-U", "postgres"]
-        made = self._popen("initdb", "-D", str(self._data), *options)
+        program, *options = _FIRST if primary is None else _COPY
+        where = [] if primary is None else ["-h", str(primary.socket.parent)]
+        made = self._popen(program, "-D", str(self._data), *where, *options)
         assert made.wait(PATIENCE_S) == 0, (self._folder / "log").read_text()
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
+        if primary is not None:
+            primary.wait_for_standby()
 
     @property
     def _data(self) -> Path:
@@ -83,12 +94,39 @@ class Cluster:
         self._process = self._popen("postgres", "-D", str(self._data), "-k", str(self._folder), *settings)
         _wait_for(self.url)
 
-    def stop(self) -> None:
-        """End it as a crash does: connections break, and what was committed is there at the next start."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(PATIENCE_S)
-            self._process = None
+    def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
+        """End it as a crash does: connections break, and what was committed is there at the next start.
+
+        `SIGINT` is `pg_ctl stop -m fast`: it breaks connections off and ends in order. `SIGKILL` ends all its processes
+        at once, as when a machine fails.
+        """
+        if self._process is None:
+            return
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        self._process.send_signal(how)
+        if how is signal.SIGKILL:
+            for child in children:
+                with suppress(ProcessLookupError):
+                    os.kill(int(child), how)
+        self._process.wait(PATIENCE_S)
+        self._process = None
+
+    def wait_for_standby(self) -> None:
+        """Let no commit return before a standby has it, and wait for one."""
+        with closing(psycopg.connect(self.url, autocommit=True)) as connection:
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            connection.execute("SELECT pg_reload_conf()")
+            ends = time.monotonic() + PATIENCE_S
+            while not connection.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'").fetchone():
+                assert time.monotonic() < ends, "the standby does not follow"
+                time.sleep(0.02)
+
+    def promote(self) -> None:
+        """Make this standby the primary."""
+        with closing(psycopg.connect(self.url, autocommit=True, target_session_attrs="any")) as connection:
+            connection.execute("ALTER SYSTEM RESET synchronous_standby_names")  # it came with the copy
+            connection.execute("SELECT pg_reload_conf()")
+            assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
 
     def remove(self) -> None:
         self.stop()

@@ -37,7 +37,9 @@ _DEFAULTS = {
 """A far end that is gone without a word is noticed in seconds; the URL may say otherwise."""
 _OPTIONS = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c client_encoding=UTF8"
 """The same for the server, which holds the lock of a gateway that is gone until it notices."""
-_READ_ONLY = " -c default_transaction_read_only=on"
+_DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+# Not an option of the connection: where a URL asks for a server that takes writes, libpq would take it for a standby's.
+_READ_ONLY = "SET default_transaction_read_only = on"
 _LOST = (
     errors.AdminShutdown,
     errors.CrashShutdown,
@@ -147,13 +149,10 @@ def connect(url: str, *, readonly: bool = False) -> Connection:
     """
     given = read_url(url)
     settings: dict[str, Any] = {**_DEFAULTS, "application_name": process_name(), **given}
-    own = _OPTIONS + (_READ_ONLY if readonly else "")
-    settings["options"] = " ".join(filter(None, (given.get("options") or os.environ.get("PGOPTIONS"), own)))
+    settings["options"] = " ".join(filter(None, (given.get("options") or os.environ.get("PGOPTIONS"), _OPTIONS)))
     connection: Connection = psycopg.connect(make_conninfo("", **settings), autocommit=True, context=_ADAPTED)
     connection.prepared_max = _STATEMENTS_KEPT
-    connection.execute(
-        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
-    )
+    connection.execute(_READ_ONLY if readonly else _DURABLE)
     return connection
 
 

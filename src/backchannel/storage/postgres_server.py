@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import zip_longest
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
@@ -220,6 +221,8 @@ def _holder(connection: Connection) -> str:
 
 
 def _shown(parts: dict[str, Any]) -> str:
-    """Name a database without its user and password."""
-    host, port, database = parts.get("host") or "", parts.get("port"), parts.get("dbname") or ""
-    return f"postgresql://{host}{f':{port}' if port else ''}/{database}"
+    """Name a database without its user and password; there may be several hosts, and a port for all or for each."""
+    hosts, ports = (parts.get("host") or "").split(","), str(parts.get("port") or "").split(",")
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    places = [f"{host}:{port}" if port else host for host, port in zip_longest(hosts, ports, fillvalue="")]
+    return f"postgresql://{','.join(places)}/{parts.get('dbname') or ''}"

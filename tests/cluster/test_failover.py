@@ -1,0 +1,149 @@
+"""The database restarts, or fails and its standby takes over, while two gateways are at work."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from backchannel.errors import Unavailable
+from backchannel.gateway.app import Gateway
+from backchannel.storage import postgres
+from backchannel.storage.tx import Tx
+from tests.cluster.house import until
+from tests.cluster.lives import check_done_once, come_to_rest
+from tests.cluster.member import open_member, talk
+from tests.storage.support import Host
+from tests.support.cut import CutLine
+from tests.support.postgres import Cluster, new_database
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+LEASE_S = 2.0
+PATIENCE_S = 60.0
+TALKERS = 3
+
+
+@pytest.fixture
+def primary() -> Iterator[Cluster]:
+    cluster = Cluster()
+    yield cluster
+    cluster.remove()
+
+
+@pytest.fixture
+def standby(primary: Cluster) -> Iterator[Cluster]:
+    cluster = Cluster(primary=primary)
+    yield cluster
+    cluster.remove()
+
+
+class Load:
+    """Two gateways to which messages are sent, and what was answered."""
+
+    def __init__(self, gateways: list[Gateway]) -> None:
+        self.gateways = gateways
+        self.accepted: list[tuple[str, str]] = []
+        self._progress = asyncio.Event()
+
+    def on_accepted(self, run_id: str, session: str) -> None:
+        self.accepted.append((run_id, session))
+        self._progress.set()
+
+    async def more(self, count: int) -> None:
+        """Wait until so many more messages were accepted."""
+        wanted = len(self.accepted) + count
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.accepted) < wanted:
+                self._progress.clear()
+                await self._progress.wait()
+
+    async def are_ready(self) -> list[bool]:
+        """Ask as `/readyz` does."""
+        answers = await asyncio.gather(
+            *(gateway.store.check_writable() for gateway in self.gateways), return_exceptions=True
+        )
+        assert all(answer is None or isinstance(answer, Unavailable) for answer in answers), answers
+        return [answer is None for answer in answers]
+
+
+@asynccontextmanager
+async def under_load(folder: Path, url: str) -> AsyncIterator[Load]:
+    """Let two gateways work; at the end everything comes to rest, and is checked."""
+    async with open_member(folder, url, "one", LEASE_S) as one, open_member(folder, url, "other", LEASE_S) as other:
+        load = Load([one, other])
+        talkers = [
+            asyncio.create_task(talk(gateway, f"{name}-{n}", load.on_accepted))
+            for name, gateway in (("one", one), ("other", other))
+            for n in range(TALKERS)
+        ]
+        try:
+            yield load
+        finally:
+            for talker in talkers:
+                talker.cancel()
+            await asyncio.gather(*talkers, return_exceptions=True)
+        await come_to_rest(one)
+    check_done_once(folder, url, load.accepted)
+
+
+async def test_a_restart_of_the_server_under_two_gateways_loses_and_doubles_nothing(
+    tmp_path: Path, primary: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "GONE_LIMIT_S", 0.2)
+    async with under_load(tmp_path, new_database(server=primary.url)) as load:
+        for how in (signal.SIGINT, signal.SIGQUIT):  # fast, and immediate
+            await load.more(40)
+            await asyncio.to_thread(primary.stop, how)
+            assert await load.are_ready() == [False, False]
+            await asyncio.to_thread(primary.start)
+            await load.more(40)
+            assert await load.are_ready() == [True, True]
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+async def test_whether_a_commit_was_made_whose_primary_died_over_it_is_known_on_the_standby(
+    tmp_path: Path, primary: Cluster, standby: Cluster, is_made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both servers are named by variables here, and by the URL in the next test."""
+    monkeypatch.setenv("PGHOST", f"{tmp_path},{standby.socket.parent}")
+    monkeypatch.setenv("PGTARGETSESSIONATTRS", "read-write")
+    name = urlsplit(new_database(server=primary.url)).path.strip("/")
+    runs: list[str] = []
+
+    def unit(tx: Tx) -> None:
+        runs.append("run")
+        tx.run("INSERT INTO inbox (id, session_key, body) VALUES ('a', '', '')")
+
+    async with CutLine(tmp_path, primary.socket) as line:
+        host = Host(tmp_path / "state", f"postgresql://postgres@/{name}")
+        await host.start()
+        line.loses_next_commit, line.is_lost_before, line.is_last = True, not is_made, True
+        answer = host.store.driver.write(unit)
+        await until(lambda: line.is_down)
+        primary.stop(signal.SIGKILL)
+        await asyncio.to_thread(standby.promote)
+        async with asyncio.timeout(PATIENCE_S):
+            await answer
+        found = await host.store.driver.read(lambda tx: tx.all("SELECT id FROM inbox"))
+        assert (len(runs), found, host.fatal) == (1 if is_made else 2, [("a",)], [])
+        await host.end()
+
+
+async def test_nothing_that_was_answered_is_lost_when_the_primary_is_killed_and_its_standby_takes_over(
+    tmp_path: Path, primary: Cluster, standby: Cluster
+) -> None:
+    name = urlsplit(new_database(server=primary.url)).path.strip("/")
+    hosts = f"{primary.socket.parent},{standby.socket.parent}"
+    url = f"postgresql://postgres@/{name}?host={hosts}&target_session_attrs=read-write"
+    async with under_load(tmp_path, url) as load:
+        await load.more(60)
+        await asyncio.to_thread(primary.stop, signal.SIGKILL)
+        await asyncio.to_thread(standby.promote)
+        await load.more(60)
+        assert await load.are_ready() == [True, True]
