@@ -9,10 +9,11 @@ import pytest
 
 from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.core.facts import MessageAppended
+from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunState
 from backchannel.runtime.events import Event
 from tests.cluster.house import PATIENCE_S, execute, gateways, until
-from tests.support.gateways import echo, ended, held, texts_of
+from tests.support.gateways import CONFIG, echo, ended, held, session_of, texts_of
 
 pytestmark = pytest.mark.anyio
 
@@ -88,3 +89,16 @@ async def test_a_gateway_that_is_taken_for_dead_stops_and_begins_anew_while_anot
         await until(lambda: one.store.number != before)
         assert await one.ask("main", "and you?") == "fine"
         assert await texts_of(other) == ["go", "whole", "and you?", "fine"]
+
+
+async def test_the_file_of_a_transcript_is_archived_on_every_gateway_that_has_one(tmp_path: Path, url: str) -> None:
+    files = {**CONFIG, "transcripts": {"files": True}}
+    async with gateways(tmp_path, url, ScriptedModel(replies=echo), config=files) as (one, other):
+        for gateway in (one, other):
+            await gateway.ask("task", "hello")
+        session = await session_of(one, "agent:main:task")
+        paths = [gateway.store.transcript_file(session) for gateway in (one, other)]
+        await until(lambda: all(path.exists() for path in paths))
+        archived = await other.runtime.delete(SessionKey.of("main", "task"))
+        await until(lambda: not any(path.exists() for path in paths))
+        assert all(gateway.store.transcript_file(archived).exists() for gateway in (one, other))

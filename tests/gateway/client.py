@@ -35,7 +35,7 @@ class Client:
         self.events: list[dict[str, Any]] = []
         self._answers: dict[str, asyncio.Queue[dict[str, Any]]] = {}
         self.unasked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._came = asyncio.Condition()
+        self.came = asyncio.Condition()
         self._next = 0
         self._reader = asyncio.create_task(self._read())
 
@@ -46,8 +46,8 @@ class Client:
                 self.events.append(frame)
             else:
                 self._answers.get(frame["id"], self.unasked).put_nowait(frame)
-            async with self._came:
-                self._came.notify_all()
+            async with self.came:
+                self.came.notify_all()
 
     async def close(self) -> None:
         await self.socket.close()
@@ -97,13 +97,13 @@ class Client:
 
     async def event(self, name: str, **wanted: Any) -> dict[str, Any]:
         """Wait for an event whose payload has these values; returns the payload."""
-        async with asyncio.timeout(10), self._came:
+        async with asyncio.timeout(10), self.came:
             while True:
                 for frame in self.events:
                     payload: dict[str, Any] = frame["payload"]
                     if frame["event"] == name and wanted.items() <= payload.items():
                         return payload
-                await self._came.wait()
+                await self.came.wait()
 
     def seen(self, name: str) -> list[dict[str, Any]]:
         return [frame["payload"] for frame in self.events if frame["event"] == name]

@@ -13,10 +13,13 @@ from backchannel.core.facts import (
     ApprovalChanged,
     DeliveryChanged,
     Fact,
+    GrowthWanted,
+    GrowthWritten,
     MessageAppended,
     RunChanged,
     SessionChanged,
     TimerSet,
+    TranscriptClosed,
 )
 
 Word = tuple[str, str]
@@ -44,5 +47,13 @@ def words_of(facts: Iterable[Fact]) -> Iterator[Word]:
                 yield "hold", ""
             case TimerSet():
                 yield "timer", ""
+            case GrowthWanted(run_id):
+                yield "wanted", run_id
+            case GrowthWritten(run_id):
+                yield "grew", run_id
+            case TranscriptClosed():
+                yield "closed", fact.session_id
             case _:
-                pass  # what only the process that did it has to do with
+                # A pairing and a shadowed policy are only logged, which the process does that wrote it; a draft is
+                # removed by the process that had it removed, or by whoever finds its row when that has ended.
+                pass

@@ -88,6 +88,20 @@ class TimerSet(msgspec.Struct, frozen=True):
     due_at: int
 
 
+class GrowthWanted(msgspec.Struct, frozen=True):
+    """Somebody on one gateway reads what a run streams that another may work on."""
+
+    run_id: str
+
+
+class GrowthWritten(msgspec.Struct, frozen=True):
+    """What a run has streamed was written for readers on other gateways; `step` is the one that the run is in."""
+
+    run_id: str
+    step: int
+    body: str
+
+
 class PolicyShadowed(msgspec.Struct, frozen=True):
     """The send policy would deny what was accepted: only `shadow` let it through."""
 
@@ -106,5 +120,7 @@ Fact = (
     | ApprovalChanged
     | PairingChanged
     | TimerSet
+    | GrowthWanted
+    | GrowthWritten
     | PolicyShadowed
 )

@@ -80,14 +80,17 @@ class Subscriptions:
         self._by_run = _Index()
         self._by_transcript = _Index()
         self._streams: dict[str, _Stream] = {}
+        self._wants_more: Callable[[], None] = lambda: None
 
     def listen_to(self, hub: Hub) -> Callable[[], None]:
         """Start sending what the hub publishes; the function returned stops it."""
-        return hub.listen(self.publish, elsewhere=True)
+        self._wants_more = lambda: hub.on_wants()
+        return hub.listen(self.publish, elsewhere=True, wants=self._is_wanted)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Send it the events of all sessions."""
         self._everything[subscriber] = None
+        self._wants_more()
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         self._everything.pop(subscriber, None)
@@ -95,15 +98,17 @@ class Subscriptions:
     def watch(self, subscriber: Subscriber, key: str) -> None:
         """Send it the `chat` and `agent` events of a session."""
         self._by_session.add(key, subscriber)
+        self._wants_more()
 
     def watch_chat(self, subscriber: Subscriber, key: str) -> None:
         """Send it the `chat` events of a session, and no others: what a node gets."""
         self._by_chat.add(key, subscriber)
+        self._wants_more()
 
     def watch_messages(self, subscriber: Subscriber, key: str) -> None:
         """Send it the messages that enter a session's transcript, and its `chat` and `agent` events."""
         self._by_transcript.add(key, subscriber)
-        self._by_session.add(key, subscriber)
+        self.watch(subscriber, key)
 
     def unwatch_messages(self, subscriber: Subscriber, key: str) -> None:
         self._by_transcript.remove(key, subscriber)
@@ -117,6 +122,7 @@ class Subscriptions:
             stream = self._stream(run)
             stream.is_started = True
             subscriber.send_event(self._lifecycle(run, stream), droppable=False)
+            self._wants_more()
 
     def answer(self, subscriber: Subscriber, id: str, key: str, text: str) -> None:
         """Send it the answer to a chat command, which no run has given."""
@@ -153,6 +159,9 @@ class Subscriptions:
             case ToolEnded(run, call_id, name, is_error):
                 data = {"phase": "result", "toolCallId": call_id, "name": name, "isError": is_error}
                 self._send_agent(run, "tool", data)
+
+    def _is_wanted(self, run: Run) -> bool:
+        return bool(self._chat_audience(run, self._audience(run)))
 
     def _audience(self, run: Run) -> Set[Subscriber]:
         watching = self._by_session.of(run.session_key)

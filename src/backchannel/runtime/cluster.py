@@ -80,9 +80,9 @@ class Cluster:
         member: Callable[[], GatewayInfo],
         *,
         lease_s: float,
-        listens: bool,
+        polls: bool,
     ) -> None:
-        """Make it; `member` is what the others are told of this gateway, `listens` whether the database wakes us."""
+        """Make it; `member` is what the others are told of this gateway, `polls` whether the database has no NOTIFY."""
         self.peers: tuple[GatewaySeen, ...] = ()
         self.duties: frozenset[str] = frozenset()
         self.wanted: Callable[[], Sequence[str]] = lambda: ()
@@ -92,7 +92,7 @@ class Cluster:
         self._work = work
         self._member = member
         self._lease_s = lease_s
-        self._listens = listens
+        self._polls = polls
         self._words: dict[Word, None] = {}
         self._told: dict[tuple[object, ...], None] = {}
         self._heard: asyncio.Queue[list[Word]] = asyncio.Queue()
@@ -103,8 +103,7 @@ class Cluster:
     async def start(self) -> None:
         """Take the duties that nobody has, and begin to listen."""
         self._store.driver.on_ended = self._cast_out
-        if self._listens:
-            self._store.listen(self._on_text)
+        self._store.listen(self._on_text, polls=self._polls)
         await self._renew()
         self._store.wake_others(list(_texts(self._store.number, [_JOINED])))
         loops = (self._keep(), self._poll(), self._hear())
@@ -207,7 +206,7 @@ class Cluster:
 
     def tell(self, facts: Sequence[Fact]) -> None:
         """Tell the others of a commit, soon."""
-        if self.is_alone or not self._listens:
+        if self.is_alone:
             return
         if not self._words:
             asyncio.get_running_loop().call_later(COLLECTED_S, self._send_words)

@@ -70,6 +70,8 @@ class WaitStarted(msgspec.Struct, frozen=True):
 Progress = ReplyGrew | ThinkingGrew | ModelRetried | ToolStarted | ToolEnded | WaitStarted
 Event = Fact | Progress
 Listener = Callable[[Event], None]
+Wants = Callable[[Run], bool]
+"""Tells whether somebody wants to hear what a run streams."""
 
 
 class Hub:
@@ -79,14 +81,20 @@ class Hub:
         self._listeners: dict[int, tuple[Listener, tuple[type, ...]]] = {}
         self._far: set[int] = set()
         """Those who also hear what other gateways did."""
+        self._wanting: dict[int, Wants] = {}
+        self.on_wants: Callable[[], None] = lambda: None
+        """Called when somebody may want to hear of a run of another gateway that was at work before."""
         self._next = 0
         self._by_kind: dict[type, list[Listener]] = {}
         """The listeners of each kind that came since the last change of listeners."""
 
-    def listen(self, listener: Listener, *kinds: type, elsewhere: bool = False) -> Callable[[], None]:
+    def listen(
+        self, listener: Listener, *kinds: type, elsewhere: bool = False, wants: Wants | None = None
+    ) -> Callable[[], None]:
         """Add a listener of these kinds of events, or of all; the function returned removes it again.
 
-        With `elsewhere` it also hears what other gateways on the same database did.
+        With `elsewhere` it also hears what other gateways on the same database did, and of the runs there that it
+        `wants` what they stream.
         """
         self._next += 1
         number = self._next
@@ -94,13 +102,21 @@ class Hub:
         self._by_kind = {}
         if elsewhere:
             self._far.add(number)
+        if wants is not None:
+            self._wanting[number] = wants
+            self.on_wants()
 
         def remove() -> None:
             self._listeners.pop(number, None)
             self._far.discard(number)
+            self._wanting.pop(number, None)
             self._by_kind = {}
 
         return remove
+
+    def is_wanted(self, run: Run) -> bool:
+        """Whether somebody here wants to hear what a run streams that another gateway works on."""
+        return any(wants(run) for wants in self._wanting.values())
 
     def publish(self, event: Event) -> None:
         kind = type(event)

@@ -11,11 +11,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.channels import Channel, Channels
 from backchannel.core.cluster import TIMERS, GatewaySeen, channel_duty
-from backchannel.core.facts import AccountHeld, ApprovalChanged, DeliveryChanged, Fact, RunChanged, TimerSet
+from backchannel.core.facts import (
+    AccountHeld,
+    ApprovalChanged,
+    DeliveryChanged,
+    Fact,
+    GrowthWanted,
+    GrowthWritten,
+    RunChanged,
+    TimerSet,
+    TranscriptClosed,
+)
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import WEBCHAT
@@ -24,12 +36,15 @@ from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.cluster import Cluster, member_of
 from backchannel.runtime.drafts import Drafts
 from backchannel.runtime.events import Hub
+from backchannel.runtime.growing import GrowingElsewhere, GrowingHere
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.lanes import Lanes
 from backchannel.runtime.outbox import Outbox
 from backchannel.runtime.timers import Timers
 from backchannel.runtime.waits import Waits
 from backchannel.storage.store import Store
+
+log = structlog.get_logger(__name__)
 
 LOOKED_AT = 200
 """How much of what others left is looked at once."""
@@ -79,12 +94,17 @@ class House:
         """Set where other gateways may work on the same database."""
         if parts.store.database.is_shared:
             self._join()
+        self._here = GrowingHere(parts.store)
+        self._elsewhere = GrowingElsewhere(parts.store, parts.hub)
         self._reactions: Mapping[type, Sequence[Callable[[Any], None]]] = {
-            RunChanged: (parts.waits.on_run, self._on_run),
+            RunChanged: (parts.waits.on_run, self._on_run, self._elsewhere.on_run),
             DeliveryChanged: (self._on_delivery,),
             AccountHeld: (parts.holds.on_held,),
             ApprovalChanged: (parts.approvals.on_change,),
             TimerSet: (parts.timers.on_timer,),
+            TranscriptClosed: (parts.store.closed_elsewhere,),
+            GrowthWanted: (self._here.on_wanted,),
+            GrowthWritten: (self._elsewhere.on_written,),
         }
         """Who does something about what another gateway did."""
 
@@ -95,7 +115,7 @@ class House:
             self,
             lambda: member_of(parts.config, parts.agents),
             lease_s=settings.lease_seconds,
-            listens=settings.wakeups == "notify",
+            polls=settings.wakeups == "poll",
         )
         self.cluster.on_duties = self._duties_changed
         parts.lanes.is_awaited = self._is_left_to_others
@@ -105,7 +125,10 @@ class House:
     async def start(self) -> None:
         """Take a place among the others; what they left is gone on with from `begin` on."""
         if self.cluster is not None:
+            self._here.listen_to(self._parts.hub)
             await self.cluster.start()
+            for loop in (self._here.write, self._elsewhere.ask):
+                self._spawn(_kept_going(loop))
 
     def begin(self) -> None:
         """Go on with what others leave from now on: what was left at the start is seen to."""
@@ -225,6 +248,8 @@ class House:
             parts.outbox.wake(lane)
         parts.timers.on_timer(TimerSet(0))
         await self._look_for_answers()
+        await self._here.look()
+        await self._elsewhere.look()
 
     async def _look_for_answers(self) -> None:
         words = [("run", id) for id in self._parts.waits.waited_for()]
@@ -242,6 +267,7 @@ class House:
         self._open_or_close(False)
         parts = self._parts
         await asyncio.gather(parts.lanes.close(), parts.outbox.close(limit_s=0), parts.drafts.close())
+        self._here.drop()
 
     async def go_on(self) -> None:
         """Take up work again under a new number."""
@@ -251,6 +277,16 @@ class House:
         await self._parts.outbox.start()
         await self._recover(self.own_agents())
         self.begin()
+
+
+async def _kept_going(loop: Callable[[], Awaitable[None]]) -> None:
+    """Do something for as long as the process lives; what fails in it stops nothing else."""
+    while True:
+        try:
+            await loop()
+        except Exception:  # the edge that keeps the loop going
+            log.exception("what is streamed is not shared with other gateways for a moment")
+            await asyncio.sleep(1)
 
 
 def _has_connection(channel: Channel) -> bool:

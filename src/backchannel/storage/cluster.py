@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from backchannel.core.cluster import GatewayInfo, GatewaySeen, Renewed
-from backchannel.storage import recovery
+from backchannel.storage import growing, recovery
 from backchannel.storage.tx import ALIVE, QUEUED, Tx, marks, required
 
 
@@ -26,6 +26,7 @@ def enter(tx: Tx, place: str, member: GatewayInfo, lease_ms: int) -> int:
         tx.run("UPDATE processes SET ended_at = ? WHERE number = ? AND ended_at IS NULL", tx.now, tx.number)
     before = [number for (number,) in tx.all(f"{ALIVE} AND place = ?", place)]
     _end(tx, [*before, *(number for number in _expired(tx) if number not in before)])
+    growing.forget_unwanted(tx)
     (number,) = required(
         tx.one(
             "INSERT INTO processes (started_at, lease_until, place, name, version, config, agents) "

@@ -150,8 +150,11 @@ class Database(Protocol):
         """
         ...
 
-    def open_wakeups(self, on_text: Callable[[str], None]) -> Wakeups | None:
-        """Listen to other gateways, where there may be some; `on_text` is called on the event loop."""
+    def open_wakeups(self, on_text: Callable[[str], None], *, polls: bool) -> Wakeups | None:
+        """Listen to other gateways, where there may be some; `on_text` is called on the event loop.
+
+        With `polls` nothing is asked of the database but tables.
+        """
         ...
 
     def open_reader(self) -> AbstractContextManager[Reader]:

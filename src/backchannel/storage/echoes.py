@@ -9,13 +9,15 @@ from backchannel.core.facts import (
     ApprovalChanged,
     DeliveryChanged,
     Fact,
+    GrowthWanted,
     MessageAppended,
     RunChanged,
     SessionChanged,
     TimerSet,
+    TranscriptClosed,
 )
 from backchannel.core.messages import decode_message
-from backchannel.storage import approvals, chats, deliveries, runs
+from backchannel.storage import approvals, chats, deliveries, growing, runs
 from backchannel.storage.tx import Tx, marks
 
 
@@ -29,6 +31,8 @@ def facts_of(tx: Tx, words: Sequence[Word]) -> list[Fact]:
     for kind, ref in words:
         if kind.startswith(SESSION) and kind.removeprefix(SESSION) in REASONS:
             facts.append(SessionChanged(ref, kind.removeprefix(SESSION)))
+        elif kind == "wanted":
+            facts.append(GrowthWanted(ref))
         elif (fact := found.get(kind, {}).get(ref)) is not None:
             facts.append(fact)
     if "hold" in wanted:
@@ -65,9 +69,21 @@ def _approvals(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
     return {approval.id: ApprovalChanged(approval) for approval in found if approval is not None}
 
 
+def _closed(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
+    rows = tx.all(
+        "SELECT i.key, i.session_id, i.ended_at, CASE WHEN s.archived_at = s.updated_at THEN 1 ELSE 0 END "
+        "FROM session_ids i LEFT JOIN sessions s ON s.key = i.key AND s.session_id = i.session_id "
+        f"AND s.spawned_by IS NOT NULL WHERE i.session_id IN ({marks(ids)}) AND i.end_reason = 'deleted'",
+        *ids,
+    )
+    return {id_: TranscriptClosed(key, id_, at, bool(is_named)) for key, id_, at, is_named in rows}
+
+
 _READ: Mapping[str, Callable[[Tx, Sequence[str]], Mapping[str, Fact]]] = {
     "run": _runs,
     "message": _messages,
     "delivery": _deliveries,
     "approval": _approvals,
+    "grew": growing.find,
+    "closed": _closed,
 }

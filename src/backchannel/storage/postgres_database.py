@@ -13,12 +13,13 @@ import psycopg
 from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
 from backchannel.errors import DatabaseUnusable, StartupError, StateFolderInUse
-from backchannel.storage.driver import Faults
+from backchannel.storage.driver import Faults, Wakeups
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.migrations import refuse_other
 from backchannel.storage.postgres import PostgresDriver
 from backchannel.storage.postgres_connection import Connection, PostgresTx, in_words, is_lost, unavailable
 from backchannel.storage.postgres_marks import CommitMark, forget_old
+from backchannel.storage.postgres_polled import PostgresPolledWakeups
 from backchannel.storage.postgres_server import Server, schema_versions
 from backchannel.storage.postgres_wakeups import PostgresWakeups
 from backchannel.storage.tx import Row, Tx, UnitContext
@@ -94,8 +95,8 @@ class PostgresDatabase:
             self.server, mark, writer, clock, on_facts=on_facts, on_fatal=on_fatal, context=context, faults=faults
         )
 
-    def open_wakeups(self, on_text: Callable[[str], None]) -> PostgresWakeups:
-        return PostgresWakeups(self.server, on_text)
+    def open_wakeups(self, on_text: Callable[[str], None], *, polls: bool) -> Wakeups:
+        return PostgresPolledWakeups(self.server, on_text) if polls else PostgresWakeups(self.server, on_text)
 
     @contextmanager
     def open_reader(self) -> Iterator[PostgresReader]:

@@ -41,10 +41,11 @@ _COLUMNS = (
     "SELECT column_name, is_identity FROM information_schema.columns "
     "WHERE table_schema = current_schema() AND table_name = %s ORDER BY ordinal_position"
 )
+_ONLY_HERE = (VERSION_TABLE, MOVE_TABLE, MARKS_TABLE, "growing", "wakeups", "media")
+"""Tables that a database has which several gateways share."""
 _TABLES = (
     "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema() "
-    f"AND table_type = 'BASE TABLE' AND table_name NOT IN ('{VERSION_TABLE}', '{MOVE_TABLE}', '{MARKS_TABLE}') "
-    "ORDER BY 1"
+    f"AND table_type = 'BASE TABLE' AND table_name NOT IN {_ONLY_HERE} ORDER BY 1"
 )
 _SOURCE = ""
 """The name in the table of the move under which the state of the source is kept."""

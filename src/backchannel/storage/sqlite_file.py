@@ -52,7 +52,7 @@ class SqliteDatabase:
 
     is_shared = False
 
-    def open_wakeups(self, on_text: Callable[[str], None]) -> None:
+    def open_wakeups(self, on_text: Callable[[str], None], *, polls: bool) -> None:
         """There is nobody else."""
 
     def hold(self, folder: StateFolder) -> None:

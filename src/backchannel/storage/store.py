@@ -21,7 +21,7 @@ from backchannel.core.cluster import GatewayInfo
 from backchannel.core.contracts import Clock
 from backchannel.core.drafts import ShownDraft
 from backchannel.core.exchange_values import Opened
-from backchannel.core.facts import Fact
+from backchannel.core.facts import Fact, TranscriptClosed
 from backchannel.core.keys import KeyScheme
 from backchannel.core.messages import Message, decode_messages
 from backchannel.core.records import Unfinished
@@ -40,6 +40,7 @@ from backchannel.storage import (
     exchanges,
     exports,
     families,
+    growing,
     idempotency,
     imports,
     inbound,
@@ -205,6 +206,11 @@ class Store:
     startable = read(cluster.startable)
     echoes = look(echo_units.facts_of)
     lanes_left = read(sending.lanes_left)
+    running_elsewhere = read(growing.running_elsewhere)
+    want_growing = write(growing.want)
+    wanted_growing = look(growing.wanted)
+    write_growing = write(growing.write)
+    forget_growing = write(growing.forget)
 
     # Tokens, calls that came by MCP, ids, and what is wrong
     create_token = write(token_units.create)
@@ -301,9 +307,9 @@ class Store:
         if monotonic() >= self.lease_ends:
             raise FenceLost("the lease of this process is over")
 
-    def listen(self, on_text: Callable[[str], None]) -> None:
+    def listen(self, on_text: Callable[[str], None], *, polls: bool) -> None:
         """Hear what other gateways send; nothing, where something may have been missed."""
-        self._wakeups = self.database.open_wakeups(on_text)
+        self._wakeups = self.database.open_wakeups(on_text, polls=polls)
 
     def wake_others(self, texts: Sequence[str]) -> None:
         """Send texts to the other gateways."""
@@ -357,6 +363,11 @@ class Store:
         if self._transcripts is not None:
             self._transcripts.committed(facts)
         self.on_facts(facts)
+
+    def closed_elsewhere(self, fact: TranscriptClosed) -> None:
+        """Close the file of a transcript too that another gateway has closed, if there is one here."""
+        if self._transcripts is not None:
+            self._transcripts.committed([fact])
 
     # Units that are run only when a look shows that they have something to do, so that most times nothing is committed
 

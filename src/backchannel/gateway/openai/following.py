@@ -101,7 +101,7 @@ async def follow(runtime: Runtime, run: Run, waits: OpenWaits) -> AsyncGenerator
         if not task.cancelled():
             task.exception()  # mark it retrieved, so that asyncio does not log it; it is raised below
 
-    unlisten = runtime.hub.listen(on_event)
+    unlisten = runtime.hub.listen(on_event, ReplyGrew, elsewhere=True, wants=lambda each: each.id == run.id)
     ended = asyncio.create_task(wait_ended(runtime, run, waits))
     ended.add_done_callback(wake)
     try:

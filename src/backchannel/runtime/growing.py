@@ -1,0 +1,293 @@
+"""Replies that grow on one gateway and are read on another.
+
+Each gateway remembers what its own runs have streamed (`GrowingHere`). One that has readers of a run elsewhere
+(`GrowingElsewhere`) asks for it in that run's row, for a while, and again while there are readers. As long as somebody
+asks, the gateway that works on the run writes all that was streamed into the row, at most five times a second, and
+tells the others; they read it, and tell their readers what is new. For a run that nobody elsewhere reads nothing is
+written.
+
+Rows are hints as the events are: the reply itself comes with its commit, and what was streamed of it is not told after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from time import monotonic
+
+import msgspec
+import structlog
+
+from backchannel.core.facts import GrowthWanted, GrowthWritten, RunChanged
+from backchannel.core.runs import Run, RunState
+from backchannel.errors import Unavailable
+from backchannel.runtime.events import (
+    Event,
+    Hub,
+    ModelRetried,
+    Progress,
+    ReplyGrew,
+    ThinkingGrew,
+    ToolEnded,
+    ToolStarted,
+)
+from backchannel.storage.store import Store
+
+log = structlog.get_logger(__name__)
+
+WRITTEN_EVERY_S = 0.2
+ASKED_AFTER_S = 0.25
+"""How long a run is at work before it is asked for: most have ended by then."""
+WANTED_S = 15.0
+ASKED_AGAIN_S = 5.0
+MOST_READ = 500
+"""How many runs of others are looked at once."""
+MOST_CALLS = 32
+"""How many of a run's last tool calls are told of."""
+
+
+class CallSeen(msgspec.Struct, array_like=True):
+    """A tool call of a run: whether it has ended, and how."""
+
+    id: str
+    name: str
+    arguments: object
+    is_ended: bool = False
+    is_error: bool = False
+
+
+class RetrySeen(msgspec.Struct, frozen=True, array_like=True):
+    """The last time that a model was asked again."""
+
+    error: str
+    attempt: int
+    retry_at: int
+
+
+class Growth(msgspec.Struct):
+    """What a run has streamed: of its step so far, and its last tool calls."""
+
+    step: int = 0
+    text: str = ""
+    thinking: str = ""
+    calls: list[CallSeen] = []
+    retry: RetrySeen | None = None
+
+    def take(self, event: Progress) -> None:
+        """Add what is new."""
+        match event:
+            case ReplyGrew(run, text):
+                self._at(run.step).text = text
+            case ThinkingGrew(run, delta):
+                self._at(run.step).thinking += delta
+            case ModelRetried(run, error, attempt, retry_at):
+                self._at(run.step).text = ""
+                self.retry = RetrySeen(error, attempt, retry_at)
+            case ToolStarted(run, call_id, name, arguments):
+                self._at(run.step).calls = [*self.calls[1 - MOST_CALLS :], CallSeen(call_id, name, arguments)]
+            case ToolEnded(_, call_id, _, is_error):
+                for call in self.calls:
+                    if call.id == call_id:
+                        call.is_ended, call.is_error = True, is_error
+
+    def _at(self, step: int) -> Growth:
+        if step != self.step:
+            self.step, self.text, self.thinking = step, "", ""
+        return self
+
+
+def news(run: Run, before: Growth | None, now: Growth) -> Iterator[Progress]:
+    """Tell what is new; whoever comes midway hears what was said, and of the calls those that are under way."""
+    known = Growth() if before is None else before
+    if before is not None and now.retry is not None and now.retry != known.retry:
+        yield ModelRetried(run, now.retry.error, now.retry.attempt, now.retry.retry_at)
+    if now.step == run.step:  # else it is in the transcript by now
+        is_same = known.step == now.step
+        if thought := _added(known.thinking if is_same else "", now.thinking):
+            yield ThinkingGrew(run, thought)
+        if said := _added(known.text if is_same else "", now.text):
+            yield ReplyGrew(run, now.text, said)
+    states = {call.id: call.is_ended for call in known.calls}
+    for call in now.calls:
+        if call.id not in states and (before is not None or not call.is_ended):
+            yield ToolStarted(run, call.id, call.name, call.arguments)
+        if call.is_ended and before is not None and not states.get(call.id):
+            yield ToolEnded(run, call.id, call.name, call.is_error)
+
+
+def _added(before: str, now: str) -> str:
+    """Tell what was added to a text; one that was begun anew is all new."""
+    return now[len(before) :] if now.startswith(before) else now
+
+
+_read_growth = msgspec.json.Decoder(Growth).decode
+
+
+class GrowingHere:
+    """Writes down what runs of this process stream, for readers on other gateways."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._growing: dict[str, Growth] = {}
+        self._wanted: set[str] = set()
+        self._grown: set[str] = set()
+        self._over: set[str] = set()
+        self._called = asyncio.Event()
+
+    def listen_to(self, hub: Hub) -> None:
+        """Remember from now on what runs stream."""
+        kinds = (ReplyGrew, ThinkingGrew, ModelRetried, ToolStarted, ToolEnded)
+        hub.listen(self._on_progress, *kinds)
+        hub.listen(self._on_run, RunChanged)
+
+    def _on_progress(self, event: Event) -> None:
+        if isinstance(event, ReplyGrew | ThinkingGrew | ModelRetried | ToolStarted | ToolEnded):
+            run_id = event.run.id
+            self._growing.setdefault(run_id, Growth(event.run.step)).take(event)
+            if run_id in self._wanted:
+                self._grown.add(run_id)
+                self._called.set()
+
+    def _on_run(self, event: Event) -> None:
+        if isinstance(event, RunChanged) and event.run.state is not RunState.RUNNING:
+            self._forget(event.run.id)
+
+    def _forget(self, run_id: str) -> None:
+        self._growing.pop(run_id, None)
+        self._grown.discard(run_id)
+        if run_id in self._wanted:
+            self._wanted.discard(run_id)
+            self._over.add(run_id)
+            self._called.set()
+
+    def on_wanted(self, fact: GrowthWanted) -> None:
+        """Write what a run of this process has streamed, from now on."""
+        if fact.run_id in self._growing and fact.run_id not in self._wanted:
+            self._wanted.add(fact.run_id)
+            self._grown.add(fact.run_id)
+            self._called.set()
+
+    async def look(self) -> None:
+        """Look for readers of whom no word came."""
+        if unread := [run_id for run_id in self._growing if run_id not in self._wanted][:MOST_READ]:
+            for run_id in await self._store.wanted_growing(unread):
+                self.on_wanted(GrowthWanted(run_id))
+
+    def drop(self) -> None:
+        """Forget all runs: this process works on none of them any more."""
+        for runs in (self._growing, self._wanted, self._grown, self._over):
+            runs.clear()
+
+    async def write(self) -> None:
+        """Write what has grown, and remove what is over, for as long as this process lives."""
+        while True:
+            await self._called.wait()
+            self._called.clear()
+            try:
+                await self._write()
+            except Unavailable:
+                self._grown |= self._wanted  # when the database is back; what is over is removed at somebody's start
+            await asyncio.sleep(WRITTEN_EVERY_S)
+
+    async def _write(self) -> None:
+        grown, self._grown = self._grown, set()
+        over, self._over = self._over, set()
+        bodies = {id: msgspec.json.encode(self._growing[id]).decode() for id in grown if id in self._growing}
+        if bodies:
+            self._wanted.difference_update(await self._store.write_growing(bodies))
+        if over:
+            await self._store.forget_growing(sorted(over))
+
+
+class _Reading:
+    """A run of another gateway that somebody here reads."""
+
+    def __init__(self, run: Run, *, is_midway: bool) -> None:
+        self.run = run
+        self.growth = None if is_midway else Growth()
+        self.since = monotonic()
+        self.asked_at: float | None = None
+
+    def is_to_be_asked(self, now: float) -> bool:
+        if self.asked_at is None:
+            return now >= self.since + ASKED_AFTER_S
+        return now >= self.asked_at + ASKED_AGAIN_S
+
+
+class GrowingElsewhere:
+    """Asks for what runs of other gateways stream that somebody here reads, and tells it."""
+
+    def __init__(self, store: Store, hub: Hub) -> None:
+        self._store = store
+        self._hub = hub
+        self._read: dict[str, _Reading] = {}
+        self._called = asyncio.Event()
+        self._is_to_look = False
+        hub.on_wants = self._on_wants
+
+    def _on_wants(self) -> None:
+        self._is_to_look = True
+        self._called.set()
+
+    def on_run(self, fact: RunChanged) -> None:
+        """Take note of a run that another gateway has begun, gone on with, or ended."""
+        self._note(fact.run, is_midway=fact.run.step > 0)
+
+    def _note(self, run: Run, *, is_midway: bool) -> None:
+        known = self._read.get(run.id)
+        if run.state is not RunState.RUNNING or run.fence == self._store.number:
+            self._read.pop(run.id, None)
+        elif known is not None:
+            known.run = run
+        elif self._hub.is_wanted(run):
+            self._read[run.id] = _Reading(run, is_midway=is_midway)
+            self._called.set()
+
+    def on_written(self, fact: GrowthWritten) -> None:
+        """Tell what is new of a run that somebody here reads."""
+        reading = self._read.get(fact.run_id)
+        if reading is None:
+            return
+        reading.run = msgspec.structs.replace(reading.run, step=fact.step)
+        before, reading.growth = reading.growth, _read_growth(fact.body)
+        for event in news(reading.run, before, reading.growth):
+            self._hub.publish_elsewhere(event)
+
+    async def look(self) -> None:
+        """Look for runs of which no word came, and for what was written and not heard of."""
+        self._is_to_look = False
+        running = await self._store.running_elsewhere(MOST_READ)
+        for run in running:
+            self._note(run, is_midway=True)
+        if len(running) < MOST_READ:
+            at_work = {run.id for run in running}
+            self._read = {id: reading for id, reading in self._read.items() if id in at_work}
+        if asked := [id for id, reading in self._read.items() if reading.asked_at is not None]:
+            for fact in await self._store.echoes([("grew", id) for id in asked[:MOST_READ]]):
+                if isinstance(fact, GrowthWritten):
+                    self.on_written(fact)
+
+    async def ask(self) -> None:
+        """Ask for what is read here, again and again, for as long as this process lives."""
+        while True:
+            if not self._read:
+                await self._called.wait()
+            self._called.clear()
+            try:
+                if self._is_to_look:
+                    await self.look()
+                await self._ask()
+            except Unavailable as error:
+                log.debug("what others stream cannot be asked for", error=error.message)
+            await asyncio.sleep(ASKED_AFTER_S)
+
+    async def _ask(self) -> None:
+        now = monotonic()
+        self._read = {id: each for id, each in self._read.items() if self._hub.is_wanted(each.run)}
+        asked = [each for each in self._read.values() if each.is_to_be_asked(now)][:MOST_READ]
+        if asked:
+            for each in asked:
+                each.asked_at = now
+            wanted_ms = round(WANTED_S * 1000)
+            for fact in await self._store.want_growing([each.run.id for each in asked], wanted_ms):
+                self.on_written(fact)

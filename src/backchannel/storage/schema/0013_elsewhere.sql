@@ -1,0 +1,2 @@
+-- What a gateway shows and keeps for the others on its database.
+ALTER TABLE processes ADD COLUMN jobs TEXT;            -- a JSON list of the cron jobs of its configuration
