@@ -12,12 +12,15 @@ import pytest
 from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.config.load import config_from
+from backchannel.config.schema_doors import CronJob
 from backchannel.core.approvals import Decided
 from backchannel.core.channels import Channel, ChannelSettings, InboundTaker, OutboundPart, Sent
 from backchannel.core.cluster import TIMERS
 from backchannel.core.delivery import Post
+from backchannel.core.facts import SessionChanged
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
+from backchannel.runtime.events import Event
 from tests.cluster.house import LEASE_S, execute, gateways, knows, until
 from tests.runtime.test_approvals import ASKING, Desk, asked, posting
 from tests.support.gateways import CONFIG, MAIN, echo, ended
@@ -100,6 +103,52 @@ async def test_a_job_comes_once_for_all_gateways_and_goes_on_when_the_one_that_f
         assert has_timers(other)
         times = [at for (at,) in execute(url, "SELECT accepted_at FROM runs WHERE kind = 'cron' ORDER BY accepted_at")]
     assert len(times) - 1 <= (times[-1] - times[0]) / 1000 + 1  # one that is late is followed by one in time
+
+
+async def test_a_job_of_a_configuration_stays_until_no_gateway_at_work_has_it(tmp_path: Path, url: str) -> None:
+    def life(name: str, *jobs: str) -> Gateway:
+        listed = [{"id": id, "agentId": "main", "schedule": "every 1h", "message": id} for id in jobs]
+        return opened(tmp_path, url, name, cron={"jobs": listed})
+
+    async with life("one", "a", "b") as one:
+        async with life("other", "b", "c") as other:
+            for gateway in (one, other):
+                assert await jobs_of(gateway) == ["a", "b", "c"]
+        async with life("other", "b") as other:
+            assert await jobs_of(other) == ["a", "b"]
+            execute(url, "UPDATE processes SET ended_at = 1 WHERE number = %s", one.store.number)
+            await until(lambda: one.store.number > other.store.number)  # it has begun anew, with its jobs
+            async with life("third", "d") as third:
+                assert await jobs_of(third) == ["a", "b", "d"]
+    async with life("third") as third:
+        assert await jobs_of(third) == []
+
+
+async def test_of_two_jobs_with_one_id_that_of_the_gateway_counts_which_started_last(tmp_path: Path, url: str) -> None:
+    def life(name: str, message: str) -> Gateway:
+        job = {"id": "a", "agentId": "main", "schedule": "every 1h", "message": message}
+        return opened(tmp_path, url, name, cron={"jobs": [job]})
+
+    async with life("one", "older") as one, life("other", "newer"):
+        (job,) = await one.cron.list()
+        assert job.stored.job.message == "newer"
+
+
+async def jobs_of(gateway: Gateway) -> list[str]:
+    return sorted(job.stored.id for job in await gateway.cron.list())
+
+
+async def test_a_list_of_jobs_on_one_gateway_hears_that_another_has_changed_it(tmp_path: Path, url: str) -> None:
+    reasons: list[str] = []
+    async with gateways(tmp_path, url, ScriptedModel(replies=echo)) as (one, other):
+
+        def on_event(event: Event) -> None:
+            assert isinstance(event, SessionChanged)
+            reasons.append(event.reason)
+
+        other.runtime.hub.listen(on_event, SessionChanged, elsewhere=True)
+        await one.cron.add(CronJob(id="a", agent_id="main", schedule="every 1h", message="hello"))
+        await until(lambda: "job" in reasons)
 
 
 def has_timers(gateway: Gateway) -> bool:

@@ -22,6 +22,8 @@ class GatewayInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A digest of what should be the same everywhere."""
     agents: tuple[str, ...] = ()
     """Those whose runs it can carry out."""
+    jobs: tuple[str, ...] = ()
+    """The cron jobs of its configuration."""
 
 
 class GatewaySeen(msgspec.Struct, frozen=True, kw_only=True):

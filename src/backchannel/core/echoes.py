@@ -26,7 +26,6 @@ Word = tuple[str, str]
 """A kind of row, and its id."""
 SESSION = "session-"
 """Words about sessions have the reason in their kind."""
-REASONS = ("created", "run", "patch", "reset", "delete", "note")
 
 
 def words_of(facts: Iterable[Fact]) -> Iterator[Word]:

@@ -34,7 +34,7 @@ class RunChanged(msgspec.Struct, frozen=True):
 
 
 class SessionChanged(msgspec.Struct, frozen=True):
-    """A session's row changed; `reason` is one word: created, run, patch, reset, delete, note."""
+    """A session's row changed; `reason` is one word: created, run, patch, reset, delete, note, job, exchange."""
 
     key: str
     reason: str

@@ -278,6 +278,7 @@ def member_of(config: Config, agents: Agents) -> GatewayInfo:
         version=__version__,
         config=hashlib.sha256(repr((*alike, config.cron, config.hooks)).encode()).hexdigest()[:12],
         agents=tuple(id for id in agents.ids() if not agents.is_awaited(id)),
+        jobs=tuple(job.id for job in config.cron.jobs),
     )
 
 

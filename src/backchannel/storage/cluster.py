@@ -29,8 +29,8 @@ def enter(tx: Tx, place: str, member: GatewayInfo, lease_ms: int) -> int:
     growing.forget_unwanted(tx)
     (number,) = required(
         tx.one(
-            "INSERT INTO processes (started_at, lease_until, place, name, version, config, agents) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING number",
+            "INSERT INTO processes (started_at, lease_until, place, name, version, config, agents, jobs) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
             tx.now,
             tx.shared_now + lease_ms,
             place,
@@ -38,6 +38,7 @@ def enter(tx: Tx, place: str, member: GatewayInfo, lease_ms: int) -> int:
             member.version,
             member.config,
             _listed(member.agents),
+            _listed(member.jobs),
         )
     )
     return int(number)
@@ -101,8 +102,8 @@ def _end(tx: Tx, dead: Sequence[int]) -> None:
     tx.run(f"DELETE FROM duties WHERE process IN ({marks(dead)})", *dead)
 
 
-def _listed(agents: Sequence[str]) -> str:
-    return msgspec.json.encode(sorted(agents)).decode()
+def _listed(ids: Sequence[str]) -> str:
+    return msgspec.json.encode(sorted(ids)).decode()
 
 
 def _read(agents: str | None) -> tuple[str, ...]:

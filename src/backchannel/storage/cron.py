@@ -120,10 +120,14 @@ def any_configured(tx: Tx) -> bool:
 
 
 def sync(tx: Tx, jobs: Sequence[CronJob]) -> None:
-    """Take over the jobs of the configuration; a job that is no longer in it is removed with its timer."""
+    """Take over the jobs of the configuration; one that no gateway at work has any more is removed with its timer.
+
+    Where gateways have different jobs of one id, that of the one which started last counts.
+    """
+    elsewhere = _of_others(tx)
     configured = {job.id for job in jobs}
     for (job_id,) in tx.all("SELECT id FROM cron_jobs WHERE source = 'config'"):
-        if job_id not in configured:
+        if elsewhere is not None and job_id not in configured | elsewhere:
             _delete(tx, job_id)
     for job in jobs:
         stored = find(tx, job.id)
@@ -131,6 +135,14 @@ def sync(tx: Tx, jobs: Sequence[CronJob]) -> None:
             _insert(tx, job, Source.CONFIG)
         else:
             _replace(tx, stored, job)
+
+
+def _of_others(tx: Tx) -> set[str] | None:
+    """Name the jobs of other gateways' configurations; None when one of an older version does not tell its own."""
+    rows = tx.all("SELECT jobs FROM processes WHERE ended_at IS NULL AND number <> ?", tx.number)
+    if any(jobs is None for (jobs,) in rows):
+        return None
+    return {id for (jobs,) in rows for id in msgspec.json.decode(jobs, type=list[str])}
 
 
 def _replace(tx: Tx, stored: StoredJob, job: CronJob) -> None:

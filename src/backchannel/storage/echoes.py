@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from backchannel.core.echoes import REASONS, SESSION, Word
+from backchannel.core.echoes import SESSION, Word
 from backchannel.core.facts import (
     ApprovalChanged,
     DeliveryChanged,
@@ -29,7 +29,7 @@ def facts_of(tx: Tx, words: Sequence[Word]) -> list[Fact]:
     found: dict[str, Mapping[str, Fact]] = {kind: _READ[kind](tx, wanted[kind]) for kind in _READ if kind in wanted}
     facts: list[Fact] = []
     for kind, ref in words:
-        if kind.startswith(SESSION) and kind.removeprefix(SESSION) in REASONS:
+        if kind.startswith(SESSION):
             facts.append(SessionChanged(ref, kind.removeprefix(SESSION)))
         elif kind == "wanted":
             facts.append(GrowthWanted(ref))
