@@ -22,6 +22,7 @@ from backchannel.cli.options import EXIT_CODES
 from backchannel.config.schema import ConfigFile
 from backchannel.config.validation import SettingKind, kind_of
 from backchannel.core.excerpts import TEXT_LIMIT
+from backchannel.core.rows import Row
 from backchannel.core.settings import all_fields
 from backchannel.core.shapes import describe
 from backchannel.gateway.connections import Method
@@ -29,7 +30,6 @@ from backchannel.gateway.methods import METHODS
 from backchannel.gateway.protocol import EVENTS, PROTOCOL_VERSION, WITHOUT_EFFECT, Connect
 from backchannel.tools.base import SessionTool
 from backchannel.tools.registry import SESSION_TOOLS
-from backchannel.tools.rows import Row
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 

@@ -22,9 +22,10 @@ from backchannel.core.channels import (
 )
 from backchannel.core.delivery import DeliveryState, Post
 from backchannel.core.keys import ChatType
+from backchannel.core.rows import ChannelState
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
-from backchannel.gateway.methods.channels import ChannelState, channel_states
+from backchannel.gateway.methods.channels import channel_states
 from backchannel.gateway.methods.health import examine
 from tests.channels.desk import desk
 from tests.support.far_channel import FarChannel

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from backchannel.cli.client import GatewayAddress, _websocket_url
 from backchannel.cli.history import show_message, text_of
 from backchannel.cli.output import Long, WordWrap, age, build_table, clean, console, until
+from backchannel.core.messages import Message
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,8 @@ def test_a_token_is_in_no_repr() -> None:
 
 def test_a_message_shows_its_calls_of_tools_only_when_asked() -> None:
     message = {
+        "id": "1",
+        "timestamp": 0,
         "role": "assistant",
         "content": [
             {"type": "thinking", "thinking": "hm"},
@@ -59,8 +63,9 @@ def test_a_message_shows_its_calls_of_tools_only_when_asked() -> None:
         ],
     }
 
-    assert text_of(message) == "I look."
-    assert text_of(message, with_tools=True) == 'I look.\n→ look {"at":"it"}'
+    read = msgspec.convert(message, Message)
+    assert text_of(read) == "I look."
+    assert text_of(read, with_tools=True) == 'I look.\n→ look {"at":"it"}'
 
 
 @pytest.mark.parametrize(
@@ -81,7 +86,8 @@ def test_a_message_shows_its_calls_of_tools_only_when_asked() -> None:
 def test_a_message_is_shown_with_who_wrote_it(
     message: dict[str, Any], writer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_message(message | {"timestamp": 0, "content": [{"type": "text", "text": "Hello."}]})
+    shown = message | {"id": "1", "timestamp": 0, "content": [{"type": "text", "text": "Hello."}]}
+    show_message(msgspec.convert(shown, Message))
 
     assert capsys.readouterr().out.endswith(f"] {writer}: Hello.\n")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from backchannel.cli.client import GatewayAddress, GatewayClient
+from backchannel.core.answers import Invoked, Subscribed
 
 from .program import Program, Terminal, Up
 
@@ -27,8 +28,8 @@ def _talking(program: Program) -> Iterator[Terminal]:
 def _spawn(program: Program, up: Up, task: str) -> None:
     """Start a sub-agent of the main session, and wait until its result was delivered."""
     with GatewayClient.connect(GatewayAddress(up.url.replace("http", "ws"), program.token)) as client:
-        client.call("sessions.subscribe")
-        client.call("tools.invoke", tool="sessions_spawn", args={"task": task}, sessionKey="main")
+        client.call("sessions.subscribe", Subscribed)
+        client.call("tools.invoke", Invoked, tool="sessions_spawn", args={"task": task}, sessionKey="main")
         while not any(
             event["event"] == "delivery" and event["payload"]["state"] == "sent" for event in client.events()
         ):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from backchannel.cli.client import GatewayAddress, GatewayClient
+from backchannel.core.answers import Subscribed
 
 from .conftest import Provider
 from .program import Program, Up
@@ -159,7 +160,7 @@ def _two_agents(provider: Provider) -> str:
 def _sending(program: Program, up: Up, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Send, and wait for the first words of the reply."""
     with GatewayClient.connect(GatewayAddress(up.url.replace("http", "ws"), program.token)) as client:
-        client.call("sessions.subscribe")
+        client.call("sessions.subscribe", Subscribed)
         sending = subprocess.Popen(
             program.command("send", *words), env=program.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

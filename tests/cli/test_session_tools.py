@@ -168,13 +168,13 @@ def test_a_list_longer_than_a_page_is_read_page_by_page(running: Program, monkey
     with connected(Options(running.state)) as client:
         listed = sessions.SessionsView(50, {}).list(client)
 
-    assert [row["key"] for row in listed["sessions"]] == [
+    assert [row.key for row in listed.sessions] == [
         "agent:main:main",
         "agent:main:cron:nightly",
         "agent:writer:main",
     ]
-    assert listed["count"] == 3
-    assert not listed["hasMore"]
+    assert listed.count == 3
+    assert not listed.has_more
 
 
 def test_a_tool_that_is_none_of_sessions_is_said_not_to_be_called_so(program: Program) -> None:

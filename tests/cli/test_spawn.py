@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from backchannel.cli.client import GatewayAddress, GatewayClient
+from backchannel.core.answers import Subscribed
 
 from .conftest import Provider
 from .program import Program, Up
@@ -172,7 +173,7 @@ def test_an_agents_token_sees_the_work_and_the_receipt(running: Program) -> None
 def _following(program: Program, up: Up, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Spawn, and wait for the first words."""
     with GatewayClient.connect(GatewayAddress(up.url.replace("http", "ws"), program.token)) as client:
-        client.call("sessions.subscribe")
+        client.call("sessions.subscribe", Subscribed)
         following = subprocess.Popen(
             program.command("spawn", *words, "--follow"),
             env=program.env,

@@ -12,6 +12,7 @@ import pytest
 
 from backchannel.cli.client import GatewayAddress, GatewayClient
 from backchannel.cli.tree import TreeView
+from backchannel.core.answers import Status
 from tests.tools.shelf import START_MS, Shelf
 
 from .conftest import Provider
@@ -244,7 +245,7 @@ def test_a_tree_is_one_question(spawning: Program) -> None:
     place = GatewayAddress((spawning.state / "address").read_text().replace("http", "ws"), spawning.token)
     with GatewayClient.connect(place) as client:
         asked = client.ask("status")
-        client.wait(asked)
+        client.wait(asked, Status)
         TreeView(None, None, 200).load(client)
         again = client.ask("status")
 

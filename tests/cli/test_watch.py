@@ -13,6 +13,8 @@ import pytest
 from backchannel.cli.client import GatewayAddress, GatewayClient
 from backchannel.cli.live import Lines
 from backchannel.cli.sessions import line_of
+from backchannel.core.answers import Changed, Deleted
+from backchannel.core.rows import Row
 from tests.tools.shelf import Shelf
 
 from .conftest import Provider
@@ -68,14 +70,14 @@ def test_a_piped_watch_prints_a_line_for_each_session_that_changes(program: Prog
     with program.up() as first, _piped(program, "sessions", "--watch") as watcher:
         assert _next(watcher).split()[2:] == ["agent:main:main", "idle"]
         with GatewayClient.connect(GatewayAddress(first.url.replace("http", "ws"), program.token)) as client:
-            client.call("sessions.patch", key="cron:nightly", label="by night")
+            client.call("sessions.patch", Changed, key="cron:nightly", label="by night")
             assert _next(watcher).split(maxsplit=2)[2] == 'agent:main:cron:nightly  idle  "by night"'
-            client.call("sessions.delete", key="cron:nightly")
+            client.call("sessions.delete", Deleted, key="cron:nightly")
             assert _next(watcher).split()[2:] == ["agent:main:cron:nightly", "deleted"]
         first.kill()
         with program.up() as second:
             with GatewayClient.connect(GatewayAddress(second.url.replace("http", "ws"), program.token)) as client:
-                client.call("sessions.patch", key="cron:daily", label="by day")
+                client.call("sessions.patch", Changed, key="cron:daily", label="by day")
             assert "agent:main:cron:daily" in _next(watcher)
             watcher.send_signal(signal.SIGINT)
             _, told = watcher.communicate(timeout=PATIENCE_S)
@@ -141,12 +143,26 @@ def test_a_refused_question_ends_a_watch(program: Program) -> None:
     assert "Traceback" not in watched.shown
 
 
+def _row(key: str) -> Row:
+    return Row(
+        key=key,
+        kind="other",
+        channel="unknown",
+        updated_at=0,
+        session_id="1",
+        agent_id="main",
+        system_sent=False,
+        aborted_last_run=False,
+        status="idle",
+    )
+
+
 def test_a_session_that_merely_leaves_the_view_gets_no_line(capfd: pytest.CaptureFixture[str]) -> None:
     class Now:
         ts = 0
 
         def __init__(self, *keys: str) -> None:
-            self.sessions = [{"key": key, "status": "idle", "updatedAt": 0} for key in keys]
+            self.sessions = [_row(key) for key in keys]
 
         def rows(self, now_ms: int) -> list[list[object]]:
             return []

@@ -26,11 +26,12 @@ from backchannel.config.schema import DEMO_MODEL, Config, DefaultModel
 from backchannel.core.channels import Channel, ChannelSilent, OutboundPart, Sent
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.delivery import DeliveryState, Post
+from backchannel.core.rows import HealthProblem
 from backchannel.core.runs import CRASHES_UNTIL_SET_ASIDE
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway, RunFailed
 from backchannel.gateway.methods import health
-from backchannel.gateway.methods.health import HealthProblem, examine
+from backchannel.gateway.methods.health import examine
 from backchannel.runtime import watchdog
 from tests.channels.desk import Desk, desk
 from tests.gateway.conftest import MakeWorld

@@ -14,6 +14,7 @@ import pytest
 
 from backchannel.cli.client import Link, connected
 from backchannel.cli.options import NO_GATEWAY, CommandFailed, Options
+from backchannel.core.answers import Changed, Deleted
 from backchannel.openclaw.exporting import READ_AHEAD, ExportFilter, Exporting, ListedSession
 from tests.cli.program import Program, Up
 
@@ -94,7 +95,7 @@ def test_only_the_sessions_asked_for_are_exported(filled: Program) -> None:
 @pytest.mark.usefixtures("up")
 def test_deleted_sessions_are_exported_only_when_asked_for(filled: Program) -> None:
     with connected(Options(state=filled.state)) as client:
-        client.call("sessions.delete", key=GROUP)
+        client.call("sessions.delete", Deleted, key=GROUP)
     filled.answer("export", "live")
     filled.answer("export", "all", "--archived")
 
@@ -163,7 +164,7 @@ def test_a_session_is_written_as_it_was_when_it_was_listed(filled: Program) -> N
         writing = Exporting(link, filled.home / "out", ExportFilter()).run()
         first = next(writing)
         with connected(Options(state=filled.state)) as client:
-            client.call("sessions.reset", key="agent:research-bot:cron:nightly")
+            client.call("sessions.reset", Changed, key="agent:research-bot:cron:nightly")
         last = [*writing][-1]
 
     assert (first.key, last.key) == (MAIN, "agent:research-bot:cron:nightly")

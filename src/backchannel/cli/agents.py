@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from backchannel.cli import answers
 from backchannel.cli.client import ask
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import say_or_json, show_json, show_table
@@ -21,18 +22,18 @@ def list_agents(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the agents, the default one first. `agents` alone does the same."""
     if ctx.invoked_subcommand is not None:
         return
-    listed = ask(options_of(ctx), "agents.list")
+    listed = ask(options_of(ctx), "agents.list", answers.AgentsListed)
     if as_json:
         show_json(listed)
         return
     rows = [
         [
-            f"{agent['id']} (default)" if agent["id"] == listed["defaultId"] else agent["id"],
-            agent.get("name"),
-            agent["model"]["primary"] if "model" in agent else FUNCTION,
-            agent.get("thinkingDefault"),
+            f"{agent.id} (default)" if agent.id == listed.default_id else agent.id,
+            agent.name,
+            agent.model.primary if agent.model else FUNCTION,
+            agent.thinking_default,
         ]
-        for agent in listed["agents"]
+        for agent in listed.agents
     ]
     show_table(["id", "name", "model", "thinking"], rows, empty="There are no agents.")
 
@@ -45,6 +46,6 @@ def forget(
 ) -> None:
     """Let its model answer for an agent whose program is gone."""
     options = options_of(ctx)
-    forgotten = ask(options, "agents.forget", agentId=agent)
-    text = f"The agent {forgotten['agentId']} is no longer a function: its model now answers, also what has waited."
+    forgotten = ask(options, "agents.forget", answers.AgentForgotten, agentId=agent)
+    text = f"The agent {forgotten.agent_id} is no longer a function: its model now answers, also what has waited."
     say_or_json(text, forgotten, as_json=as_json)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from backchannel.cli import answers
 from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id, find_key
 from backchannel.cli.options import AsJson, Limit, options_of
@@ -32,24 +33,25 @@ def list_approvals(
         return
     options = options_of(ctx)
     state = None if every else "pending"
-    listed = ask(options, "approvals.list", sessionKey=find_key(options, session), state=state, limit=limit)
+    key = find_key(options, session)
+    listed = ask(options, "approvals.list", answers.ApprovalsListed, sessionKey=key, state=state, limit=limit)
     if as_json:
         show_json(listed)
         return
     rows = [
         [
-            approval["id"],
-            approval["state"],
-            age(approval["createdAt"]),
-            approval["sessionKey"],
-            approval["tool"],
-            one_line(made_visible(json.dumps(approval["args"], ensure_ascii=False))),
+            approval.id,
+            approval.state,
+            age(approval.created_at),
+            approval.session_key,
+            approval.tool,
+            one_line(made_visible(json.dumps(approval.args, ensure_ascii=False))),
         ]
-        for approval in listed["approvals"]
+        for approval in listed.approvals
     ]
     empty = "Nothing was asked for." if every else "Nothing waits for your word."
     show_table(["id", "state", "age", "session", "tool", "arguments"], rows, empty=empty, spare=("state", "age"))
-    if listed["hasMore"]:
+    if listed.has_more:
         say_more(limit)
 
 
@@ -68,8 +70,8 @@ def deny(ctx: typer.Context, approval_id: Id, as_json: AsJson = False) -> None:
 def _answer(ctx: typer.Context, approval_id: str, as_json: bool, **answer: Any) -> None:
     options = options_of(ctx)
     found = find_id(options, IdKind.APPROVAL, approval_id)
-    approval = ask(options, "approvals.answer", id=found, **answer)["approval"]
+    approval = ask(options, "approvals.answer", answers.Answered, id=found, **answer).approval
     if as_json:
         show_json(approval)
     else:
-        say(f"The call of {approval['tool']} in {approval['sessionKey']} is {approval['state']}.")
+        say(f"The call of {approval.tool} in {approval.session_key} is {approval.state}.")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from backchannel.cli import answers
 from backchannel.cli.client import GatewayClient, ask, connected
 from backchannel.cli.options import FAILED, AsJson, Options, options_of
-from backchannel.cli.output import age, clock_time, one_line, patience, say, show_json, show_table
+from backchannel.cli.output import age, as_plain, clock_time, one_line, patience, say, show_json, show_table
 
 app = typer.Typer(help="List the channels, and try one.", rich_markup_mode=None)
 
@@ -25,37 +26,37 @@ def list_channels(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the channels: whether each is up, since when, and what is wrong. `channels` alone does the same."""
     if ctx.invoked_subcommand is not None:
         return
-    listed = ask(options_of(ctx), "channels.list")
+    listed = ask(options_of(ctx), "channels.list", answers.ChannelsListed)
     if as_json:
         show_json(listed)
         return
     rows = [
         [
-            channel["name"],
-            channel["adapter"],
+            channel.name,
+            channel.adapter,
             state_word(channel),
-            age(channel.get("since")),
-            ", ".join(channel.get("accounts", ())),
-            channel["waiting"],
-            channel["failed"],
-            channel["uncertain"],
+            age(channel.since),
+            ", ".join(channel.accounts or ()),
+            channel.waiting,
+            channel.failed,
+            channel.uncertain,
             _last_error(channel),
         ]
-        for channel in listed["channels"]
+        for channel in listed.channels
     ]
     columns = ["name", "adapter", "state", "for", "account", "waiting", "failed", "uncertain", "last error"]
     show_table(columns, rows, empty="There are no channels.", spare=("adapter", "uncertain", "failed", "account"))
 
 
-def state_word(channel: dict[str, Any]) -> str:
-    return "up" if channel["status"] == "ok" else str(channel["status"])
+def state_word(channel: answers.ChannelState) -> str:
+    return "up" if channel.status == "ok" else channel.status
 
 
-def _last_error(channel: dict[str, Any]) -> str:
+def _last_error(channel: answers.ChannelState) -> str:
     """Tell what went wrong last, and of what is over when that was."""
-    error = one_line(channel.get("lastError", ""), 120)
-    is_over = channel["status"] != "down" and "lastErrorAt" in channel
-    return f"{error} ({age(channel['lastErrorAt'])} ago)" if error and is_over else error
+    error = one_line(channel.last_error or "", 120)
+    is_over = channel.status != "down" and channel.last_error_at is not None
+    return f"{error} ({age(channel.last_error_at)} ago)" if error and is_over else error
 
 
 @app.command()
@@ -68,38 +69,36 @@ def test(
     """Ask its platform who we are, and with --to send a line. Exits with 1 if that fails."""
     options = options_of(ctx)
     with connected(options) as client:
-        result = client.call("channels.test", name=channel)
-        if to is not None and result["status"] != "failed":
-            result["delivery"] = _send(client, channel, to)
+        result = client.call("channels.test", answers.ChannelTested, name=channel)
+        receipt = _send(client, channel, to) if to is not None and result.status != "failed" else None
     if as_json:
-        show_json(result)
+        show_json(as_plain(result) | ({} if receipt is None else {"delivery": receipt}))
     else:
-        _show(options, result)
-    works = result["delivery"]["state"] == "sent" if "delivery" in result else result["status"] == "ok"
-    if not works:
+        _show(options, result, receipt)
+    if not (result.status == "ok" if receipt is None else receipt.state == "sent"):
         raise typer.Exit(FAILED)
 
 
-def _send(client: GatewayClient, channel: str, to: str) -> dict[str, Any]:
+def _send(client: GatewayClient, channel: str, to: str) -> answers.ReceiptRow:
     """Send a line like any other, and wait for what becomes of it."""
-    client.call("sessions.subscribe")  # events say when it is worth looking
-    receipt = client.call("send", channel=channel, to=to, message=TEST_TEXT)
+    client.call("sessions.subscribe", answers.Subscribed)  # events say when it is worth looking
+    receipt = client.call("send", answers.ReceiptRow, channel=channel, to=to, message=TEST_TEXT)
     deadline = time.monotonic() + RECEIPT_S
     with patience("waiting for the receipt"):
-        while receipt["state"] in ("pending", "sending") and time.monotonic() < deadline:
+        while receipt.state in ("pending", "sending") and time.monotonic() < deadline:
             list(client.events(_LOOK_AGAIN_S))
-            receipt = client.call("deliveries.get", id=receipt["id"])
+            receipt = client.call("deliveries.get", answers.ReceiptRow, id=receipt.id)
     return receipt
 
 
-def _show(options: Options, result: dict[str, Any]) -> None:
-    if result["status"] == "untested" and "delivery" not in result:
-        say(f"{result['name']} can only be tried by sending: ", end="")
-        say(options.command("channels", "test", result["name"], "--to", "CHAT"))
+def _show(options: Options, result: answers.ChannelTested, receipt: answers.ReceiptRow | None) -> None:
+    if result.status == "untested" and receipt is None:
+        say(f"{result.name} can only be tried by sending: ", end="")
+        say(options.command("channels", "test", result.name, "--to", "CHAT"))
         return
-    if result["status"] != "untested":
-        say(f"{result['name']}: {'' if result['status'] == 'ok' else 'failed: '}{result['detail']}")
-    if (delivery := result.get("delivery")) is not None:
-        reason = f": {delivery['error']}" if "error" in delivery else ""
-        later = f" (tried again at {clock_time(delivery['dueAt'])})" if "dueAt" in delivery else ""
-        say(f"delivery {delivery['id']} to {delivery['to']} is {delivery['state']}{reason}{later}")
+    if result.status != "untested":
+        say(f"{result.name}: {'' if result.status == 'ok' else 'failed: '}{result.detail}")
+    if receipt is not None:
+        reason = f": {receipt.error}" if receipt.error else ""
+        later = f" (tried again at {clock_time(receipt.due_at)})" if receipt.due_at is not None else ""
+        say(f"delivery {receipt.id} to {receipt.to} is {receipt.state}{reason}{later}")

@@ -44,7 +44,6 @@ def _link(options: Options) -> Link:
 
 
 def _say_once(options: Options, link: Link, session: str, text: str) -> None:
-
     run_id = new_run_id()
     view = ReplyView(run_id, is_live=is_terminal(sys.stdout) and not options.as_json)
     try:
@@ -53,10 +52,10 @@ def _say_once(options: Options, link: Link, session: str, text: str) -> None:
         view.close()
         say(stopped.message, err=True)
         raise typer.Exit(INTERRUPTED) from None
-    view.end("" if options.as_json else ended.get("reply") or "")
+    view.end("" if options.as_json else ended.reply or "")
     if options.as_json:
         show_json(ended)
-    elif ended["status"] != "ok":
+    elif ended.status != "ok":
         say(options.spell(how_it_ended(ended)), err=True)
-    if ended["status"] != "ok":
-        raise typer.Exit(INTERRUPTED if ended["status"] == "aborted" else FAILED)
+    if ended.status != "ok":
+        raise typer.Exit(INTERRUPTED if ended.status == "aborted" else FAILED)

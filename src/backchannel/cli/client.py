@@ -18,12 +18,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
+from backchannel.cli import answers
 from backchannel.cli.options import Options
 from backchannel.cli.output import patience
 from backchannel.errors import GatewayError
 from backchannel.version import __version__
 
 if TYPE_CHECKING:
+    from msgspec import Raw
     from websockets.sync.client import ClientConnection
 
     from backchannel.config import Config
@@ -48,6 +50,12 @@ class NoGateway(GatewayError):
 
     code = "no_gateway"
     retryable = True
+
+
+class Unreadable(GatewayError):
+    """What the gateway answered has another shape than its answers have here."""
+
+    code = "unreadable_answer"
 
 
 class CallFailed(GatewayError):
@@ -172,12 +180,18 @@ class GatewayClient:
 
     def __init__(self, socket: ClientConnection, url: str) -> None:
         self.url = url
-        self.hello: Payload = {}
         self._socket = socket
         self._exits = ExitStack()
         self._count = 0
         self._events: deque[Payload] = deque()
-        self._answers: dict[str, Payload] = {}
+        self._answers: dict[str, answers.ReceivedFrame] = {}
+        self._defaults: answers.SessionDefaults | None = None
+
+    @property
+    def defaults(self) -> answers.SessionDefaults:
+        """The default agent and its main session."""
+        assert self._defaults is not None, "it is connected"
+        return self._defaults
 
     @classmethod
     def connect(cls, address: GatewayAddress) -> Self:
@@ -191,14 +205,16 @@ class GatewayClient:
 
         with ExitStack() as exits:
             client = cls(exits.enter_context(_open(address)), address.url)
-            client.hello = client.call(
+            hello = client.call(
                 "connect",
+                answers.Hello,
                 minProtocol=PROTOCOL_VERSION,
                 maxProtocol=PROTOCOL_VERSION,
                 client={"id": "cli", "version": __version__, "platform": platform.system().lower(), "mode": "cli"},
                 role="operator",
                 auth={"token": address.token} if address.token else None,
             )
+            client._defaults = hello.snapshot.session_defaults
             client._exits = exits.pop_all()
         return client
 
@@ -211,30 +227,32 @@ class GatewayClient:
     def close(self) -> None:
         self._exits.close()
 
-    def call(self, method: str, **params: Any) -> Payload:
+    def call(self, method: str, shape: type[T], /, **params: Any) -> T:
         """Ask, and return the answer; parameters that are None are left out, and those that are NULL are null.
 
         Raises:
             CallFailed: the gateway refused.
             NoGateway: it went away, or does not answer.
+            Unreadable: the answer has another shape.
         """
         with patience(f"waiting for the gateway ({method})"):
-            return self.wait(self.ask(method, **params), ANSWER_S)
+            return self.wait(self.ask(method, **params), shape, ANSWER_S)
 
-    def wait(self, request: str, timeout_s: float | None = None) -> Payload:
+    def wait(self, request: str, shape: type[T], timeout_s: float | None = None) -> T:
         """Wait for the answer to a request, without a time limit unless one is given.
 
         Raises:
             CallFailed: the gateway refused.
             NoGateway: it went away, or does not answer in time.
+            Unreadable: the answer has another shape.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while (answer := self.answer(request)) is None:
+        while (answer := self.answer(request, shape)) is None:
             if not self._read(None if deadline is None else deadline - time.monotonic()):
                 raise NoGateway(f"The gateway did not answer within {timeout_s:g} s.")
         return answer
 
-    def ask(self, method: str, **params: Any) -> str:
+    def ask(self, method: str, /, **params: Any) -> str:
         """Send a request and return its id, for `answer`."""
         import msgspec
 
@@ -245,19 +263,19 @@ class GatewayClient:
             self._socket.send(msgspec.json.encode(frame).decode())
         return str(self._count)
 
-    def answer(self, request: str) -> Payload | None:
+    def answer(self, request: str, shape: type[T]) -> T | None:
         """The answer to a request, if it has come.
 
         Raises:
             CallFailed: the gateway refused.
+            Unreadable: the answer has another shape.
         """
         frame = self._answers.pop(request, None)
         if frame is None:
             return None
-        if not frame["ok"]:
-            raise CallFailed(frame["error"])
-        payload: Payload = frame["payload"]
-        return payload
+        if not frame.ok:
+            raise CallFailed(frame.error or {})
+        return decode(frame.payload, shape)
 
     def events(self, wait_s: float | None = None) -> Iterator[Payload]:
         """Give the events that have come, waiting for one frame if there are none.
@@ -272,18 +290,52 @@ class GatewayClient:
 
     def _read(self, wait_s: float | None) -> bool:
         """Take one frame; False means that none came in time."""
-        import msgspec
-
         with _closed_as_no_gateway():
             try:
-                frame = msgspec.json.decode(self._socket.recv(wait_s))
+                received = self._socket.recv(wait_s)
             except TimeoutError:
                 return False
-        if frame["type"] == "event":
-            self._events.append(frame)
-        else:
-            self._answers[str(frame["id"])] = frame
+        frame = decode(received, answers.ReceivedFrame)
+        if frame.type == "event":
+            payload = decode(frame.payload, dict[str, Any])
+            self._events.append({"event": frame.event, "seq": frame.seq, "payload": payload})
+        elif frame.id is not None:
+            self._answers[frame.id] = frame
         return True
+
+
+def decode(body: str | bytes | Raw, shape: type[T]) -> T:
+    """Read JSON of the gateway as its type.
+
+    Raises:
+        Unreadable: it has another shape.
+    """
+    import msgspec
+
+    with _told_if_unreadable():
+        return msgspec.json.decode(body, type=shape)
+
+
+def convert(value: object, shape: type[T]) -> T:
+    """Give plain values of an event or a result their type.
+
+    Raises:
+        Unreadable: they have another shape.
+    """
+    import msgspec
+
+    with _told_if_unreadable():
+        return msgspec.convert(value, shape)
+
+
+@contextmanager
+def _told_if_unreadable() -> Iterator[None]:
+    import msgspec
+
+    try:
+        yield
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Unreadable(f"the gateway's answer cannot be read: {error} (is it of another version?)") from error
 
 
 @contextmanager
@@ -334,10 +386,10 @@ def connected(options: Options) -> Iterator[GatewayClient]:
         yield client
 
 
-def ask(options: Options, method: str, /, **params: Any) -> Payload:
+def ask(options: Options, method: str, shape: type[T], /, **params: Any) -> T:
     """Connect to the gateway for a single request."""
     with connected(options) as client:
-        return client.call(method, **params)
+        return client.call(method, shape, **params)
 
 
 class Link:

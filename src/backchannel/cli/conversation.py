@@ -12,8 +12,11 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
-from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, Payload
+from backchannel.cli import answers
+from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, Payload, convert
 from backchannel.cli.output import Spinner, WordWrap, clock_time, is_terminal, one_line, say, say_dim, say_styled
 from backchannel.core.control_words import is_control_word
 from backchannel.core.text import made_visible
@@ -28,6 +31,32 @@ CALL_SHOWN = 600
 """How much of a tool call is shown to whoever has to allow it."""
 
 _OPEN = ("pending", "sending")
+
+T = TypeVar("T")
+Ended: TypeAlias = "answers.Waited | answers.ChatStarted"
+"""How a message ended: its run, or a chat command, which has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptSeen:
+    """What a client knows of a receipt."""
+
+    id: str
+    state: str
+    error: str | None = None
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether more is to be seen soon; a delivery that waits for its next attempt may take an hour."""
+        return self.state in _OPEN and not self.error
+
+    def show(self) -> None:
+        """Print what became of a delivery to a chat."""
+        say(f"receipt {self.id}: {self.state}{f': {self.error}' if self.error else ''}")
+
+
+def receipt_seen(receipt: answers.ReceiptRow | answers.Flow) -> ReceiptSeen:
+    return ReceiptSeen(receipt.id, receipt.state, receipt.error)
 
 
 class StoppedWaiting(GatewayError):
@@ -101,7 +130,7 @@ class ReplyView:
         self._wrap = WordWrap()
 
 
-def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: str) -> Payload:
+def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: str) -> Ended:
     """Send a message and show its reply; returns how the run ended. Ctrl-C aborts the run, and then stops waiting.
 
     A chat command has no run: it is answered at once.
@@ -114,13 +143,15 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
     while True:
         try:
             client = link.client()
-            sent = client.call("chat.send", sessionKey=session, message=text, idempotencyKey=run_id)
-            if "reply" in sent:
+            sent = client.call(
+                "chat.send", answers.ChatStarted, sessionKey=session, message=text, idempotencyKey=run_id
+            )
+            if sent.reply is not None:
                 return sent
             if wants_abort:
-                client.call("chat.abort", sessionKey=session, runId=run_id)
-            elif sent["status"] == "queued":
-                view.remark(why_queued(client.call("runs.get", runId=run_id)["run"]))
+                client.call("chat.abort", answers.ChatAborted, sessionKey=session, runId=run_id)
+            elif sent.status == "queued":
+                view.remark(why_queued(client.call("runs.get", answers.RunShown, runId=run_id).run))
             questions = Questions(client, run_id, view)
             if is_again:  # what was asked while nobody heard it
                 questions.ask_pending(session)
@@ -154,32 +185,33 @@ class Questions:
     def hear(self, event: Payload) -> None:
         """Take an event: a question is asked here, everything else is the view's."""
         if event["event"] == "approval":
-            self._ask(event["payload"])
+            self._ask(convert(event["payload"], answers.ApprovalRow))
         else:
             self._view.hear(event)
 
     def ask_pending(self, session: str) -> None:
         """Ask what was asked before this connection could hear of it."""
-        for approval in self._client.call("approvals.list", sessionKey=session, state="pending")["approvals"]:
+        wanted = {"sessionKey": session, "state": "pending"}
+        for approval in self._client.call("approvals.list", answers.ApprovalsListed, **wanted).approvals:
             self._ask(approval)
 
-    def _ask(self, approval: Payload) -> None:
-        if approval["runId"] != self._run_id or approval["state"] != "pending" or approval["id"] in self._asked:
+    def _ask(self, approval: answers.ApprovalRow) -> None:
+        if approval.run_id != self._run_id or approval.state != "pending" or approval.id in self._asked:
             return
-        self._asked.add(approval["id"])
-        call = f"{approval['tool']} {json.dumps(approval['args'], ensure_ascii=False)}"
+        self._asked.add(approval.id)
+        call = f"{approval.tool} {json.dumps(approval.args, ensure_ascii=False)}"
         self._view.remark(f"The agent asks to call {one_line(made_visible(call), CALL_SHOWN)}")
         if len(call) > CALL_SHOWN:
             self._view.remark(f"That is its beginning: it has {len(call)} characters (approvals --json shows all)")
         if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
-            self._view.remark(f"It waits: backchannel approvals approve {approval['id']}, or deny")
+            self._view.remark(f"It waits: backchannel approvals approve {approval.id}, or deny")
             return
         answer = _read_answer()
         if answer is None:
-            self._view.remark(f"It waits: /approve {approval['id']}, or /deny {approval['id']}")
+            self._view.remark(f"It waits: /approve {approval.id}, or /deny {approval.id}")
             return
         try:
-            self._client.call("approvals.answer", id=approval["id"], **_ANSWERS[answer])
+            self._client.call("approvals.answer", answers.Answered, id=approval.id, **_ANSWERS[answer])
         except CallFailed as refused:  # somebody else answered, or this token may not
             if refused.is_retryable:
                 raise
@@ -206,12 +238,12 @@ def _read_answer() -> str | None:
         say("Write y, a or n; anything else can be said when the agent has answered.")
 
 
-def why_queued(run: Payload) -> str:
+def why_queued(run: answers.RunRow) -> str:
     """Say what a run that was accepted waits for."""
-    if run.get("waitingFor") == "function":
-        return f"(queued: the program whose function answers for {run['sessionKey']} is not running)"
-    if "resumeAt" in run:
-        return f"(set aside after crashes: it is tried again at {clock_time(run['resumeAt'])})"
+    if run.waiting_for == "function":
+        return f"(queued: the program whose function answers for {run.session_key} is not running)"
+    if run.resume_at is not None:
+        return f"(set aside after crashes: it is tried again at {clock_time(run.resume_at)})"
     return "(queued: the session works on something else first)"
 
 
@@ -220,11 +252,12 @@ def new_run_id() -> str:
     return uuid.uuid4().hex
 
 
-def how_it_ended(ended: Payload) -> str:
+def how_it_ended(ended: Ended) -> str:
     """Say why there is no whole reply."""
-    if ended["status"] == "aborted":
+    if ended.status == "aborted":
         return "(aborted)"
-    return f"The run ended as {ended['status']}: {ended.get('error') or 'no reason was given'}"
+    error = ended.error if isinstance(ended, answers.Waited) else None
+    return f"The run ended as {ended.status}: {error or 'no reason was given'}"
 
 
 def wait_for_run(
@@ -233,7 +266,7 @@ def wait_for_run(
     timeout_s: float | None = None,
     *,
     on_event: Callable[[Payload], None] = lambda event: None,
-) -> Payload:
+) -> answers.Waited:
     """Wait until a run has ended, or the time is over, and return its state; events go to `on_event`.
 
     Raises:
@@ -244,16 +277,11 @@ def wait_for_run(
     while True:
         left_ms = LONGEST_WAIT_MS if deadline is None else int(max(0.0, deadline - time.monotonic()) * 1000)
         request = client.ask("agent.wait", runId=run_id, timeoutMs=min(left_ms, LONGEST_WAIT_MS))
-        while (waited := client.answer(request)) is None:
+        while (waited := client.answer(request, answers.Waited)) is None:
             for event in client.events():
                 on_event(event)
-        if "endedAt" in waited or (deadline is not None and left_ms <= LONGEST_WAIT_MS):
+        if waited.ended_at is not None or (deadline is not None and left_ms <= LONGEST_WAIT_MS):
             return waited
-
-
-def is_on_its_way(receipt: Payload) -> bool:
-    """Whether more is to be seen soon; a delivery that waits for its next attempt may take an hour."""
-    return receipt["state"] in _OPEN and not receipt.get("error")
 
 
 def ends_step(event: Payload) -> bool:
@@ -275,11 +303,13 @@ def wait_for_news(client: GatewayClient) -> None:
             return
 
 
-def invoke(client: GatewayClient, tool: str, args: Payload, caller: str | None, key: str | None = None) -> Payload:
+def invoke(
+    client: GatewayClient, tool: str, shape: type[T], args: Payload, caller: str | None, key: str | None = None
+) -> T:
     """Call a session tool as a session, or as the operator, and give its result."""
     request = client.ask("tools.invoke", tool=tool, args=args, sessionKey=caller, idempotencyKey=key)
-    result: Payload = client.wait(request)["result"]  # no time limit: a tool may itself wait for an agent
-    return result
+    invoked = client.wait(request, answers.Invoked)  # no time limit: a tool may itself wait for an agent
+    return convert(invoked.result, shape)
 
 
 def show_said(step: str, session: str, text: str, *, is_remark: bool = False) -> None:
@@ -295,9 +325,3 @@ def show_heading(step: str, session: str) -> None:
     """Print, on a terminal, who speaks and in which step."""
     say_styled(session, end=" ", fg="cyan", bold=True)
     say_dim(step)
-
-
-def show_receipt(receipt: Payload) -> None:
-    """Print what became of a delivery to a chat."""
-    reason = f": {receipt['error']}" if receipt.get("error") else ""
-    say(f"receipt {receipt['id']}: {receipt['state']}{reason}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from backchannel.cli import answers
 from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id
 from backchannel.cli.options import AsJson, options_of
@@ -25,35 +26,31 @@ def list_jobs(ctx: typer.Context, as_json: AsJson = False) -> None:
     if ctx.invoked_subcommand is not None:
         return
     options = options_of(ctx)
-    listed = ask(options, "cron.list")
+    listed = ask(options, "cron.list", answers.JobsListed)
     if as_json:
         show_json(listed)
         return
-    rows = [
-        [job["id"], job["schedule"], job.get("tz"), _next(job), _last_run(job), job["skipped"] or None]
-        for job in listed["jobs"]
-    ]
+    rows = [[job.id, job.schedule, job.tz, _next(job), _last_run(job), job.skipped or None] for job in listed.jobs]
     add = options.command("cron", "add", "ID", "every 1h", "MESSAGE")
     empty = f"There are no cron jobs. Add one with: {add}"
     show_table(["id", "schedule", "tz", "next", "last run", "skipped"], rows, empty=empty)
 
 
-def _next(job: dict[str, Any]) -> str:
+def _next(job: answers.JobShown) -> str:
     """Say when a job comes next."""
-    if "nextAt" not in job:
-        return str(job["status"])
+    if job.next_at is None:
+        return job.status
     now = int(time.time() * 1000)
-    when = f"in {until(job['nextAt'], now)}" if job["nextAt"] > now else "now"
-    return f"{when} ({clock_time(job['nextAt'])})"
+    when = f"in {until(job.next_at, now)}" if job.next_at > now else "now"
+    return f"{when} ({clock_time(job.next_at)})"
 
 
-def _last_run(job: dict[str, Any]) -> str:
-    error = one_line(job.get("lastError", ""))
+def _last_run(job: answers.JobShown) -> str:
+    error = one_line(job.last_error or "")
     shown = f": {error}" if error else ""
-    if "lastRun" not in job:
+    if job.last_run is None:
         return shown.lstrip(": ")
-    run = job["lastRun"]
-    return f"{run['status']}, {age(run['acceptedAt'])} ago{shown}"
+    return f"{job.last_run.status}, {age(job.last_run.accepted_at)} ago{shown}"
 
 
 @app.command()
@@ -80,6 +77,7 @@ def add(
     added = ask(
         options,
         "cron.add",
+        answers.JobAdded,
         id=job_id,
         schedule=schedule,
         message=message,
@@ -90,7 +88,7 @@ def add(
         timeoutSeconds=timeout,
     )
     fire = options.command("cron", "run", job_id)
-    text = f"Job {job_id} is added and comes {_next(added['job'])}. Run it now with: {fire}"
+    text = f"Job {job_id} is added and comes {_next(added.job)}. Run it now with: {fire}"
     say_or_json(text, added, as_json=as_json)
 
 
@@ -99,8 +97,8 @@ def run(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
     """Fire a job now; when it comes next stays as it is."""
     options = options_of(ctx)
     job_id = find_id(options, IdKind.JOB, job_id)
-    fired = ask(options, "cron.run", id=job_id)
-    wait = options.command("runs", "wait", fired["runId"])
+    fired = ask(options, "cron.run", answers.JobFired, id=job_id)
+    wait = options.command("runs", "wait", fired.run_id)
     say_or_json(f"Job {job_id} runs. Wait for it with: {wait}", fired, as_json=as_json)
 
 
@@ -109,5 +107,5 @@ def remove(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
     """Remove a job that `cron add` made. One of the configuration is taken out there."""
     options = options_of(ctx)
     job_id = find_id(options, IdKind.JOB, job_id)
-    removed = ask(options, "cron.remove", id=job_id)
+    removed = ask(options, "cron.remove", answers.JobRemoved, id=job_id)
     say_or_json(f"Job {job_id} is removed. Its session and its runs stay.", removed, as_json=as_json)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from backchannel.cli import answers
 from backchannel.cli.client import ask, connected
 from backchannel.cli.naming import find_id, find_key, short_ids
 from backchannel.cli.options import FAILED, AsJson, Limit, Options, options_of
@@ -45,23 +46,23 @@ def list_deliveries(
         return
     options = options_of(ctx)
     key = find_key(options, session)
-    listed = ask(options, "deliveries.list", sessionKey=key, state=status, limit=limit)
+    listed = ask(options, "deliveries.list", answers.DeliveriesListed, sessionKey=key, state=status, limit=limit)
     if as_json:
         show_json(listed)
         return
     now_ms = time.time_ns() // 1_000_000
-    ids = short_ids([delivery["id"] for delivery in listed["deliveries"]])
+    ids = short_ids([delivery.id for delivery in listed.deliveries])
     rows = [
         [
             delivery_id,
-            delivery["state"],
-            age(delivery["createdAt"]),
+            delivery.state,
+            age(delivery.created_at),
             place_of(delivery),
             _progress(delivery),
-            until(delivery["dueAt"], now_ms) if "dueAt" in delivery else "",
-            one_line(delivery.get("error") or delivery.get("text") or ""),
+            until(delivery.due_at, now_ms) if delivery.due_at is not None else "",
+            one_line(delivery.error or delivery.text or ""),
         ]
-        for delivery_id, delivery in zip(ids, listed["deliveries"], strict=True)
+        for delivery_id, delivery in zip(ids, listed.deliveries, strict=True)
     ]
     show_table(
         ["id", "state", "age", "to", "parts", "next try", "error or text"],
@@ -69,19 +70,19 @@ def list_deliveries(
         empty="There are no deliveries.",
         spare=("parts", "age", "next try"),
     )
-    if listed["hasMore"]:
+    if listed.has_more:
         say_more(limit)
 
 
-def place_of(delivery: dict[str, Any]) -> str:
+def place_of(delivery: answers.ReceiptRow) -> str:
     """Where a delivery goes."""
-    place = " ".join(delivery[name] for name in ("channel", "accountId", "to") if name in delivery)
-    return f"{place} thread {delivery['threadId']}" if "threadId" in delivery else place
+    place = " ".join(part for part in (delivery.channel, delivery.account_id, delivery.to) if part is not None)
+    return f"{place} thread {delivery.thread_id}" if delivery.thread_id is not None else place
 
 
-def _progress(delivery: dict[str, Any]) -> str:
-    parts = [part for part in delivery["parts"] if part["state"] != "dropped"]
-    sent = sum(part["state"] == "sent" for part in parts)
+def _progress(delivery: answers.ReceiptRow) -> str:
+    parts = [part for part in delivery.parts if part.state != "dropped"]
+    sent = sum(part.state == "sent" for part in parts)
     return f"{sent}/{len(parts)}" if parts else ""
 
 
@@ -146,54 +147,55 @@ def _change(options: Options, as_json: bool, method: str, delivery_id: str | Non
         show_json(answer)
         return
     done = "in line to be sent again" if method == "deliveries.retry" else "given up"
-    say(f"{answer['count']} {'delivery' if answer['count'] == 1 else 'deliveries'} {done}.")
-    for refused in answer["refused"]:
-        say(f"{refused['id']}: {refused['error']}", err=True)
-    if answer["refused"]:
+    say(f"{answer.count} {'delivery' if answer.count == 1 else 'deliveries'} {done}.")
+    for refused in answer.refused:
+        say(f"{refused.id}: {refused.error}", err=True)
+    if answer.refused:
         raise typer.Exit(FAILED)
 
 
-def _change_all(options: Options, method: str, states: list[str]) -> dict[str, Any]:
+def _change_all(options: Options, method: str, states: list[str]) -> answers.Mended:
     """Go through all deliveries in these states, a page at a time."""
-    pages: list[dict[str, Any]] = []
+    pages: list[answers.Mended] = []
     with connected(options) as client:
         for state in states:
-            pages.append(client.call(method, state=state))
-            while cursor := pages[-1].get("nextCursor"):
-                pages.append(client.call(method, state=state, cursor=cursor))
-    refused = [entry for page in pages for entry in page["refused"]]
-    return {"count": sum(page["count"] for page in pages), "refused": refused}
+            pages.append(client.call(method, answers.Mended, state=state))
+            while cursor := pages[-1].next_cursor:
+                pages.append(client.call(method, answers.Mended, state=state, cursor=cursor))
+    refused = [entry for page in pages for entry in page.refused]
+    return answers.Mended(count=sum(page.count for page in pages), refused=refused)
 
 
 def _call(options: Options, as_json: bool, method: str, delivery_id: str, **params: Any) -> None:
-    shown = ask(options, method, id=find_id(options, IdKind.DELIVERY, delivery_id), **params)
+    whole = find_id(options, IdKind.DELIVERY, delivery_id)
+    shown = ask(options, method, answers.ReceiptRow, id=whole, **params)
     if as_json:
         show_json(shown)
     else:
         _show(shown)
 
 
-def _show(delivery: dict[str, Any]) -> None:
+def _show(delivery: answers.ReceiptRow) -> None:
     show_facts(
         {
-            "delivery": delivery["id"],
-            "state": delivery["state"],
-            "session": delivery["sessionKey"],
-            "run": delivery.get("runId"),
+            "delivery": delivery.id,
+            "state": delivery.state,
+            "session": delivery.session_key,
+            "run": delivery.run_id,
             "to": place_of(delivery),
-            "made": clock_time(delivery["createdAt"]),
-            "changed": clock_time(delivery["updatedAt"]),
-            "next try": clock_time(delivery["dueAt"]) if "dueAt" in delivery else None,
-            "attempts": delivery["attempts"],
-            "error": delivery.get("error"),
-            "parts": "\n".join(_part(part) for part in delivery["parts"]),
-            "text": delivery.get("text"),
+            "made": clock_time(delivery.created_at),
+            "changed": clock_time(delivery.updated_at),
+            "next try": clock_time(delivery.due_at) if delivery.due_at is not None else None,
+            "attempts": delivery.attempts,
+            "error": delivery.error,
+            "parts": "\n".join(_part(part) for part in delivery.parts),
+            "text": delivery.text,
         }
     )
 
 
-def _part(part: dict[str, Any]) -> str:
-    line = f"{part['n']} {part['state']}"
-    if "messageId" in part:
-        line += f" as {part['messageId']}"
-    return f"{line}: {part['error']}" if "error" in part else line
+def _part(part: answers.PartRow) -> str:
+    line = f"{part.n} {part.state}"
+    if part.message_id is not None:
+        line += f" as {part.message_id}"
+    return f"{line}: {part.error}" if part.error is not None else line

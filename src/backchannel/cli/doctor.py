@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
+from backchannel.cli import answers
 from backchannel.cli.client import NoGateway, connected
 from backchannel.cli.config import look_for_problems, show_findings
 from backchannel.cli.options import DEGRADED, FAILED, AsJson, Options, options_of
@@ -34,22 +33,21 @@ def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
         raise typer.Exit(DEGRADED)
 
 
-def _problems_of_gateway(options: Options) -> list[dict[str, Any]] | None:
+def _problems_of_gateway(options: Options) -> list[answers.HealthProblem] | None:
     """Ask the gateway what is wrong; None when there is none."""
     try:
         with connected(options) as client:
-            problems: list[dict[str, Any]] = client.call("status")["problems"]
-            return problems
+            return client.call("status", answers.Status).problems
     except NoGateway:
         return None
 
 
-def _show_problems(options: Options, problems: list[dict[str, Any]] | None) -> None:
+def _show_problems(options: Options, problems: list[answers.HealthProblem] | None) -> None:
     say()
     if problems is None:
         say(f"No gateway runs here. Start one with: {options.command('up')}")
         return
-    rows = [[found["code"], options.spell(f"{found['message']} {found['hint']}")] for found in problems]
+    rows = [[found.code, options.spell(f"{found.message} {found.hint}")] for found in problems]
     show_table(
         ["problem", "what is wrong, and what to do"], rows, empty="The gateway runs, and nothing is wrong with it."
     )

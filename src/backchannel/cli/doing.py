@@ -6,9 +6,14 @@ asked for and has no result yet.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from backchannel.cli.client import ANSWER_S, GatewayClient, Payload
+from backchannel.cli import answers
+from backchannel.cli.client import ANSWER_S, GatewayClient, Payload, convert
+
+if TYPE_CHECKING:
+    from backchannel.core.messages import Message
 
 SENDS = "sessions_send"
 MESSAGES_READ = 30
@@ -54,36 +59,36 @@ class Doing:
         self._said.pop(run_id, None)
         self._calls.pop(run_id, None)
 
-    def load(self, client: GatewayClient, runs: list[Payload]) -> None:
+    def load(self, client: GatewayClient, runs: list[answers.RunRow]) -> None:
         """Read what runs do of which no event has told, and forget those that are not at work any more."""
-        living = {run["runId"] for run in runs}
+        living = {run.run_id for run in runs}
         for run_id in (self._said.keys() | self._calls.keys()) - living:
             self._forget(run_id)
-        unheard = [run for run in runs if run["runId"] not in self._said.keys() | self._calls.keys()][:MOST_READ]
+        unheard = [run for run in runs if run.run_id not in self._said.keys() | self._calls.keys()][:MOST_READ]
         asked = [client.ask("tools.invoke", tool="sessions_history", args=_last(run)) for run in unheard]
         for run, request in zip(unheard, asked, strict=True):
-            found = client.wait(request, ANSWER_S)["result"]
-            self._said[run["runId"]] = ""
-            self._calls[run["runId"]] = _open_calls(found.get("messages", []))
+            result = client.wait(request, answers.Invoked, ANSWER_S).result
+            self._said[run.run_id] = ""
+            self._calls[run.run_id] = _open_calls(convert(result, answers.MessagesSeen).messages)
 
     def lose(self) -> None:
         """Forget what events told: some may have been missed."""
         self._said.clear()
         self._calls.clear()
 
-    def of(self, run: Payload, model: str | None) -> str:
+    def of(self, run: answers.RunRow, model: str | None) -> str:
         """Tell what a run that is at work does, on a session that has this model."""
-        if run.get("waitingFor") == "function":
+        if run.waiting_for == "function":
             return "waits for the program whose function is its agent"
-        calls = list(self._calls.get(run["runId"], {}).values())
+        calls = list(self._calls.get(run.run_id, {}).values())
         if calls:
             return f"{calls[0]} and {len(calls) - 1} more" if len(calls) > 1 else calls[0]
-        model = run.get("model") or model
-        return self._said.get(run["runId"]) or (f"asks {model}" if model else "at work")
+        model = run.model or model
+        return self._said.get(run.run_id) or (f"asks {model}" if model else "at work")
 
 
-def _last(run: Payload) -> Payload:
-    return {"sessionKey": run["sessionKey"], "limit": MESSAGES_READ, "includeTools": True}
+def _last(run: answers.RunRow) -> Payload:
+    return {"sessionKey": run.session_key, "limit": MESSAGES_READ, "includeTools": True}
 
 
 def in_words(name: str, arguments: Any) -> str:
@@ -94,18 +99,14 @@ def in_words(name: str, arguments: Any) -> str:
     return f"uses {name}"
 
 
-def _open_calls(messages: list[Payload]) -> dict[str, str]:
+def _open_calls(messages: Sequence[Message]) -> dict[str, str]:
     answered = set()
     for message in reversed(messages):
-        if message["role"] == "toolResult":
-            answered.add(message.get("toolCallId"))
-        elif message["role"] == "assistant":
-            calls = [block for block in message["content"] if block["type"] == "toolCall"]
-            return {
-                call["id"]: in_words(call["name"], call.get("arguments"))
-                for call in calls
-                if call["id"] not in answered
-            }
+        if message.role == "toolResult":
+            answered.add(message.tool_call_id)
+        elif message.role == "assistant":
+            calls = [call for call in message.tool_calls if call.id not in answered]
+            return {call.id: in_words(call.name, call.arguments) for call in calls}
         else:
             return {}
     return {}

@@ -55,8 +55,6 @@ def _check_folder(folder: Path, *, force: bool) -> None:
 
 
 def _write(options: Options, folder: Path, names: list[str], agent: str | None, *, archived: bool) -> list[Exported]:
-    import msgspec
-
     from backchannel.openclaw.exporting import ExportFilter, Exporting
 
     keys = tuple(find_key(options, name) for name in names)
@@ -65,8 +63,6 @@ def _write(options: Options, folder: Path, names: list[str], agent: str | None, 
             return list(Exporting(link, folder, ExportFilter(keys, agent, archived)).run())
         except OSError as error:
             raise CommandFailed(f"cannot write to {folder}: {error.strerror}") from error
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise CommandFailed(f"the gateway's answer cannot be read: {error} (is it of another version?)") from error
 
 
 def _as_json(one: Exported) -> dict[str, object]:

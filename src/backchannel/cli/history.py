@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, Payload, connected
+from backchannel.cli import answers
+from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, connected, convert
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
 from backchannel.cli.output import WordWrap, clock_time, is_terminal, say, say_dim, say_styled, show_json
 from backchannel.core.text import shown_name
+
+if TYPE_CHECKING:
+    from backchannel.core.messages import Block, Message
 
 _COLOURS = {"user": "green", "assistant": "cyan", "system": "yellow", "toolResult": "magenta"}
 
@@ -46,13 +50,13 @@ def history(
     if as_json:
         show_json(loaded)
         return
-    for message in loaded["messages"]:
+    for message in loaded.messages:
         show_message(message, with_tools=tools, as_stored=everything)
-    for message in loaded["pending"]:
+    for message in loaded.pending:
         show_message(message, with_tools=tools, as_stored=everything, is_pending=True)
-    if "pendingLeftOut" in loaded:
-        say_dim(f"{loaded['pendingLeftOut']} more wait behind them.", err=True)
-    if loaded["hasMore"]:
+    if loaded.pending_left_out:
+        say_dim(f"{loaded.pending_left_out} more wait behind them.", err=True)
+    if loaded.has_more:
         say_dim(f"There are older ones: --limit {limit * 2} shows them.", err=True)
 
 
@@ -78,42 +82,40 @@ class _Following:
 
     def _follow(self, client: GatewayClient, limit: int) -> None:
         # Subscribing comes first: what enters the transcript in between is then seen twice, never missed.
-        client.call("sessions.messages.subscribe", key=self._key)
-        seen = {message["id"] for message in self._catch_up(client, limit)}
+        client.call("sessions.messages.subscribe", answers.Subscribed, key=self._key)
+        seen = {message.id for message in self._catch_up(client, limit)}
         while True:
             for event in client.events():
                 if event["event"] == "session.message" and event["payload"]["messageId"] not in seen:
-                    self._show(event["payload"]["message"])
+                    self._show(_read(event["payload"]["message"]))
 
-    def _catch_up(self, client: GatewayClient, limit: int) -> list[Payload]:
-
-        shown: list[Payload] = []
+    def _catch_up(self, client: GatewayClient, limit: int) -> list[Message]:
+        """Show what was said since the last message that was shown, or the last messages."""
+        shown: list[Message] = []
         has_more = self._last is not None
         while has_more:
             try:
-                page = client.call("chat.history", sessionKey=self._key, after=self._last)
+                page = client.call("chat.history", answers.ChatRead, sessionKey=self._key, after=self._last)
             except CallFailed as refused:
                 if refused.reason != "not_found":
                     raise
                 self._last = None  # the session was reset: its new transcript is read from its end
                 break
-            shown += page["messages"]
-            has_more = page["hasMore"]
-            self._show_all(page["messages"])
+            shown += page.messages
+            has_more = page.has_more
+            self._show_all(page.messages)
         if self._last is None:
-            shown = load_last(client, self._key, limit, with_tools=self._with_tools, as_stored=self._as_stored)[
-                "messages"
-            ]
+            last = load_last(client, self._key, limit, with_tools=self._with_tools, as_stored=self._as_stored)
+            shown = last.messages
             self._show_all(shown)
         return shown
 
-    def _show_all(self, messages: list[Payload]) -> None:
+    def _show_all(self, messages: list[Message]) -> None:
         for message in messages:
             self._show(message)
 
-    def _show(self, message: Payload) -> None:
-
-        self._last = message["id"]
+    def _show(self, message: Message) -> None:
+        self._last = message.id
         if not is_shown(message, with_tools=self._with_tools, as_stored=self._as_stored):
             return
         if self._as_json:
@@ -122,82 +124,81 @@ class _Following:
             show_message(message, with_tools=self._with_tools, as_stored=self._as_stored)
 
 
+def _read(message: object) -> Message:
+    """Read a message that an event brought."""
+    from backchannel.core.messages import Message
+
+    return convert(message, Message)
+
+
 def load_last(
     client: GatewayClient, session: str, limit: int, *, with_tools: bool = False, as_stored: bool = False
-) -> Payload:
+) -> answers.ChatRead:
     """Load the last messages of a session, as many as asked for after those that say nothing to people are left out."""
-    history: Payload = client.call("chat.history", sessionKey=session, limit=limit)
-    messages = history["messages"]
-    while True:
-        wanted = [message for message in messages if is_shown(message, with_tools=with_tools, as_stored=as_stored)]
-        if len(wanted) >= limit or not history["hasMore"]:
-            break
-        older = client.call("chat.history", sessionKey=session, limit=limit, before=messages[0]["id"])
-        messages = older["messages"] + messages
-        history["hasMore"] = older["hasMore"]
-    history["hasMore"] = history["hasMore"] or len(wanted) > limit
-    pending = [
-        message for message in history["pending"] if is_shown(message, with_tools=with_tools, as_stored=as_stored)
-    ]
-    return history | {"messages": wanted[-limit:], "pending": pending}
+    from msgspec.structs import replace
+
+    def shown(messages: list[Message]) -> list[Message]:
+        return [message for message in messages if is_shown(message, with_tools=with_tools, as_stored=as_stored)]
+
+    history = client.call("chat.history", answers.ChatRead, sessionKey=session, limit=limit)
+    oldest, wanted, has_more = history.messages, shown(history.messages), history.has_more
+    while len(wanted) < limit and has_more:
+        older = client.call("chat.history", answers.ChatRead, sessionKey=session, limit=limit, before=oldest[0].id)
+        oldest, wanted, has_more = older.messages, shown(older.messages) + wanted, older.has_more
+    has_more = has_more or len(wanted) > limit
+    return replace(history, messages=wanted[-limit:], pending=shown(history.pending), has_more=has_more)
 
 
-def is_shown(message: Payload, *, with_tools: bool = False, as_stored: bool = False) -> bool:
+def is_shown(message: Message, *, with_tools: bool = False, as_stored: bool = False) -> bool:
     """Whether a message says something to people: not the result of a tool, nor calls alone, nor a control word."""
-    if message["role"] == "toolResult":
+    if message.role == "toolResult":
         return with_tools
     return bool(text_of(message, with_tools=with_tools, as_stored=as_stored))
 
 
-def text_of(message: Payload, *, with_tools: bool = False, as_stored: bool = False) -> str:
+def text_of(message: Message, *, with_tools: bool = False, as_stored: bool = False) -> str:
     """The text of a message as people read it, or as it is stored; with tools, also what it calls."""
-    import msgspec
-
-    from backchannel.core.messages import Message
     from backchannel.core.readable import text_for_people
 
-    stored = "\n".join(str(block["text"]) for block in message["content"] if block["type"] == "text")
-    said = stored if as_stored else text_for_people(msgspec.convert({"id": "", "timestamp": 0, **message}, Message))
-    shown = [said, *(_block(block, with_tools) for block in message["content"])]
+    said = message.text if as_stored else text_for_people(message)
+    shown = [said, *(_block(block, with_tools) for block in message.content)]
     return "\n".join(text for text in shown if text)
 
 
-def _block(block: dict[str, Any], with_tools: bool) -> str:
+def _block(block: Block, with_tools: bool) -> str:
     import msgspec
 
-    match block["type"]:
-        case "image" if "file" not in block:  # of one that lies in a file, a line of the text tells
-            return f"[image {block.get('mimeType', '')}]"
-        case "toolCall" if with_tools:
-            return f"→ {block['name']} {msgspec.json.encode(block['arguments']).decode()}"
+    from backchannel.core.messages import ImageBlock, ToolCallBlock
+
+    match block:
+        case ImageBlock(file=None):  # of one that lies in a file, a line of the text tells
+            return f"[image {block.mime_type}]"
+        case ToolCallBlock() if with_tools:
+            return f"→ {block.name} {msgspec.json.encode(block.arguments).decode()}"
     return ""
 
 
-def _writer(message: Payload) -> str:
+def _writer(message: Message) -> str:
     """Name who wrote a message: not everything that stands for a user's message was written by one."""
-    role: str = message["role"]
+    role, provenance, sender = message.role.value, message.provenance, message.sender
     if role == "toolResult":
-        return f"{message.get('toolName', 'tool')}{' failed' if message.get('isError') else ''}"
-    match message.get("provenance"):
-        case {"kind": "inter_session", "sourceSessionKey": str(key)}:
-            return key
-        case {"kind": "internal_system"}:
-            return "system"
-    match message.get("sender"):
-        case {"name": str(name)} | {"id": str(name)}:
-            return shown_name(name) or role
-    return role
+        return f"{message.tool_name or 'tool'}{' failed' if message.is_error else ''}"
+    if provenance is not None and provenance.kind == "inter_session" and provenance.source_session_key:
+        return provenance.source_session_key
+    if provenance is not None and provenance.kind == "internal_system":
+        return "system"
+    return role if sender is None else shown_name(sender.name or sender.id) or role
 
 
 def show_message(
-    message: Payload, *, with_tools: bool = False, as_stored: bool = False, is_pending: bool = False
+    message: Message, *, with_tools: bool = False, as_stored: bool = False, is_pending: bool = False
 ) -> None:
     """Print a message: who, when and what."""
     who = _writer(message)
-    when = "not read yet" if is_pending else clock_time(message["timestamp"])
+    when = "not read yet" if is_pending else clock_time(message.timestamp)
     text = text_of(message, with_tools=with_tools, as_stored=as_stored)
     if is_terminal(sys.stdout):
-        say_styled(who, end=" ", fg=_COLOURS.get(message["role"]), bold=True)
+        say_styled(who, end=" ", fg=_COLOURS.get(message.role), bold=True)
         say_dim(when)
         say(WordWrap().feed(text) + "\n")
     else:

@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
+from backchannel.cli import answers
 from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link, NoGateway, Payload
 from backchannel.cli.options import Options
-from backchannel.cli.output import Rows, build_table, console, is_terminal, say, say_dim, show_json
+from backchannel.cli.output import Rows, build_table, clock_time, console, is_terminal, say, say_dim, show_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 SeenT = TypeVar("SeenT")
 LoadedT = TypeVar("LoadedT", covariant=True)
 ShownT = TypeVar("ShownT", contravariant=True)
+SessionT = TypeVar("SessionT", bound="answers.Row | answers.TreeNode", covariant=True)
+RowT = TypeVar("RowT", bound="answers.Row | answers.TreeNode")
 REDRAW_S = 0.25
 """The least time between two looks at the gateway, however much happens."""
 TICK_S = 1.0
@@ -38,7 +41,7 @@ LOOK_AGAIN_S = 10.0
 """How often the gateway is asked though no event came: some rows leave a view by growing old."""
 
 
-class TableSnapshot(Protocol):
+class TableSnapshot(Protocol[SessionT]):
     """What there is to see at one moment."""
 
     @property
@@ -47,8 +50,8 @@ class TableSnapshot(Protocol):
         ...
 
     @property
-    def sessions(self) -> Sequence[Payload]:
-        """The sessions in it, each with its `key`."""
+    def sessions(self) -> Sequence[SessionT]:
+        """The sessions in it."""
         ...
 
     def rows(self, now_ms: int) -> Rows:
@@ -56,7 +59,7 @@ class TableSnapshot(Protocol):
         ...
 
 
-class TableView(Protocol):
+class TableView(Protocol[SessionT]):
     """A table that can be watched."""
 
     @property
@@ -72,7 +75,7 @@ class TableView(Protocol):
         """What to say when there are no rows."""
         ...
 
-    def load(self, client: GatewayClient) -> TableSnapshot:
+    def load(self, client: GatewayClient) -> TableSnapshot[SessionT]:
         """Read what there is now."""
         ...
 
@@ -130,9 +133,9 @@ def keep_watching(options: Options, source: Watched[SeenT], display: Display[See
                 link.lose()  # it is about to stop
 
 
-def watch_table(options: Options, view: TableView, line_of: Callable[[Payload], str], *, as_json: bool) -> None:
-    """Keep a table up to date; `line_of` shows one session in a line, for output that is not a terminal."""
-    display = Screen(view) if is_drawn(as_json=as_json) else Lines(line_of, as_json=as_json)
+def watch_table(options: Options, view: TableView[RowT], lines: Lines[RowT], *, as_json: bool) -> None:
+    """Keep a table up to date; `lines` is for output that is not a terminal."""
+    display = Screen(view) if is_drawn(as_json=as_json) else lines
     keep_watching(options, _Sessions(view), display)
 
 
@@ -142,13 +145,13 @@ def is_drawn(*, as_json: bool) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sessions:
+class _Sessions(Generic[RowT]):
     """A table of sessions: new when one of them has changed, or a receipt has."""
 
-    view: TableView
+    view: TableView[RowT]
     look_again_s: float = LOOK_AGAIN_S
 
-    def load(self, client: GatewayClient) -> TableSnapshot:
+    def load(self, client: GatewayClient) -> TableSnapshot[RowT]:
         return self.view.load(client)
 
     def is_news(self, event: Payload) -> bool:
@@ -157,7 +160,7 @@ class _Sessions:
 
 def _follow(client: GatewayClient, source: Watched[SeenT], display: Display[SeenT]) -> None:
     # Subscribing comes first: what changes while the rows are read is then read once more, never missed.
-    client.wait(client.ask("sessions.subscribe"), ANSWER_S)
+    client.wait(client.ask("sessions.subscribe"), answers.Subscribed, ANSWER_S)
     deleted: set[str] = set()
     while True:
         display.show(source.load(client), deleted)
@@ -239,21 +242,21 @@ class Drawing(ABC, Generic[SeenT]):
         self._live.update(self.picture(self._snapshot, self._note, self._since_ms()), refresh=True)
 
 
-class Screen(Drawing[TableSnapshot]):
+class Screen(Drawing[TableSnapshot[Any]]):
     """A table that is drawn."""
 
-    def __init__(self, view: TableView) -> None:
+    def __init__(self, view: TableView[Any]) -> None:
         super().__init__()
         self._view = view
 
-    def picture(self, snapshot: TableSnapshot | None, note: str, since_ms: int) -> RenderableType:
+    def picture(self, snapshot: TableSnapshot[Any] | None, note: str, since_ms: int) -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
         head = Text(note, style="yellow") if note else Text(f"{time.strftime('%H:%M:%S')} · Ctrl-C ends", style="dim")
         return Group(head, Text(), self._fitting(snapshot.rows(snapshot.ts + since_ms)) if snapshot else Text())
 
-    def last(self, snapshot: TableSnapshot, since_ms: int) -> RenderableType:
+    def last(self, snapshot: TableSnapshot[Any], since_ms: int) -> RenderableType:
         return self._build(snapshot.rows(snapshot.ts + since_ms))
 
     def _fitting(self, rows: Rows) -> RenderableType:
@@ -297,25 +300,36 @@ class Piped:
         say_dim(text, err=True)
 
 
-class Lines(Piped):
-    """A line for each session at first, and for each that changes from then on."""
+class Lines(Piped, Generic[RowT]):
+    """A line for each session at first, and for each that changes from then on; JSON is made by `plain_of`."""
 
-    def __init__(self, line_of: Callable[[Payload], str], *, as_json: bool) -> None:
+    def __init__(
+        self, line_of: Callable[[RowT], str], *, as_json: bool, plain_of: Callable[[RowT], object] = lambda row: row
+    ) -> None:
         self._line_of = line_of
+        self._plain_of = plain_of
         self._as_json = as_json
-        self._known: dict[str, Payload] = {}
+        self._known: dict[str, RowT] = {}
 
-    def show(self, snapshot: TableSnapshot, deleted: set[str]) -> None:
-        now = {session["key"]: session for session in snapshot.sessions}
+    def show(self, snapshot: TableSnapshot[RowT], deleted: set[str]) -> None:
+        now = {session.key: session for session in snapshot.sessions}
         for key in sorted((deleted & self._known.keys()) - now.keys()):
-            self._say({"key": key, "status": "deleted", "updatedAt": snapshot.ts})
+            self._say_deleted(key, snapshot.ts)
         changed = [session for key, session in now.items() if self._known.get(key) != session]
-        for session in sorted(changed, key=lambda session: int(session["updatedAt"])):
-            self._say(session)
+        for session in sorted(changed, key=lambda session: session.updated_at):
+            if self._as_json:
+                show_json(self._plain_of(session), lines=True)
+            else:
+                say(self._line_of(session))
         self._known = now
 
-    def _say(self, session: Payload) -> None:
+    def _say_deleted(self, key: str, now_ms: int) -> None:
         if self._as_json:
-            show_json(session, lines=True)
+            show_json(deleted_session(key, now_ms), lines=True)
         else:
-            say(self._line_of(session))
+            say(f"{clock_time(now_ms)}  {key}  deleted")
+
+
+def deleted_session(key: str, now_ms: int) -> dict[str, object]:
+    """What is told of a session that was deleted, in the place of its row."""
+    return {"key": key, "status": "deleted", "updatedAt": now_ms}

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
+from backchannel.cli import answers
 from backchannel.cli.client import CallFailed, GatewayClient, ask, connected
 from backchannel.cli.options import Options
 from backchannel.cli.output import Long
@@ -65,7 +66,9 @@ def find_id(options: Options, kind: IdKind, written: str) -> str:
         CallFailed: none begins so, or several do.
         NoGateway
     """
-    return written if _WHOLE.fullmatch(written) else str(ask(options, "ids.resolve", kind=kind, id=written)["id"])
+    return (
+        written if _WHOLE.fullmatch(written) else ask(options, "ids.resolve", answers.IdFound, kind=kind, id=written).id
+    )
 
 
 def short_ids(ids: Sequence[str]) -> list[Long]:
@@ -102,10 +105,10 @@ def _by_label(client: GatewayClient, name: str) -> str | None:
 
 
 def _by_agent(client: GatewayClient, name: str) -> str:
-    listed = client.call("agents.list")
-    if name.lower() == listed["mainKey"]:
+    listed = client.call("agents.list", answers.AgentsListed)
+    if name.lower() == listed.main_key:
         return name  # the main session under the name that it was given, which need not be there yet
-    if name.lower() in (agent["id"] for agent in listed["agents"]):
+    if name.lower() in (agent.id for agent in listed.agents):
         return f"agent:{name.lower()}:main"
     return _by_beginning(client, name)
 
@@ -114,14 +117,14 @@ def _by_short_key(client: GatewayClient, name: str) -> str:
     """Find a session by its key as tables show it; `tree` leaves the agent out where it is plain."""
     from backchannel.core.keys import is_full_key
 
-    default: str = client.hello["snapshot"]["sessionDefaults"]["defaultAgentId"]
     is_bare = ":" in name and not is_full_key(name)
-    return str(client.call("ids.resolve", kind=IdKind.SESSION, id=f"agent:{default}:{name}" if is_bare else name)["id"])
+    written = f"agent:{client.defaults.default_agent_id}:{name}" if is_bare else name
+    return client.call("ids.resolve", answers.IdFound, kind=IdKind.SESSION, id=written).id
 
 
 def _by_beginning(client: GatewayClient, name: str) -> str:
     try:
-        return str(client.call("ids.resolve", kind=IdKind.SESSION, id=name)["id"])
+        return client.call("ids.resolve", answers.IdFound, kind=IdKind.SESSION, id=name).id
     except CallFailed as refused:
         if refused.reason != "session_not_found":
             raise
@@ -130,7 +133,7 @@ def _by_beginning(client: GatewayClient, name: str) -> str:
 
 def _resolved(client: GatewayClient, **asked: str | None) -> str | None:
     try:
-        return str(client.call("sessions.resolve", **asked)["key"])
+        return client.call("sessions.resolve", answers.Found, **asked).key
     except CallFailed as refused:
         if refused.reason != "session_not_found":
             raise

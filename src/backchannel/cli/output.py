@@ -87,6 +87,14 @@ def show_json(value: Any, *, lines: bool = False) -> None:
     sys.stdout.buffer.flush()
 
 
+def as_plain(answer: Any) -> dict[str, Any]:
+    """Turn an answer of the gateway into plain values, for JSON that has more in it."""
+    import msgspec
+
+    values: dict[str, Any] = msgspec.to_builtins(answer)
+    return values
+
+
 def say_or_json(text: str, answer: Any, *, as_json: bool) -> None:
     """Print a text, or with `--json` the answer of the gateway that it is about."""
     if as_json:

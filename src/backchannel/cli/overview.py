@@ -7,9 +7,9 @@ often, because finding it out commits: it is tried whether something can be stor
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from backchannel.cli import answers
 from backchannel.cli.client import ANSWER_S, GatewayClient, Payload
 from backchannel.cli.doing import Doing
 from backchannel.cli.live import LOOK_AGAIN_S
@@ -47,22 +47,22 @@ class OverviewSnapshot:
 
     url: str
     ts: int
-    status: Payload
+    status: answers.Status
     counts: Counts
-    sessions: list[Payload]
+    sessions: list[answers.Row]
     has_more_sessions: bool
-    runs: list[Payload]
+    runs: list[answers.RunRow]
     """Those at work, those that failed lately, and those that wait, in this order."""
-    deliveries: list[Payload]
+    deliveries: list[answers.ReceiptRow]
     """Those that failed or are uncertain, then those that wait, in this order."""
     doing: dict[str, str]
     """What each run at work does."""
     others: Others
     """What else there is or was, where every end is told."""
 
-    def run_of(self, session_key: str) -> Payload | None:
+    def run_of(self, session_key: str) -> answers.RunRow | None:
         """The run that a session works on."""
-        running = (run for run in self.runs if run["status"] == "running" and run["sessionKey"] == session_key)
+        running = (run for run in self.runs if run.status == "running" and run.session_key == session_key)
         return next(running, None)
 
 
@@ -70,8 +70,8 @@ class OverviewSnapshot:
 class Others:
     """The newest of any state, and what was open at the last look."""
 
-    runs: list[Payload] = field(default_factory=list)
-    deliveries: list[Payload] = field(default_factory=list)
+    runs: list[answers.RunRow] = field(default_factory=list)
+    deliveries: list[answers.ReceiptRow] = field(default_factory=list)
 
 
 class Overview:
@@ -82,7 +82,7 @@ class Overview:
         self._doing = Doing()
         self._client: GatewayClient | None = None
         self._heard: int | None = None
-        self._status: Payload = {}
+        self._status: answers.Status | None = None
         self._asked = 0.0
         self._is_status_old = True
         self._open: tuple[set[str], set[str]] = (set(), set())
@@ -115,82 +115,92 @@ class Overview:
         deliveries = [client.ask("deliveries.list", state=state, limit=MOST) for state in _DELIVERIES]
         approvals = client.ask("approvals.list", state="pending")
         if asked is not None:
-            self._status = client.wait(asked, ANSWER_S)
-        sessions = client.wait(listed, ANSWER_S)
-        now: int = sessions["ts"]
-        running, queued, failed = (client.wait(request, ANSWER_S) for request in runs)
-        failed["runs"] = [run for run in failed["runs"] if run.get("endedAt", 0) > now - FAILED_FOR_MS]
-        found = dict(zip(_DELIVERIES, (client.wait(request, ANSWER_S) for request in deliveries), strict=True))
-        waiting = {delivery["id"]: delivery for page in found.values() for delivery in page["deliveries"]}
-        self._doing.load(client, running["runs"])
-        models = {session["key"]: session.get("model") for session in sessions["sessions"]}
-        doing = {run["runId"]: self._doing.of(run, models.get(run["sessionKey"])) for run in running["runs"]}
+            self._status = client.wait(asked, answers.Status, ANSWER_S)
+        assert self._status is not None, "the first look asks for it"
+        sessions = client.wait(listed, answers.SessionRows, ANSWER_S)
+        running, queued, failed = (client.wait(request, answers.RunsListed, ANSWER_S) for request in runs)
+        failed = _lately(failed, sessions.ts)
+        pages = [client.wait(request, answers.DeliveriesListed, ANSWER_S) for request in deliveries]
+        waiting = {delivery.id: delivery for page in pages for delivery in page.deliveries}
+        self._doing.load(client, running.runs)
+        models = {session.key: session.model for session in sessions.sessions}
+        doing = {run.run_id: self._doing.of(run, models.get(run.session_key)) for run in running.runs}
         return OverviewSnapshot(
             url=client.url,
-            ts=now,
+            ts=sessions.ts,
             status=self._status,
-            counts=_count(self._status, running, queued, failed, found),
-            sessions=sorted(sessions["sessions"], key=_busy_first),
-            has_more_sessions=sessions["hasMore"],
-            runs=_in_order(running["runs"], queued["runs"], failed["runs"]),
+            counts=_count(self._status, running, queued, failed, dict(zip(_DELIVERIES, pages, strict=True))),
+            sessions=sorted(sessions.sessions, key=_busy_first),
+            has_more_sessions=sessions.has_more,
+            runs=_in_order(running.runs, queued.runs, failed.runs),
             deliveries=list(waiting.values()),
-            doing=doing | _asking(client.wait(approvals, ANSWER_S)["approvals"]),
-            others=self._others(client, [*running["runs"], *queued["runs"]], list(waiting.values())),
+            doing=doing | _asking(client.wait(approvals, answers.ApprovalsListed, ANSWER_S).approvals),
+            others=self._others(client, [*running.runs, *queued.runs], list(waiting.values())),
         )
 
-    def _others(self, client: GatewayClient, runs: list[Payload], deliveries: list[Payload]) -> Others:
+    def _others(
+        self, client: GatewayClient, runs: list[answers.RunRow], deliveries: list[answers.ReceiptRow]
+    ) -> Others:
         """Read what ended: what is new, however quick it was, and what was open before, however old it is."""
         if not self._is_every_end_told:
             return Others()
         asked = client.ask("runs.list", limit=MOST), client.ask("deliveries.list", limit=MOST)
-        others = Others(client.wait(asked[0], ANSWER_S)["runs"], client.wait(asked[1], ANSWER_S)["deliveries"])
-        open_ = {run["runId"] for run in runs}, {delivery["id"] for delivery in deliveries}
+        listed = client.wait(asked[0], answers.RunsListed, ANSWER_S).runs
+        sent = client.wait(asked[1], answers.DeliveriesListed, ANSWER_S).deliveries
+        open_ = {run.run_id for run in runs}, {delivery.id for delivery in deliveries}
         gone = [was - now for was, now in zip(self._open, open_, strict=True)]
         self._open = open_
-        others.runs.extend(_found(client, "runs.get", "runId", gone[0] - {run["runId"] for run in others.runs}))
-        known = {delivery["id"] for delivery in others.deliveries}
-        others.deliveries.extend(_found(client, "deliveries.get", "id", gone[1] - known))
-        return others
+        ended = sorted(gone[0] - {run.run_id for run in listed})
+        settled = sorted(gone[1] - {delivery.id for delivery in sent})
+        runs_asked = [client.ask("runs.get", runId=run_id) for run_id in ended]
+        deliveries_asked = [client.ask("deliveries.get", id=delivery_id) for delivery_id in settled]
+        listed += [client.wait(request, answers.RunShown, ANSWER_S).run for request in runs_asked]
+        sent += [client.wait(request, answers.ReceiptRow, ANSWER_S) for request in deliveries_asked]
+        return Others(listed, sent)
 
 
-def _found(client: GatewayClient, method: str, name: str, ids: set[str]) -> Iterator[Payload]:
-    for request in [client.ask(method, **{name: id_}) for id_ in sorted(ids)]:
-        answer = client.wait(request, ANSWER_S)
-        yield answer.get("run", answer)
+def _lately(failed: answers.RunsListed, now_ms: int) -> answers.RunsListed:
+    """Leave out what failed too long ago."""
+    from msgspec.structs import replace
+
+    return replace(failed, runs=[run for run in failed.runs if (run.ended_at or 0) > now_ms - FAILED_FOR_MS])
 
 
-def _asking(approvals: list[Payload]) -> dict[str, str]:
+def _asking(approvals: list[answers.ApprovalRow]) -> dict[str, str]:
     """Tell of runs that a person has to answer what they ask for."""
-    return {
-        approval["runId"]: f"waits for approval of {approval['tool']}: /approve {approval['id']}"
-        for approval in approvals
-    }
+    return {approval.run_id: f"waits for approval of {approval.tool}: /approve {approval.id}" for approval in approvals}
 
 
 def _count(
-    status: Payload, running: Payload, queued: Payload, failed: Payload, deliveries: dict[str, Payload]
+    status: answers.Status,
+    running: answers.RunsListed,
+    queued: answers.RunsListed,
+    failed: answers.RunsListed,
+    deliveries: dict[str, answers.DeliveriesListed],
 ) -> Counts:
-    told = status["runs"]
-    aside = told["setAside"] if queued["hasMore"] else sum("resumeAt" in run for run in queued["runs"])
-    unsettled: dict[str, int] = {"waiting": deliveries["pending"]["count"] + deliveries["sending"]["count"]}
-    unsettled |= {state: deliveries[state]["count"] for state in ("failed", "uncertain")}
-    is_cut = any(page["hasMore"] for page in deliveries.values())
+    told = status.runs
+    aside = told["setAside"] if queued.has_more else sum(run.resume_at is not None for run in queued.runs)
+    unsettled = {"waiting": deliveries["pending"].count + deliveries["sending"].count}
+    unsettled |= {state: deliveries[state].count for state in ("failed", "uncertain")}
+    is_cut = any(page.has_more for page in deliveries.values())
     return Counts(
-        running=told["running"] if running["hasMore"] else running["count"],
-        queued=(told["queued"] if queued["hasMore"] else queued["count"]) - aside,
+        running=told["running"] if running.has_more else running.count,
+        queued=(told["queued"] if queued.has_more else queued.count) - aside,
         set_aside=aside,
-        failed=told["failed"] if failed["hasMore"] else len(failed["runs"]),
-        deliveries=status["deliveries"] if is_cut else unsettled,
+        failed=told["failed"] if failed.has_more else len(failed.runs),
+        deliveries=status.deliveries if is_cut else unsettled,
     )
 
 
-def _busy_first(session: Payload) -> int:
-    return ("running", "queued").index(session["status"]) if session["status"] != "idle" else 2
+def _busy_first(session: answers.Row) -> int:
+    return ("running", "queued").index(session.status) if session.status != "idle" else 2
 
 
-def _in_order(running: list[Payload], queued: list[Payload], failed: list[Payload]) -> list[Payload]:
+def _in_order(
+    running: list[answers.RunRow], queued: list[answers.RunRow], failed: list[answers.RunRow]
+) -> list[answers.RunRow]:
     """Put runs in the order in which they matter. One that failed while they were read is not at work as well."""
-    ended = {run["runId"] for run in failed}
-    aside = [run for run in queued if "resumeAt" in run]
-    waiting = [run for run in queued if "resumeAt" not in run]
-    return [*(run for run in running if run["runId"] not in ended), *failed, *aside, *waiting]
+    ended = {run.run_id for run in failed}
+    aside = [run for run in queued if run.resume_at is not None]
+    waiting = [run for run in queued if run.resume_at is None]
+    return [*(run for run in running if run.run_id not in ended), *failed, *aside, *waiting]

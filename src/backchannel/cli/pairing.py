@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from backchannel.cli import answers
 from backchannel.cli.client import ask
 from backchannel.cli.options import AsJson, Limit, options_of
 from backchannel.cli.output import age, one_line, say_more, say_or_json, show_json, show_table, until
@@ -24,41 +25,43 @@ def list_pairings(ctx: typer.Context, every: All = False, limit: Limit = 20, as_
     """List the strangers who wait, the newest first. `pairing` alone does the same."""
     if ctx.invoked_subcommand is not None:
         return
-    listed = ask(options_of(ctx), "pairing.list", state=None if every else "pending", limit=limit)
+    listed = ask(
+        options_of(ctx), "pairing.list", answers.PairingsListed, state=None if every else "pending", limit=limit
+    )
     if as_json:
         show_json(listed)
         return
     now_ms = time.time_ns() // 1_000_000
     rows = [
         [
-            pairing.get("code", ""),
-            pairing["state"],
-            age(pairing.get("answeredAt") or pairing["createdAt"]),
-            until(pairing["expiresAt"], now_ms) if "expiresAt" in pairing else "",
+            pairing.code,
+            pairing.state,
+            age(pairing.answered_at or pairing.created_at),
+            until(pairing.expires_at, now_ms) if pairing.expires_at is not None else "",
             _place(pairing),
-            one_line(made_visible(pairing["senderId"])),
-            clean_name(pairing.get("senderName") or ""),
+            one_line(made_visible(pairing.sender_id)),
+            clean_name(pairing.sender_name or ""),
         ]
-        for pairing in listed["pairings"]
+        for pairing in listed.pairings
     ]
     empty = "Nobody was let in or denied, and nobody waits." if every else "Nobody waits to be let in."
     columns = ["code", "state", "age", "void in", "channel", "sender", "name"]
     show_table(columns, rows, empty=empty, spare=("age", "void in"))
-    if listed["hasMore"]:
+    if listed.has_more:
         say_more(limit)
 
 
 @app.command()
 def approve(ctx: typer.Context, code: Code, as_json: AsJson = False) -> None:
     """Let somebody speak; they are told, and write again."""
-    pairing = ask(options_of(ctx), "pairing.approve", code=code)["pairing"]
+    pairing = ask(options_of(ctx), "pairing.approve", answers.PairingAnswered, code=code).pairing
     say_or_json(f"{_who(pairing)} may speak now, and is told so.", pairing, as_json=as_json)
 
 
 @app.command()
 def deny(ctx: typer.Context, code: Code, as_json: AsJson = False) -> None:
     """Ignore somebody from now on; they are not told."""
-    pairing = ask(options_of(ctx), "pairing.deny", code=code)["pairing"]
+    pairing = ask(options_of(ctx), "pairing.deny", answers.PairingAnswered, code=code).pairing
     say_or_json(f"{_who(pairing)} is ignored from now on.", pairing, as_json=as_json)
 
 
@@ -71,17 +74,18 @@ def remove(
     as_json: AsJson = False,
 ) -> None:
     """Make somebody who was let in or denied a stranger again."""
-    answer = ask(options_of(ctx), "pairing.remove", channel=channel, senderId=sender, accountId=account)
-    say_or_json(f"{_who(answer['removed'][0])} is a stranger again.", answer, as_json=as_json)
+    whom = {"channel": channel, "senderId": sender, "accountId": account}
+    answer = ask(options_of(ctx), "pairing.remove", answers.PairingsRemoved, **whom)
+    say_or_json(f"{_who(answer.removed[0])} is a stranger again.", answer, as_json=as_json)
 
 
-def _place(pairing: dict[str, Any]) -> str:
+def _place(pairing: answers.PairingRow) -> str:
     from backchannel.core.channels import DEFAULT_ACCOUNT  # here, because it is slow to import
 
-    account = pairing["accountId"]
-    return pairing["channel"] if account == DEFAULT_ACCOUNT else f"{pairing['channel']} {made_visible(account)}"
+    account = pairing.account_id
+    return pairing.channel if account == DEFAULT_ACCOUNT else f"{pairing.channel} {made_visible(account)}"
 
 
-def _who(pairing: dict[str, Any]) -> str:
-    name, sender = clean_name(pairing.get("senderName") or ""), made_visible(pairing["senderId"])
+def _who(pairing: answers.PairingRow) -> str:
+    name, sender = clean_name(pairing.sender_name or ""), made_visible(pairing.sender_id)
     return f"{name} ({_place(pairing)} {sender})" if name else f"{_place(pairing)} {sender}"

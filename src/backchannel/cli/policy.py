@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from backchannel.cli import answers
 from backchannel.cli.client import ask
 from backchannel.cli.naming import find_key
 from backchannel.cli.options import AsJson, options_of
@@ -42,20 +43,19 @@ def explain(
     options = options_of(ctx)
     caller = find_key(options, caller)
     target = find_key(options, target, caller)
-    explained = ask(options, "policy.explain", target=target, caller=caller, channel=channel, chatType=chat_type)
+    asked = {"target": target, "caller": caller, "channel": channel, "chatType": chat_type}
+    explained = ask(options, "policy.explain", answers.Explanation, **asked)
     if as_json:
         show_json(explained)
         return
-    show_facts({"caller": explained["caller"], "target": explained["target"]})
+    show_facts({"caller": explained.caller, "target": explained.target})
     say()
-    _show([*explained["tools"], explained["send"]])
+    _show([*explained.tools, explained.send])
 
 
-def _show(decisions: list[dict[str, Any]]) -> None:
-    verdicts = [
-        [entry["what"], "allowed" if entry["allowed"] else "denied", entry.get("rule", NO_RULE)] for entry in decisions
-    ]
+def _show(decisions: list[answers.Explained]) -> None:
+    verdicts = [[entry.what, "allowed" if entry.allowed else "denied", entry.rule or NO_RULE] for entry in decisions]
     show_table(["what", "verdict", "rule"], verdicts, empty=EMPTY)
     say()
-    reasons = dict.fromkeys((entry.get("rule", NO_RULE), entry["reason"]) for entry in decisions)  # most are the same
+    reasons = dict.fromkeys((entry.rule or NO_RULE, entry.reason) for entry in decisions)  # most are the same
     show_table(["rule", "reason"], [*reasons], empty=EMPTY)

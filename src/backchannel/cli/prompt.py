@@ -14,10 +14,12 @@ import readline
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
-from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link, NoGateway, Payload
+from backchannel.cli import answers
+from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link, NoGateway
 from backchannel.cli.conversation import (
     ReplyView,
     StoppedWaiting,
@@ -33,6 +35,7 @@ from backchannel.cli.sessions import show_sessions
 from backchannel.core.control_words import is_silent
 from backchannel.errors import GatewayError
 
+T = TypeVar("T")
 PROMPT = "> "
 BLANK = f"\r{' ' * len(PROMPT)}\r"
 SHOWN_AT_START = 6
@@ -101,13 +104,13 @@ class Prompt:
             say(PROMPT, end="")
 
     @staticmethod
-    def _show_posts(posted: list[Payload]) -> None:
+    def _show_posts(posted: list[ChatPost]) -> None:
         for post in posted:
             show_post(post)
 
     def _greet(self) -> None:
         loaded = self._history(SHOWN_AT_START)
-        say_dim(wrapped(f"{loaded['sessionKey']} · /help lists commands, Ctrl-D ends") + "\n")
+        say_dim(wrapped(f"{loaded.session_key} · /help lists commands, Ctrl-D ends") + "\n")
         self._show(loaded)
 
     def _take(self, line: str) -> None:
@@ -121,8 +124,8 @@ class Prompt:
                 case ["/history", count] if count.isdecimal() and int(count):
                     self._show(self._history(int(count)))
                 case ["/sessions"]:
-                    listed = self._link.client().call("sessions.list", limit=20)
-                    show_sessions(listed["sessions"], listed["ts"])
+                    listed = self._link.client().call("sessions.list", answers.SessionRows, limit=20)
+                    show_sessions(listed.sessions, listed.ts)
                 case _:
                     self._say(line)
         except NoGateway as gone:
@@ -144,24 +147,25 @@ class Prompt:
         except BaseException:  # Ctrl-C too: nothing is left on the line, and the error goes on
             view.close()
             raise
-        view.end(ended.get("reply") or "")
-        if ended["status"] != "ok":
+        view.end(ended.reply or "")
+        if ended.status != "ok":
             say_dim(self._options.spell(how_it_ended(ended)))
         say()
 
-    def _history(self, limit: int) -> Payload:
+    def _history(self, limit: int) -> answers.ChatRead:
         try:
             return load_last(self._link.client(), self._session, limit, with_tools=False)
         except CallFailed as refused:
             if refused.reason != "session_not_found":
                 raise
-            return {"sessionKey": self._session, "messages": [], "pending": []}  # the first message makes it
+            # The first message makes it.
+            return answers.ChatRead(session_key=self._session, messages=[], pending=[], has_more=False)
 
     @staticmethod
-    def _show(loaded: Payload) -> None:
-        for message in loaded["messages"]:
+    def _show(loaded: answers.ChatRead) -> None:
+        for message in loaded.messages:
             show_message(message)
-        for message in loaded["pending"]:
+        for message in loaded.pending:
             show_message(message, is_pending=True)
 
 
@@ -187,6 +191,15 @@ def _remembered(file: Path) -> Iterator[None]:
                 readline.write_history_file(file)
 
 
+@dataclass(frozen=True, slots=True)
+class ChatPost:
+    """What was posted to the chat, and when."""
+
+    id: str
+    at: int
+    text: str
+
+
 class Posts:
     """What is posted to a session's chat beside the replies: results of sub-agents, announces, what woken agents say.
 
@@ -200,15 +213,15 @@ class Posts:
         self._watched: GatewayClient | None = None
         self._seen: set[str] | None = None
 
-    def load(self) -> list[Payload]:
+    def load(self) -> list[ChatPost]:
         """Load what is new since the last time, the oldest first; nothing while the gateway is away."""
         return self._ask(only_if_notified=False)
 
-    def load_if_notified(self) -> list[Payload]:
+    def load_if_notified(self) -> list[ChatPost]:
         """The same, without a request to the gateway if no event has come."""
         return self._ask(only_if_notified=True)
 
-    def _ask(self, *, only_if_notified: bool) -> list[Payload]:
+    def _ask(self, *, only_if_notified: bool) -> list[ChatPost]:
         client = self._link.at_hand()
         if client is None:
             return []
@@ -228,7 +241,7 @@ class Posts:
     def _is_notified(self, client: GatewayClient) -> bool:
         """Whether something has ended in the session; a new connection may have missed that."""
         if client is not self._watched:
-            _request(client, "sessions.messages.subscribe", key=self._session)
+            _request(client, "sessions.messages.subscribe", answers.Subscribed, key=self._session)
             self._watched = client
             return True
         is_notified = False
@@ -236,39 +249,39 @@ class Posts:
             is_notified = is_notified or any(map(ends_step, events))
         return is_notified
 
-    def _fresh(self, client: GatewayClient) -> list[Payload]:
+    def _fresh(self, client: GatewayClient) -> list[ChatPost]:
         found = [*self._sent(client), *self._spoken(client)]
-        fresh = [] if self._seen is None else [post for post in found if post["id"] not in self._seen]
-        self._seen = (self._seen or set()) | {post["id"] for post in found}
-        return sorted(fresh, key=lambda post: int(post["at"]))
+        fresh = [] if self._seen is None else [post for post in found if post.id not in self._seen]
+        self._seen = (self._seen or set()) | {post.id for post in found}
+        return sorted(fresh, key=lambda post: post.at)
 
-    def _sent(self, client: GatewayClient) -> list[Payload]:
-        listed = _request(client, "deliveries.list", sessionKey=self._session, state="sent", limit=LISTED)
+    def _sent(self, client: GatewayClient) -> list[ChatPost]:
+        wanted = {"sessionKey": self._session, "state": "sent", "limit": LISTED}
         return [
-            {"id": receipt["id"], "at": receipt["updatedAt"], "text": receipt["text"]}
-            for receipt in reversed(listed["deliveries"])
-            if receipt.get("channel") == CHANNEL
+            ChatPost(receipt.id, receipt.updated_at, receipt.text or "")
+            for receipt in reversed(_request(client, "deliveries.list", answers.DeliveriesListed, **wanted).deliveries)
+            if receipt.channel == CHANNEL
         ]
 
-    def _spoken(self, client: GatewayClient) -> list[Payload]:
-        listed = _request(client, "runs.list", sessionKey=self._session, states=["ok"], limit=LISTED)
+    def _spoken(self, client: GatewayClient) -> list[ChatPost]:
+        wanted = {"sessionKey": self._session, "states": ["ok"], "limit": LISTED}
         return [
-            {"id": run["runId"], "at": run["endedAt"], "text": run["reply"]}
-            for run in reversed(listed["runs"])
-            if run["kind"] in BY_ITSELF and not is_silent(run.get("reply"))
+            ChatPost(run.run_id, run.ended_at or 0, run.reply or "")
+            for run in reversed(_request(client, "runs.list", answers.RunsListed, **wanted).runs)
+            if run.kind in BY_ITSELF and not is_silent(run.reply)
         ]
 
 
-def _request(client: GatewayClient, method: str, **params: object) -> Payload:
+def _request(client: GatewayClient, method: str, shape: type[T], **params: object) -> T:
     """Make a request without the spinner of `Client.call`, which would be drawn over the prompt."""
-    return client.wait(client.ask(method, **params), ANSWER_S)
+    return client.wait(client.ask(method, **params), shape, ANSWER_S)
 
 
-def show_post(post: Payload) -> None:
+def show_post(post: ChatPost) -> None:
     """Print what was posted, and when."""
     say_styled("posted", end=" ", fg="cyan", bold=True)
-    say_dim(clock_time(post["at"]))
-    say(f"{wrapped(post['text'])}\n")
+    say_dim(clock_time(post.at))
+    say(f"{wrapped(post.text)}\n")
 
 
 class Ticking:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from backchannel.cli import answers
 from backchannel.cli.client import ask, connected
 from backchannel.cli.conversation import wait_for_run
 from backchannel.cli.naming import find_id, find_key, short_ids, short_key
@@ -52,40 +53,41 @@ def list_runs(
         return
     options = options_of(ctx)
     key = find_key(options, session)
-    listed = ask(options, "runs.list", sessionKey=key, states=status or None, limit=limit)
+    listed = ask(options, "runs.list", answers.RunsListed, sessionKey=key, states=status or None, limit=limit)
     if as_json:
         show_json(listed)
         return
     rows = [
         [
             run_id,
-            short_key(run["sessionKey"]),
-            run["status"],
-            age(run["acceptedAt"]),
+            short_key(run.session_key),
+            run.status,
+            age(run.accepted_at),
             _took(run),
             one_line(result_of(run)),
         ]
-        for run_id, run in zip(short_ids([run["runId"] for run in listed["runs"]]), listed["runs"], strict=True)
+        for run_id, run in zip(short_ids([run.run_id for run in listed.runs]), listed.runs, strict=True)
     ]
     show_table(COLUMNS, rows, empty="There are no runs.", spare=SPARE)
-    if listed["hasMore"]:
+    if listed.has_more:
         say_more(limit)
 
 
-def result_of(run: dict[str, Any]) -> str:
+def result_of(run: answers.RunRow) -> str:
     """What came of a run, or what it waits for."""
-    reply = run.get("reply") or ""
-    return run.get("error") or (in_words(reply) if is_control_word(reply) else reply) or _aside(run)
-
-
-def _aside(run: dict[str, Any]) -> str:
-    if run.get("waitingFor") == "function":
+    reply = run.reply or ""
+    said = run.error or (in_words(reply) if is_control_word(reply) else reply)
+    if not said and run.waiting_for == "function":
         return "waits for the program whose function is its agent"
-    return f"set aside after crashes, tried again at {clock_time(run['resumeAt'])}" if "resumeAt" in run else ""
+    return said or _aside(run.resume_at)
 
 
-def _took(run: dict[str, Any]) -> str:
-    return f"{run['durationMs'] / 1000:.1f}s" if "durationMs" in run else ""
+def _aside(resume_at: int | None) -> str:
+    return "" if resume_at is None else f"set aside after crashes, tried again at {clock_time(resume_at)}"
+
+
+def _took(run: answers.RunRow) -> str:
+    return "" if run.duration_ms is None else f"{run.duration_ms / 1000:.1f}s"
 
 
 @app.command()
@@ -94,39 +96,38 @@ def show(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
     options = options_of(ctx)
     run_id = find_id(options, IdKind.RUN, run_id)
     if as_json:
-        show_json(ask(options, "runs.get", runId=run_id))
+        show_json(ask(options, "runs.get", answers.RunShown, runId=run_id))
     else:
-        told = ask(options, "runs.timeline", runId=run_id)
-        _show(options, told["run"], _asked_ms(told["entries"]))
+        told = ask(options, "runs.timeline", answers.TimelineShown, runId=run_id)
+        _show(options, told.run, _asked_ms(told.entries))
 
 
-def _asked_ms(entries: list[dict[str, Any]]) -> int:
+def _asked_ms(entries: list[answers.TimelineEntry]) -> int:
     """For how long a run waited for a person's word, in all; what was asked at the same time counts once."""
     total, until = 0, 0
     for entry in entries:
-        if "approvalId" in entry and "endedAt" in entry:
-            total += max(0, entry["endedAt"] - max(entry["at"], until))
-            until = max(until, entry["endedAt"])
+        if entry.approval_id is not None and entry.ended_at is not None:
+            total += max(0, entry.ended_at - max(entry.at, until))
+            until = max(until, entry.ended_at)
     return total
 
 
-def _show(options: Options, run: dict[str, Any], asked_ms: int) -> None:
-    usage = run["usage"]
+def _show(options: Options, run: answers.RunRow, asked_ms: int) -> None:
     show_facts(
         {
-            "run": run["runId"],
-            "session": run["sessionKey"],
-            "status": run["status"],
-            "accepted": clock_time(run["acceptedAt"]),
-            "started": clock_time(run["startedAt"]) if "startedAt" in run else None,
-            "set aside": f"until {clock_time(run['resumeAt'])}" if "resumeAt" in run else None,
+            "run": run.run_id,
+            "session": run.session_key,
+            "status": run.status,
+            "accepted": clock_time(run.accepted_at),
+            "started": None if run.started_at is None else clock_time(run.started_at),
+            "set aside": None if run.resume_at is None else f"until {clock_time(run.resume_at)}",
             "took": _took(run) + (f", {asked_ms / 1000:.1f}s of it waiting for an approval" if asked_ms else ""),
-            "steps": run["step"],
-            "model": run.get("model"),
-            "tokens": f"{usage.get('input', 0)} in, {usage.get('output', 0)} out",
-            "cost": f"${usage['cost']:.4f}" if "cost" in usage else None,
-            "error": options.spell(run.get("error", "")),
-            "reply": run.get("reply"),
+            "steps": run.step,
+            "model": run.model,
+            "tokens": f"{run.usage.input} in, {run.usage.output} out",
+            "cost": None if run.usage.cost is None else f"${run.usage.cost:.4f}",
+            "error": options.spell(run.error or ""),
+            "reply": run.reply,
         }
     )
 
@@ -136,9 +137,9 @@ def retry(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
     """Start a run once more that failed, or that is set aside."""
     options = options_of(ctx)
     run_id = find_id(options, IdKind.RUN, run_id)
-    shown = ask(options, "runs.retry", runId=run_id)
+    shown = ask(options, "runs.retry", answers.RunShown, runId=run_id)
     wait = options.command("runs", "wait", run_id)
-    say_or_json(f"Run {run_id} is {shown['run']['status']}. Wait for it with: {wait}", shown, as_json=as_json)
+    say_or_json(f"Run {run_id} is {shown.run.status}. Wait for it with: {wait}", shown, as_json=as_json)
 
 
 @app.command()
@@ -147,14 +148,14 @@ def abort(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
     options = options_of(ctx)
     run_id = find_id(options, IdKind.RUN, run_id)
     with connected(options) as client:
-        run = client.call("runs.get", runId=run_id)["run"]
-        aborted = client.call("chat.abort", sessionKey=run["sessionKey"], runId=run_id)
+        run = client.call("runs.get", answers.RunShown, runId=run_id).run
+        aborted = client.call("chat.abort", answers.ChatAborted, sessionKey=run.session_key, runId=run_id)
     if as_json:
         show_json(aborted)
-    elif aborted["aborted"]:
+    elif aborted.aborted:
         say(f"Run {run_id} is stopped.")
     else:
-        say(f"Run {run_id} had ended already: {run['status']}.")
+        say(f"Run {run_id} had ended already: {run.status}.")
 
 
 @app.command()
@@ -171,10 +172,10 @@ def wait(
         ended = wait_for_run(client, run_id, timeout)
     if as_json:
         show_json(ended)
-    elif ended["status"] == "ok":
-        say(ended["reply"])
+    elif ended.status == "ok":
+        say(ended.reply or "")
     else:
-        still = "running" if ended.get("running") else _aside(ended) or "queued"
-        say(options.spell(ended.get("error", "")) or f"The run is still {still} after {timeout:g} s.", err=True)
-    if ended["status"] != "ok":
+        still = "running" if ended.running else _aside(ended.resume_at) or "queued"
+        say(options.spell(ended.error or "") or f"The run is still {still} after {timeout:g} s.", err=True)
+    if ended.status != "ok":
         raise typer.Exit(FAILED)

@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 
+from backchannel.cli import answers
 from backchannel.cli.client import CallFailed, GatewayClient, Link, Payload
-from backchannel.cli.conversation import invoke, is_on_its_way, new_run_id, show_receipt, show_said, wait_for_news
+from backchannel.cli.conversation import ReceiptSeen, invoke, new_run_id, receipt_seen, show_said, wait_for_news
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, options_of
 from backchannel.cli.output import Spinner, patience, say, say_dim, show_json
@@ -52,24 +53,25 @@ def send(
         except KeyboardInterrupt:
             say("Not watching any longer. What was accepted goes on; the history shows it.", err=True)
             raise typer.Exit(INTERRUPTED) from None
-    if result["status"] not in ("ok", "accepted"):
+    if result.status not in ("ok", "accepted"):
         raise typer.Exit(FAILED)
 
 
-def _show(result: Payload) -> bool:
+def _show(result: answers.SendSeen) -> bool:
     """Print what came back; True means that there is more to see."""
-    match result["status"]:
+    match result.status:
         case "ok":
-            is_remark = is_silent(result["reply"])
-            said = in_words(result["reply"]) if is_remark else result["reply"]
-            show_said("reply", result["sessionKey"], said, is_remark=is_remark)
+            reply = result.reply or ""
+            is_remark = is_silent(reply)
+            said = in_words(reply) if is_remark else reply
+            show_said("reply", result.session_key, said, is_remark=is_remark)
             return True
         case "accepted":
-            say(f"{result['sessionKey']} has the message; its run is {result['runId']}.")
+            say(f"{result.session_key} has the message; its run is {result.run_id}.")
         case _:
-            say(result["error"], err=True)
-    if "delivery" in result:
-        show_receipt({"id": result["delivery"]["id"], "state": result["delivery"]["status"]})
+            say(result.error or "", err=True)
+    if result.delivery is not None:
+        ReceiptSeen(result.delivery.id, result.delivery.status).show()
     return False
 
 
@@ -83,7 +85,7 @@ class Sending:
         self._args: Payload = {"sessionKey": session, "message": text, "timeoutSeconds": wait_s}
         self._shown: set[str] = set()
 
-    def send(self) -> Payload:
+    def send(self) -> answers.SendSeen:
         """Send the message, and give what `sessions_send` returned.
 
         Raises:
@@ -92,26 +94,26 @@ class Sending:
         """
         return self._link.ask(self._put)
 
-    def _put(self, client: GatewayClient) -> Payload:
+    def _put(self, client: GatewayClient) -> answers.SendSeen:
         with patience(f"waiting for {self._args['sessionKey']}"):
-            return invoke(client, "sessions_send", self._args, self._caller, self._key)
+            return invoke(client, "sessions_send", answers.SendSeen, self._args, self._caller, self._key)
 
-    def follow(self, result: Payload) -> None:
+    def follow(self, result: answers.SendSeen) -> None:
         """Show the turns, the announce and the receipt, until the receipt is settled or has to wait for a retry."""
-        show_receipt(self._link.ask(lambda client: _ExchangeView(client, result, self._caller, self._shown).run()))
+        self._link.ask(lambda client: _ExchangeView(client, result, self._caller, self._shown).run()).show()
 
 
 class _ExchangeView:
     """The exchange as one connection sees it; `shown`, the runs that were shown, outlives the connection."""
 
-    def __init__(self, client: GatewayClient, result: Payload, caller: str | None, shown: set[str]) -> None:
+    def __init__(self, client: GatewayClient, result: answers.SendSeen, caller: str | None, shown: set[str]) -> None:
         self._client = client
         self._result = result
         self._caller = caller
         self._shown = shown
         self._spinner = Spinner(_WAITS_FOR)
 
-    def run(self) -> Payload:
+    def run(self) -> ReceiptSeen:
         """Show what there is and what comes, and give the receipt in the end."""
         try:
             return self._follow()
@@ -122,53 +124,53 @@ class _ExchangeView:
         finally:
             self._spinner.end()
 
-    def _follow(self) -> Payload:
+    def _follow(self) -> ReceiptSeen:
         exchange = self._load()
-        for party in (exchange["target"], exchange.get("requester")):
+        for party in (exchange.target, exchange.requester):
             if party is not None:
-                self._client.call("sessions.messages.subscribe", key=party["sessionKey"])
+                self._client.call("sessions.messages.subscribe", answers.Subscribed, key=party.session_key)
         while True:  # it is read once more after subscribing, so that nothing is missed in between
             exchange = self._load()
-            self._show_runs(exchange["runs"])
-            if not is_on_its_way(exchange["receipt"]):
-                return dict(exchange["receipt"])
+            self._show_runs(exchange.runs)
+            receipt = receipt_seen(exchange.receipt)
+            if not receipt.is_on_its_way:
+                return receipt
             wait_for_news(self._client)
 
-    def _load(self) -> Payload:
-        found: Payload = self._client.call("exchanges.get", runId=self._result["runId"])["exchange"]
-        return found
+    def _load(self) -> answers.ExchangeShown:
+        return self._client.call("exchanges.get", answers.ExchangeFound, runId=self._result.run_id).exchange
 
-    def _show_runs(self, runs: Sequence[Payload]) -> None:
+    def _show_runs(self, runs: Sequence[answers.RunRow]) -> None:
         """Show the turns and announces that have ended; the reply of the first run is shown already."""
         turns = 0
         for run in runs:
-            turns += run["kind"] == "turn"
-            if run["kind"] == "primary" or "endedAt" not in run or run["runId"] in self._shown:
+            turns += run.kind == "turn"
+            if run.kind == "primary" or run.ended_at is None or run.run_id in self._shown:
                 continue
-            self._shown.add(run["runId"])
+            self._shown.add(run.run_id)
             self._spinner.end()
-            said = run.get("reply") or f"({run.get('error') or 'no text'})"
-            is_remark = "reply" not in run or is_control_word(said)
+            said = run.reply or f"({run.error or 'no text'})"
+            is_remark = run.reply is None or is_control_word(said)
             said = in_words(said) if is_control_word(said) else said
-            name = f"turn {turns}" if run["kind"] == "turn" else run["kind"]
-            show_said(name, run["sessionKey"], said, is_remark=is_remark)
+            name = f"turn {turns}" if run.kind == "turn" else run.kind
+            show_said(name, run.session_key, said, is_remark=is_remark)
             self._spinner = Spinner(_WAITS_FOR)
 
-    def _follow_receipt(self) -> Payload:
-        delivery = self._result["delivery"]
-        receipt: Payload = {"id": delivery["id"], "state": delivery["status"]}
-        while is_on_its_way(receipt):
-            args = {"sessionKey": self._result["sessionKey"]}
+    def _follow_receipt(self) -> ReceiptSeen:
+        assert self._result.delivery is not None, "it was accepted"
+        receipt = ReceiptSeen(self._result.delivery.id, self._result.delivery.status)
+        while receipt.is_on_its_way:
+            args = {"sessionKey": self._result.session_key}
             try:
-                status = invoke(self._client, "session_status", args, self._caller)
+                status = invoke(self._client, "session_status", answers.StatusSeen, args, self._caller)
             except CallFailed as refused:
                 if refused.is_retryable:
                     raise
                 break
-            mine = [known for known in status.get("receipts", ()) if known["id"] == receipt["id"]]
+            mine = [known for known in status.receipts if known.id == receipt.id]
             if not mine:
                 break
-            receipt = mine[0]
-            if is_on_its_way(receipt):
+            receipt = receipt_seen(mine[0])
+            if receipt.is_on_its_way:
                 wait_for_news(self._client)
         return receipt

@@ -1,18 +1,15 @@
-"""`backchannel sessions`: the conversations there are, their labels, and starting one over.
-
-A row of a sub-agent has `spawn`, as `session_status` shows it; other sessions have none.
-"""
+"""`backchannel sessions`: the conversations there are, their labels, and starting one over."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from backchannel.cli.client import NULL, GatewayClient, Payload, connected
-from backchannel.cli.live import watch_table
+from backchannel.cli import answers
+from backchannel.cli.client import NULL, GatewayClient, connected
+from backchannel.cli.live import Lines, watch_table
 from backchannel.cli.naming import WHICH, find_key, short_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
 from backchannel.cli.output import Long, Rows, age, clock_time, one_line, say, say_or_json, show_json, show_table
@@ -22,6 +19,8 @@ COLUMNS = ("key", "kind", "status", "name", "model", "tokens", "active")
 EMPTY = "There are no sessions."
 SHORT_NAME = 12
 PAGE = 1000
+
+T = TypeVar("T")
 
 app = typer.Typer(help="List, label, reset and delete sessions.", rich_markup_mode=None)
 
@@ -62,15 +61,15 @@ def list_sessions(
         },
     )
     if watch:
-        watch_table(options, view, line_of, as_json=as_json)
+        watch_table(options, view, Lines(line_of, as_json=as_json), as_json=as_json)
         return
     with connected(options) as client:
         listed = view.list(client)
     if as_json:
         show_json(listed)
         return
-    show_sessions(listed["sessions"], listed["ts"])
-    if listed["hasMore"]:
+    show_sessions(listed.sessions, listed.ts)
+    if listed.has_more:
         say(f"There are more: --limit {limit * 2} shows them, --search finds them.", err=True)
 
 
@@ -85,32 +84,33 @@ def label(
     """Give a session a label, or take it away."""
     if (name is None) != clear:
         raise typer.BadParameter("name a label, or give --clear", param_hint="LABEL / --clear")
-    changed = _change(options_of(ctx), session, "sessions.patch", label=NULL if name is None else name)
+    given = NULL if name is None else name
+    changed = _change(options_of(ctx), session, "sessions.patch", answers.Changed, label=given)
     has = "no label any more" if clear else f"the label {name!r}"
-    say_or_json(f"Session {changed['key']} has {has}.", changed, as_json=as_json)
+    say_or_json(f"Session {changed.key} has {has}.", changed, as_json=as_json)
 
 
 @app.command()
 def reset(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
     """Start a session over. Its transcript ends, and its key, label, model and address stay."""
-    changed = _change(options_of(ctx), session, "sessions.reset")
-    text = f"Session {changed['key']} starts over, with the session id {changed['entry']['sessionId']}."
+    changed = _change(options_of(ctx), session, "sessions.reset", answers.Changed)
+    text = f"Session {changed.key} starts over, with the session id {changed.entry.session_id}."
     say_or_json(text, changed, as_json=as_json)
 
 
 @app.command()
 def delete(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
     """Archive a session. What it works on is stopped; its transcript stays, and can be read with --archived."""
-    changed = _change(options_of(ctx), session, "sessions.delete")
-    say_or_json(f"Session {changed['key']} is archived. Its transcript stays.", changed, as_json=as_json)
+    changed = _change(options_of(ctx), session, "sessions.delete", answers.Deleted)
+    say_or_json(f"Session {changed.key} is archived. Its transcript stays.", changed, as_json=as_json)
 
 
-def _change(options: Options, session: str, method: str, **params: Any) -> Payload:
+def _change(options: Options, session: str, method: str, shape: type[T], **params: Any) -> T:
     """Change a session that exists; without this check a misspelt key would make a new one."""
     key = find_key(options, session)
     with connected(options) as client:
-        found = client.call("sessions.describe", key=key)["session"]["key"]
-        return client.call(method, key=found, **params)
+        found = client.call("sessions.describe", answers.Described, key=key).session.key
+        return client.call(method, shape, key=found, **params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +123,21 @@ class SessionsView:
     spare: tuple[str, ...] = SPARE
     empty: str = EMPTY
 
-    def list(self, client: GatewayClient) -> Payload:
+    def list(self, client: GatewayClient) -> answers.SessionRows:
         """Ask for them, page by page if there are many."""
-        listed = client.call("sessions.list", limit=min(self.limit, PAGE), **self.wanted)
-        found = {row["key"]: row for row in listed["sessions"]}  # one that moves up meanwhile is seen twice
-        while (left := self.limit - len(found)) > 0 and "nextCursor" in listed:
-            listed = client.call("sessions.list", limit=min(left, PAGE), cursor=listed["nextCursor"], **self.wanted)
-            found |= {row["key"]: row for row in listed["sessions"]}
-        return listed | {"count": len(found), "sessions": [*found.values()]}
+        from msgspec.structs import replace
+
+        listed = client.call("sessions.list", answers.SessionRows, limit=min(self.limit, PAGE), **self.wanted)
+        found = {row.key: row for row in listed.sessions}  # one that moves up meanwhile is seen twice
+        while (left := self.limit - len(found)) > 0 and listed.next_cursor is not None:
+            place = {"limit": min(left, PAGE), "cursor": listed.next_cursor}
+            listed = client.call("sessions.list", answers.SessionRows, **place, **self.wanted)
+            found |= {row.key: row for row in listed.sessions}
+        return replace(listed, count=len(found), sessions=[*found.values()])
 
     def load(self, client: GatewayClient) -> SessionsSnapshot:
         listed = self.list(client)
-        return SessionsSnapshot(listed["ts"], listed["sessions"])
+        return SessionsSnapshot(listed.ts, listed.sessions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,85 +145,63 @@ class SessionsSnapshot:
     """The sessions at one moment."""
 
     ts: int
-    sessions: list[Payload]
+    sessions: list[answers.Row]
 
     def rows(self, now_ms: int) -> Rows:
         return [
             [
-                short_key(row["key"]),
-                "sub-agent" if "spawnedBy" in row else row["kind"],
+                short_key(row.key),
+                kind_of(row),
                 status_of(row),
                 _shown_name(row),
-                row.get("model"),
+                row.model,
                 tokens_of(row),
-                age(row["updatedAt"], now_ms),
+                age(row.updated_at, now_ms),
             ]
             for row in self.sessions
         ]
 
 
-def show_sessions(rows: list[Payload], now_ms: int) -> None:
+def show_sessions(rows: list[answers.Row], now_ms: int) -> None:
     """Print sessions as a table."""
     show_table(COLUMNS, SessionsSnapshot(now_ms, rows).rows(now_ms), empty=EMPTY, spare=SPARE)
 
 
-def status_of(row: Payload) -> str:
+def kind_of(row: answers.Row) -> str:
+    """Show what kind of session it is."""
+    return row.kind if row.spawned_by is None else "sub-agent"
+
+
+def status_of(session: answers.Row | answers.TreeNode) -> str:
     """Show what a session does, or that it is archived."""
-    return "archived" if "archivedAt" in row else str(row["status"])
+    return session.status if session.archived_at is None else "archived"
 
 
-def name_of(row: Payload) -> str | None:
+def name_of(session: answers.Row | answers.TreeNode) -> str | None:
     """What a session is called, if anything."""
-    return row.get("label") or row.get("displayName")
+    return session.label or session.display_name
 
 
-def _shown_name(row: Payload) -> Long | None:
+def _shown_name(row: answers.Row) -> Long | None:
     """What a session is called, or whose sub-agent it is; where there is no room it gives way to the key."""
     if name := name_of(row):
         return Long(name, one_line(name, SHORT_NAME))
-    return Long(f"sub-agent of {row['spawnedBy']}", "sub-agent") if "spawnedBy" in row else None
+    return None if row.spawned_by is None else Long(f"sub-agent of {row.spawned_by}", "sub-agent")
 
 
-def tokens_of(row: Payload) -> str:
+def tokens_of(row: answers.Row) -> str:
     """Show how much of the model's context window a session has used."""
-    used, window = row.get("totalTokens"), row.get("contextTokens")
-    if used is None:
+    if row.total_tokens is None:
         return ""
-    return f"{used}/{window}" if window else str(used)
+    return f"{row.total_tokens}/{row.context_tokens}" if row.context_tokens else str(row.total_tokens)
 
 
-def state_of(session: Payload) -> str:
-    """Show what a session does; of a sub-agent that is done, how its run ended."""
-    spawn = session.get("spawn")
-    if spawn is None or "archivedAt" in session:
-        return status_of(session)
-    if spawn["state"] == "announce":
-        return "announcing"
-    if "resumeAt" in spawn:
-        return f"until {time.strftime('%H:%M', time.localtime(spawn['resumeAt'] / 1000))}"
-    is_busy = session["status"] != "idle"  # with its task, or with a later message
-    return str(session["status"] if spawn["state"] == "done" and is_busy else spawn["runStatus"])
+def line_of(session: answers.Row, *, with_time: bool = True) -> str:
+    """Show a session in one line: when it changed, its key, what it does and its name."""
+    name = name_of(session)
+    return in_line(with_time and clock_time(session.updated_at), session.key, status_of(session), name and f'"{name}"')
 
 
-def receipt_of(session: Payload) -> str:
-    """Show what became of a sub-agent's result; empty while there is none."""
-    spawn = session.get("spawn")
-    return str(spawn["receipt"]["state"]) if spawn is not None and spawn["state"] == "done" else ""
-
-
-def title_of(session: Payload) -> str | None:
-    """What a session is called: its name, or of a sub-agent without one its task."""
-    return name_of(session) or session.get("spawn", {}).get("task")
-
-
-def line_of(session: Payload, *, with_time: bool = True) -> str:
-    """Show a session in one line: when it changed, its key, what it does, its receipt and its title."""
-    receipt, title = receipt_of(session), title_of(session)
-    parts = [
-        with_time and clock_time(session["updatedAt"]),
-        session["key"],
-        state_of(session),
-        receipt and f"receipt {receipt}",
-        title and f'"{title}"',
-    ]
-    return "  ".join(" ".join(part.split()) for part in parts if part)
+def in_line(*parts: str | bool | None) -> str:
+    """Put what there is of these on one line."""
+    return "  ".join(" ".join(part.split()) for part in parts if isinstance(part, str) and part)

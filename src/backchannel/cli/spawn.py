@@ -8,18 +8,18 @@ agent's token can do that too; an operator's also sees the text as it is written
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
+from backchannel.cli import answers
 from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, Payload
 from backchannel.cli.conversation import (
     ReplyView,
     invoke,
-    is_on_its_way,
     new_run_id,
+    receipt_seen,
     show_heading,
-    show_receipt,
     show_said,
     wait_for_news,
     wait_for_run,
@@ -29,6 +29,7 @@ from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, Options, option
 from backchannel.cli.output import is_terminal, patience, say, say_dim, show_json
 from backchannel.core.control_words import in_words, is_control_word
 
+T = TypeVar("T")
 _NOT_PERMITTED = ("forbidden", "scope_missing", "session_not_found")
 
 
@@ -85,7 +86,7 @@ def spawn(
             if is_ok and not as_json and (place := spawning.destination()):
                 say_dim(f"Its result goes {place}.", err=True)
             if is_ok and follow:
-                is_ok = spawning.follow(result)["status"] == "ok"
+                is_ok = spawning.follow(result).status == "ok"
         except KeyboardInterrupt:
             say("Not watching any longer. What was accepted goes on; the tree shows it.", err=True)
             raise typer.Exit(INTERRUPTED) from None
@@ -93,16 +94,16 @@ def spawn(
         raise typer.Exit(FAILED)
 
 
-def _show(result: Payload, options: Options, *, as_json: bool, is_followed: bool) -> bool:
+def _show(result: answers.SpawnSeen, options: Options, *, as_json: bool, is_followed: bool) -> bool:
     """Print what came back; True means that it was started."""
-    is_started = bool(result["status"] == "accepted")
+    is_started = result.status == "accepted"
     if as_json:
         show_json(result)
     elif not is_started:
-        say(options.spell(result["error"]), err=True)
+        say(options.spell(result.error or ""), err=True)
     else:
-        key = result["childSessionKey"]
-        say(f"Started {key} with {result['model']}; its run is {result['runId']}.")
+        key = result.child_session_key
+        say(f"Started {key} with {result.model}; its run is {result.run_id}.")
         if not is_followed:
             say_dim(f"See it at work with: {options.command('tree', '--watch')}", err=True)
             say_dim(f"Read what it says with: {options.command('history', key)}", err=True)
@@ -119,7 +120,7 @@ class Spawning:
         self._key = new_run_id()
         self._shown: dict[str, _Step] = {}
 
-    def start(self) -> Payload:
+    def start(self) -> answers.SpawnSeen:
         """Start it, and give what `sessions_spawn` returned.
 
         Raises:
@@ -127,25 +128,26 @@ class Spawning:
         """
         return self._link.ask(self._put)
 
-    def _put(self, client: GatewayClient) -> Payload:
+    def _put(self, client: GatewayClient) -> answers.SpawnSeen:
         with patience("waiting for the gateway (sessions_spawn)"):
-            return invoke(client, "sessions_spawn", self._args, self._caller, self._key)
+            return invoke(client, "sessions_spawn", answers.SpawnSeen, self._args, self._caller, self._key)
 
     def destination(self) -> str | None:
         """Say where its result will be posted: to the requester's chat, and into its session; None if not permitted."""
         return self._link.ask(self._find_destination)
 
     def _find_destination(self, client: GatewayClient) -> str | None:
-        requester = self._caller or client.hello["snapshot"]["sessionDefaults"]["mainSessionKey"]
+        requester = self._caller or client.defaults.main_session_key
         try:
-            session = client.call("sessions.describe", key=requester)["session"]
+            session = client.call("sessions.describe", answers.Described, key=requester).session
         except CallFailed as refused:
             return f"into {requester}" if refused.reason == "session_not_found" else None
-        address = session.get("deliveryContext", {})
-        chat = " ".join(address[part] for part in ("channel", "to") if part in address)
-        return f"to {chat} and into {session['key']}" if chat else f"into {session['key']}"
+        address = session.delivery_context
+        if address is None:
+            return f"into {session.key}"
+        return f"to {address.channel}{f' {address.to}' if address.to else ''} and into {session.key}"
 
-    def follow(self, result: Payload) -> Payload:
+    def follow(self, result: answers.SpawnSeen) -> answers.Waited:
         """Show its work, its announce, its post and the receipt; give how its run ended."""
         return self._link.ask(lambda client: _SpawnView(client, result, self._caller, self._shown).run())
 
@@ -157,13 +159,13 @@ class _Step:
         self._name = name
         self._session = session
         self._run_id = run_id
-        self._ended: Payload | None = None
+        self._ended: answers.Waited | None = None
         self._is_live = is_terminal(sys.stdout)
         if self._is_live:
             show_heading(name, session)
         self._view = ReplyView(run_id, is_live=self._is_live)
 
-    def follow(self, client: GatewayClient) -> Payload:
+    def follow(self, client: GatewayClient) -> answers.Waited:
         """Wait for its end, without a time limit, and return it; it is shown once."""
         if self._ended is None:
             try:
@@ -174,11 +176,11 @@ class _Step:
             self._show(self._ended)
         return self._ended
 
-    def _show(self, ended: Payload) -> None:
-        said: str = ended.get("reply") or ""
+    def _show(self, ended: answers.Waited) -> None:
+        said = ended.reply or ""
         is_word = is_control_word(said)
-        is_whole = ended["status"] == "ok" and bool(said)
-        remark = in_words(said) if is_word else "" if is_whole else f"({ended.get('error') or 'no text'})"
+        is_whole = ended.status == "ok" and bool(said)
+        remark = in_words(said) if is_word else "" if is_whole else f"({ended.error or 'no text'})"
         if not self._is_live:
             self._view.close()
             show_said(self._name, self._session, remark or said)
@@ -192,22 +194,24 @@ class _Step:
 class _SpawnView:
     """The sub-agent as one connection sees it; `shown`, what was shown of its runs, outlives the connection."""
 
-    def __init__(self, client: GatewayClient, result: Payload, caller: str | None, shown: dict[str, _Step]) -> None:
+    def __init__(
+        self, client: GatewayClient, result: answers.SpawnSeen, caller: str | None, shown: dict[str, _Step]
+    ) -> None:
         self._client = client
-        self._child: str = result["childSessionKey"]
-        self._run_id: str = result["runId"]
+        self._child = result.child_session_key
+        self._run_id = result.run_id
         self._caller = caller
         self._shown = shown
 
-    def run(self) -> Payload:
+    def run(self) -> answers.Waited:
         """Show what there is and what comes."""
         for session in (self._child, self._caller or "main"):
-            self._call_if_permitted("sessions.messages.subscribe", key=session)
+            self._call_if_permitted("sessions.messages.subscribe", answers.Subscribed, key=session)
         ended = self._step("run", self._run_id).follow(self._client)
-        listed = self._call_if_permitted("runs.list", sessionKey=self._child) or {"runs": []}
-        for run in listed["runs"]:
-            if run["kind"] == "announce" and "spawnId" in run:
-                self._step("announce", run["runId"]).follow(self._client)
+        listed = self._call_if_permitted("runs.list", answers.RunsListed, sessionKey=self._child)
+        for run in listed.runs if listed else ():
+            if run.kind == "announce" and run.spawn_id is not None:
+                self._step("announce", run.run_id).follow(self._client)
         self._show_post()
         return ended
 
@@ -220,28 +224,28 @@ class _SpawnView:
         """Show the post, and the receipt once it is settled or has to wait for a retry."""
         requester, receipt = self._receipt()
         with patience("waiting for the receipt"):
-            while receipt is not None and is_on_its_way(receipt):
+            while receipt is not None and receipt_seen(receipt).is_on_its_way:
                 wait_for_news(self._client)
                 requester, receipt = self._receipt()
         if receipt is None:
             return
-        if receipt.get("text"):
-            show_said("post", requester, receipt["text"])
-        show_receipt(receipt)
+        if isinstance(receipt, answers.ReceiptRow) and receipt.text:
+            show_said("post", requester, receipt.text)
+        receipt_seen(receipt).show()
 
-    def _receipt(self) -> tuple[str, Payload | None]:
+    def _receipt(self) -> tuple[str, answers.ReceiptRow | answers.Flow | None]:
         """Load the receipt, and the session that gets the result; of very many children not all are listed."""
-        status = invoke(self._client, "session_status", {}, self._caller)
-        known = [child["spawn"]["receipt"] for child in status.get("children", ()) if child["key"] == self._child]
+        status = invoke(self._client, "session_status", answers.StatusSeen, {}, self._caller)
+        known = [child.spawn.receipt for child in status.children if child.key == self._child and child.spawn]
         if not known:
-            return status.get("key", ""), None
-        whole = self._call_if_permitted("deliveries.get", id=known[0]["id"])
-        return status["key"], whole or known[0]
+            return status.key, None
+        whole = self._call_if_permitted("deliveries.get", answers.ReceiptRow, id=known[0].id)
+        return status.key, whole or known[0]
 
-    def _call_if_permitted(self, method: str, **params: object) -> Payload | None:
+    def _call_if_permitted(self, method: str, shape: type[T], **params: object) -> T | None:
         """Make a request that not every token may make; None if this one may not."""
         try:
-            return self._client.call(method, **params)
+            return self._client.call(method, shape, **params)
         except CallFailed as refused:
             if refused.reason not in _NOT_PERMITTED:
                 raise

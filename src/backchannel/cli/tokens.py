@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from backchannel.cli import answers
 from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id, find_key, short_key
 from backchannel.cli.options import AsJson, options_of
@@ -31,32 +32,32 @@ def create(
         raise typer.BadParameter("give either --scope or --session", param_hint="--scope / --session")
     options = options_of(ctx)
     key = find_key(options, session)
-    made = ask(options, "tokens.create", scopes=scope or None, sessionKey=key, label=label)
+    made = ask(options, "tokens.create", answers.TokenMade, scopes=scope or None, sessionKey=key, label=label)
     if as_json:
         show_json(made)
         return
     if is_terminal(sys.stdout):
-        what = f"bound to {made['sessionKey']}" if session else ", ".join(made["scopes"])
-        say(f"Token {made['id']} ({what}). It is shown this once:")
-    say(made["token"])
+        what = f"bound to {made.session_key}" if session else ", ".join(made.scopes)
+        say(f"Token {made.id} ({what}). It is shown this once:")
+    say(made.token)
 
 
 @app.command("list")
 def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the tokens that were made. The operator's own is not among them."""
-    listed = ask(options_of(ctx), "tokens.list")
+    listed = ask(options_of(ctx), "tokens.list", answers.TokensListed)
     if as_json:
         show_json(listed)
         return
     rows = [
         [
-            token["id"],
-            token.get("label"),
-            short_key(token["sessionKey"]) if "sessionKey" in token else ", ".join(token["scopes"]),
-            age(token["createdAt"]),
-            f"revoked {age(token['revokedAt'])} ago" if token.get("revokedAt") else "valid",
+            token.id,
+            token.label,
+            ", ".join(token.scopes) if token.session_key is None else short_key(token.session_key),
+            age(token.created_at),
+            f"revoked {age(token.revoked_at)} ago" if token.revoked_at else "valid",
         ]
-        for token in listed["tokens"]
+        for token in listed.tokens
     ]
     show_table(["id", "label", "for", "age", "state"], rows, empty="No tokens were made.")
 
@@ -69,5 +70,5 @@ def revoke(
 ) -> None:
     """Make a token invalid for good. At once: whoever is connected with it is closed."""
     options = options_of(ctx)
-    revoked = ask(options, "tokens.revoke", id=find_id(options, IdKind.TOKEN, token_id))
-    say_or_json(f"Token {revoked['id']} is no longer valid.", revoked, as_json=as_json)
+    revoked = ask(options, "tokens.revoke", answers.TokenRevoked, id=find_id(options, IdKind.TOKEN, token_id))
+    say_or_json(f"Token {revoked.id} is no longer valid.", revoked, as_json=as_json)

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from backchannel.cli.client import GatewayClient, Payload, connected
+from backchannel.cli import answers
+from backchannel.cli.client import GatewayClient, connected
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import console, is_terminal, say, show_json
@@ -42,24 +43,23 @@ def rebuild(
     names = [find_key(options, key) for key in keys or ()]
     with connected(options) as client:
         wanted = _all_ids(client) if all_transcripts else names
-        rebuilt = [client.call("transcripts.rebuild", key=name) for name in _with_progress(wanted)]
+        rebuilt = [client.call("transcripts.rebuild", answers.Rebuilt, key=name) for name in _with_progress(wanted)]
     if as_json:
         show_json({"count": len(rebuilt), "rebuilt": rebuilt})
         return
-    lines = sum(entry["lines"] for entry in rebuilt)
-    what = f"the transcript of {rebuilt[0]['key']}" if len(names) == 1 else f"{len(rebuilt)} transcripts"
+    lines = sum(entry.lines for entry in rebuilt)
+    what = f"the transcript of {rebuilt[0].key}" if len(names) == 1 else f"{len(rebuilt)} transcripts"
     say(f"Wrote {what} anew: {lines} lines.")
 
 
 def _all_ids(client: GatewayClient) -> list[str]:
     ids: list[str] = []
-    cursor = ""
-    while True:
-        page: Payload = client.call("transcripts.list", limit=PAGE, cursor=cursor)
-        ids += (entry["sessionId"] for entry in page["transcripts"])
-        if "nextCursor" not in page:
-            return ids
-        cursor = page["nextCursor"]
+    cursor: str | None = ""
+    while cursor is not None:
+        page = client.call("transcripts.list", answers.TranscriptsListed, limit=PAGE, cursor=cursor)
+        ids += (entry.session_id for entry in page.transcripts)
+        cursor = page.next_cursor
+    return ids
 
 
 def _with_progress(keys: Sequence[str]) -> Iterator[str]:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from backchannel.cli.client import GatewayClient, Payload, connected
-from backchannel.cli.live import watch_table
+from backchannel.cli import answers
+from backchannel.cli.client import GatewayClient, connected
+from backchannel.cli.live import Lines, watch_table
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, options_of
-from backchannel.cli.output import Long, Rows, age, one_line, say, show_json, show_table
-from backchannel.cli.sessions import EMPTY, line_of, receipt_of, state_of, title_of
+from backchannel.cli.output import Long, Rows, age, as_plain, clock_time, one_line, say, show_json, show_table
+from backchannel.cli.sessions import EMPTY, in_line, name_of, status_of
+
+if TYPE_CHECKING:
+    from backchannel.core.messages import Usage
 
 COLUMNS = ("session", "status", "runtime", "receipt", "tokens", "cost", "active", "name")
 SPARE = ("active", "tokens", "name", "receipt")
@@ -46,7 +51,7 @@ def tree(
         raise typer.BadParameter("name a session, or give --agent", param_hint="KEY / --agent")
     view = TreeView(find_key(options, key), agent, limit)
     if watch:
-        watch_table(options, view, line_of, as_json=as_json)
+        watch_table(options, view, Lines(line_of, as_json=as_json, plain_of=_plain), as_json=as_json)
         return
     with connected(options) as client:
         snapshot = view.load(client)
@@ -63,40 +68,40 @@ def tree(
 class Node:
     """A session, and those that it spawned."""
 
-    session: Payload
+    session: answers.TreeNode
     children: list[Node]
-    archived: list[Payload]
+    archived: list[answers.TreeNode]
     """Sub-agents that were archived, and are not shown for the sake of their own."""
 
-    def as_json(self) -> Payload:
-        archived = {"archivedChildren": self.archived} if self.archived else {}
-        return self.session | archived | {"children": [child.as_json() for child in self.children]}
+    def as_json(self) -> dict[str, Any]:
+        archived = {"archivedChildren": [_plain(child) for child in self.archived]} if self.archived else {}
+        return _plain(self.session) | archived | {"children": [child.as_json() for child in self.children]}
 
-    def all(self) -> Iterator[Payload]:
+    def all(self) -> Iterator[answers.TreeNode]:
         """The sessions of the whole branch."""
         yield self.session
         for child in self.children:
             yield from child.all()
 
 
-def build_trees(told: Payload) -> list[Node]:
+def build_trees(told: answers.Trees) -> list[Node]:
     """Put the nodes that the gateway tells of under each other."""
-    by_key = {node["key"]: node for node in told["nodes"]}
+    by_key = {node.key: node for node in told.nodes}
 
     def grow(key: str) -> Node:
-        children = [by_key[child] for child in by_key[key]["children"]]
-        shown = [child["key"] for child in children if child["children"] or "archivedAt" not in child]
-        archived = [_session(child) for child in children if child["key"] not in shown]
-        return Node(_session(by_key[key]), [grow(child) for child in shown], archived)
+        children = [by_key[child] for child in by_key[key].children]
+        shown = [child.key for child in children if child.children or child.archived_at is None]
+        archived = [child for child in children if child.key not in shown]
+        return Node(by_key[key], [grow(child) for child in shown], archived)
 
-    return [grow(key) for key in told["roots"]]
+    return [grow(key) for key in told.roots]
 
 
-def _session(node: Payload) -> Payload:
-    """Take a session out of its tree, with what it has used in full."""
-    nothing = {"input": 0, "output": 0}
-    usages = {name: nothing | node[name] for name in ("usage", "treeUsage")}
-    return {name: value for name, value in node.items() if name != "children"} | usages
+def _plain(node: answers.TreeNode) -> dict[str, Any]:
+    """Take a session out of its tree, for JSON, with what it has used in full."""
+    plain = as_plain(node)
+    del plain["children"]
+    return plain | {name: {"input": 0, "output": 0} | plain[name] for name in ("usage", "treeUsage")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +116,8 @@ class TreeView:
     empty: str = EMPTY
 
     def load(self, client: GatewayClient) -> TreeSnapshot:
-        told = client.call("sessions.tree", key=self.key, agentId=self.agent, limit=self.limit)
-        default: str = client.hello["snapshot"]["sessionDefaults"]["defaultAgentId"]
-        return TreeSnapshot(told["ts"], build_trees(told), default, told.get("truncated", False))
+        told = client.call("sessions.tree", answers.Trees, key=self.key, agentId=self.agent, limit=self.limit)
+        return TreeSnapshot(told.ts, build_trees(told), client.defaults.default_agent_id, told.truncated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +130,12 @@ class TreeSnapshot:
     has_more: bool
 
     @property
-    def sessions(self) -> list[Payload]:
+    def sessions(self) -> list[answers.TreeNode]:
         return [session for node in self.trees for session in node.all()]
 
-    def as_json(self) -> Payload:
+    def as_json(self) -> dict[str, Any]:
         agents = [
-            {"agentId": agent, "usage": _used(nodes), "sessions": [node.as_json() for node in nodes]}
+            {"agentId": agent, "usage": _used(nodes).as_json(), "sessions": [node.as_json() for node in nodes]}
             for agent, nodes in self._by_agent().items()
         ]
         return {"ts": self.ts, "count": len(self.sessions), "hasMore": self.has_more, "agents": agents}
@@ -142,23 +146,36 @@ class TreeSnapshot:
     def _by_agent(self) -> dict[str, list[Node]]:
         """Group the trees: the default agent first, of each agent the main session first, then the newest."""
         groups: dict[str, list[Node]] = defaultdict(list)
-        for node in sorted(self.trees, key=lambda node: (node.session["kind"] != "main", -node.session["updatedAt"])):
-            groups[node.session["agentId"]].append(node)
+        for node in sorted(self.trees, key=lambda node: (node.session.kind != "main", -node.session.updated_at)):
+            groups[node.session.agent_id].append(node)
         return {
             agent: groups[agent] for agent in sorted(groups, key=lambda agent: (agent != self.default_agent, agent))
         }
 
 
-def add_usage(used: Iterable[Payload]) -> Payload:
-    """Add up usages; an unknown cost is left out."""
-    each = list(used)
-    total: Payload = {name: sum(usage.get(name, 0) for usage in each) for name in ("input", "output")}
-    costs = [usage["cost"] for usage in each if "cost" in usage]
-    return total | ({"cost": sum(costs)} if costs else {})
+@dataclass(frozen=True, slots=True)
+class UsedInAll:
+    """What several sessions have used; what has no known cost is left out of it."""
+
+    input: int
+    output: int
+    cost: float | None
+
+    @classmethod
+    def of(cls, used: Iterable[Usage]) -> UsedInAll:
+        each = list(used)
+        costs = [usage.cost for usage in each if usage.cost is not None]
+        return cls(
+            sum(usage.input for usage in each), sum(usage.output for usage in each), sum(costs) if costs else None
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        cost = {} if self.cost is None else {"cost": self.cost}
+        return {"input": self.input, "output": self.output} | cost
 
 
-def _used(nodes: Iterable[Node]) -> Payload:
-    return add_usage(node.session["treeUsage"] for node in nodes)
+def _used(nodes: Iterable[Node]) -> UsedInAll:
+    return UsedInAll.of(node.session.tree_usage for node in nodes)
 
 
 def _group(agent: str, nodes: list[Node], now_ms: int) -> Iterator[list[object]]:
@@ -166,43 +183,79 @@ def _group(agent: str, nodes: list[Node], now_ms: int) -> Iterator[list[object]]
     yield from _branch_rows(nodes, [], "", now_ms)
 
 
-def _branch_rows(nodes: list[Node], archived: list[Payload], lead: str, now_ms: int) -> Iterator[list[object]]:
+def _branch_rows(nodes: list[Node], archived: list[answers.TreeNode], lead: str, now_ms: int) -> Iterator[list[object]]:
     """Draw sessions, each with its own below it; those that are archived share one line."""
     for node in nodes:
         is_last = node is nodes[-1] and not archived
         yield _row(node.session, lead + ("└─ " if is_last else "├─ "), now_ms, is_top=not lead)
         yield from _branch_rows(node.children, node.archived, lead + ("   " if is_last else "│  "), now_ms)
     if archived:
-        used = add_usage(child["usage"] for child in archived)
+        used = UsedInAll.of(child.usage for child in archived)
         yield [f"{lead}└─ {len(archived)} archived", "", "", "", *_shown_usage(used), "", ""]
 
 
-def _row(session: Payload, guide: str, now_ms: int, *, is_top: bool) -> list[object]:
-    spawner = f"spawned by {session['parentKey']}" if is_top and "parentKey" in session else None
+def _row(session: answers.TreeNode, guide: str, now_ms: int, *, is_top: bool) -> list[object]:
+    spawner = f"spawned by {session.parent_key}" if is_top and session.parent_key is not None else None
     return [
-        Long(guide + session["key"], guide + _short_key(session)),
+        Long(guide + session.key, guide + _short_key(session)),
         state_of(session),
         _runtime_of(session, now_ms),
         receipt_of(session),
-        *_shown_usage(session["treeUsage"]),
-        age(session["updatedAt"], now_ms),
+        *_shown_usage(session.tree_usage),
+        age(session.updated_at, now_ms),
         _short_title(title_of(session) or spawner),
     ]
 
 
-def _shown_usage(usage: Payload) -> tuple[str, str]:
-    tokens = usage["input"] + usage["output"]
-    return str(tokens) if tokens else "", f"${usage['cost']:.4f}" if "cost" in usage else ""
+def _shown_usage(usage: Usage | UsedInAll) -> tuple[str, str]:
+    tokens = usage.input + usage.output
+    return str(tokens) if tokens else "", "" if usage.cost is None else f"${usage.cost:.4f}"
 
 
-def _runtime_of(session: Payload, now_ms: int) -> str:
+def state_of(session: answers.TreeNode) -> str:
+    """Show what a session does; of a sub-agent that is done, how its run ended."""
+    spawn = session.spawn
+    if spawn is None or session.archived_at is not None:
+        return status_of(session)
+    if spawn.state == "announce":
+        return "announcing"
+    if spawn.resume_at is not None:
+        return f"until {time.strftime('%H:%M', time.localtime(spawn.resume_at / 1000))}"
+    is_busy = session.status != "idle"  # with its task, or with a later message
+    return session.status if spawn.state == "done" and is_busy else spawn.run_status
+
+
+def receipt_of(session: answers.TreeNode) -> str:
+    """Show what became of a sub-agent's result; empty while there is none."""
+    spawn = session.spawn
+    return spawn.receipt.state if spawn is not None and spawn.state == "done" else ""
+
+
+def title_of(session: answers.TreeNode) -> str | None:
+    """What a session is called: its name, or of a sub-agent without one its task."""
+    return name_of(session) or (session.spawn.task if session.spawn else None)
+
+
+def line_of(session: answers.TreeNode) -> str:
+    """Show a session in one line: when it changed, its key, what it does, its receipt and its title."""
+    receipt, title = receipt_of(session), title_of(session)
+    return in_line(
+        clock_time(session.updated_at),
+        session.key,
+        state_of(session),
+        receipt and f"receipt {receipt}",
+        title and f'"{title}"',
+    )
+
+
+def _runtime_of(session: answers.TreeNode, now_ms: int) -> str:
     """Show how long a sub-agent took, or has been at work so far."""
     from backchannel.core.spawn_texts import show_duration
 
-    spawn = session.get("spawn", {})
-    if "runtimeMs" in spawn:
-        return show_duration(spawn["runtimeMs"])
-    return show_duration(max(0, now_ms - spawn["startedAt"])) if "startedAt" in spawn else ""
+    spawn = session.spawn
+    if spawn is None or spawn.started_at is None:
+        return ""
+    return show_duration(max(0, now_ms - spawn.started_at) if spawn.runtime_ms is None else spawn.runtime_ms)
 
 
 def _short_title(title: str | None) -> Long | None:
@@ -212,9 +265,8 @@ def _short_title(title: str | None) -> Long | None:
     return Long(" ".join(title.split()), one_line(title, SHORT_NAME))
 
 
-def _short_key(session: Payload) -> str:
+def _short_key(session: answers.TreeNode) -> str:
     """Cut the key of a sub-agent to what distinguishes it from its neighbours."""
-    key: str = session["key"]
-    home = f"agent:{session['agentId']}:"
-    is_at_home = session.get("parentKey", "").startswith(home)
-    return _UUID.sub(r"\1…", key.removeprefix(home) if is_at_home else key)
+    home = f"agent:{session.agent_id}:"
+    is_at_home = (session.parent_key or "").startswith(home)
+    return _UUID.sub(r"\1…", session.key.removeprefix(home) if is_at_home else session.key)

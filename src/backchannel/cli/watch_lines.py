@@ -6,16 +6,19 @@ and for the gateway when something else is wrong than before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
-from backchannel.cli.client import Payload
+from backchannel.cli import answers
 from backchannel.cli.deliveries import place_of
-from backchannel.cli.live import Piped
+from backchannel.cli.live import Piped, deleted_session
 from backchannel.cli.output import clean, clock_time, counted, say, show_json
 from backchannel.cli.overview import OverviewSnapshot
 from backchannel.cli.runs import result_of
 from backchannel.cli.sessions import line_of
+
+RowT = TypeVar("RowT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,8 @@ class ChangeLine:
 
     at: int
     what: str
-    value: Payload
+    id: str
+    value: object
     line: str
 
 
@@ -41,35 +45,37 @@ class Changes(Piped):
         is_first = self._problems is None
         others = snapshot.others
         changes = [*self._sessions(snapshot, deleted)]
-        changes += self._changed("run", _each("runId", snapshot.runs, others.runs), _run, _run_state)
-        changes += self._changed("delivery", _each("id", snapshot.deliveries, others.deliveries), _delivery, _attempt)
+        # Of two rows of one thing, that which was read later counts.
+        runs = {run.run_id: run for run in (*snapshot.runs, *others.runs)}
+        deliveries = {delivery.id: delivery for delivery in (*snapshot.deliveries, *others.deliveries)}
+        changes += self._changed("run", runs, _run, _run_state)
+        changes += self._changed("delivery", deliveries, _delivery, _attempt)
         for change in self._gateway(snapshot):
             self._say(change)
-        shown = {row["runId"] for row in snapshot.runs} | {row["id"] for row in snapshot.deliveries}
+        shown = {run.run_id for run in snapshot.runs} | {delivery.id for delivery in snapshot.deliveries}
         for change in sorted(changes, key=lambda change: change.at):
-            if not is_first or change.what == "session" or _id_of(change) in shown:
+            if not is_first or change.what == "session" or change.id in shown:
                 self._say(change)
 
     def _gateway(self, seen: OverviewSnapshot) -> Iterator[ChangeLine]:
-        problems = seen.status["problems"]
+        status, problems = seen.status.status, seen.status.problems
         if problems != self._problems:
             self._problems = problems
-            told = {"status": seen.status["status"], "problems": problems}
-            first = f"  {counted(len(problems), 'problem')}: {problems[0]['message']}" if problems else ""
-            yield ChangeLine(seen.ts, "status", told, f"gateway   {told['status']}{first}")
+            first = f"  {counted(len(problems), 'problem')}: {problems[0].message}" if problems else ""
+            yield ChangeLine(seen.ts, "status", "", status, f"gateway   {status}{first}")
 
     def _sessions(self, seen: OverviewSnapshot, deleted: set[str]) -> Iterator[ChangeLine]:
-        rows = {session["key"]: session for session in seen.sessions}
+        rows = {session.key: session for session in seen.sessions}
         for key in sorted((deleted & self._known["session"].keys()) - rows.keys()):
-            yield _session({"key": key, "status": "deleted", "updatedAt": seen.ts})
+            yield ChangeLine(seen.ts, "session", key, deleted_session(key, seen.ts), f"session   {key}  deleted")
         yield from self._changed("session", rows, _session, lambda row: row)
 
     def _changed(
         self,
         what: str,
-        rows: dict[str, Payload],
-        change_of: Callable[[Payload], ChangeLine],
-        state_of: Callable[[Payload], object],
+        rows: dict[str, RowT],
+        change_of: Callable[[RowT], ChangeLine],
+        state_of: Callable[[RowT], object],
     ) -> Iterator[ChangeLine]:
         known, self._known[what] = self._known[what], {id_: state_of(row) for id_, row in rows.items()}
         for id_, row in rows.items():
@@ -78,39 +84,30 @@ class Changes(Piped):
 
     def _say(self, change: ChangeLine) -> None:
         if self._as_json:
-            body = change.value if change.what == "status" else {change.what: change.value}
-            show_json({"type": change.what} | body, lines=True)
+            problems = {"problems": self._problems} if change.what == "status" else {}
+            show_json({"type": change.what, change.what: change.value, **problems}, lines=True)
         else:
             say(clean(f"{clock_time(change.at)}  {change.line}").replace("\n", " "))
 
 
-def _each(name: str, *lists: Iterable[Payload]) -> dict[str, Payload]:
-    """The rows by their ids; of two, the one that was read later."""
-    return {row[name]: row for rows in lists for row in rows}
+def _session(row: answers.Row) -> ChangeLine:
+    return ChangeLine(row.updated_at, "session", row.key, row, "session   " + line_of(row, with_time=False))
 
 
-def _id_of(change: ChangeLine) -> str:
-    return str(change.value.get("runId") if change.what == "run" else change.value.get("id"))
+def _run_state(row: answers.RunRow) -> object:
+    return row.status, row.error, row.resume_at, row.waiting_for
 
 
-def _session(row: Payload) -> ChangeLine:
-    return ChangeLine(row["updatedAt"], "session", row, "session   " + line_of(row, with_time=False))
+def _run(row: answers.RunRow) -> ChangeLine:
+    at = row.ended_at or row.started_at or row.accepted_at
+    words = ["run     ", row.run_id, row.session_key, row.status, " ".join(result_of(row).split())]
+    return ChangeLine(at, "run", row.run_id, row, "  ".join(word for word in words if word))
 
 
-def _run_state(row: Payload) -> object:
-    return row["status"], row.get("error"), row.get("resumeAt"), row.get("waitingFor")
+def _attempt(row: answers.ReceiptRow) -> object:
+    return row.state, row.attempts, row.error
 
 
-def _run(row: Payload) -> ChangeLine:
-    at = row.get("endedAt") or row.get("startedAt") or row["acceptedAt"]
-    words = ["run     ", row["runId"], row["sessionKey"], row["status"], " ".join(result_of(row).split())]
-    return ChangeLine(at, "run", row, "  ".join(word for word in words if word))
-
-
-def _attempt(row: Payload) -> object:
-    return row["state"], row["attempts"], row.get("error")
-
-
-def _delivery(row: Payload) -> ChangeLine:
-    words = ["delivery", row["id"], row["state"], place_of(row), " ".join(row.get("error", "").split())]
-    return ChangeLine(row["updatedAt"], "delivery", row, "  ".join(word for word in words if word))
+def _delivery(row: answers.ReceiptRow) -> ChangeLine:
+    words = ["delivery", row.id, row.state, place_of(row), " ".join((row.error or "").split())]
+    return ChangeLine(row.updated_at, "delivery", row.id, row, "  ".join(word for word in words if word))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backchannel.cli.client import Payload
+from backchannel.cli import answers
 from backchannel.cli.deliveries import place_of
 from backchannel.cli.live import Drawing
 from backchannel.cli.naming import short_ids, short_key
@@ -19,7 +19,7 @@ from backchannel.cli.options import Options
 from backchannel.cli.output import Long, Rows, age, build_table, clean, one_line, until
 from backchannel.cli.overview import OverviewSnapshot
 from backchannel.cli.runs import result_of
-from backchannel.cli.sessions import name_of
+from backchannel.cli.sessions import kind_of, name_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -126,8 +126,8 @@ def _head(seen: OverviewSnapshot, hint: Text, width: int, *, is_away: bool) -> l
     from rich.text import Text
 
     status, counts = seen.status, seen.counts
-    word, colour = ("away", "yellow") if is_away else (status["status"], _COLOURS[status["status"]])
-    up = "" if is_away else f"  up {age(0, status['uptimeMs'])}"
+    word, colour = ("away", "yellow") if is_away else (status.status, _COLOURS[status.status])
+    up = "" if is_away else f"  up {age(0, status.uptime_ms)}"
     gateway = Text.assemble("gateway ", (word, f"bold {colour}"), f"  {seen.url}{up}")
     runs = Text.assemble(
         f"sessions {len(seen.sessions)}{'+' if seen.has_more_sessions else ''}  ",
@@ -138,7 +138,7 @@ def _head(seen: OverviewSnapshot, hint: Text, width: int, *, is_away: bool) -> l
     deliveries = Text.assemble(
         f"deliveries {counts.deliveries['waiting']} waiting",
         *(_warned(counts.deliveries[state], state) for state in ("failed", "uncertain")),
-        (f"  strangers {strangers} waiting" if (strangers := status["pairings"]["pending"]) else "", "bold yellow"),
+        (f"  strangers {strangers} waiting" if (strangers := status.pairings["pending"]) else "", "bold yellow"),
     )
     return [*_joined(gateway, hint, width), *_joined(runs, deliveries, width)]
 
@@ -156,29 +156,29 @@ def _problem(seen: OverviewSnapshot, options: Options, width: int) -> list[Text]
     """Name the first problem and what to do about it, or how to see the others too."""
     from rich.text import Text
 
-    problems = seen.status["problems"]
+    problems = seen.status.problems
     if not problems:
         return []
     first, others = problems[0], len(problems) - 1
     if not others:
-        return [Text(_flat(f"{first['message']} {options.spell(first['hint'])}"), "yellow")]
+        return [Text(_flat(f"{first.message} {options.spell(first.hint)}"), "yellow")]
     command = options.command("status")
     more = f"; {others} more: {command if len(command) < width // 2 else 'backchannel status'}"
-    return [Text(one_line(_flat(first["message"].rstrip(".")), max(SHORT_NAME, width - len(more))) + more, "yellow")]
+    return [Text(one_line(_flat(first.message.rstrip(".")), max(SHORT_NAME, width - len(more))) + more, "yellow")]
 
 
 def _sessions(seen: OverviewSnapshot, since_ms: int) -> Panel:
     now_ms = seen.ts + since_ms
     rows = [
         [
-            _short(short_key(row["key"])),
+            _short(short_key(row.key)),
             _named(row),
-            "sub-agent" if "spawnedBy" in row else row["kind"],
-            _flat(row["channel"]),
-            row["status"],
-            age(row["updatedAt"], now_ms),
-            tokens_in_short(row.get("inputTokens", 0) + row.get("outputTokens", 0)),
-            f"${row['estimatedCostUsd']:.4f}" if "estimatedCostUsd" in row else "",
+            kind_of(row),
+            _flat(row.channel),
+            row.status,
+            age(row.updated_at, now_ms),
+            tokens_in_short((row.input_tokens or 0) + (row.output_tokens or 0)),
+            "" if row.estimated_cost_usd is None else f"${row.estimated_cost_usd:.4f}",
             _doing(seen, row),
         ]
         for row in seen.sessions
@@ -187,12 +187,12 @@ def _sessions(seen: OverviewSnapshot, since_ms: int) -> Panel:
     return Panel(columns, ("kind", "channel", "name", "cost"), rows, len(rows), "sessions: none yet")
 
 
-def _doing(seen: OverviewSnapshot, session: Payload) -> str:
-    run = seen.run_of(session["key"]) if session["status"] == "running" else None
-    return _flat(seen.doing.get(run["runId"], "")) if run is not None else ""
+def _doing(seen: OverviewSnapshot, session: answers.Row) -> str:
+    run = seen.run_of(session.key) if session.status == "running" else None
+    return _flat(seen.doing.get(run.run_id, "")) if run is not None else ""
 
 
-def _named(session: Payload) -> Long:
+def _named(session: answers.Row) -> Long:
     name = _flat(name_of(session) or "")
     return Long(name, one_line(name, SHORT_NAME))
 
@@ -202,22 +202,22 @@ def _runs(seen: OverviewSnapshot, since_ms: int) -> Panel:
     rows = [
         [
             _flat(run_id.short),
-            _short(short_key(run["sessionKey"])),
-            "set aside" if "resumeAt" in run else run["status"],
-            age(run.get("endedAt") or run.get("startedAt") or run["acceptedAt"], now_ms),
+            _short(short_key(run.session_key)),
+            run.status if run.resume_at is None else "set aside",
+            age(run.ended_at or run.started_at or run.accepted_at, now_ms),
             _what_of(seen, run, now_ms),
         ]
-        for run_id, run in zip(short_ids([run["runId"] for run in seen.runs]), seen.runs, strict=True)
+        for run_id, run in zip(short_ids([run.run_id for run in seen.runs]), seen.runs, strict=True)
     ]
     total = max(len(rows), seen.counts.runs)
     columns = ("runs", "session", "status", "age", "doing")
     return Panel(columns, ("age",), rows, total, "runs: none at work, none failed in 24 hours")
 
 
-def _what_of(seen: OverviewSnapshot, run: Payload, now_ms: int) -> str:
-    if run["status"] == "running":
-        return _flat(seen.doing.get(run["runId"], ""))
-    return f"tried again in {until(run['resumeAt'], now_ms)}" if "resumeAt" in run else _flat(result_of(run))
+def _what_of(seen: OverviewSnapshot, run: answers.RunRow, now_ms: int) -> str:
+    if run.status == "running":
+        return _flat(seen.doing.get(run.run_id, ""))
+    return _flat(result_of(run)) if run.resume_at is None else f"tried again in {until(run.resume_at, now_ms)}"
 
 
 def _deliveries(seen: OverviewSnapshot, since_ms: int) -> Panel:
@@ -225,14 +225,14 @@ def _deliveries(seen: OverviewSnapshot, since_ms: int) -> Panel:
     rows = [
         [
             _flat(delivery_id.short),
-            delivery["state"],
-            age(delivery["createdAt"], now_ms),
+            delivery.state,
+            age(delivery.created_at, now_ms),
             _flat(place_of(delivery)),
-            until(delivery["dueAt"], now_ms) if "dueAt" in delivery else "",
-            _flat(delivery.get("error") or delivery.get("text") or ""),
+            "" if delivery.due_at is None else until(delivery.due_at, now_ms),
+            _flat(delivery.error or delivery.text or ""),
         ]
         for delivery_id, delivery in zip(
-            short_ids([delivery["id"] for delivery in seen.deliveries]), seen.deliveries, strict=True
+            short_ids([delivery.id for delivery in seen.deliveries]), seen.deliveries, strict=True
         )
     ]
     total = max(len(rows), sum(seen.counts.deliveries.values()))

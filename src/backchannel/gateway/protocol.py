@@ -18,9 +18,9 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from backchannel.core.messages import Block, Role
+from backchannel.core.rows import ApprovalRow, DeliveryRow
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest
-from backchannel.tools.rows import ApprovalRow, DeliveryRow
 
 PROTOCOL_VERSION = 4
 MAX_REQUEST_ID_LENGTH = 256

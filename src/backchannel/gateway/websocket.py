@@ -23,6 +23,7 @@ import msgspec
 import structlog
 from starlette.types import Message, Receive, Send
 
+from backchannel.core.answers import SessionDefaults
 from backchannel.core.keys import SessionKey
 from backchannel.core.text import nearest, quoted
 from backchannel.errors import (
@@ -247,12 +248,12 @@ class WebSocketConnection:
                 "health": {},
                 "stateVersion": {"presence": 0, "health": 0},
                 "uptimeMs": self._connections.uptime_ms,
-                "sessionDefaults": {
-                    "defaultAgentId": parts.scheme.default_agent,
-                    "mainKey": parts.scheme.main_key,
-                    "mainSessionKey": str(main),
-                    "scope": "global" if parts.scheme.global_scope else "per-sender",
-                },
+                "sessionDefaults": SessionDefaults(
+                    default_agent_id=parts.scheme.default_agent,
+                    main_key=parts.scheme.main_key,
+                    main_session_key=str(main),
+                    scope="global" if parts.scheme.global_scope else "per-sender",
+                ),
             },
             "auth": {
                 "role": holder.role,

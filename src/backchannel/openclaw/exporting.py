@@ -13,20 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from backchannel.cli.client import ANSWER_S, GatewayClient, Link, Payload
+from backchannel.cli.client import ANSWER_S, GatewayClient, Link, Payload, decode
 from backchannel.cli.options import CommandFailed
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, decode_message
+from backchannel.core.messages import Message
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidSessionKey
 from backchannel.openclaw.entries import SESSION_ID
 from backchannel.openclaw.files import STORE_FILE, iso_time
 from backchannel.openclaw.writing import line_of
 
+T = TypeVar("T")
 READ_AHEAD = 8
 """How many transcripts are begun at a time: most are short, and a far gateway takes a while to answer."""
 
@@ -109,8 +110,7 @@ class Exporting:
         after: str | None = None
         asked = {"keys": wanted.keys or None, "agentId": wanted.agent, "archived": wanted.archived}
         while True:
-            (page,) = self._ask("sessions.export", [{**asked, "after": after}])
-            listing = msgspec.convert(page, _Listing)
+            (listing,) = self._ask("sessions.export", _Listing, [{**asked, "after": after}])
             yield from listing.sessions
             if listing.next is None:
                 return
@@ -121,7 +121,7 @@ class Exporting:
         with _written(folder / STORE_FILE) as store:
             before = b"{"
             while some := list(islice(sessions, READ_AHEAD)):
-                begun = self._ask("transcripts.read", [_beginning(one) for one in some])
+                begun = self._ask("transcripts.read", _Passage, [_beginning(one) for one in some])
                 for one, page in zip(some, begun, strict=True):
                     written = self._write_transcript(folder, one, page)
                     store.write(before + b"\n  " + _json(one.key) + b": " + _json(one.entry))
@@ -129,36 +129,35 @@ class Exporting:
                     yield written
             store.write(b"\n}\n")
 
-    def _write_transcript(self, folder: Path, one: ListedSession, page: Payload) -> Exported:
+    def _write_transcript(self, folder: Path, one: ListedSession, begun: _Passage) -> Exported:
         path = folder / f"{one.session_id}.jsonl"
         parent: str | None = None
         count = 0
         with _written(path) as file:
             file.write(_json(one.header) + b"\n")
-            for message in self._messages(one, page):
+            for message in self._messages(one, begun):
                 file.write(_json(line_of(message, parent, iso_time(message.timestamp))) + b"\n")
                 parent, count = message.id, count + 1
         return Exported(one.key, one.session_id, count, path)
 
-    def _messages(self, one: ListedSession, page: Payload) -> Iterator[Message]:
+    def _messages(self, one: ListedSession, passage: _Passage) -> Iterator[Message]:
         parts: list[str] = []
         while True:
-            passage = msgspec.convert(page, _Passage)
             yield from passage.lines
             if passage.part is not None:
                 parts.append(passage.part)
             if parts and passage.offset is None:  # the message is whole
-                yield decode_message("".join(parts))
+                yield decode("".join(parts), Message)
                 parts.clear()
             if passage.next is None:
                 return
             asked = {**_beginning(one), "from": passage.next, "offset": passage.offset}
-            (page,) = self._ask("transcripts.read", [asked])
+            (passage,) = self._ask("transcripts.read", _Passage, [asked])
 
-    def _ask(self, method: str, each: list[Payload]) -> list[Payload]:
-        def ask(client: GatewayClient) -> list[Payload]:
+    def _ask(self, method: str, shape: type[T], each: list[Payload]) -> list[T]:
+        def ask(client: GatewayClient) -> list[T]:
             requests = [client.ask(method, **params) for params in each]
-            return [client.wait(request, ANSWER_S) for request in requests]
+            return [client.wait(request, shape, ANSWER_S) for request in requests]
 
         return self._link.ask(ask)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
@@ -13,91 +13,16 @@ from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.delivery import Delivery, Receipt
 from backchannel.core.keys import Kind, SessionKey, row_channel
-from backchannel.core.messages import Message, Usage
+from backchannel.core.messages import Message
 from backchannel.core.readable import text_for_people
+from backchannel.core.rows import ApprovalRow, DeliveryRow, ModelShown, PartRow, ReceiptRow, Row, RunRow
 from backchannel.core.runs import Run
-from backchannel.core.sessions import WEBCHAT, Address, Session
-from backchannel.core.shapes import Answer, doc
+from backchannel.core.sessions import WEBCHAT, Session
 from backchannel.core.text import ELLIPSIS, one_line, shown_name
 from backchannel.errors import UnknownAgent, UnknownModel
 from backchannel.tools.base import Parts
 
 PREVIEW_CHARS = 240
-
-
-class Row(Answer, frozen=True, kw_only=True):
-    """A session, as lists show it."""
-
-    key: Annotated[str, doc("What other tools take to name it, as short as the caller can write it.")]
-    kind: Annotated[str, doc("`main`, `group`, `cron`, `hook`, `node` or `other`.")]
-    channel: Annotated[str, doc("Where it takes place, such as `telegram`; `internal` for cron, hooks and nodes.")]
-    updated_at: Annotated[int, doc("When it last changed, in milliseconds since 1970.")]
-    session_id: Annotated[str, doc("The transcript that it writes now; a reset starts another.")]
-    agent_id: Annotated[str, doc("Its agent.")]
-    system_sent: Annotated[bool, doc("Whether a run of this transcript has had its system prompt.")]
-    aborted_last_run: Annotated[bool, doc("Whether its last run was stopped.")]
-    status: Annotated[str, doc("`idle`, `queued` or `running`.")]
-    label: Annotated[str | None, doc("The name that it was given.")] = None
-    display_name: Annotated[str | None, doc("The name of the chat, where the channel gave one.")] = None
-    model: Annotated[str | None, doc("What the next run will use, as `provider/model`.")] = None
-    model_provider: Annotated[str | None, doc("The first part of it.")] = None
-    context_tokens: Annotated[int | None, doc("How much that model takes.")] = None
-    total_tokens: Annotated[int | None, doc("How much of it the last model call used, its reply included.")] = None
-    thinking_level: Annotated[str | None, doc("Set for this session by `sessions.patch`.")] = None
-    verbose_level: Annotated[str | None, doc("The same; `on` also tells the chat of each tool call.")] = None
-    send_policy: Annotated[str | None, doc("The session's own `allow` or `deny`.")] = None
-    last_channel: Annotated[str | None, doc("`deliveryContext.channel`.")] = None
-    last_to: Annotated[str | None, doc("`deliveryContext.to`.")] = None
-    last_account_id: Annotated[str | None, doc("`deliveryContext.accountId`.")] = None
-    delivery_context: Annotated[Address | None, doc("Its return address.")] = None
-    transcript_path: Annotated[str | None, doc("The JSONL file of the transcript.")] = None
-    spawned_by: Annotated[str | None, doc("Of a sub-agent: the session that started it.")] = None
-    archived_at: Annotated[int | None, doc("When it was archived; no list of the tools shows such a session.")] = None
-    input_tokens: Annotated[int | None, doc("What its models were sent in all; in `sessions.list` alone.")] = None
-    output_tokens: Annotated[int | None, doc("What they replied in all; the same.")] = None
-    estimated_cost_usd: Annotated[float | None, doc("What that cost, where the prices are known; the same.")] = None
-    last_message_preview: Annotated[str | None, doc("Only in `sessions.list`, when asked for.")] = None
-    derived_title: Annotated[str | None, doc("Only in `sessions.list`, when asked for.")] = None
-    messages: Annotated[list[msgspec.Raw] | None, doc("The last messages, with `messageLimit`.")] = None
-
-
-class RunRow(Answer, frozen=True, kw_only=True):
-    """A run, as doors show it."""
-
-    run_id: str
-    session_key: str
-    kind: str
-    status: str
-    accepted_at: int
-    step: int
-    deliver: bool
-    usage: Usage
-    session_id: str | None = None
-    started_at: int | None = None
-    resume_at: int | None = None
-    """Of one that is set aside after crashes: when it is tried again."""
-    waiting_for: str | None = None
-    """`function` where its agent is a function of a program that is not running."""
-    ended_at: int | None = None
-    duration_ms: int | None = None
-    message_id: str | None = None
-    model: str | None = None
-    thinking: str | None = None
-    timeout_seconds: float | None = None
-    abort_requested: bool = False
-    error: str | None = None
-    error_code: str | None = None
-    reply: str | None = None
-    exchange_id: str | None = None
-    spawn_id: str | None = None
-
-
-class ModelShown(Answer, frozen=True, kw_only=True):
-    """A model, as rows and defaults name it."""
-
-    model: str
-    model_provider: str
-    context_tokens: int | None = None
 
 
 class Rows:
@@ -248,49 +173,6 @@ def preview(messages: Sequence[Message], max_chars: int = PREVIEW_CHARS) -> str 
     return None
 
 
-class PartRow(Answer, frozen=True, kw_only=True):
-    """One message of a delivery."""
-
-    n: int
-    state: str
-    message_id: str | None = None
-    attempts: int = 0
-    error: str | None = None
-
-
-class DeliveryRow(Answer, frozen=True, kw_only=True):
-    """A delivery without its parts, as events tell of it."""
-
-    id: str
-    state: str
-    session_key: str
-    attempts: int
-    created_at: int
-    updated_at: int
-    exchange_id: str | None = None
-    run_id: str | None = None
-    channel: str | None = None
-    account_id: str | None = None
-    to: str | None = None
-    thread_id: str | None = None
-    error: str | None = None
-    due_at: int | None = None
-
-
-class ApprovalRow(Answer, frozen=True, kw_only=True):
-    """A tool call that a person has to allow."""
-
-    id: str
-    run_id: str
-    session_key: str
-    tool: str
-    args: Any
-    state: str
-    created_at: int
-    answered_at: int | None = None
-    answered_by: str | None = None
-
-
 def show_approval(approval: Approval, show_key: Callable[[str], str]) -> ApprovalRow:
     return ApprovalRow(
         id=approval.id,
@@ -303,13 +185,6 @@ def show_approval(approval: Approval, show_key: Callable[[str], str]) -> Approva
         answered_at=approval.answered_at,
         answered_by=approval.answered_by,
     )
-
-
-class ReceiptRow(DeliveryRow, frozen=True, kw_only=True):
-    """A delivery with its text and its parts."""
-
-    parts: list[PartRow]
-    text: str | None = None
 
 
 def show_delivery(delivery: Delivery, show_key: Callable[[str], str]) -> DeliveryRow:

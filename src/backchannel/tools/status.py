@@ -7,17 +7,19 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from backchannel.core.answers import StatusAnswer
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage
 from backchannel.core.redaction import redact_opening
+from backchannel.core.rows import Child, Flow, RunRow, SpawnShown
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Session
-from backchannel.core.shapes import Answer, Params
+from backchannel.core.shapes import Params
 from backchannel.core.spawn_values import ChildSession, SpawnRecord
 from backchannel.core.text import cut
 from backchannel.core.visibility import sees
 from backchannel.tools.base import Caller, SessionTool
-from backchannel.tools.rows import Row, Rows, RunRow
+from backchannel.tools.rows import Rows
 from backchannel.tools.targets import REFUSALS, RefusedAnswer, Target, find_target
 
 RECEIPTS_FOR_MS = 24 * 3600 * 1000
@@ -29,63 +31,6 @@ class StatusParams(Params, frozen=True, kw_only=True):
     session_key: Annotated[
         str | None, Meta(description="Which session: a `key` or `sessionId` from sessions_list. Default: your own.")
     ] = None
-
-
-class Flow(Answer, frozen=True, kw_only=True):
-    """The part of an exchange or a receipt that a status shows."""
-
-    id: str
-    state: str
-    updated_at: int
-    error: str | None = None
-
-
-class SpawnShown(Answer, frozen=True, kw_only=True):
-    """What started a sub-agent, and its outcome."""
-
-    state: str
-    """`run`, `announce` or `done`."""
-    task: str
-    run_id: str
-    run_status: str
-    receipt: Flow
-    outcome: str | None = None
-    """`posted`, `skipped` or `cancelled`."""
-    resume_at: int | None = None
-    """When its run is tried again that is set aside after crashes."""
-    started_at: int | None = None
-    ended_at: int | None = None
-    runtime_ms: int | None = None
-    model: str | None = None
-
-
-class Child(Answer, frozen=True, kw_only=True):
-    """A session that this one spawned."""
-
-    key: str
-    status: str
-    usage: Usage
-    label: str | None = None
-    archived_at: int | None = None
-    spawn: SpawnShown | None = None
-
-
-class StatusAnswer(Row, frozen=True, kw_only=True):
-    """A session's row, and what it is busy with."""
-
-    queue_length: int
-    children: list[Child]
-    exchanges: list[Flow]
-    receipts: list[Flow]
-    usage: Usage
-    tree_usage: Usage
-    active_run: RunRow | None = None
-    resume_at: int | None = None
-    """When the first of its runs is tried again that are set aside after crashes."""
-    children_left_out: int | None = None
-    """How many more there are than `children` has."""
-    spawn: SpawnShown | None = None
-    """For a sub-agent: how it was started, and its outcome."""
 
 
 class SessionStatusTool(SessionTool):

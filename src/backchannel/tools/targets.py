@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from backchannel.core.answers import Explanation
 from backchannel.core.caller_keys import CallerKeys, LookedUp, Written
 from backchannel.core.decisions import Decision
 from backchannel.core.keys import ChatType, SessionKey
+from backchannel.core.rows import Explained
 from backchannel.core.send_policy import Destination, may_send
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer
@@ -142,22 +144,6 @@ def _not_found(viewer: Viewer, error: str) -> RefusedAnswer:
 
 LOOKING_TOOLS = ("sessions_list", "sessions_history", "session_status")
 SENDING_TOOL = "sessions_send"
-
-
-class Explained(Answer, frozen=True, kw_only=True):
-    """One decision: what was asked, the answer, and the setting that gave it."""
-
-    what: str
-    allowed: bool
-    reason: str
-    rule: str | None = None
-
-
-class Explanation(Answer, frozen=True, kw_only=True):
-    caller: str
-    target: str
-    tools: list[Explained]
-    send: Explained
 
 
 async def explain(parts: Parts, caller: Caller, target: str, channel: str | None, chat_type: str | None) -> Explanation:

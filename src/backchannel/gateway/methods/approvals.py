@@ -6,13 +6,15 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from backchannel.core.answers import Answered, ApprovalsListed
 from backchannel.core.approvals import Approval, ApprovalState, Decided
-from backchannel.core.shapes import Answer, Params
+from backchannel.core.rows import ApprovalRow
+from backchannel.core.shapes import Params
 from backchannel.gateway.addressing import resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import read_cursor, write_cursor
-from backchannel.tools.rows import ApprovalRow, show_approval
+from backchannel.tools.rows import show_approval
 
 _LISTED, _MOST_LISTED = 50, 500
 
@@ -28,17 +30,6 @@ class ApprovalAnswerParams(Params, frozen=True, kw_only=True):
     id: str
     decision: Decided
     always: bool = False
-
-
-class ApprovalsListed(Answer, frozen=True, kw_only=True):
-    count: int
-    has_more: bool
-    approvals: list[ApprovalRow]
-    next_cursor: str | None = None
-
-
-class Answered(Answer, frozen=True, kw_only=True):
-    approval: ApprovalRow
 
 
 async def approvals_list(call: Call, params: ApprovalsListParams) -> ApprovalsListed:

@@ -6,57 +6,17 @@ import asyncio
 from typing import Any
 
 from backchannel.agents.sandboxes import workspace_of
+from backchannel.core.answers import AgentForgotten, AgentsListed, IdFound
 from backchannel.core.commands import COMMANDS as CHAT_COMMANDS
 from backchannel.core.contracts import Price
 from backchannel.core.keys import normalise_agent_id
+from backchannel.core.rows import AgentDetails, AgentModel, AgentShown, AgentSubagents, AgentTool
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import NoParams, TokenScope
 from backchannel.workspace.tools import COMMANDS, FILES
-
-
-class AgentModel(Answer, frozen=True, kw_only=True):
-    primary: str
-
-
-class AgentTool(Answer, frozen=True, kw_only=True):
-    name: str
-    allowed: bool
-    because: str | None = None
-
-
-class AgentSubagents(Answer, frozen=True, kw_only=True):
-    allow_agents: tuple[str, ...]
-    model: str
-    max_children: int
-
-
-class AgentDetails(Answer, frozen=True, kw_only=True):
-    """What OpenClaw's answer has no place for."""
-
-    tools: list[AgentTool]
-    subagents: AgentSubagents
-    is_function: bool
-    model: str | None = None
-    workspace: str | None = None
-    waits_for: str | None = None
-
-
-class AgentShown(Answer, frozen=True, kw_only=True):
-    id: str
-    backchannel: AgentDetails
-    name: str | None = None
-    model: AgentModel | None = None
-    thinking_default: str | None = None
-
-
-class AgentsListed(Answer, frozen=True, kw_only=True):
-    default_id: str
-    main_key: str
-    scope: str
-    agents: list[AgentShown]
 
 
 class ModelListed(Answer, frozen=True, kw_only=True):
@@ -153,11 +113,6 @@ class AgentForgetParams(Params, frozen=True, kw_only=True):
     agent_id: str
 
 
-class AgentForgotten(Answer, frozen=True, kw_only=True):
-    ok: bool
-    agent_id: str
-
-
 async def agents_forget(call: Call, params: AgentForgetParams) -> AgentForgotten:
     """Lets an agent's model answer that was a function of a program which will not come back."""
     agent_id = normalise_agent_id(params.agent_id)
@@ -167,11 +122,6 @@ async def agents_forget(call: Call, params: AgentForgetParams) -> AgentForgotten
 
 class IdsResolveParams(Params, frozen=True, kw_only=True):
     kind: IdKind
-    id: str
-
-
-class IdFound(Answer, frozen=True, kw_only=True):
-    kind: str
     id: str
 
 

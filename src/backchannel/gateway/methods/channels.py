@@ -7,9 +7,11 @@ from typing import Any
 
 import structlog
 
+from backchannel.core.answers import ChannelsListed, ChannelTested
 from backchannel.core.channels import Channel, ChannelError, ChannelSettings
+from backchannel.core.rows import ChannelSettingsShown, ChannelShown, ChannelState
 from backchannel.core.sessions import WEBCHAT
-from backchannel.core.shapes import Answer, Params
+from backchannel.core.shapes import Params
 from backchannel.core.text import clean_name
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
@@ -24,48 +26,8 @@ TEST_S = 20.0
 _LONGEST_ANSWER = 300
 
 
-class ChannelSettingsShown(Answer, frozen=True, kw_only=True, omit_defaults=False):
-    """What every channel can be set; nothing that is particular to one is shown, for it may be a secret."""
-
-    allow_from: tuple[str, ...]
-    owners: tuple[str, ...]
-    require_mention: bool
-    allow_bots: bool
-    pairing: bool
-    max_text_length: int
-
-
-class ChannelState(Answer, frozen=True, kw_only=True):
-    """Whether a channel works."""
-
-    name: str
-    adapter: str
-    status: str
-    since: int | None = None
-    last_error: str | None = None
-    last_error_at: int | None = None
-
-
-class ChannelShown(ChannelState, frozen=True, kw_only=True):
-    waiting: int
-    failed: int
-    uncertain: int
-    accounts: list[str] | None = None
-    settings: ChannelSettingsShown | None = None
-
-
-class ChannelsListed(Answer, frozen=True, kw_only=True):
-    channels: list[ChannelShown]
-
-
 class ChannelTestParams(Params, frozen=True, kw_only=True):
     name: str
-
-
-class ChannelTested(Answer, frozen=True, kw_only=True):
-    name: str
-    status: str
-    detail: str
 
 
 async def channels_list(call: Call, params: NoParams) -> ChannelsListed:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw
 
+from backchannel.core.answers import ChatAborted, ChatStarted
 from backchannel.core.commands import Command, CommandReply, Standing, parse
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Pending, Provenance, ProvenanceKind
@@ -37,13 +38,6 @@ class ChatSendParams(Params, frozen=True, kw_only=True):
     thinking: str | None = None
     timeout_ms: Annotated[int, Meta(gt=0, le=MAX_RUN_S * 1000)] | None = None
     idempotency_key: IdempotencyKey | None = None
-
-
-class ChatStarted(Answer, frozen=True, kw_only=True):
-    run_id: str
-    status: str
-    reply: str | None = None
-    """What a chat command answers: it has no run to wait for, and is in no history."""
 
 
 class ChatHistoryParams(Params, frozen=True, kw_only=True):
@@ -92,12 +86,6 @@ class ChatAbortParams(Params, frozen=True, kw_only=True):
     session_key: str
     agent_id: str | None = None
     run_id: str | None = None
-
-
-class ChatAborted(Answer, frozen=True, kw_only=True):
-    ok: bool
-    aborted: bool
-    run_ids: list[str]
 
 
 class ChatInjectParams(Params, frozen=True, kw_only=True):

@@ -8,13 +8,15 @@ import msgspec
 from msgspec import Meta
 
 from backchannel.config.schema_doors import CronDeliver, CronJob
+from backchannel.core.answers import JobAdded, JobFired, JobRemoved, JobsListed
 from backchannel.core.keys import SessionKey
+from backchannel.core.rows import JobDeliverShown, JobShown, LastRun
 from backchannel.core.runs import Run
-from backchannel.core.shapes import Answer, Params
+from backchannel.core.shapes import Params
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.protocol import NoParams, TokenScope
-from backchannel.storage.cron import JobStatus, ListedJob, Source
+from backchannel.storage.cron import ListedJob
 
 
 class JobDeliver(Params, frozen=True, kw_only=True):
@@ -36,57 +38,6 @@ class CronAddParams(Params, frozen=True, kw_only=True):
 
 
 class JobParams(Params, frozen=True, kw_only=True):
-    id: str
-
-
-class LastRun(Answer, frozen=True, kw_only=True):
-    run_id: str
-    status: str
-    accepted_at: int
-    ended_at: int | None = None
-
-
-class JobDeliverShown(Answer, frozen=True, kw_only=True):
-    channel: str
-    to: str
-    account_id: str | None = None
-
-
-class JobShown(Answer, frozen=True, kw_only=True):
-    id: str
-    status: JobStatus
-    source: Source
-    schedule: str
-    tz: str | None = None
-    agent_id: str
-    session_key: str
-    message: str
-    deliver: JobDeliverShown | None = None
-    model: str | None = None
-    timeout_seconds: float | None = None
-    next_at: int | None = None
-    last_run: LastRun | None = None
-    last_error: str | None = None
-    skipped: int
-    created_at: int
-
-
-class JobsListed(Answer, frozen=True, kw_only=True):
-    jobs: list[JobShown]
-
-
-class JobAdded(Answer, frozen=True, kw_only=True):
-    job: JobShown
-
-
-class JobFired(Answer, frozen=True, kw_only=True):
-    id: str
-    run_id: str
-    session_key: str
-
-
-class JobRemoved(Answer, frozen=True, kw_only=True):
-    ok: bool
     id: str
 
 

@@ -9,16 +9,18 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
+from backchannel.core.answers import DeliveriesListed, Mended, NotMended
 from backchannel.core.delivery import DeliveryState, Post, Receipt
+from backchannel.core.rows import ReceiptRow
 from backchannel.core.sessions import Address
-from backchannel.core.shapes import Answer, Params
+from backchannel.core.shapes import Params
 from backchannel.errors import GatewayError, InvalidRequest
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import IdempotencyKey, read_content
 from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import hash_request, read_cursor, write_cursor
-from backchannel.tools.rows import ReceiptRow, show_receipt
+from backchannel.tools.rows import show_receipt
 
 Mend = Callable[[str], Awaitable[Receipt]]
 
@@ -61,26 +63,6 @@ class RerouteParams(Params, frozen=True, kw_only=True):
     to: Annotated[str, Meta(min_length=1)]
     account_id: str | None = None
     thread_id: str | None = None
-
-
-class DeliveriesListed(Answer, frozen=True, kw_only=True):
-    count: int
-    has_more: bool
-    deliveries: list[ReceiptRow]
-    next_cursor: str | None = None
-
-
-class NotMended(Answer, frozen=True, kw_only=True):
-    id: str
-    error: str
-
-
-class Mended(Answer, frozen=True, kw_only=True):
-    """What became of several deliveries; those that could not be helped stay as they were."""
-
-    count: int
-    refused: list[NotMended]
-    next_cursor: str | None = None
 
 
 async def send(call: Call, params: SendParams) -> ReceiptRow:

@@ -8,9 +8,11 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 from msgspec.structs import replace
 
+from backchannel.core.answers import ExchangeFound
 from backchannel.core.control_words import is_control_word
 from backchannel.core.exchange_values import ExchangePlace, ExchangeRecord, ExchangeState, Party, Talk
 from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.rows import ExchangeShown, PartyShown
 from backchannel.core.runs import Run, RunKind
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, Params
@@ -21,7 +23,7 @@ from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.listing import active_since
-from backchannel.tools.rows import ReceiptRow, Rows, RunRow, name_of, show_receipt
+from backchannel.tools.rows import Rows, name_of, show_receipt
 
 _LISTED, _MOST_LISTED = 50, 200
 _LISTED_TEXT = 500
@@ -31,36 +33,6 @@ _LISTED_TEXT = 500
 class ExchangeParams(Params, frozen=True, kw_only=True):
     id: Annotated[str, Meta(min_length=1)] | None = None
     run_id: Annotated[str, Meta(min_length=1)] | None = None
-
-
-class PartyShown(Answer, frozen=True, kw_only=True):
-    """One of the two sessions, as it was when the send was accepted."""
-
-    session_key: str
-    channel: str
-
-
-class ExchangeShown(Answer, frozen=True, kw_only=True):
-    """An exchange, with its runs and its receipt."""
-
-    id: str
-    state: str
-    turn: int
-    max_turns: int
-    waiting: bool
-    target: PartyShown
-    message: str
-    path: tuple[str, ...]
-    runs: list[RunRow]
-    receipt: ReceiptRow
-    created_at: int
-    updated_at: int
-    requester: PartyShown | None = None
-    reply: str | None = None
-    latest_reply: str | None = None
-    loop_end: str | None = None
-    outcome: str | None = None
-    reason: str | None = None
 
 
 class ExchangeListed(ExchangeShown, frozen=True, kw_only=True):
@@ -137,10 +109,6 @@ class TalkShown(Answer, frozen=True, kw_only=True):
     edges: list[MapEdge]
     since: int | None = None
     truncated: bool = False
-
-
-class ExchangeFound(Answer, frozen=True, kw_only=True):
-    exchange: ExchangeShown
 
 
 async def exchanges_get(call: Call, params: ExchangeParams) -> ExchangeFound:

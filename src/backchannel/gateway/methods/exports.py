@@ -11,6 +11,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Raw, field
 
+from backchannel.core.answers import (
+    ListedTranscript,
+    Rebuilt,
+    TranscriptsListed,
+)
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey, normalise_agent_id
 from backchannel.core.records import PAGE_SIZE, ExportListed, ExportPlace, Passage
 from backchannel.core.sessions import Session
@@ -137,25 +142,6 @@ def _shown(passage: Passage) -> TranscriptRead:
 class TranscriptsListParams(Params, frozen=True, kw_only=True):
     cursor: str = ""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
-
-
-class ListedTranscript(Answer, frozen=True, kw_only=True):
-    session_id: str
-    key: str
-    ended_at: int | None = None
-    end_reason: str | None = None
-
-
-class TranscriptsListed(Answer, frozen=True, kw_only=True):
-    transcripts: list[ListedTranscript]
-    next_cursor: str | None = None
-
-
-class Rebuilt(Answer, frozen=True, kw_only=True):
-    ok: bool
-    key: str
-    session_id: str
-    lines: int
 
 
 async def transcripts_list(call: Call, params: TranscriptsListParams) -> TranscriptsListed:

@@ -16,55 +16,16 @@ from typing import Any
 
 from backchannel.config.defaults import needs_default_model
 from backchannel.config.schema import DEMO_MODEL
+from backchannel.core.answers import Health, Status
 from backchannel.core.records import Troubles
-from backchannel.core.shapes import Answer
+from backchannel.core.rows import GatewayState, HealthProblem
 from backchannel.errors import Unavailable, UnknownModel
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.methods.channels import ChannelState, channel_states
+from backchannel.gateway.methods.channels import channel_states
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import NoParams, TokenScope
 from backchannel.runtime.cluster import differences
 from backchannel.version import __version__
-
-
-class Health(Answer, frozen=True, kw_only=True):
-    ok: bool
-    status: str
-    ts: int
-    uptime_ms: int
-    default_agent_id: str
-    store: str
-    problems: list[HealthProblem]
-
-
-class GatewayState(Answer, frozen=True, kw_only=True):
-    """One of the gateways on a database."""
-
-    number: int
-    name: str
-    version: str
-    since: int
-    agents: list[str]
-    is_this: bool
-
-
-class Status(Answer, frozen=True, kw_only=True):
-    version: str
-    status: str
-    ts: int
-    uptime_ms: int
-    connections: int
-    runs: dict[str, int]
-    deliveries: dict[str, int]
-    approvals: dict[str, int]
-    pairings: dict[str, int]
-    channels: list[ChannelState]
-    commits: int
-    agents: list[str]
-    default_agent_id: str
-    model: str
-    gateways: list[GatewayState]
-    problems: list[HealthProblem]
 
 
 async def health(call: Call, params: NoParams) -> Health:
@@ -164,14 +125,6 @@ RECENT_CLOCK_S = 3600.0
 LOW_DISK_BYTES = 256 * 1024 * 1024
 
 OK, DEGRADED, UNAVAILABLE = "ok", "degraded", "unavailable"
-
-
-class HealthProblem(Answer, frozen=True, kw_only=True):
-    """One thing that is wrong, and what to do about it."""
-
-    code: str
-    message: str
-    hint: str
 
 
 @dataclass(frozen=True, slots=True)

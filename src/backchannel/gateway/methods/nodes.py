@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from backchannel.core.answers import ChatStarted
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind, RunRequest
 from backchannel.core.shapes import Params
 from backchannel.errors import Forbidden
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import TriggersKey, digest_of, read_content
-from backchannel.gateway.methods.chat import ChatHistory, ChatStarted, read_history, shown_state
+from backchannel.gateway.methods.chat import ChatHistory, read_history, shown_state
 from backchannel.gateway.protocol import TokenScope
 from backchannel.triggers import nodes
 

@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from backchannel.core.answers import PairingAnswered, PairingsListed, PairingsRemoved
 from backchannel.core.pairing import Pairing, PairingState, read_code
-from backchannel.core.shapes import Answer, Params
+from backchannel.core.rows import PairingRow
+from backchannel.core.shapes import Params
 from backchannel.errors import PairingNotFound
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import TokenScope
@@ -30,36 +32,6 @@ class PairingRemoveParams(Params, frozen=True, kw_only=True):
     channel: str
     sender_id: str
     account_id: str | None = None
-
-
-class PairingRow(Answer, frozen=True, kw_only=True):
-    """A person whom the settings do not name."""
-
-    channel: str
-    account_id: str
-    sender_id: str
-    state: str
-    created_at: int
-    sender_name: str | None = None
-    code: str | None = None
-    expires_at: int | None = None
-    answered_at: int | None = None
-    answered_by: str | None = None
-
-
-class PairingsListed(Answer, frozen=True, kw_only=True):
-    count: int
-    has_more: bool
-    pairings: list[PairingRow]
-    next_cursor: str | None = None
-
-
-class PairingAnswered(Answer, frozen=True, kw_only=True):
-    pairing: PairingRow
-
-
-class PairingsRemoved(Answer, frozen=True, kw_only=True):
-    removed: list[PairingRow]
 
 
 async def pairing_list(call: Call, params: PairingListParams) -> PairingsListed:

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 from msgspec import Meta
 from msgspec.structs import replace
 
+from backchannel.core.answers import RunShown, RunsListed, TimelineShown, Waited
 from backchannel.core.control_words import is_silent
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, Usage
+from backchannel.core.rows import TimelineEntry
 from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.text import quoted
-from backchannel.core.timeline import TimelineEntry
 from backchannel.errors import Forbidden, RunNotFound
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.connections import Call, Method
@@ -28,7 +29,7 @@ from backchannel.gateway.fields import (
 )
 from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import read_cursor, write_cursor
-from backchannel.tools.rows import Rows, RunRow, duration_ms
+from backchannel.tools.rows import Rows, duration_ms
 
 MAX_RUN_S = 7 * 24 * 3600
 MAX_WAIT_MS = 24 * 3600 * 1000
@@ -85,19 +86,6 @@ class WaitParams(Params, frozen=True, kw_only=True):
     timeout_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)] = 30_000
 
 
-class Waited(Answer, frozen=True, kw_only=True):
-    run_id: str
-    status: str
-    started_at: int | None = None
-    ended_at: int | None = None
-    error: str | None = None
-    reply: str | None = None
-    running: bool = False
-    queued: bool = False
-    resume_at: int | None = None
-    """Of a run that is set aside after crashes: when it is tried again."""
-
-
 class RunParams(Params, frozen=True, kw_only=True):
     run_id: str
 
@@ -107,17 +95,6 @@ class RunsListParams(Params, frozen=True, kw_only=True):
     states: tuple[RunState, ...] = ()
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _LISTED
     cursor: str | None = None
-
-
-class RunShown(Answer, frozen=True, kw_only=True):
-    run: RunRow
-
-
-class RunsListed(Answer, frozen=True, kw_only=True):
-    count: int
-    has_more: bool
-    runs: list[RunRow]
-    next_cursor: str | None = None
 
 
 async def agent(call: Call, params: AgentParams) -> AgentEnded:
@@ -228,12 +205,6 @@ async def runs_list(call: Call, params: RunsListParams) -> RunsListed:
         next_cursor=write_cursor(query, page[-1].position) if has_more else None,
         runs=[call.parts.rows.run(run) for run in page],
     )
-
-
-class TimelineShown(Answer, frozen=True, kw_only=True):
-    run: RunRow
-    entries: list[TimelineEntry]
-    truncated: bool = False
 
 
 async def runs_timeline(call: Call, params: RunParams) -> TimelineShown:

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
+from backchannel.core.answers import Changed, Deleted, Described, Found, SessionRows, Subscribed
 from backchannel.core.keys import MAX_KEY_LENGTH, Kind, SessionKey, normalise_agent_id
+from backchannel.core.rows import ModelShown, Row
 from backchannel.core.sessions import Session, SessionFilter, SessionPatch
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.text import one_line, quoted, shown_name
@@ -23,7 +25,7 @@ from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import Label, read_model, read_thinking
 from backchannel.gateway.protocol import NoParams, TokenScope
 from backchannel.tools.listing import active_since, read_page
-from backchannel.tools.rows import ModelShown, Row, preview
+from backchannel.tools.rows import preview
 
 _LISTED, _MOST_LISTED, _MOST_PREVIEWED = 100, 1000, 64
 _PREVIEW_DEPTH = 5
@@ -43,16 +45,6 @@ class SessionsListParams(Params, frozen=True, kw_only=True):
     archived: bool = False
     include_last_message: bool = False
     include_derived_titles: bool = False
-
-
-class SessionRows(Answer, frozen=True, kw_only=True):
-    ts: int
-    path: str
-    count: int
-    has_more: bool
-    defaults: ModelShown | dict[str, str]
-    sessions: list[Row]
-    next_cursor: str | None = None
 
 
 class SessionsResolveParams(Params, frozen=True, kw_only=True):
@@ -84,28 +76,6 @@ class SessionsPreviewParams(Params, frozen=True, kw_only=True):
     keys: Annotated[list[str], Meta(min_length=1, max_length=_MOST_PREVIEWED)]
     limit: Annotated[int, Meta(ge=1, le=50)] = 12
     max_chars: Annotated[int, Meta(ge=20, le=4000)] = 240
-
-
-class Found(Answer, frozen=True, kw_only=True):
-    ok: bool
-    key: str
-
-
-class Changed(Answer, frozen=True, kw_only=True):
-    ok: bool
-    key: str
-    entry: Row
-
-
-class Deleted(Answer, frozen=True, kw_only=True):
-    ok: bool
-    key: str
-    deleted: bool
-    session_id: str
-
-
-class Described(Answer, frozen=True, kw_only=True):
-    session: Row
 
 
 class PreviewItem(Answer, frozen=True, kw_only=True):
@@ -141,7 +111,7 @@ async def sessions_list(call: Call, params: SessionsListParams) -> SessionRows:
         count=len(page.sessions),
         has_more=page.next_cursor is not None,
         next_cursor=page.next_cursor,
-        defaults=rows.model(parts.agents.get(parts.agents.default_id).model) or {},
+        defaults=rows.model(parts.agents.get(parts.agents.default_id).model) or ModelShown(),
         sessions=await _with_previews(call, params, page.sessions),
     )
 
@@ -294,11 +264,6 @@ def _preview(text: str, session: Session | None, last: dict[str, Any], params: S
 
 def _changed(call: Call, session: Session) -> Changed:
     return Changed(ok=True, key=call.parts.rows.key(session.key), entry=_row(call, session))
-
-
-class Subscribed(Answer, frozen=True, kw_only=True):
-    subscribed: bool
-    key: str | None = None
 
 
 async def sessions_subscribe(call: Call, params: NoParams) -> Subscribed:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from backchannel.core.answers import TokenMade, TokenRevoked, TokensListed
 from backchannel.core.keys import SessionKey
 from backchannel.core.records import TokenRow
-from backchannel.core.shapes import Answer, Params
+from backchannel.core.rows import TokenShown
+from backchannel.core.shapes import Params
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, TokenNotFound
 from backchannel.gateway.addressing import check_agent, no_session, resolve
@@ -24,33 +26,7 @@ class TokensCreateParams(Params, frozen=True, kw_only=True):
     label: Label | None = None
 
 
-class TokenMade(Answer, frozen=True, kw_only=True):
-    id: str
-    token: str
-    scopes: list[str]
-    session_key: str | None = None
-    label: str | None = None
-
-
-class TokenShown(Answer, frozen=True, kw_only=True):
-    id: str
-    scopes: list[str]
-    created_at: int
-    session_key: str | None = None
-    label: str | None = None
-    revoked_at: int | None = None
-
-
-class TokensListed(Answer, frozen=True, kw_only=True):
-    tokens: list[TokenShown]
-
-
 class TokenParams(Params, frozen=True, kw_only=True):
-    id: str
-
-
-class TokenRevoked(Answer, frozen=True, kw_only=True):
-    ok: bool
     id: str
 
 

@@ -6,18 +6,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from backchannel.core.shapes import Answer, Params
+from backchannel.core.answers import Explanation, Invoked
+from backchannel.core.rows import Explained
+from backchannel.core.shapes import Params
 from backchannel.gateway.auth import InvokeParams, caller_of, has_tool, invoke_as
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import Caller
-from backchannel.tools.targets import Explained, Explanation, explain
-
-
-class Invoked(Answer, frozen=True, kw_only=True, omit_defaults=False):
-    ok: bool
-    result: Any
+from backchannel.tools.targets import explain
 
 
 class ExplainParams(Params, frozen=True, kw_only=True):

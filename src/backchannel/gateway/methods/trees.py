@@ -6,17 +6,19 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from backchannel.core.answers import Trees
 from backchannel.core.forest import Relative, Relatives
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.messages import Usage
-from backchannel.core.shapes import Answer, Params
+from backchannel.core.rows import TreeNode
+from backchannel.core.shapes import Params
 from backchannel.core.text import shown_name
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.rows import Rows, name_of
-from backchannel.tools.status import Flow, SpawnShown, show_spawn
+from backchannel.tools.status import show_spawn
 
 _SHOWN, _MOST_SHOWN = 200, 1000
 
@@ -25,42 +27,6 @@ class TreeParams(Params, frozen=True, kw_only=True):
     key: str | None = None
     agent_id: str | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _SHOWN
-
-
-class TreeNode(Answer, frozen=True, kw_only=True):
-    """A session, and the keys of those below it that are shown."""
-
-    key: str
-    name: str
-    kind: str
-    agent_id: str
-    status: str
-    updated_at: int
-    usage: Usage
-    tree_usage: Usage
-    children: list[str]
-    spawned: int
-    tokens: int
-    cost: float | None = None
-    parent_key: str | None = None
-    label: str | None = None
-    display_name: str | None = None
-    archived: bool = False
-    archived_at: int | None = None
-    spawn: SpawnShown | None = None
-    task: str | None = None
-    run_status: str | None = None
-    started_at: int | None = None
-    ended_at: int | None = None
-    receipt: Flow | None = None
-
-
-class Trees(Answer, frozen=True, kw_only=True):
-    ts: int
-    count: int
-    roots: list[str]
-    nodes: list[TreeNode]
-    truncated: bool = False
 
 
 async def sessions_tree(call: Call, params: TreeParams) -> Trees:

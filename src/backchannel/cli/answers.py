@@ -1,0 +1,20 @@
+"""The types of the gateway's answers, for commands: imported when the first of them is used.
+
+Making them takes as long as a fifth of `backchannel --help`, which needs none of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from backchannel.core.answers import *  # noqa: F403
+    from backchannel.core.rows import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        answers = import_module("backchannel.core.answers")
+        return getattr(answers, name, None) or getattr(import_module("backchannel.core.rows"), name)

@@ -1,0 +1,419 @@
+"""Sessions, runs, deliveries and the like, each as a row of an answer: what is not known is absent, never null.
+
+The gateway makes them (`tools/rows.py` and its methods), and the command line reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from backchannel.core.messages import Usage
+from backchannel.core.sessions import Address
+from backchannel.core.shapes import Answer, doc
+
+
+class Row(Answer, frozen=True, kw_only=True):
+    """A session, as lists show it."""
+
+    key: Annotated[str, doc("What other tools take to name it, as short as the caller can write it.")]
+    kind: Annotated[str, doc("`main`, `group`, `cron`, `hook`, `node` or `other`.")]
+    channel: Annotated[str, doc("Where it takes place, such as `telegram`; `internal` for cron, hooks and nodes.")]
+    updated_at: Annotated[int, doc("When it last changed, in milliseconds since 1970.")]
+    session_id: Annotated[str, doc("The transcript that it writes now; a reset starts another.")]
+    agent_id: Annotated[str, doc("Its agent.")]
+    system_sent: Annotated[bool, doc("Whether a run of this transcript has had its system prompt.")]
+    aborted_last_run: Annotated[bool, doc("Whether its last run was stopped.")]
+    status: Annotated[str, doc("`idle`, `queued` or `running`.")]
+    label: Annotated[str | None, doc("The name that it was given.")] = None
+    display_name: Annotated[str | None, doc("The name of the chat, where the channel gave one.")] = None
+    model: Annotated[str | None, doc("What the next run will use, as `provider/model`.")] = None
+    model_provider: Annotated[str | None, doc("The first part of it.")] = None
+    context_tokens: Annotated[int | None, doc("How much that model takes.")] = None
+    total_tokens: Annotated[int | None, doc("How much of it the last model call used, its reply included.")] = None
+    thinking_level: Annotated[str | None, doc("Set for this session by `sessions.patch`.")] = None
+    verbose_level: Annotated[str | None, doc("The same; `on` also tells the chat of each tool call.")] = None
+    send_policy: Annotated[str | None, doc("The session's own `allow` or `deny`.")] = None
+    last_channel: Annotated[str | None, doc("`deliveryContext.channel`.")] = None
+    last_to: Annotated[str | None, doc("`deliveryContext.to`.")] = None
+    last_account_id: Annotated[str | None, doc("`deliveryContext.accountId`.")] = None
+    delivery_context: Annotated[Address | None, doc("Its return address.")] = None
+    transcript_path: Annotated[str | None, doc("The JSONL file of the transcript.")] = None
+    spawned_by: Annotated[str | None, doc("Of a sub-agent: the session that started it.")] = None
+    archived_at: Annotated[int | None, doc("When it was archived; no list of the tools shows such a session.")] = None
+    input_tokens: Annotated[int | None, doc("What its models were sent in all; in `sessions.list` alone.")] = None
+    output_tokens: Annotated[int | None, doc("What they replied in all; the same.")] = None
+    estimated_cost_usd: Annotated[float | None, doc("What that cost, where the prices are known; the same.")] = None
+    last_message_preview: Annotated[str | None, doc("Only in `sessions.list`, when asked for.")] = None
+    derived_title: Annotated[str | None, doc("Only in `sessions.list`, when asked for.")] = None
+    messages: Annotated[list[msgspec.Raw] | None, doc("The last messages, with `messageLimit`.")] = None
+
+
+class ModelShown(Answer, frozen=True, kw_only=True):
+    """A model, as rows and defaults name it."""
+
+    model: str = ""
+    model_provider: str = ""
+    context_tokens: int | None = None
+
+
+class RunRow(Answer, frozen=True, kw_only=True):
+    """A run, as doors show it."""
+
+    run_id: str
+    session_key: str
+    kind: str
+    status: str
+    accepted_at: int
+    step: int
+    deliver: bool
+    usage: Usage
+    session_id: str | None = None
+    started_at: int | None = None
+    resume_at: int | None = None
+    """Of one that is set aside after crashes: when it is tried again."""
+    waiting_for: str | None = None
+    """`function` where its agent is a function of a program that is not running."""
+    ended_at: int | None = None
+    duration_ms: int | None = None
+    message_id: str | None = None
+    model: str | None = None
+    thinking: str | None = None
+    timeout_seconds: float | None = None
+    abort_requested: bool = False
+    error: str | None = None
+    error_code: str | None = None
+    reply: str | None = None
+    exchange_id: str | None = None
+    spawn_id: str | None = None
+
+
+class PartRow(Answer, frozen=True, kw_only=True):
+    """One message of a delivery."""
+
+    n: int
+    state: str
+    message_id: str | None = None
+    attempts: int = 0
+    error: str | None = None
+
+
+class DeliveryRow(Answer, frozen=True, kw_only=True):
+    """A delivery without its parts, as events tell of it."""
+
+    id: str
+    state: str
+    session_key: str
+    attempts: int
+    created_at: int
+    updated_at: int
+    exchange_id: str | None = None
+    run_id: str | None = None
+    channel: str | None = None
+    account_id: str | None = None
+    to: str | None = None
+    thread_id: str | None = None
+    error: str | None = None
+    due_at: int | None = None
+
+
+class ReceiptRow(DeliveryRow, frozen=True, kw_only=True):
+    """A delivery with its text and its parts."""
+
+    parts: list[PartRow]
+    text: str | None = None
+
+
+class ApprovalRow(Answer, frozen=True, kw_only=True):
+    """A tool call that a person has to allow."""
+
+    id: str
+    run_id: str
+    session_key: str
+    tool: str
+    args: Any
+    state: str
+    created_at: int
+    answered_at: int | None = None
+    answered_by: str | None = None
+
+
+class TimelineEntry(Answer, frozen=True, kw_only=True):
+    """One thing that a run did or that happened to it; without `ended_at` it goes on, or took no time."""
+
+    at: int
+    kind: str
+    ended_at: int | None = None
+    step: int | None = None
+    """Counted from 1."""
+    name: str | None = None
+    call_id: str | None = None
+    arguments: Any = None
+    result: str | None = None
+    is_error: bool | None = None
+    text: str | None = None
+    thinking: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cost: float | None = None
+    model: str | None = None
+    status: str | None = None
+    """How the run ended, or what was answered to the question whether a call may go ahead."""
+    stop_reason: str | None = None
+    error: str | None = None
+    process: int | None = None
+    session_key: str | None = None
+    """The session that a call sent to, started or waits for."""
+    child_key: str | None = None
+    """The same, of a sub-agent."""
+    exchange_id: str | None = None
+    delivery_id: str | None = None
+    approval_id: str | None = None
+    """What is waited for, if it is a person's word."""
+
+
+class Flow(Answer, frozen=True, kw_only=True):
+    """The part of an exchange or a receipt that a status shows."""
+
+    id: str
+    state: str
+    updated_at: int
+    error: str | None = None
+
+
+class SpawnShown(Answer, frozen=True, kw_only=True):
+    """What started a sub-agent, and its outcome."""
+
+    state: str
+    """`run`, `announce` or `done`."""
+    task: str
+    run_id: str
+    run_status: str
+    receipt: Flow
+    outcome: str | None = None
+    """`posted`, `skipped` or `cancelled`."""
+    resume_at: int | None = None
+    """When its run is tried again that is set aside after crashes."""
+    started_at: int | None = None
+    ended_at: int | None = None
+    runtime_ms: int | None = None
+    model: str | None = None
+
+
+class Child(Answer, frozen=True, kw_only=True):
+    """A session that this one spawned."""
+
+    key: str
+    status: str
+    usage: Usage
+    label: str | None = None
+    archived_at: int | None = None
+    spawn: SpawnShown | None = None
+
+
+class TreeNode(Answer, frozen=True, kw_only=True):
+    """A session, and the keys of those below it that are shown."""
+
+    key: str
+    name: str
+    kind: str
+    agent_id: str
+    status: str
+    updated_at: int
+    usage: Usage
+    tree_usage: Usage
+    children: list[str]
+    spawned: int
+    tokens: int
+    cost: float | None = None
+    parent_key: str | None = None
+    label: str | None = None
+    display_name: str | None = None
+    archived: bool = False
+    archived_at: int | None = None
+    spawn: SpawnShown | None = None
+    task: str | None = None
+    run_status: str | None = None
+    started_at: int | None = None
+    ended_at: int | None = None
+    receipt: Flow | None = None
+
+
+class PartyShown(Answer, frozen=True, kw_only=True):
+    """One of the two sessions, as it was when the send was accepted."""
+
+    session_key: str
+    channel: str
+
+
+class ExchangeShown(Answer, frozen=True, kw_only=True):
+    """An exchange, with its runs and its receipt."""
+
+    id: str
+    state: str
+    turn: int
+    max_turns: int
+    waiting: bool
+    target: PartyShown
+    message: str
+    path: tuple[str, ...]
+    runs: list[RunRow]
+    receipt: ReceiptRow
+    created_at: int
+    updated_at: int
+    requester: PartyShown | None = None
+    reply: str | None = None
+    latest_reply: str | None = None
+    loop_end: str | None = None
+    outcome: str | None = None
+    reason: str | None = None
+
+
+class PairingRow(Answer, frozen=True, kw_only=True):
+    """A person whom the settings do not name."""
+
+    channel: str
+    account_id: str
+    sender_id: str
+    state: str
+    created_at: int
+    sender_name: str | None = None
+    code: str | None = None
+    expires_at: int | None = None
+    answered_at: int | None = None
+    answered_by: str | None = None
+
+
+class LastRun(Answer, frozen=True, kw_only=True):
+    run_id: str
+    status: str
+    accepted_at: int
+    ended_at: int | None = None
+
+
+class JobDeliverShown(Answer, frozen=True, kw_only=True):
+    channel: str
+    to: str
+    account_id: str | None = None
+
+
+class JobShown(Answer, frozen=True, kw_only=True):
+    id: str
+    status: str
+    source: str
+    schedule: str
+    tz: str | None = None
+    agent_id: str
+    session_key: str
+    message: str
+    deliver: JobDeliverShown | None = None
+    model: str | None = None
+    timeout_seconds: float | None = None
+    next_at: int | None = None
+    last_run: LastRun | None = None
+    last_error: str | None = None
+    skipped: int
+    created_at: int
+
+
+class ChannelSettingsShown(Answer, frozen=True, kw_only=True, omit_defaults=False):
+    """What every channel can be set; nothing that is particular to one is shown, for it may be a secret."""
+
+    allow_from: tuple[str, ...]
+    owners: tuple[str, ...]
+    require_mention: bool
+    allow_bots: bool
+    pairing: bool
+    max_text_length: int
+
+
+class ChannelState(Answer, frozen=True, kw_only=True):
+    """Whether a channel works."""
+
+    name: str
+    adapter: str
+    status: str
+    since: int | None = None
+    last_error: str | None = None
+    last_error_at: int | None = None
+
+
+class ChannelShown(ChannelState, frozen=True, kw_only=True):
+    waiting: int
+    failed: int
+    uncertain: int
+    accounts: list[str] | None = None
+    settings: ChannelSettingsShown | None = None
+
+
+class TokenShown(Answer, frozen=True, kw_only=True):
+    id: str
+    scopes: list[str]
+    created_at: int
+    session_key: str | None = None
+    label: str | None = None
+    revoked_at: int | None = None
+
+
+class AgentModel(Answer, frozen=True, kw_only=True):
+    primary: str
+
+
+class AgentTool(Answer, frozen=True, kw_only=True):
+    name: str
+    allowed: bool
+    because: str | None = None
+
+
+class AgentSubagents(Answer, frozen=True, kw_only=True):
+    allow_agents: tuple[str, ...]
+    model: str
+    max_children: int
+
+
+class AgentDetails(Answer, frozen=True, kw_only=True):
+    """What OpenClaw's answer has no place for."""
+
+    tools: list[AgentTool]
+    subagents: AgentSubagents
+    is_function: bool
+    model: str | None = None
+    workspace: str | None = None
+    waits_for: str | None = None
+
+
+class AgentShown(Answer, frozen=True, kw_only=True):
+    id: str
+    backchannel: AgentDetails
+    name: str | None = None
+    model: AgentModel | None = None
+    thinking_default: str | None = None
+
+
+class HealthProblem(Answer, frozen=True, kw_only=True):
+    """One thing that is wrong, and what to do about it."""
+
+    code: str
+    message: str
+    hint: str
+
+
+class GatewayState(Answer, frozen=True, kw_only=True):
+    """One of the gateways on a database."""
+
+    number: int
+    name: str
+    version: str
+    since: int
+    agents: list[str]
+    is_this: bool
+
+
+class Explained(Answer, frozen=True, kw_only=True):
+    """One decision: what was asked, the answer, and the setting that gave it."""
+
+    what: str
+    allowed: bool
+    reason: str
+    rule: str | None = None
