@@ -139,8 +139,8 @@ async def test_a_move_that_is_announced_is_followed(world: World, tmp_path: Path
     assert address is not None and address.to == receipt.delivery.target == world.other_chat
 
 
-async def test_a_reply_grows_in_one_message(world: World, tmp_path: Path) -> None:
-    world.read_drafts()
+async def _reply_with_draft(world: World, tmp_path: Path) -> None:
+    """Let a message be answered, and go on once its draft has changed."""
     gate = asyncio.Event()
     model = ScriptedModel(replies=[Reply(text=("It is", " long."), gate=gate, held_at=1)])
     async with desk(tmp_path, world.settings, *world.own, model=model) as at:
@@ -149,19 +149,17 @@ async def test_a_reply_grows_in_one_message(world: World, tmp_path: Path) -> Non
         gate.set()
         await _replies(at, 1)
         await at_rest(at.gateway)
+
+
+async def test_a_reply_grows_in_one_message(world: World, tmp_path: Path) -> None:
+    world.read_drafts()
+    await _reply_with_draft(world, tmp_path)
     assert world.read_drafts()[0] == "It is" and world.texts == ["It is long."]
 
 
 async def test_a_draft_that_may_have_arrived_is_not_posted_again(world: World, tmp_path: Path) -> None:
     world.lose_draft()
-    gate = asyncio.Event()
-    model = ScriptedModel(replies=[Reply(text=("It is", " long."), gate=gate, held_at=1)])
-    async with desk(tmp_path, world.settings, *world.own, model=model) as at:
-        await world.say(at.gateway, "one", "1")
-        await at.heard.until(lambda: bool(at.heard.of(DraftChanged)))
-        gate.set()
-        await _replies(at, 1)
-        await at_rest(at.gateway)
+    await _reply_with_draft(world, tmp_path)
     assert len(world.read_drafts()) == 1 and world.texts == ["It is long."]
 
 

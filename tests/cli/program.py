@@ -47,6 +47,18 @@ class Program:
     def command(self, *words: str) -> list[str]:
         return [self._executable, "--state", str(self.state), *words]
 
+    @contextmanager
+    def piped(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """Start a command whose output is piped; what is left of it at the end is killed."""
+        started = subprocess.Popen(
+            self.command(*words), env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            yield started
+        finally:
+            started.kill()
+            started.communicate()
+
     def run(self, *words: str, text: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         command, given = self.command(*words), self.env | env

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -19,18 +17,6 @@ from tests.tools.shelf import Shelf
 
 from .conftest import Provider
 from .program import PATIENCE_S, Program
-
-
-@contextmanager
-def _piped(program: Program, *words: str) -> Iterator[subprocess.Popen[str]]:
-    watcher = subprocess.Popen(
-        program.command(*words), env=program.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        yield watcher
-    finally:
-        watcher.kill()
-        watcher.communicate()
 
 
 def _next(watcher: subprocess.Popen[str]) -> str:
@@ -67,7 +53,7 @@ def test_sessions_are_watched_on_a_terminal_over_a_restart(program: Program, pro
 def test_a_piped_watch_prints_a_line_for_each_session_that_changes(program: Program) -> None:
     shelf = Shelf(program.state)
     shelf.session("agent:main:main")
-    with program.up() as first, _piped(program, "sessions", "--watch") as watcher:
+    with program.up() as first, program.piped("sessions", "--watch") as watcher:
         assert _next(watcher).split()[2:] == ["agent:main:main", "idle"]
         with GatewayClient.connect(GatewayAddress(first.url.replace("http", "ws"), program.token)) as client:
             client.call("sessions.patch", Changed, key="cron:nightly", label="by night")
@@ -91,7 +77,7 @@ def test_a_tree_is_watched_with_what_each_session_has_used(program: Program) -> 
     shelf = Shelf(program.state)
     shelf.session("agent:main:main", tokens_in=7)
     shelf.session("agent:main:subagent:a", spawned_by="agent:main:main")
-    with program.up(), _piped(program, "tree", "--watch", "--json") as watcher:
+    with program.up(), program.piped("tree", "--watch", "--json") as watcher:
         rows = {row["key"]: row for row in (json.loads(_next(watcher)), json.loads(_next(watcher)))}
         assert rows["agent:main:main"]["usage"] == {"input": 7, "output": 0}
         assert rows["agent:main:subagent:a"]["parentKey"] == "agent:main:main"
@@ -104,7 +90,7 @@ def test_a_tree_is_watched_with_what_each_session_has_used(program: Program) -> 
 
 def test_a_watch_ends_when_nobody_reads_it_any_more(program: Program) -> None:
     Shelf(program.state).session("agent:main:main")
-    with program.up(), _piped(program, "sessions", "--watch") as watcher:
+    with program.up(), program.piped("sessions", "--watch") as watcher:
         assert _next(watcher)
         assert watcher.stdout is not None
         watcher.stdout.close()

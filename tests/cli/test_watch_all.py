@@ -7,8 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -175,18 +174,6 @@ def test_a_run_that_failed_and_one_that_is_set_aside_are_told_with_the_reason(
     assert "error" in left and "it refuses" in left
 
 
-@contextmanager
-def _piped(program: Program, *words: str) -> Iterator[subprocess.Popen[str]]:
-    watcher = subprocess.Popen(
-        program.command(*words), env=program.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        yield watcher
-    finally:
-        watcher.kill()
-        watcher.communicate()
-
-
 def _lines(watcher: subprocess.Popen[str], last: str) -> list[str]:
     """Read lines up to one that has a text in it."""
     assert watcher.stdout is not None
@@ -199,7 +186,7 @@ def _lines(watcher: subprocess.Popen[str], last: str) -> list[str]:
 
 def test_piped_each_change_is_a_line_however_quickly_it_went_by(program: Program) -> None:
     Shelf(program.state).session("agent:main:main", label="home")
-    with program.up() as first, _piped(program, "watch") as watcher:
+    with program.up() as first, program.piped("watch") as watcher:
         told = _lines(watcher, "session ")
         assert told[-1].split()[2:] == ["session", "agent:main:main", "idle", '"home"']
         assert any(" gateway   ok" in line for line in told)
@@ -219,7 +206,7 @@ def test_piped_each_change_is_a_line_however_quickly_it_went_by(program: Program
 def test_as_json_each_change_is_an_object_with_its_type(program: Program) -> None:
     Shelf(program.state).session("agent:main:main")
     _leave_dead_letters(program)
-    with program.up(), _piped(program, "watch", "--json") as watcher:
+    with program.up(), program.piped("watch", "--json") as watcher:
         first = [json.loads(line) for line in _lines(watcher, '"pending"')]
         states = {row["delivery"]["state"] for row in first if row["type"] == "delivery"}
         assert states == {"failed", "uncertain", "pending"}

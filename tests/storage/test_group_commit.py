@@ -16,7 +16,7 @@ import pytest
 from backchannel.core.facts import Fact, TimerSet
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.databases import database_at
-from backchannel.storage.driver import Driver, ProcessKilled
+from backchannel.storage.driver import Driver, DriverContext, ProcessKilled
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.groups import NO_CONTEXT
 from backchannel.storage.sqlite import LARGEST_GROUP, SqliteDriver
@@ -90,7 +90,7 @@ class Bench:
             )
         else:
             bench.driver = await database.connect(
-                ManualClock(), on_facts=bench._on_facts, on_fatal=bench._on_fatal, context=NO_CONTEXT, faults=bench.disk
+                ManualClock(), DriverContext(bench._on_facts, bench._on_fatal, NO_CONTEXT, bench.disk)
             )
         return bench
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
@@ -34,6 +35,18 @@ class Faults(Protocol):
 
 class ProcessKilled(BaseException):
     """Raised by faults: from here on this process does nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverContext:
+    """What a driver works with besides its database."""
+
+    on_facts: Callable[[Sequence[Fact]], None]
+    """Called on the event loop after each commit."""
+    on_fatal: Callable[[BaseException], None]
+    """Called when it is not known whether a commit was made."""
+    context: UnitContext
+    faults: Faults | None = None
 
 
 class Driver(Protocol):
@@ -135,19 +148,8 @@ class Database(Protocol):
         """
         ...
 
-    async def connect(
-        self,
-        clock: Clock,
-        *,
-        on_facts: Callable[[Sequence[Fact]], None],
-        on_fatal: Callable[[BaseException], None],
-        context: UnitContext,
-        faults: Faults | None,
-    ) -> Driver:
-        """Begin to work on a prepared database.
-
-        `on_facts` is called on the event loop after each commit; `on_fatal` when whether one was made is not known.
-        """
+    async def connect(self, clock: Clock, around: DriverContext) -> Driver:
+        """Begin to work on a prepared database."""
         ...
 
     def open_wakeups(self, on_text: Callable[[str], None], *, polls: bool) -> Wakeups | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -11,9 +11,8 @@ from typing import Any, Self
 import psycopg
 
 from backchannel.core.contracts import Clock
-from backchannel.core.facts import Fact
 from backchannel.errors import DatabaseUnusable, StartupError, StateFolderInUse
-from backchannel.storage.driver import Faults, Wakeups
+from backchannel.storage.driver import DriverContext, Wakeups
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.migrations import refuse_other
 from backchannel.storage.postgres import PostgresDriver
@@ -22,7 +21,7 @@ from backchannel.storage.postgres_marks import CommitMark, forget_old
 from backchannel.storage.postgres_polled import PostgresPolledWakeups
 from backchannel.storage.postgres_server import Server, schema_versions
 from backchannel.storage.postgres_wakeups import PostgresWakeups
-from backchannel.storage.tx import Row, Tx, UnitContext
+from backchannel.storage.tx import Row, Tx
 
 
 class PostgresDatabase:
@@ -77,22 +76,21 @@ class PostgresDatabase:
                 "run `backchannel migrate --to` again"
             )
 
-    async def connect(
-        self,
-        clock: Clock,
-        *,
-        on_facts: Callable[[Sequence[Fact]], None],
-        on_fatal: Callable[[BaseException], None],
-        context: UnitContext,
-        faults: Faults | None,
-    ) -> PostgresDriver:
+    async def connect(self, clock: Clock, around: DriverContext) -> PostgresDriver:
         mark = CommitMark()
         try:
             writer = await asyncio.to_thread(self.server.join, mark)
         except psycopg.Error as error:
             raise StateFolderInUse(f"the database {self.name} cannot be used now ({in_words(error)})") from error
         return PostgresDriver(
-            self.server, mark, writer, clock, on_facts=on_facts, on_fatal=on_fatal, context=context, faults=faults
+            self.server,
+            mark,
+            writer,
+            clock,
+            on_facts=around.on_facts,
+            on_fatal=around.on_fatal,
+            context=around.context,
+            faults=around.faults,
         )
 
     def open_wakeups(self, on_text: Callable[[str], None], *, polls: bool) -> Wakeups:

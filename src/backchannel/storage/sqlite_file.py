@@ -8,19 +8,18 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from backchannel.core.contracts import Clock
-from backchannel.core.facts import Fact
 from backchannel.errors import DatabaseUnusable, StartupError, Unavailable
-from backchannel.storage.driver import Faults
+from backchannel.storage.driver import DriverContext
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.migrations import load_versions, refuse_newer, refuse_other
 from backchannel.storage.sqlite import SqliteDriver, SqliteTx, connect
-from backchannel.storage.tx import Row, Tx, UnitContext
+from backchannel.storage.tx import Row, Tx
 
 APPLICATION_ID = 0x42434831  # "BCH1"
 _PREFIX = "sqlite:///"
@@ -74,16 +73,15 @@ class SqliteDatabase:
                 f"{self.path} cannot be written ({error}): check the folder's owner and free space"
             ) from error
 
-    async def connect(
-        self,
-        clock: Clock,
-        *,
-        on_facts: Callable[[Sequence[Fact]], None],
-        on_fatal: Callable[[BaseException], None],
-        context: UnitContext,
-        faults: Faults | None,
-    ) -> SqliteDriver:
-        return SqliteDriver(self.path, clock, on_facts=on_facts, on_fatal=on_fatal, context=context, faults=faults)
+    async def connect(self, clock: Clock, around: DriverContext) -> SqliteDriver:
+        return SqliteDriver(
+            self.path,
+            clock,
+            on_facts=around.on_facts,
+            on_fatal=around.on_fatal,
+            context=around.context,
+            faults=around.faults,
+        )
 
     @contextmanager
     def open_reader(self) -> Iterator[SqliteReader]:

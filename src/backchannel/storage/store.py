@@ -64,7 +64,7 @@ from backchannel.storage import timeline as timeline_units
 from backchannel.storage import tokens as token_units
 from backchannel.storage import troubles as trouble_units
 from backchannel.storage.databases import database_at
-from backchannel.storage.driver import Database, Driver, Faults, Wakeups, look, read, write
+from backchannel.storage.driver import Database, Driver, DriverContext, Faults, Wakeups, look, read, write
 from backchannel.storage.folder import StateFolder, archived_path
 from backchannel.storage.ids import new_id
 from backchannel.storage.reactions import REACTIONS
@@ -264,9 +264,7 @@ class Store:
         store = cls(folder, database_at(url), scheme)
         await asyncio.to_thread(store._prepare)
         context = UnitContext(scheme=scheme, reactions=REACTIONS)
-        store.driver = await store.database.connect(
-            clock, on_facts=store._committed, on_fatal=on_fatal, context=context, faults=faults
-        )
+        store.driver = await store.database.connect(clock, DriverContext(store._committed, on_fatal, context, faults))
         try:
             await store.enter(member or GatewayInfo(), lease_s)
             store.found = await store.driver.look(trouble_units.unfinished)
