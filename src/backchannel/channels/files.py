@@ -28,7 +28,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, ImageBlock, TextBlock
 from backchannel.core.received import MAX_IMAGE_BYTES, clean_note, disk_name, file_line, image_type, looks_like_image
 from backchannel.errors import InvalidRequest, StorageFull, Unavailable
-from backchannel.storage.media import MediaFolder
+from backchannel.runtime.media import Media
 from backchannel.workspace.tools import WorkspaceTools
 
 log = structlog.get_logger(__name__)
@@ -63,7 +63,7 @@ class _AskedToWait(Exception):
 class ReceivedFiles:
     """Takes the files of messages."""
 
-    def __init__(self, media: MediaFolder, tools: ToolSet, workspace: WorkspaceTools, clock: Clock) -> None:
+    def __init__(self, media: Media, tools: ToolSet, workspace: WorkspaceTools, clock: Clock) -> None:
         self._media = media
         self._tools = tools
         self._workspace = workspace
@@ -181,7 +181,7 @@ class ReceivedFiles:
             Unavailable: it cannot be kept now. A full disk can be waited for: nothing else can be kept there either.
         """
         try:
-            return await asyncio.to_thread(self._media.store, content, mime_type)
+            return await self._media.store(content, mime_type)
         except StorageFull:
             raise
         except Unavailable as error:

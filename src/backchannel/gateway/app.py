@@ -50,7 +50,6 @@ from backchannel.runtime.runtime import Runtime
 from backchannel.runtime.timers import SystemClock
 from backchannel.storage.driver import Faults
 from backchannel.storage.folder import StateFolder
-from backchannel.storage.media import MediaFolder
 from backchannel.storage.store import Store
 from backchannel.tools.base import Caller, Parts
 from backchannel.tools.commands import ChatCommands
@@ -195,7 +194,7 @@ class Gateway:
             runtime.guard,
         )
         commands = ChatCommands(parts)
-        files = ReceivedFiles(MediaFolder(store.folder.media), self.toolset, self.workspace, self.clock)
+        files = ReceivedFiles(runtime.media, self.toolset, self.workspace, self.clock)
         inbound = Inbound(parts, runtime, self.channels, commands, files)
         return GatewayParts(
             **{field.name: getattr(parts, field.name) for field in fields(parts)},

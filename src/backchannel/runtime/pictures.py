@@ -1,4 +1,4 @@
-"""Pictures in a request: read from the media folder when a model is asked, and kept nowhere.
+"""Pictures in a request: read when a model is asked, and kept nowhere.
 
 The newest is always shown. There is room for so many and so much in one request, because every request of a
 conversation carries them all again, and encoding them holds up everything else; for the others a line stands. A picture
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from backchannel.core.contracts import Model, ModelRequest, sees_images
 from backchannel.core.messages import Block, ImageBlock, Message, TextBlock
 from backchannel.core.received import MAX_IMAGE_BYTES
-from backchannel.storage.media import MediaFolder
+from backchannel.runtime.media import Media
 
 MOST_SHOWN = 20
 MOST_BYTES = 4 * 1024 * 1024
@@ -31,30 +31,34 @@ REFUSED = "(an image that the model did not take)"
 class Pictures:
     """Puts pictures into requests."""
 
-    def __init__(self, folder: MediaFolder) -> None:
-        self._folder = folder
+    def __init__(self, media: Media) -> None:
+        self._media = media
 
     async def shown(self, request: ModelRequest) -> ModelRequest:
         """Give the request with what its pictures show; one that refers to none is returned as it is."""
         kept = list(_newest_first(request.messages))
         if not kept:
             return request
-        blocks = await asyncio.to_thread(self._read, kept)
+        blocks = await self._read(kept)
         return replace(request, messages=tuple(_with_blocks(request.messages, blocks)))
 
-    def _read(self, kept: Sequence[ImageBlock]) -> list[Block]:
+    async def _read(self, kept: Sequence[ImageBlock]) -> list[Block]:
         blocks: list[Block] = []
         room = MOST_BYTES
         for block in kept:
-            content = self._folder.load(block.file or "", MAX_IMAGE_BYTES)
+            content = await self._media.load(block.file or "", MAX_IMAGE_BYTES)
             if content is None:
                 blocks.append(TextBlock(text=GONE))
             elif len(content) > room and room < MOST_BYTES:
                 break  # what is older is not looked for: it may be small, and what came between would be missing
             else:
                 room -= len(content)
-                blocks.append(ImageBlock(mime_type=block.mime_type, data=base64.b64encode(content).decode()))
+                blocks.append(await asyncio.to_thread(_shown, block.mime_type, content))
         return [*blocks, *(TextBlock(text=EARLIER) for _ in kept[len(blocks) :])]
+
+
+def _shown(mime_type: str, content: bytes) -> ImageBlock:
+    return ImageBlock(mime_type=mime_type, data=base64.b64encode(content).decode())
 
 
 def limited(messages: list[Message], model: Model) -> list[Message]:

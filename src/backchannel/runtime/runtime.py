@@ -45,6 +45,7 @@ from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.house import House, HouseParts
 from backchannel.runtime.lanes import Lanes, Slots
+from backchannel.runtime.media import Media
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
 from backchannel.runtime.pictures import Pictures
 from backchannel.runtime.runner import Runner
@@ -52,7 +53,6 @@ from backchannel.runtime.timers import Timers, sleep_or_event
 from backchannel.runtime.waits import Waits
 from backchannel.runtime.watchdog import Watchdog
 from backchannel.storage.ids import new_id
-from backchannel.storage.media import MediaFolder
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -93,8 +93,8 @@ class Runtime:
             self.hub,
             lambda key, run_id: self._lanes.paused(key, run_id),
         )
-        pictures = Pictures(MediaFolder(store.folder.media))
-        self._runner = Runner(store, agents, models, tools, self._approvals, self.hub, clock, pictures)
+        self.media = Media(store)
+        self._runner = Runner(store, agents, models, tools, self._approvals, self.hub, clock, Pictures(self.media))
         slots = Slots(defaults.max_concurrent, defaults.subagents.max_concurrent)
         self._lanes = Lanes(store, self._runner.work, slots, agents.is_awaited)
         self._waits = Waits(store)

@@ -2,7 +2,10 @@
 
 The same picture is kept once, however often it comes. A picture is written, and is on the disk, before the message that
 refers to it is committed; if the process dies between the two, the message comes again and finds its picture there.
-These functions block, and are run in threads.
+What the folder does blocks, and is run in threads.
+
+Where several gateways share a database the picture is there too, in parts, each a unit of its own: one of 10 MB would
+hold up whatever else is written.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from pathlib import Path
 
 from backchannel.core.received import EXTENSIONS, is_media_name
 from backchannel.errors import StorageFull, Unavailable
+from backchannel.storage.tx import Tx
 
+PART_BYTES = 512 * 1024
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -36,6 +41,15 @@ class MediaFolder:
             Unavailable: it cannot be written now.
         """
         name = f"{hashlib.sha256(content).hexdigest()}.{EXTENSIONS[mime_type]}"
+        self.keep(name, content)
+        return name
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Keep a picture that has a name.
+
+        Raises:
+            Unavailable: it cannot be written now.
+        """
         try:
             with self._writing:
                 if not self._is_there(name, len(content)):
@@ -43,7 +57,6 @@ class MediaFolder:
         except OSError as error:
             failure = StorageFull if error.errno in _FULL else Unavailable
             raise failure(f"a picture cannot be written to {self.path} ({error.strerror})") from error
-        return name
 
     def load(self, name: str, limit: int) -> bytes | None:
         """Read a picture; None when it is not there, cannot be read, or has more than `limit` bytes."""
@@ -82,3 +95,26 @@ def _sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def store_part(tx: Tx, name: str, part: int, parts: int, content: bytes) -> None:
+    """Keep one of the parts of a picture; one that is there stays as it is."""
+    tx.run(
+        "INSERT INTO media (name, part, parts, content) VALUES (?, ?, ?, ?) ON CONFLICT (name, part) DO NOTHING",
+        name,
+        part,
+        parts,
+        content,
+    )
+
+
+def load_parts(tx: Tx, name: str) -> bytes | None:
+    """Read a picture; None while a part of it is missing."""
+    rows = tx.all("SELECT parts, content FROM media WHERE name = ? ORDER BY part", name)
+    return b"".join(content for _, content in rows) if rows and len(rows) == rows[0][0] else None
+
+
+def is_complete(tx: Tx, name: str) -> bool:
+    """Whether all parts of a picture are there."""
+    row = tx.one("SELECT count(*), max(parts) FROM media WHERE name = ?", name)
+    return row is not None and row[0] > 0 and row[0] == row[1]

@@ -46,6 +46,7 @@ from backchannel.storage import (
     inbound,
     inbox,
     lookups,
+    media,
     messages,
     pairing,
     recovery,
@@ -160,6 +161,11 @@ class Store:
     carry_out = write(commands.carry_out_once)
     home_chat = look(chats.home)
     move_chat = write(chats.move)
+
+    # Pictures, for other gateways
+    store_media_part = write(media.store_part)
+    load_media = read(media.load_parts)
+    has_media = look(media.is_complete)
 
     # What leaves for a chat
     post = write(deliveries.post_once)
