@@ -16,7 +16,7 @@ from backchannel.core.sessions import Session, SessionPatch
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.databases import database_at
 from backchannel.storage.store import Store
-from backchannel.storage.transcripts import OVERLAP, TAIL, Transcripts
+from backchannel.storage.transcripts import MOST_UNNOTED, OVERLAP, TAIL, Transcripts
 from tests.storage.support import ABORTED, MAIN, Host, begin, converse, note, partial_reply, result_of, step, transcript
 from tests.support.databases import full_disk
 
@@ -310,7 +310,7 @@ async def test_the_last_line_that_a_killed_process_did_not_write_is_there_after_
 async def test_a_start_looks_at_no_file_that_was_complete_long_before(host: Host) -> None:
     await converse(host.store, "old", OTHER)
     old = await file_of(host.store, OTHER)
-    await asyncio.gather(*(host.store.add_note(MAIN, note(str(n))) for n in range(OVERLAP + 10)))
+    await asyncio.gather(*(host.store.add_note(MAIN, note(str(n))) for n in range(OVERLAP + MOST_UNNOTED + 10)))
     path = await file_of(host.store)
     content = path.read_bytes()
     old.write_bytes(b"")  # as nobody would: it is not looked at

@@ -245,12 +245,12 @@ class SqliteDriver:
         if self._faults:
             self._faults.before_commit(number)
         self._writer.execute("COMMIT")
-        self._files.check()
         self.commits = number
         if self._faults:
             self._faults.after_commit(number)
 
     def _committed(self, group: list[WaitingUnit], error: BaseException | None) -> None:
+        error = error or self._files.trouble()
         if error is None:
             self.units += len(group)
             self._answer(group)
@@ -282,17 +282,18 @@ class _Files:
         self._paths = (str(path), f"{path}-wal")
         self._known: list[tuple[int, int]] | None = None
 
-    def check(self) -> None:
-        """Make sure that both are still where the next start looks for them; asked in the commit thread.
+    def trouble(self) -> OSError | None:
+        """Say whether one is not where the next start looks for it: it is gone, or is another file.
 
-        Raises:
-            OSError: one is gone, or is another file.
+        Asked on the event loop: the commit thread would wait for its turn after each question.
         """
-        found = [(at.st_dev, at.st_ino) for at in map(os.stat, self._paths)]
+        try:
+            found = [(at.st_dev, at.st_ino) for at in map(os.stat, self._paths)]
+        except OSError as gone:
+            return gone
         if self._known is None:
             self._known = found  # the first commit has made the log, and from then on it stays
-        elif found != self._known:
-            raise OSError(f"{self._paths[0]} was replaced while the gateway used it")
+        return None if found == self._known else OSError(f"{self._paths[0]} was replaced while the gateway used it")
 
 
 class _Readers:

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import NamedTuple
 
 import msgspec
@@ -42,6 +43,8 @@ OVERLAP = 1000
 MOST_LOOKED_AT = 100_000
 TAIL = 65_536
 _NOTE = "the note of how far the files are"
+NOTE_EVERY_S = 1.0
+MOST_UNNOTED = 500
 PATIENCE_S = 0.02
 AWAY_PAUSE_S = 1.0
 
@@ -76,6 +79,10 @@ class Transcripts:
         self._note = note
         self._ends: dict[str, _End] = {}
         self._failed: set[str] = set()
+        self._newest: MessageAppended | None = None
+        """The last message that is in its file and not noted yet."""
+        self._unnoted = 0
+        self._note_at = 0.0
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="transcripts", daemon=True)
         self._thread.start()
@@ -120,6 +127,7 @@ class Transcripts:
             # Wait a moment: a run's message and its reply are then mostly one append.
             self._is_closing.wait(PATIENCE_S)
             self._write(tx, self._with_waiting(facts))
+        self._write_note(tx)
 
     def _with_waiting(self, facts: Sequence[Fact | _Rebuild]) -> list[Fact | _Rebuild]:
         batch = list(facts)
@@ -147,10 +155,19 @@ class Transcripts:
             self._guarded(appended[0].session_id, lambda appended=appended: self._append(tx, appended))  # type: ignore[misc]
         for fact in closed:
             self._guarded(fact.session_id, lambda fact=fact: self._archive(fact))  # type: ignore[misc]
-        if newest is not None and not self._failed - {_NOTE}:
-            self._guarded(_NOTE, lambda: _write_note(self._note, tx, newest))
+        self._newest = newest or self._newest
+        self._unnoted += sum(map(len, lines.values()))
+        self._write_note(tx)
         for wanted in rebuilds:
             self._rebuild(tx, wanted)
+
+    def _write_note(self, tx: Tx) -> None:
+        """Note how far the files are, now and then: after an older note a start looks at a few files more."""
+        newest = self._newest
+        is_due = self._unnoted >= MOST_UNNOTED or monotonic() >= self._note_at or self._is_closing.is_set()
+        if newest is not None and is_due and not self._failed - {_NOTE}:
+            self._newest, self._unnoted, self._note_at = None, 0, monotonic() + NOTE_EVERY_S
+            self._guarded(_NOTE, lambda: _write_note(self._note, tx, newest))
 
     def _guarded(self, session_id: str, write: Callable[[], None]) -> None:
         try:
