@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +31,9 @@ async def wait():
 async def main():
     async with gateway:
         await gateway.ask("main", "one teapot")
+        if sys.argv[2:] == ["later"]:
+            print("ready", flush=True)
+            await asyncio.to_thread(sys.stdin.readline)
         if len(sys.argv) == 2:
             await wait()
         else:
@@ -55,11 +60,37 @@ def _application(program: Program, *words: str) -> Iterator[subprocess.Popen[str
 
 def test_an_application_without_a_door_is_named_and_up_is_not_advised(program: Program) -> None:
     with _application(program) as process:
+        os.utime(program.state / "lock", (0, 0))  # it runs for long
         told = program.run("runs")
 
     assert told.returncode == 3
+    assert told.stderr.startswith("A program (process ")
     assert f"A program (process {process.pid}) uses the state folder {program.state} and does not listen" in told.stderr
     assert "up" not in told.stderr.split()
+
+
+def test_a_command_waits_for_a_gateway_that_is_starting(program: Program) -> None:
+    program.env["BACKCHANNEL_TOKEN"] = "later"
+    with _application(program, "later") as process, program.piped("sessions", "--json") as command:
+        assert command.stderr is not None and process.stdin is not None
+        assert command.stderr.readline() == "The gateway is starting. Waiting for it to listen ...\n"
+        process.stdin.write("\n")
+        process.stdin.flush()
+        shown, told = command.communicate(timeout=PATIENCE_S)
+
+    assert (command.returncode, told) == (0, "")
+    assert [row["key"] for row in json.loads(shown)["sessions"]] == ["agent:main:main"]
+
+
+def test_a_gateway_that_takes_too_long_to_start_is_named_as_one_that_does_not_listen(program: Program) -> None:
+    with _application(program), program.piped("runs") as command:
+        assert command.stderr is not None
+        assert command.stderr.readline().startswith("The gateway is starting.")
+        os.utime(program.state / "lock", (0, 0))
+        _, told = command.communicate(timeout=PATIENCE_S)
+
+    assert command.returncode == 3
+    assert "does not listen" in told and "still starting, try again in a moment" in told
 
 
 def test_an_application_that_serves_is_found_by_its_folder(program: Program) -> None:

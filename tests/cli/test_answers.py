@@ -1,4 +1,4 @@
-"""What the command line makes of answers that it cannot read."""
+"""What the command line makes of answers that it cannot read, and of refusals that pass."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from websockets.sync.server import ServerConnection, serve
 
-from backchannel.cli.client import GatewayAddress, GatewayClient, Unreadable
-from backchannel.core.answers import SessionRows
+from backchannel.cli.client import GatewayAddress, GatewayClient, Link, Unreadable
+from backchannel.cli.conversation import ReplyView, send_message
+from backchannel.cli.options import Options
+from backchannel.core.answers import SessionRows, Subscribed
+from backchannel.errors import GatewayError, Unavailable
 
 DEFAULTS = {"defaultAgentId": "main", "mainKey": "main", "mainSessionKey": "agent:main:main", "scope": "per-sender"}
 HELLO = {"type": "hello-ok", "snapshot": {"sessionDefaults": DEFAULTS}}
@@ -20,12 +23,14 @@ HELLO = {"type": "hello-ok", "snapshot": {"sessionDefaults": DEFAULTS}}
 
 @contextmanager
 def _answering(*payloads: Any) -> Iterator[GatewayAddress]:
-    """A server that gives these answers, one after the other."""
+    """A server that gives these answers, one after the other; an error is how it refuses."""
 
     def talk(connection: ServerConnection) -> None:
         for payload in payloads:
             asked = json.loads(connection.recv())
-            connection.send(json.dumps({"type": "res", "id": asked["id"], "ok": True, "payload": payload}))
+            is_ok = not isinstance(payload, GatewayError)
+            answer = {"payload": payload} if is_ok else {"error": payload.wire()}
+            connection.send(json.dumps({"type": "res", "id": asked["id"], "ok": is_ok, **answer}))
 
     with serve(talk, "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -51,6 +56,42 @@ def test_an_answer_of_another_version_is_named_as_such() -> None:
 def test_a_server_that_is_no_gateway_is_refused_when_it_says_hello() -> None:
     with _answering({"type": "hello-ok"}) as address, pytest.raises(Unreadable, match="snapshot"):
         GatewayClient.connect(address)
+
+
+def _linked(address: GatewayAddress, heard: list[str], pauses: list[float]) -> Link:
+    return Link(Options(url=address.url), heard.append, pauses.append)
+
+
+def test_a_gateway_whose_database_is_away_is_said_to_be_so_once_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKCHANNEL_TOKEN", "token")
+    away = Unavailable("the database backchannel cannot be used now (connection refused)")
+    heard: list[str] = []
+    pauses: list[float] = []
+    with (
+        _answering(HELLO, *[away] * 6, {"subscribed": True}, {"subscribed": True}) as address,
+        _linked(address, heard, pauses) as link,
+    ):
+        for _ in range(2):
+            assert link.ask(lambda client: client.call("sessions.subscribe", Subscribed)).subscribed
+
+    assert heard == [f"The gateway cannot do this now: {away}. Waiting (Ctrl-C stops waiting) ...", "It works again."]
+    assert pauses == [0.2, 0.4, 0.8, 1.6, 3.0, 3.0]
+
+
+def test_a_message_is_sent_again_until_it_is_taken_and_nobody_says_that_the_gateway_went_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BACKCHANNEL_TOKEN", "token")
+    heard: list[str] = []
+    done = {"runId": "r", "status": "ok", "reply": "hi"}
+    with (
+        _answering(HELLO, Unavailable("away"), Unavailable("away"), done) as address,
+        _linked(address, heard, []) as link,
+    ):
+        ended = send_message(link, "main", "hello", ReplyView("r", is_live=False), "r")
+
+    assert ended.reply == "hi"
+    assert [line.split(":")[0] for line in heard] == ["The gateway cannot do this now", "It works again."]
 
 
 def test_a_field_that_only_a_newer_gateway_has_is_left_alone() -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 from backchannel.cli import answers
 from backchannel.cli.options import Options
-from backchannel.cli.output import patience
+from backchannel.cli.output import patience, say_dim
 from backchannel.errors import GatewayError
 from backchannel.version import __version__
 
@@ -41,6 +41,9 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 3.0
 """The back-off between attempts to reconnect."""
+STARTING_S = 5.0
+"""How long after it took its state folder a gateway may need to listen."""
+STARTING_LOOK_S = 0.05
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}  # noqa: S104 (read, not bound)
 
@@ -89,8 +92,10 @@ class GatewayAddress:
         )
 
 
-def find_gateway(options: Options) -> GatewayAddress:
+def find_gateway(options: Options, *, is_patient: bool = False) -> GatewayAddress:
     """Find out where the gateway is: as given, else where that of the state folder says it listens.
+
+    A gateway that has just taken the state folder may not listen yet; with `is_patient` it is waited for.
 
     A port that is only configured is not tried: another program may listen there by now, and would get the token.
 
@@ -106,11 +111,27 @@ def find_gateway(options: Options) -> GatewayAddress:
     token = os.environ.get("BACKCHANNEL_TOKEN")
     if not (url and token):
         config = options.load_config(for_client=True)
-        url = url or load_address(config.state_dir)
+        url = url or load_address(config.state_dir) or (_address_soon(config.state_dir) if is_patient else None)
         if url is None:
             raise NoGateway(_why_absent(config, start))
         token = token or config.gateway.auth.token or _load(config.state_dir / "token")
     return GatewayAddress(_websocket_url(url), token, None if given else start)
+
+
+def _address_soon(state: Path) -> str | None:
+    """Wait for a gateway that is starting to listen; None where none is, or where it takes longer than others do."""
+    from backchannel.storage.address import load_address
+    from backchannel.storage.folder import held_since
+
+    is_told = False
+    while (since := held_since(state)) is not None and time.time() - since < STARTING_S:
+        if (url := load_address(state)) is not None:
+            return url
+        if not is_told:
+            say_dim("The gateway is starting. Waiting for it to listen ...", err=True)
+            is_told = True
+        time.sleep(STARTING_LOOK_S)
+    return load_address(state)
 
 
 def _why_absent(config: Config, start: str) -> str:
@@ -125,7 +146,8 @@ def _why_absent(config: Config, start: str) -> str:
     if holder := holder_of(folder):
         return (
             f"A program (process {holder}) uses the state folder {folder} and does not listen: no command reaches it. "
-            "Let it listen: docs/how-to/embed.md, `Also listening`; or end it first."
+            "If it is a gateway that is still starting, try again in a moment. Otherwise let it listen: "
+            "docs/how-to/embed.md, `Also listening`; or end it first."
         )
     if functions := _function_agents(config):
         names = ", ".join(functions)
@@ -382,7 +404,7 @@ def _closed_as_no_gateway() -> Iterator[None]:
 @contextmanager
 def connected(options: Options) -> Iterator[GatewayClient]:
     """Connect to the gateway for the length of a command."""
-    with GatewayClient.connect(find_gateway(options)) as client:
+    with GatewayClient.connect(find_gateway(options, is_patient=True)) as client:
         yield client
 
 
@@ -395,7 +417,8 @@ def ask(options: Options, method: str, shape: type[T], /, **params: Any) -> T:
 class Link:
     """Holds one connection, and makes a new one when the old one is lost.
 
-    Only a lost connection is waited for: if there is no gateway at the start, that is an error.
+    Only a lost connection is waited for: if there is no gateway at the start, that is an error. A gateway that is
+    there and cannot do what it is asked, because its database is away, is waited for too, with the connection kept.
     """
 
     def __init__(
@@ -407,6 +430,8 @@ class Link:
         self._client: GatewayClient | None = None
         self._is_known = False
         self._next_try = 0.0
+        self._pause_s = 0.0
+        """How long the next request waits, after one that was refused for now."""
 
     def __enter__(self) -> Self:
         self.client()
@@ -417,20 +442,26 @@ class Link:
             self._client.close()
 
     @property
-    def is_lost(self) -> bool:
-        return self._client is None
+    def is_waiting(self) -> bool:
+        """Whether the gateway is away, or cannot do what it was asked."""
+        return self._client is None or self._pause_s > 0
 
     def client(self) -> GatewayClient:
-        """Give the connection, waiting for the gateway to come back if it went away.
+        """Give the connection, waiting for the gateway to come back if it went away, or until it may be asked again.
 
         Raises:
             NoGateway: there was none from the start.
             CallFailed: it does not let this client in.
         """
         if self._client is None:
-            self._client = self._reconnect() if self._is_known else GatewayClient.connect(find_gateway(self._options))
-            self._is_known = True
+            self._client = self._reconnect() if self._is_known else self._connect()
+            self._is_known, self._next_try = True, 0.0
+        elif self._pause_s:
+            self._pause(self._pause_s)
         return self._client
+
+    def _connect(self) -> GatewayClient:
+        return GatewayClient.connect(find_gateway(self._options, is_patient=True))
 
     def ask(self, request: Callable[[GatewayClient], T]) -> T:
         """Make a request, and repeat it each time that the gateway went away before it had answered.
@@ -441,21 +472,50 @@ class Link:
         while True:
             client = self.client()
             try:
-                return request(client)
+                answer = request(client)
             except NoGateway:
                 self.lose()
             except CallFailed as refused:
-                if not refused.is_retryable:
-                    raise
-                self.lose()  # the gateway gets the time that reconnecting takes
+                self.hold_off(refused)
+            else:
+                self.worked()
+                return answer
+
+    def hold_off(self, refused: CallFailed) -> None:
+        """Take a refusal that may pass: the next request waits a moment. What is wrong is said once.
+
+        Raises:
+            CallFailed: it will not pass.
+        """
+        if not refused.is_retryable:
+            raise refused
+        if refused.reason == "shutting_down":
+            self.lose()  # the gateway gets the time that reconnecting takes
+            return
+        if not self._pause_s:
+            self._on_change(f"The gateway cannot do this now: {refused.message}. Waiting (Ctrl-C stops waiting) ...")
+        self._pause_s = min(max(FIRST_PAUSE_S, self._pause_s * 2), LONGEST_PAUSE_S)
+
+    def worked(self) -> None:
+        """Tell that a request was answered, once after some were refused for now."""
+        if self._pause_s:
+            self._pause_s = 0.0
+            self._on_change("It works again.")
 
     def at_hand(self) -> GatewayClient | None:
-        """Give the connection without waiting or printing; None while the gateway is away."""
-        if self._client is None and time.monotonic() >= self._next_try:
-            self._next_try = time.monotonic() + LONGEST_PAUSE_S
+        """Give the connection without waiting or printing; None while the gateway is away or left alone."""
+        if time.monotonic() < self._next_try:
+            return None
+        if self._client is None:
+            self.leave_alone()
             with suppress(NoGateway, CallFailed):  # the next request reports it
                 self._client = GatewayClient.connect(find_gateway(self._options))
+                self._next_try = 0.0
         return self._client
+
+    def leave_alone(self) -> None:
+        """Let `at_hand` give nothing for a moment: the gateway is away, or has trouble."""
+        self._next_try = time.monotonic() + LONGEST_PAUSE_S
 
     def lose(self) -> None:
         """Give the connection up; the next use makes a new one."""

@@ -146,6 +146,7 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
             sent = client.call(
                 "chat.send", answers.ChatStarted, sessionKey=session, message=text, idempotencyKey=run_id
             )
+            link.worked()
             if sent.reply is not None:
                 return sent
             if wants_abort:
@@ -158,7 +159,7 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
             is_again = True
             return wait_for_run(client, run_id, on_event=questions.hear)
         except KeyboardInterrupt:
-            if wants_abort or link.is_lost:
+            if wants_abort or link.is_waiting:
                 raise StoppedWaiting(
                     "Not waiting any longer. What was accepted goes on; the history shows it."
                 ) from None
@@ -167,10 +168,8 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
             view.close()
             link.lose()
         except CallFailed as refused:
-            if not refused.is_retryable:
-                raise
             view.close()
-            link.lose()  # the gateway gets the time that reconnecting takes
+            link.hold_off(refused)
 
 
 class Questions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -76,14 +77,17 @@ class _Following:
         with Link(self._options, lambda text: say_dim(text, err=True)) as link:
             while True:
                 try:
-                    self._follow(link.client(), limit)
+                    self._follow(link.client(), limit, link.worked)
                 except NoGateway:
                     link.lose()
+                except CallFailed as refused:
+                    link.hold_off(refused)
 
-    def _follow(self, client: GatewayClient, limit: int) -> None:
+    def _follow(self, client: GatewayClient, limit: int, on_read: Callable[[], None]) -> None:
         # Subscribing comes first: what enters the transcript in between is then seen twice, never missed.
         client.call("sessions.messages.subscribe", answers.Subscribed, key=self._key)
         seen = {message.id for message in self._catch_up(client, limit)}
+        on_read()
         while True:
             for event in client.events():
                 if event["event"] == "session.message" and event["payload"]["messageId"] not in seen:

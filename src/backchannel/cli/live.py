@@ -124,13 +124,11 @@ def keep_watching(options: Options, source: Watched[SeenT], display: Display[See
     with Link(options, display.note, partial(_pause, display)) as link, display:
         while True:
             try:
-                _follow(link.client(), source, display)
+                _follow(link.client(), source, display, link.worked)
             except NoGateway:
                 link.lose()
             except CallFailed as refused:
-                if not refused.is_retryable:
-                    raise
-                link.lose()  # it is about to stop
+                link.hold_off(refused)
 
 
 def watch_table(options: Options, view: TableView[RowT], lines: Lines[RowT], *, as_json: bool) -> None:
@@ -158,12 +156,16 @@ class _Sessions(Generic[RowT]):
         return event["event"] in ("sessions.changed", "delivery")
 
 
-def _follow(client: GatewayClient, source: Watched[SeenT], display: Display[SeenT]) -> None:
+def _follow(
+    client: GatewayClient, source: Watched[SeenT], display: Display[SeenT], on_read: Callable[[], None]
+) -> None:
     # Subscribing comes first: what changes while the rows are read is then read once more, never missed.
     client.wait(client.ask("sessions.subscribe"), answers.Subscribed, ANSWER_S)
     deleted: set[str] = set()
     while True:
-        display.show(source.load(client), deleted)
+        loaded = source.load(client)
+        on_read()
+        display.show(loaded, deleted)
         deleted = _wait_for_news(client, source, display)
 
 

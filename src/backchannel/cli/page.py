@@ -25,7 +25,7 @@ def open_(
 ) -> None:
     """Open the page in the browser, logged in."""
     options = options_of(ctx)
-    address = find_gateway(options)
+    address = find_gateway(options, is_patient=True)
     GatewayClient.connect(address).close()  # what is wrong with the address or the token is told here
     page, link = page_address(address.url), page_link(address)
     if is_printed:

@@ -232,7 +232,8 @@ class Posts:
             self._link.lose()
         except CallFailed as refused:
             if refused.is_retryable:
-                self._link.lose()
+                self._watched = None  # it is read anew
+                self._link.leave_alone()
             elif refused.reason == "session_not_found":
                 self._seen = self._seen or set()  # whatever is posted to a session that is to come is new
             # Otherwise the token may write and not read: it gets replies, and nothing else.

@@ -98,6 +98,14 @@ class StateFolder:
         return self.agents / agent_id / "sessions" / f"{session_id}.jsonl"
 
 
+def held_since(path: Path) -> float | None:
+    """Tell since when a folder is held, in seconds since 1970; None if no process holds it."""
+    try:
+        return (path / "lock").stat().st_mtime if holder_of(path) else None
+    except OSError:
+        return None
+
+
 def holder_of(path: Path) -> str | None:
     """Return the id of the process that holds a folder; None if none does."""
     for locked in (path, path / "lock"):
