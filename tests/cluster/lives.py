@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import random
 import signal
 import sys
@@ -14,15 +15,12 @@ from contextlib import closing
 from pathlib import Path
 
 from backchannel.core.messages import decode_message
-from backchannel.gateway.app import Gateway
-from tests.cluster.member import open_member
-from tests.support.gateways import live_runs
+from tests.cluster.member import AT_REST, REST_LIMIT_S, come_to_rest, open_member
 from tests.support.kill import check_invariants
 from tests.support.postgres import Rows
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 60.0
-REST_LIMIT_S = 120.0
 
 
 class Life:
@@ -33,6 +31,7 @@ class Life:
         self.name = name
         self.accepted: list[tuple[str, str]] = []
         self.ready = asyncio.Event()
+        self._progress = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
@@ -43,6 +42,15 @@ class Life:
                 self.ready.set()
             else:
                 self.accepted.append((rest[0], rest[1]))
+                self._progress.set()
+
+    async def more(self, count: int) -> None:
+        """Wait until it has accepted so many more messages."""
+        wanted = len(self.accepted) + count
+        async with asyncio.timeout(REST_LIMIT_S):
+            while len(self.accepted) < wanted:
+                self._progress.clear()
+                await self._progress.wait()
 
     async def ended(self) -> None:
         await self.process.wait()
@@ -61,21 +69,37 @@ class House:
         self.accepted: list[tuple[str, str]] = []
         self.kills = self.pauses = 0
 
-    async def begin(self, name: str) -> Life:
-        life = f"{name}-{next(self._numbers)}"
-        with (self._folder / f"{name}.log").open("ab") as errors:
+    async def begin(self, name: str, tree: Path | None = None) -> Life:
+        """Start a gateway, of the program in another folder if one is given."""
+        begun = await self.try_to_begin(name, tree)
+        async with asyncio.timeout(START_LIMIT_S):
+            await begun.ready.wait()
+        return begun
+
+    async def try_to_begin(self, name: str, tree: Path | None = None) -> Life:
+        """Start a process that may well end before it is ready."""
+        life = AT_REST if name == AT_REST else f"{name}-{next(self._numbers)}"
+        with self.log_of(name).open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "tests.cluster.member"),
                 *(str(self._folder), self._url, name, life, str(self._lease_s)),
                 cwd=ROOT,
+                env=os.environ | ({} if tree is None else {"PYTHONPATH": str(tree)}),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
             )
-        begun = Life(process, name)
-        async with asyncio.timeout(START_LIMIT_S):
-            await begun.ready.wait()
-        return begun
+        return Life(process, name)
+
+    async def come_to_rest(self, tree: Path) -> None:
+        """Let a gateway of another program finish all that is left."""
+        last = await self.begin(AT_REST, tree)
+        async with asyncio.timeout(REST_LIMIT_S):
+            await last.ended()
+        assert last.process.returncode == 0, self.log_of(AT_REST).read_text()
+
+    def log_of(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
 
     async def trouble(self, lives: list[Life], seconds: float) -> None:
         """Kill or pause one of them every second or two, and start another where one was killed."""
@@ -109,15 +133,6 @@ class House:
         async with asyncio.timeout(START_LIMIT_S):
             await life.ended()
         self.accepted += life.accepted
-
-
-async def come_to_rest(gateway: Gateway) -> None:
-    """Let all that is left be finished."""
-    async with asyncio.timeout(REST_LIMIT_S):
-        while live := await live_runs(gateway):
-            await gateway.runtime.wait(live[0].id, 5)
-        while await gateway.store.lanes_in_line():  # noqa: ASYNC110 - the gateway that is watched sends them
-            await asyncio.sleep(0.05)
 
 
 def check_done_once(folder: Path, url: str, accepted: Sequence[tuple[str, str]]) -> None:

@@ -2,7 +2,7 @@
 
 It sends messages to sessions that all gateways share, and says what it was told: a line `accepted <run> <session>` once
 a message is acknowledged. Its agents ask each other, start sub-agents and use a tool with outside effects, whose calls
-are in `posted.log`, a line each. It goes on until it is told to stop, or killed.
+are in `posted.log`, a line each. It goes on until it is told to stop, or killed; the life `last` sends nothing.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ from backchannel.core.messages import Role
 from backchannel.core.spawn_texts import ANNOUNCE_LINE
 from backchannel.errors import Unavailable
 from backchannel.gateway.app import Gateway
+from tests.support.gateways import live_runs
 
 AGENTS = ("a", "b", "c")
 SESSIONS = 8
 PACE_S = 0.01
+REST_LIMIT_S = 120.0
+AT_REST = "last"
+"""The name of one that sends nothing, and ends when everything is done."""
 TEXTS = ("just talk", "ask another", "tell another", "start a helper", "use your tool")
 
 
@@ -94,6 +98,15 @@ async def talk(gateway: Gateway, life: str, on_accepted: Callable[[str, str], No
         await asyncio.sleep(PACE_S * 3)
 
 
+async def come_to_rest(gateway: Gateway) -> None:
+    """Let all that is left be finished."""
+    async with asyncio.timeout(REST_LIMIT_S):
+        while live := await live_runs(gateway):
+            await gateway.runtime.wait(live[0].id, 5)
+        while await gateway.store.lanes_in_line():  # noqa: ASYNC110 - the gateway that is watched sends them
+            await asyncio.sleep(0.05)
+
+
 def say_accepted(run_id: str, session: str) -> None:
     print(json.dumps(["accepted", run_id, session]), flush=True)
 
@@ -101,6 +114,9 @@ def say_accepted(run_id: str, session: str) -> None:
 async def live(folder: Path, url: str, name: str, life: str, lease_s: float) -> None:
     async with open_member(folder, url, name, lease_s) as gateway:
         print(json.dumps(["ready", gateway.store.number]), flush=True)
+        if life == AT_REST:
+            await come_to_rest(gateway)
+            return
         talking = asyncio.create_task(talk(gateway, life, say_accepted))
         await asyncio.to_thread(sys.stdin.readline)
         talking.cancel()

@@ -16,8 +16,8 @@ from backchannel.gateway.app import Gateway
 from backchannel.storage import postgres
 from backchannel.storage.tx import Tx
 from tests.cluster.house import until
-from tests.cluster.lives import check_done_once, come_to_rest
-from tests.cluster.member import open_member, talk
+from tests.cluster.lives import check_done_once
+from tests.cluster.member import come_to_rest, open_member, talk
 from tests.storage.support import Host
 from tests.support.cut import CutLine
 from tests.support.postgres import Cluster, new_database

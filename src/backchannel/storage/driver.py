@@ -159,8 +159,8 @@ class Database(Protocol):
         """
         ...
 
-    def open_reader(self) -> AbstractContextManager[Reader]:
-        """Read beside whoever writes.
+    def open_reader(self, *, is_at_work: bool = False) -> AbstractContextManager[Reader]:
+        """Read beside whoever writes; a gateway that is at work goes on when a newer program has added to the schema.
 
         Raises:
             DatabaseUnusable: it is corrupt, not ours, or of another version.

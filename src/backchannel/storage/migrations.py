@@ -3,22 +3,45 @@
 A version is a file `schema/NNNN_name.sql`; its number is the version it leads to. It is written for every database,
 with `{counter}` for a primary key that grows. What only one kind needs besides stands in `NNNN_name.<dialect>.sql`,
 and is run after it. All that are missing are run in one transaction.
+
+Where several programs work on one database, a step that has a line `-- additive` may be taken while programs of the
+version before go on: it adds tables, indexes, and columns that may be left out, and nothing that an older program would
+have to see to. Any other step is taken while none is at work.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import resources
 
 from backchannel.errors import DatabaseUnusable
 
+ADDITIVE = "-- additive"
+
 
 def load_versions(dialect: str, counter: str) -> list[list[str]]:
     """Read the statements of each version, the first one first."""
-    folder = resources.files("backchannel.storage") / "schema"
-    texts = {entry.name: entry.read_text() for entry in folder.iterdir() if entry.name.endswith(".sql")}
-    shared = sorted(name for name in texts if name.count(".") == 1)
+    texts = _texts()
+    shared = _shared(texts)
     own = [texts.get(f"{name.removesuffix('.sql')}.{dialect}.sql", "") for name in shared]
     return [_statements(texts[name] + more, counter) for name, more in zip(shared, own, strict=True)]
+
+
+def load_oldest_beside() -> int:
+    """Read which version a program must know at least to go on beside this one."""
+    texts = _texts()
+    is_additive = [ADDITIVE in texts[name].splitlines() for name in _shared(texts)]
+    return max((number for number, is_so in enumerate(is_additive, 1) if not is_so), default=0)
+
+
+def _texts() -> dict[str, str]:
+    folder = resources.files("backchannel.storage") / "schema"
+    return {entry.name: entry.read_text() for entry in folder.iterdir() if entry.name.endswith(".sql")}
+
+
+def _shared(texts: Iterable[str]) -> list[str]:
+    """Name the files that are for every database, in order: each is a version."""
+    return sorted(name for name in texts if name.count(".") == 1)
 
 
 def _statements(script: str, counter: str) -> list[str]:

@@ -63,7 +63,7 @@ class PostgresDatabase:
         with closing(connection):
             try:
                 self._refuse_half(connection)
-                self.server.make_current_alone(connection, refuse_empty=has_past)
+                self.server.bring_up_to_date(connection, refuse_empty=has_past)
                 self._refuse_half(connection)
                 forget_old(connection)
             except psycopg.Error as error:
@@ -97,17 +97,19 @@ class PostgresDatabase:
         return PostgresPolledWakeups(self.server, on_text) if polls else PostgresWakeups(self.server, on_text)
 
     @contextmanager
-    def open_reader(self) -> Iterator[PostgresReader]:
+    def open_reader(self, *, is_at_work: bool = False) -> Iterator[PostgresReader]:
         try:
             connection = self.server.connect(readonly=True)
         except psycopg.OperationalError as error:
             raise unavailable(self.name, error) from error
         with closing(PostgresReader(self.server, connection)) as reader:
             try:
-                version = self.server.version(connection)
+                if is_at_work:
+                    self.server.check_oldest(connection)
+                else:
+                    refuse_other(self.name, self.server.version(connection), len(schema_versions()))
             except psycopg.Error as error:
                 raise self.server.unusable(error) from error
-            refuse_other(self.name, version, len(schema_versions()))
             yield reader
 
     def file_beside(self, folder: StateFolder, ending: str) -> Path:

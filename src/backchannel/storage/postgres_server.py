@@ -2,30 +2,41 @@
 
 Several gateways work on a schema of it, and write one after the other: each transaction that writes begins with a lock
 that it has until its commit. Each gateway also shares another lock, for as long as its writing connection lasts;
-whoever changes the schema, or copies a state into it, has that one alone. Both are advisory locks: the server frees
-them when their connection ends, however it ends. What is not ours or newer than this program is refused before
-anything is written.
+whoever copies a state into it, or changes the schema so that older programs cannot go on, has that one alone. Both are
+advisory locks: the server frees them when their connection ends, however it ends. What is not ours or newer than this
+program is refused before anything is written.
+
+Beside the version of the schema the database keeps the oldest one that a program must know to work on it. It is looked
+at on each new connection that writes: while a gateway's connection was broken, nothing kept a newer program away.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import psycopg
+import structlog
+from psycopg import errors
 
 from backchannel.errors import DatabaseUnusable, StartupError, StateFolderInUse, Unavailable
-from backchannel.storage.migrations import load_versions, refuse_newer
+from backchannel.storage.migrations import load_oldest_beside, load_versions, refuse_newer
 from backchannel.storage.postgres_connection import Connection, connect, in_words, read_url, unavailable
 from backchannel.storage.postgres_marks import CommitMark
+
+log = structlog.get_logger(__name__)
 
 OLDEST_SERVER = 130000
 LOCK_LIMIT_S = 5.0
 """How long the lock of a gateway that has just ended may still be held: the server may not have noticed."""
 _LOCK_PAUSE_S = 0.05
+LONGEST_HOLD_MS, HOLD_PAUSE_S = 200, 2.0
+"""How long a change of the schema may wait for a table, while all others wait behind it; and when it is tried again."""
+BESIDE_LIMIT_S = 60.0
+"""How long it is tried to change the schema beside others."""
 LONGEST_PAUSE_MS = 2000
 """How long a transaction that writes may be left alone by its process, while all others wait for it."""
 _LOCK_KEY = "hashtextextended('backchannel ' || current_schema(), 0)"
@@ -110,16 +121,27 @@ class Server:
 
         Raises:
             psycopg.OperationalError: it cannot be reached, or somebody has it alone.
+            DatabaseUnusable: a newer program has changed it since so that this one cannot go on.
         """
         connection = self.connect()
         try:
             connection.execute(f"SET idle_in_transaction_session_timeout = {LONGEST_PAUSE_MS}".encode())
             if not _required(connection.execute(_TRY_BESIDE.encode()))[0]:
                 raise psycopg.OperationalError(f"{_holder(connection)} has it for itself")
+            self.check_oldest(connection)
             return Writer(connection, mark.load(connection))
         except BaseException:  # whatever stopped it: nothing stays open, and the error goes on
             connection.close()
             raise
+
+    def check_oldest(self, connection: Connection) -> None:
+        """Refuse a schema that this program does not know enough of to go on with.
+
+        Raises:
+            DatabaseUnusable
+        """
+        (oldest,) = _required(connection.execute(f"SELECT oldest FROM {VERSION_TABLE}"))
+        refuse_newer(self.name, oldest, len(schema_versions()))
 
     def version(self, connection: Connection) -> int:
         """Read the version of the schema; 0 means that it is empty.
@@ -169,29 +191,34 @@ class Server:
         if current == len(versions):
             return
         with connection.transaction():
-            for statements in versions[current:]:
-                for statement in statements:
-                    connection.execute(statement.encode())
             connection.execute(f"CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (version INTEGER NOT NULL)")
-            connection.execute(f"DELETE FROM {VERSION_TABLE}")
-            connection.execute(f"INSERT INTO {VERSION_TABLE} (version) VALUES ({len(versions)})")
+            connection.execute(f"ALTER TABLE {VERSION_TABLE} ADD COLUMN IF NOT EXISTS oldest INTEGER")
+            if not current:
+                connection.execute(f"INSERT INTO {VERSION_TABLE} (version) VALUES (0)")
+            _take_steps(connection, versions[current:])
 
-    def make_current_alone(self, connection: Connection, *, refuse_empty: Callable[[], bool]) -> None:
-        """Bring the schema up to date while no gateway works on it; of several that start, one does it.
+    def bring_up_to_date(self, connection: Connection, *, refuse_empty: Callable[[], bool]) -> None:
+        """Bring the schema up to date while no gateway works on it, or beside those that can go on with it.
+
+        Of several programs that start at once, one does it.
 
         Raises:
             DatabaseUnusable: it is not ours, emptied, or newer than this program.
-            StateFolderInUse: a gateway of an older version works on it.
+            StateFolderInUse: a gateway works on it that cannot go on beside this program.
         """
-        known, ends = len(schema_versions()), monotonic() + LOCK_LIMIT_S
-        while self.version(connection) != known:
-            if _required(connection.execute(_TRY_ALONE.encode()))[0]:
+        known, began = len(schema_versions()), monotonic()
+        while (current := self.version(connection)) != known:
+            refuse_newer(self.name, current, known)
+            if load_oldest_beside() <= current:
+                _take_steps_beside(connection, current, is_last=monotonic() > began + BESIDE_LIMIT_S)
+            elif _required(connection.execute(_TRY_ALONE.encode()))[0]:
                 self.make_current(connection, refuse_empty=refuse_empty)
                 connection.execute(f"SELECT pg_advisory_unlock({_LOCK_KEY})".encode())
-            elif monotonic() > ends:
+            elif monotonic() > began + LOCK_LIMIT_S:
                 raise StateFolderInUse(
-                    f"another process ({_holder(connection)}) works on the database {self.name}, which is of another "
-                    "version than this program: stop it first"
+                    f"the database {self.name} cannot be brought up to date while a gateway of an older version works "
+                    f"on it ({_holder(connection)}): its schema is {current}, and what leads to {known} does not only "
+                    "add to it; stop all gateways of the older version first"
                 )
             else:
                 sleep(_LOCK_PAUSE_S)
@@ -201,6 +228,34 @@ class Server:
         if isinstance(error, psycopg.OperationalError):
             return unavailable(self.name, error)
         return DatabaseUnusable(f"{self.name} cannot be used ({in_words(error)})")
+
+
+def _take_steps(connection: Connection, steps: Sequence[Sequence[str]]) -> None:
+    for statements in steps:
+        for statement in statements:
+            connection.execute(statement.encode())
+    connection.execute(
+        f"UPDATE {VERSION_TABLE} SET version = {len(schema_versions())}, oldest = {load_oldest_beside()}".encode()
+    )
+
+
+def _take_steps_beside(connection: Connection, current: int, *, is_last: bool) -> None:
+    """Try to take steps while others work; a table that does not come free is given up for now: others wait for it.
+
+    Raises:
+        psycopg.OperationalError: this was the last try.
+    """
+    try:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = {LONGEST_HOLD_MS}".encode())
+            (found,) = _required(connection.execute(f"SELECT version FROM {VERSION_TABLE} FOR UPDATE"))
+            if found == current:
+                _take_steps(connection, schema_versions()[current:])
+    except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
+        if is_last:
+            raise
+        log.info("the schema is brought up to date as soon as its tables are free", error=in_words(error))
+        sleep(HOLD_PAUSE_S)
 
 
 def schema_versions() -> list[list[str]]:

@@ -84,7 +84,7 @@ class SqliteDatabase:
         )
 
     @contextmanager
-    def open_reader(self) -> Iterator[SqliteReader]:
+    def open_reader(self, *, is_at_work: bool = False) -> Iterator[SqliteReader]:
         refuse_other(self.name, _version(self.path), len(_versions()))
         try:
             connection = connect(self.path, readonly=True)

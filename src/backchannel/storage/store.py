@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -279,7 +280,9 @@ class Store:
             raise
         if writes_files:
             note = store.database.file_beside(folder, "-files")
-            store._transcripts = Transcripts(store.database.open_reader, note, folder.transcript)
+            store._transcripts = Transcripts(
+                partial(store.database.open_reader, is_at_work=True), note, folder.transcript
+            )
             store.driver.context = replace(store.driver.context, transcript=store._transcript)
         return store
 

@@ -27,7 +27,7 @@ import structlog
 from backchannel.core.facts import Fact, MessageAppended, TranscriptClosed
 from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import SessionIdEntry
-from backchannel.errors import Unavailable
+from backchannel.errors import DatabaseUnusable, Unavailable
 from backchannel.storage import exports, messages
 from backchannel.storage.driver import Reader
 from backchannel.storage.folder import archived_path
@@ -113,7 +113,7 @@ class Transcripts:
                 with self._open_reader() as reader:
                     self._follow_with(reader.newest)
                 return
-            except Unavailable as error:  # the database is away: the files catch up when it is back
+            except (Unavailable, DatabaseUnusable) as error:  # it is away, or not ours any more: the gateway ends then
                 log.warning("the transcript files wait", error=error.message)
                 if self._is_closing.wait(AWAY_PAUSE_S):
                     return

@@ -1,0 +1,168 @@
+"""Gateways of two versions on one database: they are replaced one after the other, if the schema allows it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import structlog
+
+import backchannel
+from backchannel.config.load import config_from
+from backchannel.errors import DatabaseUnusable
+from backchannel.gateway.app import Gateway
+from backchannel.gateway.methods.health import examine
+from backchannel.storage.databases import database_at
+from backchannel.storage.migrations import ADDITIVE, load_oldest_beside
+from backchannel.storage.postgres_server import VERSION_TABLE, schema_versions
+from backchannel.version import __version__
+from tests.cluster.house import execute, knows, until
+from tests.cluster.lives import House, check_done_once
+from tests.storage.support import Host
+from tests.support.gateways import CONFIG
+from tests.support.postgres import new_database
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+LEASE_S = 2.0
+ADDS = f"""{ADDITIVE}
+ALTER TABLE runs ADD COLUMN mood TEXT NOT NULL DEFAULT 'calm';
+ALTER TABLE sessions ADD COLUMN colour TEXT;
+CREATE TABLE moods (name TEXT PRIMARY KEY, since BIGINT NOT NULL);
+CREATE INDEX runs_by_mood ON runs (mood) WHERE mood <> 'calm';
+"""
+NEXT = "99.0.0"
+ADDING = re.compile(r"CREATE TABLE |CREATE INDEX |ALTER TABLE \w+ ADD COLUMN (?!.*NOT NULL(?!.* DEFAULT ))")
+CHANGES = "UPDATE runs SET kind = kind; ALTER TABLE runs DROP COLUMN abort_requested;"
+
+
+def next_version(folder: Path, step: str) -> Path:
+    """Make the program that follows this one: its schema is a step further, and its version another."""
+    tree = folder / "next"
+    source = Path(backchannel.__file__).parent
+    copy = shutil.copytree(source, tree / "backchannel")
+    (copy / "storage" / "schema" / f"{len(schema_versions()) + 1:04}_next.sql").write_text(step)
+    (copy / "version.py").write_text(f'__version__ = "{NEXT}"\n')
+    return tree
+
+
+async def test_gateways_are_replaced_by_those_of_the_next_version_one_after_the_other(tmp_path: Path) -> None:
+    url, tree = new_database(), next_version(tmp_path, ADDS)
+    house = House(tmp_path, url, LEASE_S, random.Random())
+    lives = list(await asyncio.gather(house.begin("g0"), house.begin("g1")))
+    for place, life in enumerate(lives):
+        await house.stop(life)
+        lives[place] = await house.begin(life.name, tree)
+        for each in lives:  # of both versions, after the first
+            await each.more(20)
+    for life in lives:
+        await house.stop(life)
+    known = len(schema_versions())
+    assert execute(url, f"SELECT version, oldest FROM {VERSION_TABLE}") == [(known + 1, load_oldest_beside())]
+    versions = execute(url, "SELECT DISTINCT version FROM processes ORDER BY 1")
+    assert versions == sorted([(__version__,), (NEXT,)])
+    assert "another gateway has another version" in house.log_of("g0").read_text()
+    with pytest.raises(DatabaseUnusable, match="was written by a newer Backchannel"):
+        database_at(url).prepare(has_past=lambda: False)
+    await house.come_to_rest(tree)
+    check_done_once(tmp_path, url, house.accepted)
+
+
+async def test_a_version_that_an_older_one_cannot_go_on_beside_waits_until_that_has_stopped(tmp_path: Path) -> None:
+    url, tree, known = new_database(), next_version(tmp_path, CHANGES), len(schema_versions())
+    older = Host(tmp_path / "older", url)
+    await older.start()
+    refused = await asyncio.to_thread(brought_up_to_date, tree, url)
+    assert "stop all gateways of the older version first" in refused
+    assert execute(url, f"SELECT version FROM {VERSION_TABLE}") == [(known,)]
+    await older.store.check_writable()
+    await older.stop()
+    assert await asyncio.to_thread(brought_up_to_date, tree, url) == ""
+    assert execute(url, f"SELECT version, oldest FROM {VERSION_TABLE}") == [(known + 1, known + 1)]
+
+
+def brought_up_to_date(tree: Path, url: str) -> str:
+    """Let the program of a folder make a database current, as its start does; returns what it complains of."""
+    program = (
+        "from backchannel.storage import postgres_server\n"
+        "from backchannel.storage.databases import database_at\n"
+        "postgres_server.LOCK_LIMIT_S = 0.2\n"
+        f"database_at({url!r}).prepare(has_past=bool)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tree)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    return done.stderr
+
+
+async def test_a_gateway_ends_that_a_newer_program_has_left_behind_while_its_connection_was_broken(
+    tmp_path: Path,
+) -> None:
+    url = new_database()
+    older = Host(tmp_path / "older", url)
+    await older.start()
+    execute(url, f"UPDATE {VERSION_TABLE} SET version = 999, oldest = 999")
+    execute(
+        url,
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
+    with pytest.raises(asyncio.CancelledError):  # nobody is told: the process ends
+        await older.store.check_writable()
+    assert [str(error) for error in older.fatal if isinstance(error, DatabaseUnusable)] != []
+    await older.end()
+
+
+async def test_gateways_that_differ_say_so_in_their_state_and_in_the_log(tmp_path: Path, url: str) -> None:
+    shared = {"database": {"url": url}, "cluster": {"leaseSeconds": LEASE_S}}
+    another = {"messages": {"failureNotice": False}}
+    one = Gateway(config_from({**CONFIG, **shared}, {}, state=tmp_path / "one"))
+    other = Gateway(config_from({**CONFIG, **shared, **another}, {}, state=tmp_path / "other"))
+    with structlog.testing.capture_logs() as logs:
+        async with one, other:
+            await knows(one, 2)
+            assert [what for _, what in await differences(one)] == ["configuration"]
+            execute(url, "UPDATE processes SET version = '0.0.1' WHERE number = %s", other.store.number)
+            await until(lambda: any(peer.member.version == "0.0.1" for peer in one.runtime.house.peers))
+            assert [what for _, what in await differences(one)] == ["version", "configuration"]
+            assert {name for name, _ in await differences(one)} == {"gateways_differ"}
+    assert "another gateway has another configuration" in [entry["event"] for entry in logs]
+
+
+async def differences(gateway: Gateway) -> list[tuple[str, str]]:
+    """Read what is wrong with a gateway: the code of each problem, and what it is about."""
+    problems = (await examine(gateway.parts)).problems
+    found = [(problem.code, re.search(r"has another (\w+)", problem.message)) for problem in problems]
+    return [(code, about[1]) for code, about in found if about]
+
+
+def test_a_step_that_says_so_only_adds_to_the_schema() -> None:
+    folder = Path(backchannel.__file__).parent / "storage" / "schema"
+    for script in folder.glob("*.sql"):
+        if ADDITIVE in script.read_text().splitlines():
+            lines = "\n".join(line.split("--")[0] for line in script.read_text().splitlines())
+            for statement in filter(str.strip, lines.split(";")):
+                assert ADDING.match(" ".join(statement.split())), f"{script.name}: {statement}"
+
+
+@pytest.mark.parametrize(
+    ("statement", "adds"),
+    [
+        ("CREATE TABLE a (b TEXT NOT NULL)", True),
+        ("CREATE INDEX a ON b (c)", True),
+        ("ALTER TABLE a ADD COLUMN b TEXT", True),
+        ("ALTER TABLE a ADD COLUMN b BIGINT NOT NULL DEFAULT 0", True),
+        ("ALTER TABLE a ADD COLUMN b BIGINT NOT NULL", False),
+        ("CREATE UNIQUE INDEX a ON b (c)", False),
+        ("ALTER TABLE a DROP COLUMN b", False),
+        ("UPDATE a SET b = 1", False),
+    ],
+)
+def test_what_an_older_program_can_go_on_beside_is_known(statement: str, adds: bool) -> None:
+    assert bool(ADDING.match(statement)) == adds
