@@ -121,6 +121,7 @@ class Inbound:
             is_pairing_asked=is_pairing_asked(event.sender_id, channel.settings),
             agent_model=model,
             judge=judge,
+            twins=tuple(channel.twins(event.identity)),
         )
         if files:
             arrival = msgspec.structs.replace(arrival, attached=await self._attached(arrival, channel, files))

@@ -320,6 +320,14 @@ class Channel(ABC):
         """List the names of one of our accounts: `/new@name` is carried out where its own account got it."""
         return self.own_names
 
+    def twins(self, id: InboundId) -> Collection[InboundId]:
+        """List by what else a message is known, should other accounts of ours read it too.
+
+        A command that several of them bring to one session is carried out once. None, where the platform numbers
+        messages for each account by itself.
+        """
+        return ()
+
     def run(self, inbound: InboundTaker) -> Awaitable[None] | None:
         """Hand in what people write, until it is cancelled; None if there is nothing to do.
 

@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
-from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelSettings, InboundEvent
+from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelSettings, InboundEvent, InboundId
 from backchannel.core.commands import Command, CommandReply, Judge, Standing, may_use, parse
 from backchannel.core.decisions import Decision, quote
 from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, KeyScheme, SessionKey, ThreadWord
@@ -326,6 +326,8 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """The model of the session's agent, for `/status` and `/model`."""
     judge: Judge | None = None
     """Tells what the send policy says of its session, for `/status`."""
+    twins: tuple[InboundId, ...] = ()
+    """By what else it is known, where other accounts of ours read it too."""
     attached: tuple[Block, ...] = ()
     """What stands in the transcript for the files that came with it."""
 
@@ -333,6 +335,14 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     def content(self) -> tuple[Block, ...]:
         """What was written, and what came with it."""
         return (*text_content(self.event.text), *self.attached)
+
+
+def once_for_all(admission: Admission, key: SessionKey, twins: Sequence[InboundOutcome]) -> Admission:
+    """Let a command pass unless it was carried out on this session when another account of ours brought it."""
+    if any(twin.verdict is Verdict.COMMAND and twin.session_key == str(key) for twin in twins):
+        reason = "another account of ours has brought this command, and it was carried out then"
+        return Admission(Verdict.IGNORE, reason, admission.standing)
+    return admission
 
 
 class InboundOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

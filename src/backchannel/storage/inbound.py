@@ -8,7 +8,7 @@ from backchannel.core.channels import InboundEvent, InboundId
 from backchannel.core.commands import Asker, CommandReply
 from backchannel.core.delivery import Post
 from backchannel.core.facts import PolicyShadowed
-from backchannel.core.inbound import Admission, Arrival, InboundOutcome, Taken, Verdict
+from backchannel.core.inbound import Admission, Arrival, InboundOutcome, Taken, Verdict, once_for_all
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender
 from backchannel.core.runs import Accepted, RunRequest
@@ -68,7 +68,11 @@ def judge(tx: Tx, arrival: Arrival) -> Admission | None:
 
 def _admit(tx: Tx, arrival: Arrival) -> Admission:
     acquaintance = pairing.look_up(tx, arrival.event) if arrival.is_pairing_asked else None
-    return arrival.admit(sessions.find(tx, str(arrival.routed.key)), acquaintance)
+    admission = arrival.admit(sessions.find(tx, str(arrival.routed.key)), acquaintance)
+    if admission.verdict is not Verdict.COMMAND:
+        return admission
+    twins = [known for id in arrival.twins if (known := _known(tx, id)) is not None]
+    return once_for_all(admission, arrival.routed.key, twins)
 
 
 def _known(tx: Tx, id: InboundId) -> InboundOutcome | None:

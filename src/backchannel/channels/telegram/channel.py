@@ -27,6 +27,7 @@ from backchannel.core.channels import (
     ChannelRefused,
     ChannelUnusable,
     Draft,
+    InboundId,
     InboundTaker,
     OutboundPart,
     Sent,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from backchannel.channels.telegram.account import TelegramAccount
     from backchannel.channels.telegram.wire import TelegramConnections
 
+_SMALL_GROUPS = 10**12
+"""Up to here reach the ids of groups, without their sign, in which each bot counts messages by itself."""
 SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"
 
 
@@ -72,6 +75,13 @@ class TelegramChannel(Channel):
         account = self._accounts.get(account_id)
         bot = None if account is None else account.identity
         return [] if bot is None else [name for name in (str(bot.id), bot.username) if name]
+
+    def twins(self, id: InboundId) -> Collection[InboundId]:
+        """List by what a message is known to the other bots: in supergroups and channels its number is one for all."""
+        number = id.chat_id.removeprefix("-")
+        if number == id.chat_id or not number.isdecimal() or int(number) <= _SMALL_GROUPS:
+            return ()
+        return [id._replace(account_id=other) for other in self._bots if other != id.account_id]
 
     def text_length(self, text: str) -> int:
         """Measure a text in units of UTF-16, as Telegram does."""
