@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from backchannel.agents.providers import ANTHROPIC_IMAGE_LIMIT
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.channels.files import BUSY_LIMIT_S, MB, MOST_FILES
 from backchannel.cli.history import text_of
@@ -39,9 +40,12 @@ from backchannel.core.received import MAX_IMAGE_BYTES
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
+from tests.support.beside import beside
 from tests.support.gateways import CONFIG, MAIN, QuickClock, echo, running, settled, texts_of, transcript_of
 from tests.support.kill import kill_at_every_commit
+from tests.support.loop_time import loop_time
 from tests.support.resting import at_rest
+from tests.support.stub_provider import StubProvider
 
 pytestmark = pytest.mark.anyio
 
@@ -488,3 +492,26 @@ async def test_wherever_a_commit_is_cut_the_message_is_taken_once_and_its_files_
     points = await kill_at_every_commit(PictureAndPaper, dict(WITH_WORKSPACE))
     record_property(CRASH_POINTS, ("PictureAndPaper, at commits", points))
     assert points >= 6
+
+
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+async def test_the_largest_picture_holds_nobody_up_on_its_way_from_the_chat_to_the_provider(
+    tmp_path: Path, api: str
+) -> None:
+    size = MAX_IMAGE_BYTES if api == "openai" else ANTHROPIC_IMAGE_LIMIT * 3 // 4
+    picture = PNG + os.urandom(size - len(PNG))
+    with beside() as side:
+        stub = side.open(StubProvider())
+        provider = {"api": api, "baseUrl": stub.base_url}
+        config = {
+            **CONFIG,
+            "agents": {"defaults": {"model": "acme/some-model"}},
+            "models": {"providers": {"acme": provider}},
+        }
+        async with opened(tmp_path, config) as desk:
+            await desk.send(text="the first of a provider imports its library", message_id="0")
+            with loop_time() as held:
+                await desk.send(Offer(picture).image(), text="look")
+        sent = str(stub.requests[-1].messages)
+    assert base64.b64encode(picture).decode() in sent
+    assert held.longest_s < 0.05, f"{held.longest_s * 1000:.0f} ms at once"

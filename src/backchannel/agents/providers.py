@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
+from backchannel.agents.encoding import encoding_beside
 from backchannel.agents.translation import begins_call, build_history, build_parameters, build_reply, read_delta
 from backchannel.config.schema_agents import ThinkingLevel
 from backchannel.core.contracts import ModelEvent, ModelFailed, ModelReply, ModelRequest, Price, check_calls
@@ -112,7 +113,7 @@ class Connection:
         key = self.endpoint.api_key or "none"
         # The SDK sends the key as a bearer token; endpoints made after the older SDKs look for this header.
         is_compatible = self.endpoint.kind == "anthropic-compatible"
-        client = AsyncAnthropic(
+        client = encoding_beside(AsyncAnthropic)(
             base_url=self.endpoint.base_url.rstrip("/").removesuffix("/v1"),  # the SDK adds it
             api_key=key,
             default_headers={"X-Api-Key": key} if is_compatible else None,
@@ -127,7 +128,7 @@ class Connection:
         from pydantic_ai.providers.openai import OpenAIProvider
         from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
-        client = AsyncOpenAI(
+        client = encoding_beside(AsyncOpenAI)(
             base_url=self.endpoint.base_url,
             api_key=self.endpoint.api_key or "none",
             http_client=self._open_http(),

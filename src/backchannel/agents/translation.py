@@ -7,11 +7,11 @@ thought goes back only to the provider that signed it. `build_history` keeps to 
 
 from __future__ import annotations
 
-import base64
 import binascii
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from backchannel.core.messages import (
     ToolCallBlock,
     Usage,
 )
+from backchannel.core.received import decode_base64, encode_base64
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as pai
@@ -238,8 +239,7 @@ def _image(block: ImageBlock, limit: int) -> pai.UserContent:
         return _LARGE_IMAGE
     try:
         if block.data:
-            data = base64.b64decode(block.data, validate=True)
-            return pai.BinaryContent(data=data, media_type=block.mime_type)
+            return _encoded_content()(block.data, block.mime_type)
         if block.url and block.url.startswith("data:"):
             return pai.BinaryContent.from_data_uri(block.url)
     except (binascii.Error, ValueError):
@@ -247,6 +247,26 @@ def _image(block: ImageBlock, limit: int) -> pai.UserContent:
     if block.url:
         return pai.ImageUrl(url=block.url, media_type=block.mime_type)
     return _UNREADABLE_IMAGE
+
+
+@cache
+def _encoded_content() -> Callable[[str, str], pai.BinaryContent]:
+    from pydantic_ai import messages as pai
+
+    class EncodedBinaryContent(pai.BinaryContent):
+        """Content whose base64 is known, so that a large picture is not encoded once more on the event loop."""
+
+        @property
+        def base64(self) -> str:
+            known: str = self.__dict__["_encoded"]  # no field: it would be part of the message
+            return known
+
+    def make(encoded: str, media_type: str) -> pai.BinaryContent:
+        content = EncodedBinaryContent(data=decode_base64(encoded), media_type=media_type)
+        content.__dict__["_encoded"] = encoded
+        return content
+
+    return make
 
 
 # --- What they said, in our words ---
@@ -263,7 +283,7 @@ def _read_part(part: pai.ModelResponsePart) -> Block | None:
         case pai.ToolCallPart():
             return ToolCallBlock(id="", name=part.tool_name, arguments=_read_arguments(part.args))
         case pai.FilePart() if part.content.media_type.startswith("image/"):
-            data = base64.b64encode(part.content.data).decode()
+            data = encode_base64(part.content.data)
             return ImageBlock(mime_type=part.content.media_type, data=data)
     return None
 

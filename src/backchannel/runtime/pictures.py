@@ -1,14 +1,13 @@
 """Pictures in a request: read when a model is asked, and kept nowhere.
 
 The newest is always shown. There is room for so many and so much in one request, because every request of a
-conversation carries them all again, and encoding them holds up everything else; for the others a line stands. A picture
-that is gone, or a model that sees none, never fails a run.
+conversation carries them all again; for the others a line stands. A picture that is gone, or a model that sees none,
+never fails a run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 
 from backchannel.core.contracts import Model, ModelRequest, sees_images
 from backchannel.core.messages import Block, ImageBlock, Message, TextBlock
-from backchannel.core.received import MAX_IMAGE_BYTES
+from backchannel.core.received import MAX_IMAGE_BYTES, encode_base64
 from backchannel.runtime.media import Media
 
 MOST_SHOWN = 20
@@ -58,7 +57,7 @@ class Pictures:
 
 
 def _shown(mime_type: str, content: bytes) -> ImageBlock:
-    return ImageBlock(mime_type=mime_type, data=base64.b64encode(content).decode())
+    return ImageBlock(mime_type=mime_type, data=encode_base64(content))
 
 
 def limited(messages: list[Message], model: Model) -> list[Message]:
