@@ -63,6 +63,13 @@ def test_migrating_twice_changes_nothing_more(write: Write, tmp_path: Path) -> N
             "{ 'agent': { 'sandbox': {} }, 'tools': {} }",
             "{ 'agents': { 'defaults': { 'sandbox': {} } }, 'tools': {} }",
         ),
+        (
+            "{ channels: { telegram: { dmPolicy: 'pairing' /* ask me */, token: 'x' } } }",
+            "{ channels: { telegram: { pairing: true /* ask me */, token: 'x' } } }",
+        ),
+        ('{"channels": {"a": {"dmPolicy": "allowlist", "b": 1}}}', '{"channels": {"a": { "b": 1}}}'),
+        ("{ channels: { a: { dmPolicy: 'pairing', pairing: false } } }", "{ channels: { a: { pairing: false } } }"),
+        ("{ channels: { a: { dmPolicy: 'open' } } }", "{ channels: { a: { dmPolicy: 'open' } } }"),
         ("{ routing: { agents: { 'A B': {} } } }", '{ agents: { list: [{ id: "A B" }] } }'),
         ("{ routing: { agents: { '${X}': {} } } }", '{ agents: { list: [{ id: "$${X}" }] } }'),
         ("{ routing: { agents: { a: { id: 'a' } } } }", '{ agents: { list: [{ id: "a" }] } }'),

@@ -357,3 +357,13 @@ def test_the_reference_names_every_older_name() -> None:
 
     for name in ("match.surface", "match.provider", "agent.…", "agent.subagents.tools", *ROUTING):
         assert f"{name}`" in page or f"routing.{name}" in page, f"{PAGE.name}: add `{name}`"
+
+
+def test_pairing_is_read_as_the_older_policy_says(write: Write, tmp_path: Path) -> None:
+    file = write("""{ channels: { telegram: {
+        adapter: "telegram", token: "4242:a-token-of-the-tests-AAAAAAAAAAAAAAAAAAA",
+        dmPolicy: "pairing" } } }""")
+
+    assert load_config(file, {}, state=tmp_path).channels["telegram"].pairing
+    older = "channels.telegram.dmPolicy: an older name for `channels.telegram.pairing`"
+    assert (3, f"{older}: `backchannel config migrate` rewrites it") in told(file)

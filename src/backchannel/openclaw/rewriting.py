@@ -257,8 +257,11 @@ class _Rewriting:
         self._places: dict[Step, Member] = {}
 
     def rename(self, move: Move) -> None:
-        """Give a setting its name of today."""
-        _call(self._spot(move.old[:-1]).group.find(move.old[-1]), str(move.new[-1]))
+        """Give a setting its name of today, and its value, where that is written in another way."""
+        member = self._spot(move.old[:-1]).group.find(move.old[-1])
+        _call(member, str(move.new[-1]))
+        if move.value is not None:
+            member.value = move.value
 
     def drop(self, move: Move) -> list[LostComment]:
         """Leave a setting out."""

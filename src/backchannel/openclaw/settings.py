@@ -13,6 +13,7 @@ back to the one in the file, because errors name what was written.
 | `routing.agents.<id>` | the entry of `agents.list[]` with that id |
 | `routing.agentToAgent` | `tools.agentToAgent` |
 | `routing.bindings` | `bindings` |
+| `dmPolicy: "pairing"` in `channels.<name>` | `pairing: true`; `"allowlist"` is what holds without it |
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ ROUTING = ("agents", "agentToAgent", "bindings")
 """What is read of the older group `routing`."""
 
 _OLDER_THAN_CHANNEL = ("provider", "surface")  # the newer one first: it wins over the other
+_DM_POLICY = "dmPolicy"
 _NO_LONGER = {"defaultAgentId": "today the agent's entry in `agents.list` has `default: true`"}
 
 
@@ -50,6 +52,8 @@ class Move(NamedTuple):
     old: SettingPath
     new: SettingPath
     fate: Fate = "moved"
+    value: str | None = None
+    """What is written for it today, where a renamed setting says that in another way."""
 
     @property
     def is_left_out(self) -> bool:
@@ -85,6 +89,8 @@ class Modernised:
         match move.fate:
             case "ignored":
                 return f"{today}, and ignored: a newer name is given too"
+            case "needless" if move.old[-1] == _DM_POLICY:
+                return "not needed: whoever is in `allowFrom` or `owners` is answered, and nobody else"
             case "needless":
                 return "not needed: the agent stands under its id"
             case "empty":
@@ -102,7 +108,27 @@ def modernise(raw: dict[str, Any]) -> Modernised:
                 read(modern, group)
     for path in (("session", "sendPolicy", "rules"), ("bindings",)):
         _rename_in_matches(modern, path)
+    channels = modern.raw.get("channels")
+    for name, channel in channels.items() if isinstance(channels, dict) else ():
+        if isinstance(channel, dict):
+            _read_dm_policy(modern, channel, ("channels", name))
     return modern
+
+
+def _read_dm_policy(modern: Modernised, channel: dict[str, Any], path: SettingPath) -> None:
+    """Read who may begin a direct chat. Other words than these are unknown, and told as such."""
+    old, new = (*path, _DM_POLICY), (*path, "pairing")
+    match channel.get(_DM_POLICY):
+        case "allowlist":
+            modern.note(Move(old, (), "needless"))
+        case "pairing" if "pairing" in channel:
+            modern.note(Move(old, new, "ignored"))
+        case "pairing":
+            channel["pairing"] = True
+            modern.note(Move(old, new, "renamed", "true"))
+        case _:
+            return
+    del channel[_DM_POLICY]
 
 
 def _rename_in_matches(modern: Modernised, path: tuple[str, ...]) -> None:
