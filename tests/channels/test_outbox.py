@@ -153,6 +153,28 @@ async def test_a_channel_that_is_gone_after_a_restart_fails_what_waits_for_it(tm
     assert far_end.texts == ["hello"]
 
 
+async def test_what_waits_for_its_next_attempt_on_a_channel_that_is_gone_can_be_dropped_or_rerouted(
+    tmp_path: Path,
+) -> None:
+    async with FarEnd() as far_end:
+        async with desk(tmp_path, {"desk": far_end.settings()}) as world:
+            far_end.then(*[Fault(429, headers={"Retry-After": "3000"})] * 2)
+            dropped, rerouted = [await world.send(to(chat)) for chat in ("A", "B")]
+            await world.heard.until(
+                lambda: all(world.states(delivery).count(S.PENDING) > 1 for delivery in (dropped, rerouted))
+            )
+            with pytest.raises(InvalidRequest, match="still trying"):
+                await world.gateway.store.drop_delivery(dropped)
+        async with desk(tmp_path, {"other": far_end.settings()}) as world:
+            store = world.gateway.store
+            with pytest.raises(InvalidRequest, match="re-route or drop it"):
+                await store.retry_delivery(dropped)
+            assert (await store.drop_delivery(dropped)).delivery.state is S.DROPPED
+            await store.reroute_delivery(rerouted, Address(channel="other", to="C"))
+            await world.becomes(S.SENT, rerouted)
+    assert [(message.to, message.text) for message in far_end.messages] == [("C", "hello")]
+
+
 class Keyless(Channel):
     """A channel that takes no keys: what it got twice, people read twice."""
 

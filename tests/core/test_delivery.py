@@ -257,3 +257,15 @@ def test_a_receipt_whose_text_was_never_written_can_be_retried_or_dropped_but_no
     assert act(DeliveryAction.DROP, failed) is S.DROPPED
     with pytest.raises(InvalidRequest, match="retry it"):
         act(DeliveryAction.REROUTE, failed)
+
+
+def test_what_waits_for_a_channel_that_is_gone_can_be_dropped_or_sent_elsewhere() -> None:
+    waiting = delivery(state=S.PENDING)
+    assert act(DeliveryAction.DROP, waiting, has_channel=False) is S.DROPPED
+    assert act(DeliveryAction.REROUTE, waiting, has_channel=False) is S.PENDING
+    with pytest.raises(InvalidRequest, match="re-route or drop it"):
+        act(DeliveryAction.RETRY, waiting, has_channel=False)
+    with pytest.raises(InvalidRequest, match="being sent right now"):
+        act(DeliveryAction.DROP, delivery(state=S.SENDING), has_channel=False)
+    with pytest.raises(InvalidRequest, match="still trying"):
+        act(DeliveryAction.DROP, delivery(state=S.PENDING, text=None), has_channel=False)

@@ -269,19 +269,24 @@ _WHY_NOT = {
     DeliveryState.SENDING: "it is being sent right now; wait until it is sent, failed or uncertain",
     DeliveryState.SENT: "it has arrived, and nothing is left to do",
 }
+_WHY_GONE = "it waits for a gateway that has its channel; re-route or drop it"
 _SETTLED = "it is settled for good; `send` can post a text of its own"
 
 
-def act(action: DeliveryAction, delivery: Delivery) -> DeliveryState:
+def act(action: DeliveryAction, delivery: Delivery, *, has_channel: bool = True) -> DeliveryState:
     """Tell the state that a person's action brings a delivery to. A retry without a text runs its announce again.
+
+    Without `has_channel` this gateway does not have the channel that it waits for. Another one on the database may; if
+    none does it would wait for ever, so a person may give it up or send it elsewhere.
 
     Raises:
         InvalidRequest: nothing can be done in its state, or it has no text to send elsewhere.
     """
     state = delivery.state
     facts = {"deliveryId": delivery.id, "state": state.value}
-    if not state.needs_person:
-        why = _WHY_NOT.get(state, _SETTLED)
+    waits_in_vain = state is DeliveryState.PENDING and delivery.lane is not None and not has_channel
+    if not state.needs_person and not (waits_in_vain and action is not DeliveryAction.RETRY):
+        why = _WHY_GONE if waits_in_vain else _WHY_NOT.get(state, _SETTLED)
         works = "only failed and uncertain deliveries can be retried, re-routed or dropped"
         raise InvalidRequest(f"cannot {action} delivery {delivery.id}: it is {state} ({why}; {works})", **facts)
     if action is DeliveryAction.REROUTE and delivery.text is None:

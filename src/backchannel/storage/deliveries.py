@@ -306,7 +306,7 @@ def reopen(tx: Tx, delivery_id: str) -> None:
 def retry(tx: Tx, delivery_id: str) -> Receipt:
     """Put a delivery back in line, as if its parts that did not arrive had never been tried."""
     delivery = need(tx, delivery_id)
-    act(DeliveryAction.RETRY, delivery)
+    _act(tx, DeliveryAction.RETRY, delivery)
     if delivery.text is None or delivery.channel is None:
         works = "retry the run that was to write it: runs.retry"
         raise InvalidRequest(f"cannot retry delivery {delivery_id}: it has no text ({works})", deliveryId=delivery_id)
@@ -329,7 +329,7 @@ def reroute(tx: Tx, delivery_id: str, address: Address) -> Receipt:
         InvalidRequest: it cannot be re-routed any more, or not yet.
     """
     delivery = need(tx, delivery_id)
-    act(DeliveryAction.REROUTE, delivery)
+    _act(tx, DeliveryAction.REROUTE, delivery)
     if tx.outlets.limit(address.channel) is None or address.to is None:
         raise UnknownChannel(no_channel(address.channel, tx.outlets), channel=address.channel[:64])
     session = sessions.find(tx, delivery.session_key)
@@ -346,9 +346,13 @@ def reroute(tx: Tx, delivery_id: str, address: Address) -> Receipt:
 
 def drop(tx: Tx, delivery_id: str) -> Receipt:
     """Settle a delivery as given up; its parts tell how far it came."""
-    act(DeliveryAction.DROP, need(tx, delivery_id))
+    _act(tx, DeliveryAction.DROP, need(tx, delivery_id))
     dropped = update(tx, delivery_id, state=DeliveryState.DROPPED.value, due_at=None, updated_at=tx.now)
     return Receipt(dropped, parts_of(tx, delivery_id))
+
+
+def _act(tx: Tx, action: DeliveryAction, delivery: Delivery) -> None:
+    act(action, delivery, has_channel=delivery.channel is None or tx.outlets.limit(delivery.channel) is not None)
 
 
 def _back_in_line(tx: Tx, delivery: Delivery) -> Receipt:
