@@ -111,6 +111,14 @@ class Cluster:
         self._process.wait(PATIENCE_S)
         self._process = None
 
+    def ask_for_password(self, user: str, password: str) -> None:
+        """Make a user who may do everything, and has to say a password."""
+        rules = self._data / "pg_hba.conf"
+        rules.write_text(f"local all {user} scram-sha-256\n{rules.read_text()}")
+        with closing(psycopg.connect(self.url, autocommit=True)) as connection:
+            connection.execute(f"CREATE USER {user} SUPERUSER PASSWORD '{password}'".encode())
+            connection.execute("SELECT pg_reload_conf()")
+
     def wait_for_standby(self) -> None:
         """Let no commit return before a standby has it, and wait for one."""
         with closing(psycopg.connect(self.url, autocommit=True)) as connection:
