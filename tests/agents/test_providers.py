@@ -18,17 +18,16 @@ from pydantic_ai import exceptions as pai
 from pydantic_ai import messages as pai_messages
 
 from backchannel.agents.providers import (
-    THINKING_LEVELS,
     Connection,
     Endpoint,
     ProviderModel,
     build_failure,
     image_limit,
-    warm_up,
 )
 from backchannel.agents.translation import build_history, build_reply
 from backchannel.core.contracts import (
     MOST_CALLS,
+    THINKING_LEVELS,
     ModelEvent,
     ModelFailed,
     ModelReply,
@@ -666,11 +665,6 @@ async def test_many_ask_at_once_over_one_client(model: ProviderModel, stub: Stub
             await stub.asked(50)
             gate.set()
     assert stub.refused == []
-
-
-async def test_warming_up_imports_what_the_first_question_needs() -> None:
-    await warm_up()
-    assert "pydantic_ai.direct" in sys.modules
 
 
 def test_importing_the_registry_imports_no_provider_layer() -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from backchannel.core.channels import ChannelBusy, ChannelMoved, ChannelRefused, ChannelSilent, DraftGone, Sent
 from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryState, Tries, account_hold_ms, after_attempt
-from backchannel.core.drafts import DraftState, DraftTurn, ShownDraft, may_take_over, next_turn
+from backchannel.core.drafts import DraftMove, DraftState, ShownDraft, may_take_over, next_move
 from tests.core.test_delivery import delivery
 
 S = DeliveryState
@@ -19,21 +19,21 @@ SHOWN = ShownDraft(
 @pytest.mark.parametrize(
     ("known", "is_allowed", "is_line_busy", "turn"),
     [
-        (None, True, False, DraftTurn.POST),
-        (None, True, True, DraftTurn.WAIT),
-        (None, False, False, DraftTurn.STOP),
-        (None, False, True, DraftTurn.STOP),
-        (SHOWN, True, True, DraftTurn.EDIT),
-        (replace(SHOWN, message_id=None), True, False, DraftTurn.STOP),
-        (replace(SHOWN, message_id=None, state=DraftState.LOST), True, False, DraftTurn.STOP),
-        (replace(SHOWN, state=DraftState.FINAL), True, False, DraftTurn.STOP),
-        (replace(SHOWN, state=DraftState.REMOVING), True, False, DraftTurn.STOP),
+        (None, True, False, DraftMove.POST),
+        (None, True, True, DraftMove.WAIT),
+        (None, False, False, DraftMove.STOP),
+        (None, False, True, DraftMove.STOP),
+        (SHOWN, True, True, DraftMove.EDIT),
+        (replace(SHOWN, message_id=None), True, False, DraftMove.STOP),
+        (replace(SHOWN, message_id=None, state=DraftState.LOST), True, False, DraftMove.STOP),
+        (replace(SHOWN, state=DraftState.FINAL), True, False, DraftMove.STOP),
+        (replace(SHOWN, state=DraftState.REMOVING), True, False, DraftMove.STOP),
     ],
 )
 def test_a_run_posts_one_draft_at_most_and_edits_only_what_is_known_to_be_there(
-    known: ShownDraft | None, is_allowed: bool, is_line_busy: bool, turn: DraftTurn
+    known: ShownDraft | None, is_allowed: bool, is_line_busy: bool, turn: DraftMove
 ) -> None:
-    assert next_turn(known, is_allowed=is_allowed, is_line_busy=is_line_busy) is turn
+    assert next_move(known, is_allowed=is_allowed, is_line_busy=is_line_busy) is turn
 
 
 @pytest.mark.parametrize(

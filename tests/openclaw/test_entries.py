@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backchannel.config.schema_agents import ThinkingLevel
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.sessions import Address, Session
 from backchannel.openclaw.entries import (
-    THINKING_LEVELS,
     Entry,
     EntryReader,
     ReadSession,
@@ -179,10 +177,6 @@ def test_an_id_that_is_no_file_name_makes_an_entry_unfit(session_id: object) -> 
 @pytest.mark.parametrize("value", [None, [], "text", 5])
 def test_an_entry_that_is_no_object_is_unfit(value: object) -> None:
     assert isinstance(EntryReader(KeyScheme(), "main").read(Entry(1, "main", value), seen_at=0), UnusableEntry)
-
-
-def test_the_levels_of_thinking_are_those_of_the_configuration() -> None:
-    assert get_args(ThinkingLevel) == THINKING_LEVELS
 
 
 @settings(deadline=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 
+from backchannel.core.contracts import THINKING_LEVELS
 from backchannel.core.keys import ChatType, KeyScheme, SessionKey
 from backchannel.core.messages import (
     ImageBlock,
@@ -19,7 +20,6 @@ from backchannel.core.messages import (
 )
 from backchannel.core.sessions import Address, Session, write_address
 from backchannel.core.text import stored_name
-from backchannel.openclaw.entries import THINKING_LEVELS
 
 SCHEME = KeyScheme()
 LATEST = 1_750_000_000_000

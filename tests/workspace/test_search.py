@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -93,9 +92,9 @@ async def test_a_pattern_that_takes_for_ever_is_stopped_and_holds_nobody(
     monkeypatch.setattr(searching, "LIMIT_S", 1.0)
     (desk.root / "a").write_text("a" * 5000 + "!\n")
     searched = asyncio.create_task(desk.refusal("search", pattern="(a|a)*$"))
-    longest, before = 0.0, time.monotonic()
+    turns = 0
     while not searched.done():
         await asyncio.sleep(0.01)
-        longest, before = max(longest, time.monotonic() - before), time.monotonic()
+        turns += 1
     assert "took longer than 1 s" in await searched
-    assert longest < 1
+    assert turns > 10  # a loop that is held for that second has two or three

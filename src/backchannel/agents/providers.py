@@ -5,7 +5,7 @@ translated in `translation.py`; whatever goes wrong on the way becomes a `ModelF
 again is the runtime's work, so the SDKs' own retries are off.
 
 Importing pydantic-ai takes half a second. Nothing does so before a model is asked for the first time, and then
-in a thread; `warm_up` does it ahead of time.
+in a thread.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from backchannel.agents.encoding import encoding_beside
 from backchannel.agents.translation import begins_call, build_history, build_parameters, build_reply, read_delta
-from backchannel.config.schema_agents import ThinkingLevel
-from backchannel.core.contracts import ModelEvent, ModelFailed, ModelReply, ModelRequest, Price, check_calls
+from backchannel.core.contracts import (
+    THINKING_LEVELS,
+    ModelEvent,
+    ModelFailed,
+    ModelReply,
+    ModelRequest,
+    Price,
+    check_calls,
+)
 from backchannel.core.hosts import is_local_url
 from backchannel.core.messages import ImageBlock
 from backchannel.core.redaction import redact_known
@@ -37,7 +43,6 @@ if TYPE_CHECKING:
     from pydantic_ai.providers import Provider as PydanticProvider
     from pydantic_ai.settings import ModelSettings
 
-THINKING_LEVELS: tuple[str, ...] = get_args(ThinkingLevel)
 
 _OPENAI_WIRES = frozenset({"openai", "openai-compatible", "ollama"})
 _ANTHROPIC_WIRES = frozenset({"anthropic", "anthropic-compatible"})
@@ -257,11 +262,6 @@ def image_limit(kind: str) -> int:
     return ANTHROPIC_IMAGE_LIMIT if kind in _ANTHROPIC_WIRES else sys.maxsize
 
 
-async def warm_up() -> None:
-    """Import what asking a model needs, so that the first one asked does not wait for it."""
-    await asyncio.to_thread(_import_all)
-
-
 def build_failure(error: Exception, endpoint: Endpoint) -> ModelFailed:
     """Say what went wrong, in the provider's own words where it had some, and whether trying again may help."""
     from pydantic_ai import exceptions as pai
@@ -329,8 +329,3 @@ async def _drop_credentials(request: httpx2.Request) -> None:
 async def _leave(provider: PydanticProvider[Any]) -> None:
     async with provider:  # entering and leaving is what closes the client that it made
         pass
-
-
-def _import_all() -> None:
-    for module in ("genai_prices", "pydantic_ai.direct", "pydantic_ai.models.anthropic", "pydantic_ai.models.openai"):
-        import_module(module)

@@ -18,9 +18,9 @@ from backchannel.config.schema_agents import (
     ListedAgentSettings,
     SandboxBackend,
     SandboxSettings,
-    ThinkingLevel,
     WorkspaceAccess,
 )
+from backchannel.core.contracts import ThinkingLevel
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.text import nearest
 from backchannel.core.visibility import SightSettings

@@ -7,10 +7,10 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta
 
 from backchannel.core.approvals import ApprovalRuleSettings
+from backchannel.core.contracts import ThinkingLevel
 from backchannel.core.settings import NonEmpty, Settings, setting
 from backchannel.core.visibility import AgentToAgentSettings, SandboxMode, SandboxVisibility, Visibility
 
-ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 AnnounceMode: TypeAlias = Literal["post", "wake"]
 
 SandboxBackend: TypeAlias = Literal["bubblewrap", "docker"]

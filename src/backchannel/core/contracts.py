@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 
@@ -16,6 +16,10 @@ from backchannel.core.delivery import DeliveryLane
 from backchannel.core.messages import Block, Message, Usage
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
+
+ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
+"""How much a model thinks."""
+THINKING_LEVELS: tuple[str, ...] = get_args(ThinkingLevel)
 
 
 class Clock(Protocol):

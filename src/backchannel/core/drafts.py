@@ -49,7 +49,7 @@ class ShownDraft(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return DeliveryLane(self.channel, self.account_id, self.target, self.thread_id)
 
 
-class DraftTurn(StrEnum):
+class DraftMove(StrEnum):
     """What may be done to show a reply that grows."""
 
     POST = "post"
@@ -62,18 +62,18 @@ class DraftTurn(StrEnum):
 class DraftOpening(msgspec.Struct, frozen=True):
     """What may be done for a run, and with which draft."""
 
-    turn: DraftTurn
+    move: DraftMove
     draft: ShownDraft | None = None
 
 
-def next_turn(known: ShownDraft | None, *, is_allowed: bool, is_line_busy: bool) -> DraftTurn:
+def next_move(known: ShownDraft | None, *, is_allowed: bool, is_line_busy: bool) -> DraftMove:
     """Decide how a reply that grows may be shown, by the draft that its run has."""
     if known is not None:
         may_edit = known.state is DraftState.GROWING and known.message_id is not None
-        return DraftTurn.EDIT if may_edit else DraftTurn.STOP
+        return DraftMove.EDIT if may_edit else DraftMove.STOP
     if not is_allowed:
-        return DraftTurn.STOP
-    return DraftTurn.WAIT if is_line_busy else DraftTurn.POST
+        return DraftMove.STOP
+    return DraftMove.WAIT if is_line_busy else DraftMove.POST
 
 
 class Before(msgspec.Struct, frozen=True):

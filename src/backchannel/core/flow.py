@@ -62,4 +62,3 @@ class Refused(msgspec.Struct, frozen=True):
     """A send or a spawn that was not accepted: nothing happened."""
 
     decision: Decision
-    is_forbidden: bool = True

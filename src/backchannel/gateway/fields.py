@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Protocol, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from backchannel.config.schema_agents import ThinkingLevel
+from backchannel.core.contracts import THINKING_LEVELS
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, text_content
 from backchannel.core.sessions import WEBCHAT, Address
@@ -20,7 +20,6 @@ from backchannel.tools.base import hash_request
 
 P = TypeVar("P", bound=Params)
 
-THINKING_LEVELS: tuple[str, ...] = get_args(ThinkingLevel)
 IdempotencyKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=CLIENTS_KEY)]
 """A client's key is the id of its run. It must not be one that a hook or a node will need."""
 TriggersKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=ONE_LINE)]

@@ -23,7 +23,6 @@ from backchannel.core.credentials import is_secret_name
 from backchannel.core.settings import Settings, secret_fields
 from backchannel.gateway.auth import TOKEN_PREFIX
 
-LEVELS = ("debug", "info", "warning", "error")
 MASK = "[hidden]"
 MIN_SECRET_LENGTH = 6
 """Shorter values are left alone: masking them would hide ordinary words."""

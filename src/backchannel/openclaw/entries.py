@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from backchannel.core.contracts import THINKING_LEVELS
 from backchannel.core.keys import ChatType, KeyScheme, SessionKey, is_full_key
 from backchannel.core.sessions import Address, Session, write_address
 from backchannel.core.text import cut, stored_name
@@ -46,7 +47,6 @@ LONGEST_LABEL = 64
 LONGEST_NAME = 4096
 LONGEST_MODEL = 256
 LONGEST_ADDRESS = 4096
-THINKING_LEVELS = ("off", "minimal", "low", "medium", "high", "xhigh")
 
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

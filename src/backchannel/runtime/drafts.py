@@ -32,7 +32,7 @@ from backchannel.core.channels import (
 )
 from backchannel.core.contracts import Clock
 from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryLane, Tries, account_hold_ms, retry_wait
-from backchannel.core.drafts import DraftState, DraftTurn, ShownDraft
+from backchannel.core.drafts import DraftMove, DraftState, ShownDraft
 from backchannel.core.facts import ApprovalChanged, DraftChanged, RunChanged
 from backchannel.core.runs import Run, RunState
 from backchannel.core.splitting import opening_of
@@ -214,12 +214,12 @@ class Drafts:
         composing.next_at = self._clock.monotonic() + channel.draft_interval_s
         if composing.draft is None:
             opening = await self._commit(lambda: self._store.open_draft(composing.fence, text))
-            if opening.turn is DraftTurn.WAIT:
+            if opening.move is DraftMove.WAIT:
                 self._pause(composing, LINE_PAUSE_S)
-            if opening.draft is None or opening.turn not in (DraftTurn.POST, DraftTurn.EDIT):
-                return opening.turn is DraftTurn.WAIT
+            if opening.draft is None or opening.move not in (DraftMove.POST, DraftMove.EDIT):
+                return opening.move is DraftMove.WAIT
             composing.shown_in = opening.draft.lane
-            if opening.turn is DraftTurn.POST:
+            if opening.move is DraftMove.POST:
                 return await self._post(composing, opening.draft, text)
             composing.draft = opening.draft
         return await self._edit(composing, composing.draft, text)

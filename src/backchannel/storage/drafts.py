@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from backchannel.core.control_words import is_silent
 from backchannel.core.delivery import Delivery, DeliveryLane, notice_address
-from backchannel.core.drafts import Before, DraftOpening, DraftState, DraftTurn, ShownDraft, may_take_over, next_turn
+from backchannel.core.drafts import Before, DraftMove, DraftOpening, DraftState, ShownDraft, may_take_over, next_move
 from backchannel.core.facts import DraftChanged
 from backchannel.core.runs import Fence, Run, RunState
 from backchannel.core.sessions import WEBCHAT, Address, read_address
@@ -45,14 +45,14 @@ def open_(tx: Tx, fence: Fence, text: str) -> DraftOpening:
     run = runs.find(tx, fence.run_id)
     address = None if run is None else _replied_at(run)
     if run is None or address is None or not tx.outlets.streams(address.channel):
-        return DraftOpening(DraftTurn.STOP)
+        return DraftOpening(DraftMove.STOP)
     if run.state is not RunState.RUNNING or run.fence != fence.number:
-        return DraftOpening(DraftTurn.STOP)
+        return DraftOpening(DraftMove.STOP)
     lane = _current_lane(tx, address)
     known = find(tx, run.id)
-    turn = next_turn(known, is_allowed=_is_allowed(tx, run, address), is_line_busy=lines.is_busy(tx, lane))
-    if turn is not DraftTurn.POST:
-        return DraftOpening(turn, known)
+    move = next_move(known, is_allowed=_is_allowed(tx, run, address), is_line_busy=lines.is_busy(tx, lane))
+    if move is not DraftMove.POST:
+        return DraftOpening(move, known)
     draft = ShownDraft(
         run_id=run.id,
         channel=lane.channel,
@@ -63,7 +63,7 @@ def open_(tx: Tx, fence: Fence, text: str) -> DraftOpening:
         text=text,
     )
     _insert(tx, draft)
-    return DraftOpening(turn, draft)
+    return DraftOpening(move, draft)
 
 
 def _insert(tx: Tx, draft: ShownDraft) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from backchannel.config.agents import AgentSettings
-from backchannel.config.schema_agents import ThinkingLevel
 from backchannel.core.caller_keys import CallerKeys
+from backchannel.core.contracts import ThinkingLevel
 from backchannel.core.flow import Refused as NotSpawned
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.runs import FlowCall, function_model
