@@ -27,7 +27,7 @@ from backchannel.core.settings import all_fields
 from backchannel.core.shapes import describe
 from backchannel.gateway.connections import Method
 from backchannel.gateway.methods import METHODS
-from backchannel.gateway.protocol import EVENTS, PROTOCOL_VERSION, WITHOUT_EFFECT, Connect
+from backchannel.gateway.protocol import EVENTS, PROTOCOL_VERSION, Connect
 from backchannel.tools.base import SessionTool
 from backchannel.tools.registry import SESSION_TOOLS
 
@@ -47,8 +47,9 @@ include {PROTOCOL_VERSION}. A frame whose id cannot be told is answered with `id
 
 - Requests of one connection run at the same time and are answered by id.
 - An error is `{{code, message, details {{code, …}}, retryable?, retryAfterMs?}}`; `details.code` is a stable word.
-- An unknown or wrongly typed parameter is an error that names it. Fields listed as *without effect* are accepted and
-  change nothing. Null is listed where it says something else than leaving the parameter out.
+- A parameter of the wrong type is an error that names it, and so is an unknown one. Methods that are *shared with
+  OpenClaw* ignore unknown ones: its clients send parameters that mean nothing here. Null is listed where it says
+  something else than leaving the parameter out.
 - Sessions are named as people write them: `main`, a bare key of the default agent (or of `agentId`), a full key, or a
   session id. Answers show full keys.
 - A scope includes those before it: `operator.read`, `operator.write`, `operator.admin`. An agent's token is bound to
@@ -176,8 +177,8 @@ def _method_section(method: Method[Any]) -> str:
     if rows := [(field.name, field.kind, field.default) for field in describe(method.params)]:
         lines += [*table(["parameter", "type", "default"], rows), ""]
     lines.append(f"Answer: {method.answer}.")
-    if ignored := WITHOUT_EFFECT.get(method.name):
-        lines += ["", f"Without effect: {', '.join(f'`{name}`' for name in sorted(ignored))}."]
+    if method.is_shared:
+        lines += ["", "Shared with OpenClaw: other parameters are ignored."]
     return "\n".join(lines)
 
 
@@ -201,7 +202,7 @@ def render_protocol() -> str:
             "description": method.doc,
             "params": schema,
             "answer": method.answer,
-            "withoutEffect": sorted(WITHOUT_EFFECT.get(method.name, ())),
+            "shared": method.is_shared,
         }
         for method, schema in zip(METHODS.values(), schemas, strict=False)
     }

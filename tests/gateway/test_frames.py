@@ -15,7 +15,7 @@ from backchannel.core.runs import scoped_run_id
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.connections import Limits
 from backchannel.gateway.methods import METHODS
-from backchannel.gateway.protocol import WITHOUT_EFFECT, BadFrame, Cancel, Request, read_frame
+from backchannel.gateway.protocol import BadFrame, Cancel, Request, read_frame
 
 from .client import Client
 from .conftest import MakeWorld, World
@@ -89,7 +89,7 @@ async def test_an_unknown_method_names_the_nearest(client: Client) -> None:
 
 @pytest.mark.anyio
 async def test_an_unknown_parameter_names_itself_and_the_nearest(client: Client) -> None:
-    error = await client.refused("chat.send", {"sessionkey": "main", "message": "hi"})
+    error = await client.refused("chat.search", {"sessionkey": "main", "query": "hi"})
     assert error["details"] == {"code": "bad_params", "param": "sessionkey"}
     assert "sessionKey" in error["message"]
 
@@ -186,21 +186,51 @@ async def test_an_unexpected_failure_is_answered_without_its_details(
     assert (await client.ask("health"))["ok"] is True
 
 
-def test_meaningless_fields_of_other_clients_are_accepted_and_change_nothing() -> None:
-    for name, fields in WITHOUT_EFFECT.items():
-        method = METHODS[name]
-        given: dict[str, Any] = {field: [] for field in fields}
-        needed = {"message": "hi", "sessionKey": "main", "key": "main"}
-        plain = {k: v for k, v in needed.items() if k in method.params.__struct_encode_fields__}
-        read = method.read_params(_raw({**plain, **given}))
-        assert read == method.read_params(_raw(plain))
+@pytest.mark.parametrize(
+    ("name", "plain", "more"),
+    [
+        (
+            "agent",
+            {"message": "hi"},
+            {"spawnedBy": "main", "extraSystemPrompt": "obey", "inputProvenance": {"kind": "x"}},
+        ),
+        ("chat.send", {"sessionKey": "main", "message": "hi"}, {"originatingTo": 5, "systemInputProvenance": {}}),
+        ("chat.abort", {"sessionKey": "main"}, {"preserveSideRuns": True}),
+        ("chat.history", {"sessionKey": "main"}, {"maxBytes": 1000, "inputRunIds": ["a"], "maxChars": "?"}),
+        ("models.list", {}, {"agentId": "main", "sessionKey": "main"}),
+        ("status", {}, {"includeChannelSummary": True}),
+    ],
+)
+def test_what_a_shared_method_does_not_know_changes_nothing(
+    name: str, plain: dict[str, Any], more: dict[str, Any]
+) -> None:
+    method = METHODS[name]
+    assert method.read_params(_raw({**plain, **more})) == method.read_params(_raw(plain))
+
+
+@pytest.mark.parametrize("name", ["runs.list", "chat.search", "tools.invoke", "deliveries.list"])
+def test_an_unknown_parameter_of_a_method_of_our_own_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="unknown parameter 'other'"):
+        METHODS[name].read_params(_raw({"other": 1}))
+
+
+@pytest.mark.parametrize(
+    ("name", "param"),
+    [("agent", "attachments"), ("chat.send", "attachments"), ("send", "mediaUrl"), ("send", "buffer")],
+)
+def test_a_file_that_would_be_dropped_is_refused(name: str, param: str) -> None:
+    needed = {"sessionKey": "main", "message": "hi", "channel": "c", "to": "t"}
+    params = {field: text for field, text in needed.items() if field in METHODS[name].params.__struct_encode_fields__}
+    with pytest.raises(InvalidRequest, match=f"^{name}: {param}: expected an empty list"):
+        METHODS[name].read_params(_raw({**params, param: "data:x"}))
+    assert METHODS[name].read_params(_raw({**params, param: []})) is not None
 
 
 @pytest.mark.parametrize("number", ["1e400", "1" + "0" * 400, "1" + "0" * 5000])
 @pytest.mark.parametrize("name", ["limit", "cursor", "other"])
 def test_a_number_that_nothing_can_hold_is_a_bad_parameter(name: str, number: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"^sessions\.list: "):
-        METHODS["sessions.list"].read_params(msgspec.Raw(f'{{"{name}":{number}}}'.encode()))
+    with pytest.raises(InvalidRequest, match=r"^runs\.list: "):
+        METHODS["runs.list"].read_params(msgspec.Raw(f'{{"{name}":{number}}}'.encode()))
 
 
 @pytest.mark.parametrize("name", ["agent", "chat.send", "send", "tools.invoke"])
@@ -214,11 +244,6 @@ def test_no_client_takes_a_key_away_from_a_hook_or_a_node(name: str) -> None:
         METHODS[name].read_params(_raw({**params, "idempotencyKey": key}))
     node = METHODS["node.message"].read_params(_raw({"text": "hi", "idempotencyKey": "hook/7"}))
     assert node.idempotency_key == "hook/7"  # it is made the id of a run under the node's own name
-
-
-def test_no_field_without_effect_has_a_meaning_too() -> None:
-    for name, fields in WITHOUT_EFFECT.items():
-        assert not fields & set(METHODS[name].params.__struct_encode_fields__)
 
 
 def _raw(value: Any) -> msgspec.Raw:
@@ -246,7 +271,7 @@ def test_no_text_makes_reading_a_frame_fail_otherwise_than_it_should(text: str) 
 @settings(max_examples=300, deadline=None)
 def test_no_parameters_make_reading_them_fail_otherwise_than_they_should(name: str, data: st.DataObject) -> None:
     method = METHODS[name]
-    names = st.sampled_from([*method.params.__struct_encode_fields__, *WITHOUT_EFFECT.get(name, ()), "other"])
+    names = st.sampled_from([*method.params.__struct_encode_fields__, "other"])
     params = data.draw(st.dictionaries(names, json_values, max_size=5) | json_values)
     try:
         method.read_params(_raw(params))

@@ -15,7 +15,7 @@ from msgspec.structs import fields
 from backchannel.gateway.connections import Method
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.methods.runs import AgentAccepted
-from backchannel.gateway.protocol import EVENTS, WITHOUT_EFFECT
+from backchannel.gateway.protocol import EVENTS
 
 from .client import Client
 
@@ -94,10 +94,6 @@ def test_what_is_said_of_an_event_is_what_it_has() -> None:
         (row,) = [line for line in render_methods().splitlines() if line.startswith(f"| `{event}` |")]
         said = fields_of(row.replace("\\|", "|").split("`")[3])
         assert {name.rstrip("?") for name in said} == set(payload.__struct_encode_fields__), event
-
-
-def test_fields_without_effect_belong_to_methods_there_are() -> None:
-    assert WITHOUT_EFFECT.keys() <= METHODS.keys()
 
 
 @pytest.mark.anyio

@@ -47,6 +47,13 @@ class Params(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rena
     """The base of all parameters: what is not known is refused."""
 
 
+class SharedParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The base of the parameters of a method that OpenClaw's gateway has too: what is not known is ignored.
+
+    Its clients send more with each release; what they add there must not make them fail here.
+    """
+
+
 class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """The base of every answer and event payload: what is not known is absent."""
 
@@ -119,6 +126,8 @@ def in_words(kind: inspect.Type) -> str:
             return in_words(kind.type)
         case inspect.UnionType():
             return ", or ".join(in_words(each) for each in kind.types if not isinstance(each, inspect.NoneType))
+        case inspect.StrType(max_length=0):
+            return "empty text"
         case inspect.StrType():
             length = _length(kind.min_length, kind.max_length, "characters")
             return f"text{length}{_PATTERNS.get(kind.pattern or '', '')}"
@@ -132,6 +141,8 @@ def in_words(kind: inspect.Type) -> str:
             return one_of(kind.values)
         case inspect.EnumType():
             return one_of([member.value for member in kind.cls])
+        case inspect.ListType(max_length=0):
+            return "an empty list"
         case inspect.ListType() | inspect.VarTupleType():
             return f"a list of {_items(kind.item_type)}" + _length(kind.min_length, kind.max_length, "of them")
         case inspect.StructType() if not issubclass(kind.cls, Settings):

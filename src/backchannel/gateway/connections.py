@@ -15,15 +15,14 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 from msgspec import Raw
 
-from backchannel.core.shapes import Params, bad_params
-from backchannel.errors import Forbidden, InvalidRequest, ScopeMissing, ShuttingDown, Unavailable
+from backchannel.core.shapes import Params, SharedParams, bad_params
+from backchannel.errors import Forbidden, ScopeMissing, ShuttingDown, Unavailable
 from backchannel.gateway.auth import Access, TokenHolder
 from backchannel.gateway.events import Subscriber, Subscriptions
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import Peer
 from backchannel.gateway.protocol import (
     KEEP_ALIVE_S,
-    WITHOUT_EFFECT,
     Policy,
     Shutdown,
     Tick,
@@ -38,8 +37,6 @@ P = TypeVar("P", bound=Params)
 REFUSED, RESTARTING = 1008, 1012
 CLOSE_S = 1.0
 """How long a close may take to get through."""
-
-_ONLY_EMPTY = frozenset(["attachments"])  # dropping what a person attached would lose it silently
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +273,11 @@ class Method(Generic[P]):
         self._decode = msgspec.json.Decoder(params).decode
 
     @property
+    def is_shared(self) -> bool:
+        """Whether OpenClaw's gateway has it too: then parameters that are not known are ignored."""
+        return issubclass(self.params, SharedParams)
+
+    @property
     def doc(self) -> str:
         """What it does, in a sentence: the first line of its handler's docstring."""
         return (self.handler.__doc__ or "").strip().partition("\n")[0]
@@ -284,37 +286,14 @@ class Method(Generic[P]):
         """Read a request's parameters.
 
         Raises:
-            InvalidRequest: one is unknown, missing or of the wrong type; the message names it.
+            InvalidRequest: one is missing, of the wrong type, or unknown where that is not ignored; the message
+                names it.
         """
         body = bytes(raw) if raw else b"{}"
         try:
             return self._decode(b"{}" if body == b"null" else body)
         except msgspec.ValidationError as error:
-            kept = _without_meaningless(self.name, body)
-            if kept is None:
-                raise self._bad_params(error) from None
-        try:
-            return msgspec.convert(kept, self.params)
-        except msgspec.ValidationError as error:
-            raise self._bad_params(error) from None
-
-    def _bad_params(self, error: msgspec.ValidationError) -> InvalidRequest:
-        return bad_params(self.name, error, self.params)
-
-
-def _without_meaningless(method: str, body: bytes) -> dict[str, Any] | None:
-    """Leave out the fields that have no effect; None when there are none."""
-    without_effect = WITHOUT_EFFECT.get(method, frozenset())
-    try:
-        given = msgspec.json.decode(body)
-    except msgspec.DecodeError:  # somewhere in it is a number that nothing can hold
-        return None
-    if not isinstance(given, dict):
-        return None
-    kept = {
-        name: value for name, value in given.items() if name not in without_effect or (name in _ONLY_EMPTY and value)
-    }
-    return kept if len(kept) < len(given) else None
+            raise bad_params(self.name, error, self.params) from None
 
 
 def check_allowed(holder: TokenHolder, method: Method[Any], methods: Mapping[str, Method[Any]]) -> None:

@@ -26,8 +26,11 @@ TriggersKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, patte
 """A key of a hook or a node, which is made the id of a run apart from all others."""
 Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT, pattern=NAME)]
 
+NothingAttached: TypeAlias = Annotated[list[Any], Meta(max_length=0)] | Annotated[str, Meta(max_length=0)] | None
+"""Files that clients of this protocol may send with a message: none is taken here, and none is dropped silently."""
+
 # They name the request or the session, which the digest holds in another form, or guard it against a reset.
-_NOT_PART_OF_THE_RUN = frozenset(["idempotency_key", "session_key", "agent_id", "session_id"])
+_NOT_PART_OF_THE_RUN = frozenset(["idempotency_key", "session_key", "agent_id", "session_id", "attachments"])
 
 
 def read_posted(path: str, body: bytes, params: type[P]) -> P:

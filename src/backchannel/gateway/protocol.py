@@ -4,8 +4,8 @@ A connection speaks JSON text frames: requests (`req`) from the client, answers 
 The gateway opens with the event `connect.challenge`; the client's first request is `connect`; after its answer every
 method of the table in `methods/` may be called, several at the same time, each answered by its id.
 
-Parameters are strict: an unknown or wrongly typed one is an error that names it. The exception is written once, in
-`WITHOUT_EFFECT`: fields that clients of this protocol send elsewhere and that mean nothing here.
+Parameters are strict: an unknown or wrongly typed one is an error that names it. Methods that OpenClaw's gateway has
+too take `SharedParams`, which ignore unknown ones: its clients send what means nothing here.
 """
 
 from __future__ import annotations
@@ -19,62 +19,13 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from backchannel.core.messages import Block, Role
 from backchannel.core.rows import ApprovalRow, DeliveryRow
-from backchannel.core.shapes import Answer, Params
+from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.errors import InvalidRequest
 
 PROTOCOL_VERSION = 4
 MAX_REQUEST_ID_LENGTH = 256
 KEEP_ALIVE_S = 15.0
 """How long a connection or a stream may be silent: proxies cut those that say nothing."""
-
-WITHOUT_EFFECT: Mapping[str, frozenset[str]] = {
-    "agent": frozenset(
-        (
-            "lane",
-            "extraSystemPrompt",
-            "spawnedBy",
-            "replyTo",
-            "replyChannel",
-            "replyAccountId",
-            "groupId",
-            "groupChannel",
-            "groupSpace",
-            "bestEffortDeliver",
-            "inputProvenance",
-            "internalEvents",
-            "promptMode",
-            "bootstrapContextMode",
-            "bootstrapContextRunKind",
-            "voiceWakeTrigger",
-            "cleanupBundleMcpOnRunEnd",
-            "attachments",
-        )
-    ),
-    "chat.send": frozenset(
-        (
-            "fastMode",
-            "originatingChannel",
-            "originatingTo",
-            "originatingAccountId",
-            "originatingThreadId",
-            "systemInputProvenance",
-            "systemProvenanceReceipt",
-            "suppressCommandInterpretation",
-            "attachments",
-        )
-    ),
-    "chat.history": frozenset(["maxChars"]),
-    "sessions.list": frozenset(["includeGlobal", "includeUnknown", "configuredAgentsOnly"]),
-    "sessions.resolve": frozenset(["includeGlobal", "includeUnknown", "spawnedBy"]),
-    "sessions.describe": frozenset(["includeDerivedTitles", "includeLastMessage"]),
-    "sessions.reset": frozenset(["reason"]),
-    "sessions.delete": frozenset(["deleteTranscript", "emitLifecycleHooks"]),
-    "sessions.messages.subscribe": frozenset(["includeApprovals"]),
-    "agents.list": frozenset(["scope"]),
-    "models.list": frozenset(["view", "scope", "includeArgs"]),
-    "commands.list": frozenset(["agentId", "provider", "scope", "includeArgs"]),
-}
-"""Per method, the fields that are accepted and change nothing: not provenance, not the parent, not the prompt."""
 
 
 class TokenScope(StrEnum):
@@ -87,6 +38,10 @@ class TokenScope(StrEnum):
 
 class NoParams(Params, frozen=True, kw_only=True):
     """The parameters of a method that has none."""
+
+
+class SharedNoParams(SharedParams, frozen=True, kw_only=True):
+    """The same of a method that OpenClaw's gateway has too, where it may have some."""
 
 
 # Frames

@@ -15,7 +15,7 @@ from backchannel.core.shapes import Answer, Params
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import NoParams, TokenScope
+from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.workspace.tools import COMMANDS, FILES
 
 
@@ -33,7 +33,7 @@ class ModelsListed(Answer, frozen=True, kw_only=True):
     models: list[ModelListed]
 
 
-async def agents_list(call: Call, params: NoParams) -> AgentsListed:
+async def agents_list(call: Call, params: SharedNoParams) -> AgentsListed:
     """Lists the agents, the default one first."""
     parts = call.parts
     ids = sorted(parts.agents.ids(), key=lambda id: (id != parts.agents.default_id, id))
@@ -90,7 +90,7 @@ def _workspace(parts: GatewayParts, agent_id: str) -> str | None:
     return str(workspace_of(parts.agents.get(agent_id), parts.config.state_dir))
 
 
-async def models_list(call: Call, params: NoParams) -> ModelsListed:
+async def models_list(call: Call, params: SharedNoParams) -> ModelsListed:
     """Lists the models that are known by name; `ref` is how requests name one."""
     known = await asyncio.to_thread(call.parts.models.list)  # the published catalogue is read at its first use
     return ModelsListed(
@@ -146,7 +146,7 @@ class CommandsListed(Answer, frozen=True, kw_only=True):
     commands: list[CommandShown]
 
 
-async def commands_list(call: Call, params: NoParams) -> CommandsListed:
+async def commands_list(call: Call, params: SharedNoParams) -> CommandsListed:
     """Lists the chat commands, and who may use each."""
     return CommandsListed(
         commands=[
@@ -161,7 +161,7 @@ async def commands_list(call: Call, params: NoParams) -> CommandsListed:
 METHODS: tuple[Method[Any], ...] = (
     Method(
         "agents.list",
-        NoParams,
+        SharedNoParams,
         TokenScope.READ,
         agents_list,
         "`{defaultId, mainKey, scope, agents: [{id, name?, model? {primary}, thinkingDefault?, backchannel {model?, "
@@ -171,7 +171,7 @@ METHODS: tuple[Method[Any], ...] = (
     Method("agents.forget", AgentForgetParams, TokenScope.ADMIN, agents_forget, "`{ok, agentId}`"),
     Method(
         "models.list",
-        NoParams,
+        SharedNoParams,
         TokenScope.READ,
         models_list,
         "`{models: [{id, name, provider, ref, usable, contextWindow?, cost? {input, output}}]}`",
@@ -179,7 +179,7 @@ METHODS: tuple[Method[Any], ...] = (
     Method("ids.resolve", IdsResolveParams, TokenScope.READ, ids_resolve, "`{kind, id}`"),
     Method(
         "commands.list",
-        NoParams,
+        SharedNoParams,
         TokenScope.READ,
         commands_list,
         "`{commands: [{name, usage, description, needs: authorised | owner}]}`",

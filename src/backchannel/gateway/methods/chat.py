@@ -13,11 +13,11 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Pending, Provenance, ProvenanceKind
 from backchannel.core.runs import Accepted, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, Session
-from backchannel.core.shapes import Answer, Params
+from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import address_for_message, check_agent, find_session, no_session, resolve
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.fields import IdempotencyKey, Label, digest_of, read_content, read_thinking
+from backchannel.gateway.fields import IdempotencyKey, Label, NothingAttached, digest_of, read_content, read_thinking
 from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import TokenScope
@@ -29,7 +29,7 @@ _FOUND, _MOST_FOUND = 20, 200
 _LONGEST_QUERY = 512
 
 
-class ChatSendParams(Params, frozen=True, kw_only=True):
+class ChatSendParams(SharedParams, frozen=True, kw_only=True):
     session_key: str
     message: str
     agent_id: str | None = None
@@ -37,10 +37,11 @@ class ChatSendParams(Params, frozen=True, kw_only=True):
     deliver: bool = False
     thinking: str | None = None
     timeout_ms: Annotated[int, Meta(gt=0, le=MAX_RUN_S * 1000)] | None = None
+    attachments: NothingAttached = None
     idempotency_key: IdempotencyKey | None = None
 
 
-class ChatHistoryParams(Params, frozen=True, kw_only=True):
+class ChatHistoryParams(SharedParams, frozen=True, kw_only=True):
     session_key: str
     agent_id: str | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _LISTED
@@ -82,13 +83,13 @@ class ChatFound(Answer, frozen=True, kw_only=True):
     next_before: str | None = None
 
 
-class ChatAbortParams(Params, frozen=True, kw_only=True):
+class ChatAbortParams(SharedParams, frozen=True, kw_only=True):
     session_key: str
     agent_id: str | None = None
     run_id: str | None = None
 
 
-class ChatInjectParams(Params, frozen=True, kw_only=True):
+class ChatInjectParams(SharedParams, frozen=True, kw_only=True):
     session_key: str
     message: str
     agent_id: str | None = None

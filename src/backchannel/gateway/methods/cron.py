@@ -12,10 +12,10 @@ from backchannel.core.answers import JobAdded, JobFired, JobRemoved, JobsListed
 from backchannel.core.keys import SessionKey
 from backchannel.core.rows import JobDeliverShown, JobShown, LastRun
 from backchannel.core.runs import Run
-from backchannel.core.shapes import Params
+from backchannel.core.shapes import Params, SharedParams
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.runs import MAX_RUN_S
-from backchannel.gateway.protocol import NoParams, TokenScope
+from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.storage.cron import ListedJob
 
 
@@ -37,11 +37,11 @@ class CronAddParams(Params, frozen=True, kw_only=True):
     enabled: bool = True
 
 
-class JobParams(Params, frozen=True, kw_only=True):
+class JobParams(SharedParams, frozen=True, kw_only=True):
     id: str
 
 
-async def cron_list(call: Call, params: NoParams) -> JobsListed:
+async def cron_list(call: Call, params: SharedNoParams) -> JobsListed:
     """Lists the cron jobs, those that come next first, each with its last run."""
     return JobsListed(jobs=[_shown(call, job) for job in await call.parts.cron.list()])
 
@@ -100,7 +100,7 @@ _JOB = (
 )
 
 METHODS: tuple[Method[Any], ...] = (
-    Method("cron.list", NoParams, TokenScope.READ, cron_list, f"`{{jobs: [{_JOB}]}}`"),
+    Method("cron.list", SharedNoParams, TokenScope.READ, cron_list, f"`{{jobs: [{_JOB}]}}`"),
     Method("cron.add", CronAddParams, TokenScope.ADMIN, cron_add, "`{job}`, as `cron.list` shows it"),
     Method(
         "cron.run", JobParams, TokenScope.WRITE, cron_run, "`{id, runId, sessionKey}`; `agent.wait` waits for the run"

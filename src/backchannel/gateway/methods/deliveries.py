@@ -13,11 +13,11 @@ from backchannel.core.answers import DeliveriesListed, Mended, NotMended
 from backchannel.core.delivery import DeliveryState, Post, Receipt
 from backchannel.core.rows import ReceiptRow
 from backchannel.core.sessions import Address
-from backchannel.core.shapes import Params
+from backchannel.core.shapes import Params, SharedParams
 from backchannel.errors import GatewayError, InvalidRequest
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.fields import IdempotencyKey, read_content
+from backchannel.gateway.fields import IdempotencyKey, NothingAttached, read_content
 from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import hash_request, read_cursor, write_cursor
 from backchannel.tools.rows import show_receipt
@@ -27,13 +27,16 @@ Mend = Callable[[str], Awaitable[Receipt]]
 _LISTED, _MOST_LISTED, _MOST_MENDED = 50, 500, 500
 
 
-class SendParams(Params, frozen=True, kw_only=True):
+class SendParams(SharedParams, frozen=True, kw_only=True):
     channel: str
     to: Annotated[str, Meta(min_length=1)]
     message: str
     account_id: str | None = None
     thread_id: str | None = None
     session_key: str | None = None
+    media_url: NothingAttached = None
+    media_urls: NothingAttached = None
+    buffer: NothingAttached = None
     idempotency_key: IdempotencyKey | None = None
 
 

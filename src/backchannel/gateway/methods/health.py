@@ -23,12 +23,12 @@ from backchannel.errors import Unavailable, UnknownModel
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.channels import channel_states
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import NoParams, TokenScope
+from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.runtime.cluster import differences
 from backchannel.version import __version__
 
 
-async def health(call: Call, params: NoParams) -> Health:
+async def health(call: Call, params: SharedNoParams) -> Health:
     """Tells whether the gateway can accept messages now, and what is wrong besides."""
     parts = call.parts
     condition = await examine(parts)
@@ -43,7 +43,7 @@ async def health(call: Call, params: NoParams) -> Health:
     )
 
 
-async def status(call: Call, params: NoParams) -> Status:
+async def status(call: Call, params: SharedNoParams) -> Status:
     """Tells what the gateway is, how much it has to do, and what is wrong; `status` is ok, degraded or unavailable."""
     parts = call.parts
     condition = await examine(parts)
@@ -96,14 +96,14 @@ _PROBLEMS = "problems: [{code, message, hint}]"
 METHODS: tuple[Method[Any], ...] = (
     Method(
         "health",
-        NoParams,
+        SharedNoParams,
         TokenScope.READ,
         health,
         f"`{{ok, status: ok | degraded | unavailable, ts, uptimeMs, defaultAgentId, store, {_PROBLEMS}}}`",
     ),
     Method(
         "status",
-        NoParams,
+        SharedNoParams,
         TokenScope.READ,
         status,
         "`{version, status: ok | degraded | unavailable, ts, uptimeMs, connections, "

@@ -13,7 +13,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, Usage
 from backchannel.core.rows import TimelineEntry
 from backchannel.core.runs import Run, RunRequest, RunState
-from backchannel.core.shapes import Answer, Params
+from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import Forbidden, RunNotFound
 from backchannel.gateway.addressing import address_for_message, resolve
@@ -21,6 +21,7 @@ from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.events import error_of
 from backchannel.gateway.fields import (
     IdempotencyKey,
+    NothingAttached,
     digest_of,
     read_content,
     read_model,
@@ -36,7 +37,7 @@ MAX_WAIT_MS = 24 * 3600 * 1000
 _LISTED, _MOST_LISTED = 50, 500
 
 
-class AgentParams(Params, frozen=True, kw_only=True):
+class AgentParams(SharedParams, frozen=True, kw_only=True):
     message: str
     session_key: str | None = None
     agent_id: str | None = None
@@ -48,6 +49,7 @@ class AgentParams(Params, frozen=True, kw_only=True):
     timeout: Annotated[float, Meta(gt=0, le=MAX_RUN_S)] | None = None
     thinking: str | None = None
     model: str | None = None
+    attachments: NothingAttached = None
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -81,7 +83,7 @@ class AgentEnded(Answer, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class WaitParams(Params, frozen=True, kw_only=True):
+class WaitParams(SharedParams, frozen=True, kw_only=True):
     run_id: str
     timeout_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)] = 30_000
 

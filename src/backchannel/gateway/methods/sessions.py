@@ -11,7 +11,7 @@ from backchannel.core.answers import Changed, Deleted, Described, Found, Session
 from backchannel.core.keys import MAX_KEY_LENGTH, Kind, SessionKey, normalise_agent_id
 from backchannel.core.rows import ModelShown, Row
 from backchannel.core.sessions import Session, SessionFilter, SessionPatch
-from backchannel.core.shapes import Answer, Params
+from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import one_line, quoted, shown_name
 from backchannel.errors import InvalidRequest, MainSessionKept, SessionNotFound
 from backchannel.gateway.addressing import (
@@ -23,7 +23,7 @@ from backchannel.gateway.addressing import (
 )
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import Label, read_model, read_thinking
-from backchannel.gateway.protocol import NoParams, TokenScope
+from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.tools.listing import active_since, read_page
 from backchannel.tools.rows import preview
 
@@ -32,7 +32,7 @@ _PREVIEW_DEPTH = 5
 _KINDS = tuple(kind.value for kind in Kind)
 
 
-class SessionsListParams(Params, frozen=True, kw_only=True):
+class SessionsListParams(SharedParams, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _LISTED
     cursor: str | None = None
     offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
@@ -47,19 +47,19 @@ class SessionsListParams(Params, frozen=True, kw_only=True):
     include_derived_titles: bool = False
 
 
-class SessionsResolveParams(Params, frozen=True, kw_only=True):
+class SessionsResolveParams(SharedParams, frozen=True, kw_only=True):
     key: str | None = None
     session_id: str | None = None
     label: str | None = None
     agent_id: str | None = None
 
 
-class KeyParams(Params, frozen=True, kw_only=True):
+class KeyParams(SharedParams, frozen=True, kw_only=True):
     key: str
     agent_id: str | None = None
 
 
-class SessionsPatchParams(Params, frozen=True, kw_only=True):
+class SessionsPatchParams(SharedParams, frozen=True, kw_only=True):
     key: str
     agent_id: str | None = None
     expected_session_id: str | None = None
@@ -72,7 +72,7 @@ class SessionsPatchParams(Params, frozen=True, kw_only=True):
     archived: bool | UnsetType = UNSET
 
 
-class SessionsPreviewParams(Params, frozen=True, kw_only=True):
+class SessionsPreviewParams(SharedParams, frozen=True, kw_only=True):
     keys: Annotated[list[str], Meta(min_length=1, max_length=_MOST_PREVIEWED)]
     limit: Annotated[int, Meta(ge=1, le=50)] = 12
     max_chars: Annotated[int, Meta(ge=20, le=4000)] = 240
@@ -266,13 +266,13 @@ def _changed(call: Call, session: Session) -> Changed:
     return Changed(ok=True, key=call.parts.rows.key(session.key), entry=_row(call, session))
 
 
-async def sessions_subscribe(call: Call, params: NoParams) -> Subscribed:
+async def sessions_subscribe(call: Call, params: SharedNoParams) -> Subscribed:
     """Sends this connection `sessions.changed`, and the `chat` and `agent` events of all sessions."""
     call.subscriptions.subscribe(call.subscriber)
     return Subscribed(subscribed=True)
 
 
-async def sessions_unsubscribe(call: Call, params: NoParams) -> Subscribed:
+async def sessions_unsubscribe(call: Call, params: SharedNoParams) -> Subscribed:
     """Ends `sessions.subscribe`."""
     call.subscriptions.unsubscribe(call.subscriber)
     return Subscribed(subscribed=False)
@@ -312,8 +312,8 @@ METHODS: tuple[Method[Any], ...] = (
         sessions_preview,
         "`{ts, previews: [{key, status: ok | empty | missing, items: [{role, text, timestamp}]}]}`",
     ),
-    Method("sessions.subscribe", NoParams, TokenScope.READ, sessions_subscribe, "`{subscribed: true}`"),
-    Method("sessions.unsubscribe", NoParams, TokenScope.READ, sessions_unsubscribe, "`{subscribed: false}`"),
+    Method("sessions.subscribe", SharedNoParams, TokenScope.READ, sessions_subscribe, "`{subscribed: true}`"),
+    Method("sessions.unsubscribe", SharedNoParams, TokenScope.READ, sessions_unsubscribe, "`{subscribed: false}`"),
     Method("sessions.messages.subscribe", KeyParams, TokenScope.READ, messages_subscribe, "`{subscribed: true, key}`"),
     Method(
         "sessions.messages.unsubscribe", KeyParams, TokenScope.READ, messages_unsubscribe, "`{subscribed: false, key}`"
