@@ -3,75 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.contracts import ModelRequest
-from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Role
-from backchannel.core.sessions import SessionPatch
-from backchannel.errors import GatewayError, IdempotencyConflict
-from backchannel.gateway.app import Gateway
+from backchannel.errors import IdempotencyConflict
 from tests.cluster.house import execute, gateways
+from tests.cluster.races import racers
 from tests.support.children import config as family_config
-from tests.support.gateways import echo, ended, settled, transcript_of
-from tests.support.talks import Player, config, send
+from tests.support.gateways import echo, ended, settled
 
 pytestmark = pytest.mark.anyio
 TIMES = 20
+RACES = 50
+"""How often each race is run here; `make soak-cluster` runs it a thousand times."""
 
 
-async def test_two_sessions_that_ask_each_other_at_the_same_moment_are_not_both_let_wait(
-    tmp_path: Path, url: str
+@pytest.mark.parametrize("race", ["circles", "labels", "children", "keys"])
+async def test_of_two_gateways_that_are_asked_at_the_same_moment_one_refuses_every_time(
+    tmp_path: Path, url: str, race: str
 ) -> None:
-    names = [f"{side}{n}" for n in range(TIMES) for side in "ab"]
-    both = config(*names, defaults={"maxConcurrent": 100})
-
-    def other(name: str) -> str:
-        return f"agent:{'b' if name[0] == 'a' else 'a'}{name[1:]}:main"
-
-    players = [Player(name, person=send(other(name), timeoutSeconds=20), request="fine") for name in names]
-    async with gateways(tmp_path, url, *(player.model for player in players), config=both, lease_s=10) as (one, two):
-        for n in range(TIMES):
-            asked = [
-                one.ask(f"agent:a{n}:main", "ask b", timeout_s=30),
-                two.ask(f"agent:b{n}:main", "ask a", timeout_s=30),
-            ]
-            await asyncio.gather(*asked)
-        await settled(one)
-        statuses = [[await status_of(one, f"agent:{side}{n}:main") for side in "ab"] for n in range(TIMES)]
-    assert execute(url, "SELECT count(*) FROM waits") == [(0,)]
-    assert all(sorted(pair) in (["error", "ok"], ["ok", "ok"]) for pair in statuses), statuses
-    assert ["error", "ok"] in map(sorted, statuses)
-
-
-async def status_of(gateway: Gateway, key: str) -> str:
-    """Read what the only send of a session came to; a circle would wait until its time is over."""
-    (result,) = [message for message in await transcript_of(gateway, key) if message.role is Role.TOOL_RESULT]
-    return str(json.loads(result.text)["status"])
-
-
-async def test_a_label_is_given_once(tmp_path: Path, url: str) -> None:
-    async with gateways(tmp_path, url, ScriptedModel(replies=echo)) as both:
-        for side in "ab":
-            await both[0].ask(side, "hello")
-
-        async def label(gateway: Any, side: str, name: str) -> bool:
-            try:
-                await gateway.store.patch_session(SessionKey.of("main", side), SessionPatch(label=name))
-            except GatewayError:
-                return False
-            return True
-
-        for n in range(TIMES):
-            given = await asyncio.gather(
-                *(label(gateway, side, f"l{n}") for gateway, side in zip(both, "ab", strict=True))
-            )
-            assert sorted(given) == [False, True]
+    async with racers(tmp_path, url) as pair:
+        await getattr(pair, race)(RACES)
 
 
 async def test_an_idempotency_key_is_taken_once(tmp_path: Path, url: str) -> None:
