@@ -9,7 +9,7 @@ import pytest
 
 from backchannel.agents.mcp.listing import ListedTool, listed
 from backchannel.agents.mcp.mending import NO_SCHEMA, mended
-from backchannel.config.schema_mcp import McpServerSettings
+from backchannel.config.schema_agents import McpServerSettings
 from backchannel.core.contracts import Effects
 
 OBJECT: dict[str, Any] = {"type": "object"}

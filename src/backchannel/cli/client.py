@@ -103,7 +103,7 @@ def find_gateway(options: Options, *, is_patient: bool = False) -> GatewayAddres
         NoGateway: none runs on the state folder, and no address is given.
         ConfigError: the configuration is needed and something in it is wrong.
     """
-    from backchannel.storage.address import load_address
+    from backchannel.storage.folder import load_address
 
     start = Options(options.state, options.config).command("up")
     given = options.url or os.environ.get("BACKCHANNEL_URL")
@@ -120,8 +120,7 @@ def find_gateway(options: Options, *, is_patient: bool = False) -> GatewayAddres
 
 def _address_soon(state: Path) -> str | None:
     """Wait for a gateway that is starting to listen; None where none is, or where it takes longer than others do."""
-    from backchannel.storage.address import load_address
-    from backchannel.storage.folder import held_since
+    from backchannel.storage.folder import held_since, load_address
 
     is_told = False
     while (since := held_since(state)) is not None and time.time() - since < STARTING_S:

@@ -27,7 +27,6 @@ from backchannel.cli import (
     config,
     cron,
     deliveries,
-    doctor,
     export,
     history,
     import_,
@@ -153,7 +152,7 @@ app.command(rich_help_panel=START)(up.up)
 app.command(rich_help_panel=START)(up.init)
 app.command(name="open", rich_help_panel=START)(page.open_)
 app.command(rich_help_panel=START)(status.status)
-app.command(rich_help_panel=START)(doctor.doctor)
+app.command(rich_help_panel=START)(status.doctor)
 app.add_typer(config.app, name="config", rich_help_panel=START)
 app.command(rich_help_panel=TALK)(chat.chat)
 app.command(rich_help_panel=TALK)(send.send)

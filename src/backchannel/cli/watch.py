@@ -1,14 +1,120 @@
-"""`backchannel watch`: sessions, runs and deliveries as they are now, in one picture that one leaves open."""
+"""`backchannel watch`: sessions, runs and deliveries as they are now, in one picture that one leaves open.
+
+Where nothing can be drawn it prints a line for each thing that changed: at first for whatever the picture would show,
+then for each session, run and delivery that changed, and for the gateway when something else is wrong than before.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
 import typer
 
-from backchannel.cli.live import is_drawn, keep_watching
+from backchannel.cli import answers
+from backchannel.cli.deliveries import place_of
+from backchannel.cli.live import Piped, deleted_session, is_drawn, keep_watching
 from backchannel.cli.options import AsJson, options_of
-from backchannel.cli.overview import Overview
-from backchannel.cli.watch_lines import Changes
+from backchannel.cli.output import clean, clock_time, counted, say, show_json
+from backchannel.cli.overview import Overview, OverviewSnapshot
+from backchannel.cli.runs import result_of
+from backchannel.cli.sessions import line_of
 from backchannel.cli.watch_screen import Board
+
+RowT = TypeVar("RowT")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLine:
+    """One thing that changed, and when."""
+
+    at: int
+    what: str
+    id: str
+    value: object
+    line: str
+
+
+class Changes(Piped):
+    """Says what changed since the last look."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._known: dict[str, dict[str, object]] = {"session": {}, "run": {}, "delivery": {}}
+        """The state of each thing in the last look."""
+        self._problems: object = None
+
+    def show(self, snapshot: OverviewSnapshot, deleted: set[str]) -> None:
+        is_first = self._problems is None
+        others = snapshot.others
+        changes = [*self._sessions(snapshot, deleted)]
+        # Of two rows of one thing, that which was read later counts.
+        runs = {run.run_id: run for run in (*snapshot.runs, *others.runs)}
+        deliveries = {delivery.id: delivery for delivery in (*snapshot.deliveries, *others.deliveries)}
+        changes += self._changed("run", runs, _run, _run_state)
+        changes += self._changed("delivery", deliveries, _delivery, _attempt)
+        for change in self._gateway(snapshot):
+            self._say(change)
+        shown = {run.run_id for run in snapshot.runs} | {delivery.id for delivery in snapshot.deliveries}
+        for change in sorted(changes, key=lambda change: change.at):
+            if not is_first or change.what == "session" or change.id in shown:
+                self._say(change)
+
+    def _gateway(self, seen: OverviewSnapshot) -> Iterator[ChangeLine]:
+        status, problems = seen.status.status, seen.status.problems
+        if problems != self._problems:
+            self._problems = problems
+            first = f"  {counted(len(problems), 'problem')}: {problems[0].message}" if problems else ""
+            yield ChangeLine(seen.ts, "status", "", status, f"gateway   {status}{first}")
+
+    def _sessions(self, seen: OverviewSnapshot, deleted: set[str]) -> Iterator[ChangeLine]:
+        rows = {session.key: session for session in seen.sessions}
+        for key in sorted((deleted & self._known["session"].keys()) - rows.keys()):
+            yield ChangeLine(seen.ts, "session", key, deleted_session(key, seen.ts), f"session   {key}  deleted")
+        yield from self._changed("session", rows, _session, lambda row: row)
+
+    def _changed(
+        self,
+        what: str,
+        rows: dict[str, RowT],
+        change_of: Callable[[RowT], ChangeLine],
+        state_of: Callable[[RowT], object],
+    ) -> Iterator[ChangeLine]:
+        known, self._known[what] = self._known[what], {id_: state_of(row) for id_, row in rows.items()}
+        for id_, row in rows.items():
+            if known.get(id_) != state_of(row):
+                yield change_of(row)
+
+    def _say(self, change: ChangeLine) -> None:
+        if self._as_json:
+            problems = {"problems": self._problems} if change.what == "status" else {}
+            show_json({"type": change.what, change.what: change.value, **problems}, lines=True)
+        else:
+            say(clean(f"{clock_time(change.at)}  {change.line}").replace("\n", " "))
+
+
+def _session(row: answers.Row) -> ChangeLine:
+    return ChangeLine(row.updated_at, "session", row.key, row, "session   " + line_of(row, with_time=False))
+
+
+def _run_state(row: answers.RunRow) -> object:
+    return row.status, row.error, row.resume_at, row.waiting_for
+
+
+def _run(row: answers.RunRow) -> ChangeLine:
+    at = row.ended_at or row.started_at or row.accepted_at
+    words = ["run     ", row.run_id, row.session_key, row.status, " ".join(result_of(row).split())]
+    return ChangeLine(at, "run", row.run_id, row, "  ".join(word for word in words if word))
+
+
+def _attempt(row: answers.ReceiptRow) -> object:
+    return row.state, row.attempts, row.error
+
+
+def _delivery(row: answers.ReceiptRow) -> ChangeLine:
+    words = ["delivery", row.id, row.state, place_of(row), " ".join((row.error or "").split())]
+    return ChangeLine(row.updated_at, "delivery", row.id, row, "  ".join(word for word in words if word))
 
 
 def watch(ctx: typer.Context, as_json: AsJson = False) -> None:

@@ -13,7 +13,7 @@ from backchannel.config.agents import AgentSettings, agent
 from backchannel.config.checks import Issue
 from backchannel.config.findings import SettingPath
 from backchannel.config.schema import Config
-from backchannel.config.schema_mcp import McpServerSettings
+from backchannel.config.schema_agents import McpServerSettings
 from backchannel.core.mcp_names import servers_named
 
 USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"

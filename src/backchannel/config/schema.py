@@ -13,14 +13,13 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 from msgspec import Meta, field
 
 from backchannel.config.findings import Finding
-from backchannel.config.schema_agents import AgentsSettings, ToolsSettings
+from backchannel.config.schema_agents import AgentsSettings, McpSettings, ToolsSettings
 from backchannel.config.schema_doors import (
     AdapterSettings,
     CronSettings,
     GatewaySettings,
     HookSettings,
 )
-from backchannel.config.schema_mcp import McpSettings
 from backchannel.core.inbound import BindingSettings
 from backchannel.core.keys import DmScope, KeyScheme
 from backchannel.core.limits import ExchangeLimitSettings

@@ -1,14 +1,14 @@
-"""The settings of agents and of the tools they have."""
+"""The settings of agents, of the tools they have, and of the MCP servers that bring them more."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from backchannel.core.approvals import ApprovalRuleSettings
 from backchannel.core.contracts import ThinkingLevel
-from backchannel.core.settings import NonEmpty, Settings, setting
+from backchannel.core.settings import NonEmpty, Settings, secret, setting
 from backchannel.core.visibility import AgentToAgentSettings, SandboxMode, SandboxVisibility, Visibility
 
 AnnounceMode: TypeAlias = Literal["post", "wake"]
@@ -235,3 +235,53 @@ class ToolsSettings(Settings, frozen=True, kw_only=True):
     approval_timeout_minutes: Annotated[
         float, setting("How long a call waits for that; then it is not carried out. 0 is for ever.", ge=0, le=525_600)
     ] = 0
+
+
+McpEffects: TypeAlias = Literal["none", "outside"]
+_Secrets: TypeAlias = dict[str, Annotated[str, secret("Text.")]]
+_Address: TypeAlias = Annotated[str, Meta(pattern=r"^https?://\S+$")]
+
+
+class McpServerSettings(Settings, frozen=True, kw_only=True):
+    """One MCP server: a program that is started, or an address."""
+
+    command: Annotated[
+        NonEmpty | None, setting("The program to start; it is spoken to over its standard input and output.")
+    ] = None
+    args: Annotated[
+        tuple[str, ...], setting("Its arguments. Secrets belong into `env`, where nothing shows them.")
+    ] = ()
+    env: Annotated[
+        _Secrets, secret("Its environment, beside `PATH`, `HOME`, `LANG` and the like; nothing else of ours is in it.")
+    ] = field(default_factory=dict)
+    cwd: Annotated[
+        NonEmpty | None,
+        setting("The folder it is started in, relative to the configuration file. Unset: the gateway's."),
+    ] = None
+    url: Annotated[_Address | None, secret("Where it is, `http://…` or `https://…`, instead of `command`.")] = None
+    headers: Annotated[_Secrets, secret("Headers of every request to `url`.")] = field(default_factory=dict)
+    enabled: Annotated[bool, setting("Whether it is used at all.")] = True
+    timeout_seconds: Annotated[float, setting("The longest that one call may take.", gt=0, le=600)] = 60
+    trust_annotations: Annotated[
+        bool,
+        setting(
+            "Whether to believe the server which of its tools only read, or may be called twice: after a crash such a "
+            "call is made again. Else every tool has outside effects."
+        ),
+    ] = False
+    effects: Annotated[
+        dict[str, McpEffects],
+        setting('What a second call of a tool could spoil, whatever the server says: `{ "<tool>": "none" }`.'),
+    ] = field(default_factory=dict)
+
+
+class McpSettings(Settings, frozen=True, kw_only=True):
+    """MCP servers whose tools agents may have."""
+
+    servers: Annotated[
+        dict[str, McpServerSettings],
+        setting(
+            "MCP servers by name. Their tools are `<name>__<tool>`, together `group:mcp:<name>`; an agent has those "
+            "that its `tools.allow` names."
+        ),
+    ] = field(default_factory=dict)

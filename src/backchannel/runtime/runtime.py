@@ -40,7 +40,6 @@ from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
 from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.drafts import Drafts
 from backchannel.runtime.events import Event, Hub, WaitStarted, log_failures, log_pairings
-from backchannel.runtime.exchanges import Exchanges
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.house import House, HouseParts
@@ -50,7 +49,7 @@ from backchannel.runtime.outbox import ChannelOutlets, Outbox
 from backchannel.runtime.pictures import Pictures
 from backchannel.runtime.runner import Runner
 from backchannel.runtime.timers import Timers, sleep_or_event
-from backchannel.runtime.waits import Waits
+from backchannel.runtime.waits import Exchanges, Waits
 from backchannel.runtime.watchdog import Watchdog
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store

@@ -26,8 +26,8 @@ from backchannel.core.runs import FlowCall
 from backchannel.core.shapes import Answer, Params, bad_params, params_schema
 from backchannel.core.visibility import OPERATOR, Viewer
 from backchannel.errors import InvalidRequest
-from backchannel.runtime.exchanges import Exchanges
 from backchannel.runtime.guard import SendGuard
+from backchannel.runtime.waits import Exchanges
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
 

@@ -20,9 +20,8 @@ from backchannel.core.contracts import Clock, ToolContext
 from backchannel.core.text import cut, one_line, quoted, storable_text
 from backchannel.errors import InvalidRequest
 from backchannel.storage.ids import new_id
-from backchannel.workspace.commands import ShellCommands
+from backchannel.workspace.commands import Running, ShellCommands, exit_in_words
 from backchannel.workspace.output import Output
-from backchannel.workspace.running import Running, exit_in_words
 
 log = structlog.get_logger(__name__)
 

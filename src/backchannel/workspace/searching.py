@@ -18,8 +18,8 @@ from backchannel.config.agents import SandboxRules
 from backchannel.core.text import cut, storable_text
 from backchannel.errors import InvalidRequest
 from backchannel.workspace.beneath import Place, look, opened_folder, words_for
+from backchannel.workspace.commands import Running
 from backchannel.workspace.grep import BAD_PATTERN, LARGEST_FILE, MOST_IN_FILE, SKIPPED
-from backchannel.workspace.running import Running
 
 MOST_MATCHES = 200
 MOST_OUTPUT = 1024 * 1024

@@ -13,7 +13,7 @@ import mcp_types
 import msgspec
 
 from backchannel.agents.mcp.mending import NO_SCHEMA
-from backchannel.config.schema_mcp import McpServerSettings
+from backchannel.config.schema_agents import McpServerSettings
 from backchannel.core.contracts import Effects
 from backchannel.core.mcp_names import LONGEST_TOOL, tool_names
 from backchannel.core.text import cut, storable_text

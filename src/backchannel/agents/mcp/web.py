@@ -11,7 +11,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from backchannel.agents.mcp.mending import MendingStream
 from backchannel.agents.mcp.pipes import LONGEST_MESSAGE, MOST_PARTS
-from backchannel.config.schema_mcp import McpServerSettings
+from backchannel.config.schema_agents import McpServerSettings
 
 CONNECT_S = 10.0
 SILENT_S = 900.0
