@@ -78,3 +78,18 @@ def test_channels_are_shown_with_their_health_and_without_their_secrets(
     channel.get_by_text("Settings").click()
     expect(channel).to_contain_text("requireMention")
     assert gateway.far_end.secret not in page.content()
+
+
+def test_a_stranger_is_let_in_where_health_leads(person: Person, gateway: GatewayProcess) -> None:
+    for name in ("ann", "eve"):
+        gateway.write("door", senderId=name, senderName=f"<b>{name}</b>", chatId=name, messageId=f"door-{name}")
+    page = person.open("#/health")
+    page.get_by_role("link", name="2 Strangers who ask to be let in").click()
+    strangers = page.get_by_role("table", name="Strangers")
+    strangers.get_by_role("row").filter(has_text="<b>ann</b>").get_by_role("button", name="Let in").click()
+    expect(strangers).not_to_contain_text("<b>ann</b>")
+    strangers.get_by_role("row").filter(has_text="<b>eve</b>").get_by_role("button", name="Ignore").click()
+    expect(strangers).to_have_count(0)
+
+    found = gateway.call("pairing.list")["pairings"]
+    assert {row["senderId"]: row["state"] for row in found} == {"ann": "approved", "eve": "denied"}

@@ -1,11 +1,11 @@
-/** The channels: whether each works, since when, what went wrong last, and what waits. */
+/** The channels: whether each works, since when, what went wrong last, what waits, and who asks to be let in. */
 
 import { html } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";
 import { href } from "../routes.js";
 import { useLive } from "../live.js";
-import { Age, Empty, ErrorNote, Fold, Skeleton, Status, Text } from "../parts.js";
-import { Facts, Heading, Quote } from "./pieces.js";
+import { Age, Button, Empty, ErrorNote, Fold, Skeleton, Status, Table, Text } from "../parts.js";
+import { Facts, Heading, Quote, useAct, useScope } from "./pieces.js";
 import { counted, pretty } from "./words.js";
 
 export function ChannelsView() {
@@ -13,6 +13,7 @@ export function ChannelsView() {
   return html`<section class="page" aria-labelledby="channels-title">
     <${Heading} id="channels-title" title="Channels" about="The ways to people: which work, and what waits to be sent over each." />
     <${ErrorNote} error=${error} retry=${reload} />
+    <${Strangers} />
     ${!data && !error && html`<${Skeleton} />`}
     ${data?.channels.length === 0 && html`<${Empty} icon="channels"
       title="There are no channels">Add one under <code>channels</code> in the configuration.<//>`}
@@ -39,4 +40,26 @@ function Channel({ channel }) {
     ${!channel.waiting && !channel.failed && !channel.uncertain && html`<p class="muted small">Nothing waits, nothing failed.</p>`}
     ${settings && html`<${Fold} summary="Settings"><pre class="code" tabindex="0">${pretty(settings)}</pre><//>`}
   </article>`;
+}
+
+/** People who were sent a code: each is let in, or ignored from now on. */
+function Strangers() {
+  const { data, error, reload } = useLive(() => gateway.call("pairing.list", { state: "pending", limit: 200 }), [], { everyMs: 5000 });
+  const { act, isBusy } = useAct(reload);
+  const held = useScope("operator.admin") ?? (isBusy ? "Wait for the answer" : undefined);
+  if (error) return html`<${ErrorNote} error=${error} retry=${reload} />`;
+  if (!data?.pairings.length) return null;
+  const answer = (method, code, told) => () => act(() => gateway.call(method, { code }), () => told);
+  const columns = [
+    { name: "who", title: "Who", isMain: true, render: ({ senderName, senderId }) => html`<${Text}>${senderName ?? senderId}<//>
+      ${senderName && html` <span class="muted mono">${senderId}</span>`}` },
+    { name: "channel", title: "Channel", render: ({ channel }) => html`<${Text}>${channel}<//>` },
+    { name: "code", title: "Code", render: ({ code }) => html`<span class="mono">${code}</span>` },
+    { name: "asked", title: "Asked", render: ({ createdAt }) => html`<${Age} ts=${createdAt} suffix=" ago" />` },
+    { name: "answer", title: "Answer", render: ({ code }) => html`<div class="row">
+      <${Button} disabledReason=${held} onClick=${answer("pairing.approve", code, "They may speak now, and were told.")}>Let in<//>
+      <${Button} disabledReason=${held} onClick=${answer("pairing.deny", code, "They are ignored from now on.")}>Ignore<//></div>` },
+  ];
+  return html`<section aria-labelledby="strangers-title"><h2 id="strangers-title">Strangers who ask to be let in</h2>
+    <${Table} label="Strangers" columns=${columns} rows=${data.pairings} keyOf=${({ code }) => code} /></section>`;
 }
