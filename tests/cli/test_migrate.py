@@ -33,6 +33,7 @@ async def test_everything_is_moved_and_counted_and_the_file_stays(program: Progr
 
 def test_a_move_from_nothing_or_under_a_running_gateway_is_refused(program: Program) -> None:
     url = "postgresql://me:hush-hush@127.0.0.1:1/x"
+    program.write_config("{ channels: { telegram: { adapter: 'telegram', token: '${ONLY_UP_HAS_IT}' } } }")
     nothing = program.run("migrate", "--to", url)
     assert nothing.returncode == 1 and "there is nothing to move" in nothing.stderr
 

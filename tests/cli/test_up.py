@@ -31,9 +31,17 @@ def test_it_says_where_it_is_who_answers_with_which_model_and_what_to_try(progra
     assert "agents: main (default), researcher, writer" in said
     assert "model: builtin/demo (OLLAMA_HOST is set, but no Ollama with a model answers there)" in said
     assert str(program.config) in said
+    assert f"database: {program.state / 'backchannel.db'}" in said and "channels: " not in said
     tries = [line.removeprefix("try: ") for line in said.splitlines() if line.startswith("try: ")]
     assert len(tries) == 3
     assert tries[0].endswith(f"--state {program.state} chat")
+
+
+def test_it_names_the_channels_that_it_has(program: Program) -> None:
+    bridge = "adapter: 'bridge', url: 'http://127.0.0.1:9', owners: ['me'], secret: 'something-long-for-"
+    program.write_config(f"{{ channels: {{ tower: {{ {bridge}tower' }}, desk: {{ {bridge}desk' }} }} }}")
+    with program.up() as up:
+        assert "channels: desk, tower" in up.said
 
 
 def test_the_commands_it_offers_work_as_they_are(program: Program) -> None:

@@ -57,7 +57,7 @@ class Kept:
                 return
             except ChannelUnusable as refused:
                 pause_s = LONGEST_PAUSE_S  # sooner would change nothing, and may count as guessing
-                self._refused(refused.reason[:_LONGEST_ERROR])
+                self._refused(refused.reason[:_LONGEST_ERROR], refused.remedy)
             except Exception as error:  # noqa: BLE001  # the edge of a channel: it is logged and started again
                 if self.health.is_up:
                     pause_s = FIRST_PAUSE_S
@@ -100,10 +100,11 @@ class Kept:
         self._log.error("a channel failed", error=shown[:_LONGEST_ERROR], exc_info=traced)
         self._set_down(shown[:_LONGEST_ERROR])
 
-    def _refused(self, reason: str) -> None:
+    def _refused(self, reason: str, remedy: str | None) -> None:
         """Log that it cannot be used: once for each reason, since it is tried for ever."""
         if self.health.is_usable or self.health.error != reason:
-            hint = f"correct channels.{self._channel} and restart the gateway; everything else works"
+            remedy = remedy or f"correct channels.{self._channel}"
+            hint = f"{remedy} and restart the gateway; everything else works"
             self._log.error("a channel cannot be used", error=reason, hint=hint)
         self._set_down(reason, is_usable=False)
 

@@ -110,7 +110,7 @@ def find_gateway(options: Options, *, is_patient: bool = False) -> GatewayAddres
     url = given
     token = os.environ.get("BACKCHANNEL_TOKEN")
     if not (url and token):
-        config = options.load_config(for_client=True)
+        config = options.load_config(reads=("gateway",))
         url = url or load_address(config.state_dir) or (_address_soon(config.state_dir) if is_patient else None)
         if url is None:
             raise NoGateway(_why_absent(config, start))

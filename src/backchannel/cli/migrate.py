@@ -36,7 +36,7 @@ def migrate(
     from backchannel.storage.folder import StateFolder
 
     options = options_of(ctx)
-    config = options.load_config()
+    config = options.load_config(reads=("database",))
     is_file = config.database_url.startswith("sqlite:")  # else it is configured already, and the file is the usual one
     source = database_at(config.database_url if is_file else f"sqlite:///{config.state_dir / 'backchannel.db'}")
     if not source.exists():

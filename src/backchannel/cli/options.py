@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,15 +78,17 @@ class Options:
 
         return locate(self.state, self.config, os.environ)
 
-    def load_config(self, *, host: str | None = None, port: int | None = None, for_client: bool = False) -> Config:
-        """Load the configuration that these options name, `for_client` no more than the gateway's address needs.
+    def load_config(
+        self, *, host: str | None = None, port: int | None = None, reads: Collection[str] | None = None
+    ) -> Config:
+        """Load the configuration that these options name, or the groups of it that are read.
 
         Raises:
             ConfigError: something in it is wrong.
         """
         from backchannel.config import load_config
 
-        return load_config(self.config, os.environ, state=self.state, host=host, port=port, for_client=for_client)
+        return load_config(self.config, os.environ, state=self.state, host=host, port=port, reads=reads)
 
     def command(self, *words: str) -> str:
         """Write a command that can be typed as it is, with the same state folder and configuration."""

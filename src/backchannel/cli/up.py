@@ -184,6 +184,9 @@ def _facts(options: Options, gateway: Gateway, place: Listening, token: Operator
         str(config.file) if config.file else f"none, the defaults hold; to have one: {options.command('init')}",
     )
     yield "state", str(config.state_dir)
+    yield "database", gateway.store.database.name
+    if gateway.channels:
+        yield "channels", ", ".join(gateway.channels)
     if gateway.store.found.runs:
         yield "runs", _unfinished(gateway)
     if config.gateway.auth.token:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,17 +41,17 @@ def load_config(
     state: Path | None = None,
     host: str | None = None,
     port: int | None = None,
-    for_client: bool = False,
+    reads: Collection[str] | None = None,
 ) -> Config:
     """Load the configuration from `path`, else from where the environment says, else the defaults.
 
-    A client needs `gateway` alone, and may be typed where the gateway's environment is not: `for_client`, a variable
-    that is not set elsewhere is no error, and what the other settings say is then not to be relied on.
+    Some commands read few settings, and may be typed where the gateway's environment is not: `reads` names the groups
+    of those. A variable that is not set elsewhere is no error, and what other settings say is then not to be relied on.
 
     Raises:
         ConfigError: something is wrong; the message has a line for each problem.
     """
-    return _load(path, env, state, overrides(env, host, port), for_client=for_client)
+    return _load(path, env, state, overrides(env, host, port), reads=reads)
 
 
 def config_from(
@@ -105,11 +105,11 @@ def _load(
     state: Path | None,
     overridden: Mapping[tuple[str, ...], Any],
     here: Surroundings | None = None,
-    for_client: bool = False,
+    reads: Collection[str] | None = None,
 ) -> Config:
     where = locate(state, path, env)
     source = load_source(where.config_file) if where.has_file else source_from({})
-    reading = _Reading(source, env, overridden, base_dir=where.config_file.parent, here=here, is_for_client=for_client)
+    reading = _Reading(source, env, overridden, base_dir=where.config_file.parent, here=here, reads=reads)
     return reading.config(where.state_dir)
 
 
@@ -123,7 +123,7 @@ class _Reading:
     base_dir: Path
     registered: tuple[str, ...] = ()
     here: Surroundings | None = None
-    is_for_client: bool = False
+    reads: Collection[str] | None = None
     findings: list[Finding] = field(default_factory=list)
 
     def config(self, state_dir: Path) -> Config:
@@ -132,8 +132,8 @@ class _Reading:
         raw, missing = self._substituted(modern.raw)
         unset = {finding.path for finding in missing}  # a variable that is missing is reported once
         misfits = [f for f in check_shape(raw, ConfigFile, self.source) if f.path not in unset]
-        if missing and self.is_for_client:
-            raw, missing = self._substituted({"gateway": modern.raw["gateway"]} if "gateway" in modern.raw else {})
+        if missing and self.reads is not None:
+            raw, missing = self._substituted({name: modern.raw[name] for name in self.reads if name in modern.raw})
         self._add([self._finding(issue) for issue in modern.issues] + missing + misfits)
         file = msgspec.convert(raw, ConfigFile)
         self._add([self._finding(issue) for issue in check_rules(file, self.registered)])
@@ -145,7 +145,7 @@ class _Reading:
             state_dir=state_dir,
             file=self.source.file,
         )
-        if not self.is_for_client and "PATH" in self.env:
+        if self.reads is None and "PATH" in self.env:
             self._add([self._finding(issue) for issue in program_issues(config, self.env["PATH"])])
         return replace(config, warnings=tuple(self.findings))
 

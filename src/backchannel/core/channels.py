@@ -142,7 +142,14 @@ class ChannelSilent(ChannelError):
 
 
 class ChannelUnusable(ChannelError):
-    """The platform refuses the channel's credentials: nothing works until a person has corrected them."""
+    """The platform refuses the channel's credentials: nothing works until a person has corrected them.
+
+    `remedy` is what the person has to do, where that is something else: `install it`.
+    """
+
+    def __init__(self, reason: str, remedy: str | None = None) -> None:
+        super().__init__(reason)
+        self.remedy = remedy
 
 
 class InboundId(NamedTuple):

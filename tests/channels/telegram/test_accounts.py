@@ -101,8 +101,9 @@ async def test_without_aiogram_the_channel_says_how_to_install_it(monkeypatch: p
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "aiogram", None)
     channel = TelegramChannel("telegram", TelegramSettings(token=TOKEN), QuickClock())
-    with pytest.raises(ChannelUnusable, match=r"pip install 'backchannel\[telegram\]'"):
+    with pytest.raises(ChannelUnusable, match=r"pip install 'backchannel\[telegram\]'") as raised:
         await channel.test()
+    assert sys.executable in raised.value.reason and raised.value.remedy == "install it"
     with pytest.raises(ChannelBusy, match="not installed"):
         await channel.send(OutboundPart(delivery_id="d", key="d/1", to="7", text="x"))
 
@@ -315,6 +316,16 @@ def test_settings_that_cannot_work_are_told(tmp_path: Path, changed: dict[str, A
     file.write_text(json.dumps({"channels": {"telegram": channel}}))
     (finding,) = check_config(file, {}, state=tmp_path)
     assert told in finding.message and TOKEN not in finding.message
+
+
+@pytest.mark.parametrize("token", ["4242" * 5, f"bot{OTHER_TOKEN}", OTHER_TOKEN.replace(":", ": "), "${TELEGRAM_TOKEN"])
+def test_what_cannot_be_a_token_is_warned_of_without_showing_it(tmp_path: Path, token: str) -> None:
+    file = tmp_path / "backchannel.json5"
+    channel = {"adapter": "telegram", "token": TOKEN, "owners": ["7"], "accounts": {"work": {"token": token}}}
+    file.write_text(json.dumps({"channels": {"telegram": channel}}))
+    (finding,) = check_config(file, {}, state=tmp_path)
+    assert (finding.level, finding.path) == ("warning", "channels.telegram.accounts.work.token")
+    assert "expected <number>:<letters and digits>" in finding.message and token not in finding.message
 
 
 def test_the_settings_hide_every_token_and_secret() -> None:

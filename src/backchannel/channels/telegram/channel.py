@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import sys
 from collections.abc import Collection, Mapping
 from functools import partial
 from importlib import import_module
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from backchannel.channels.keeping import Kept
@@ -233,9 +235,10 @@ def _load() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "backchannel":
             raise
-        raise _NotInstalled(not_installed(error.name)) from None
+        raise _NotInstalled(not_installed(error.name), remedy="install it") from None
 
 
 def not_installed(package: str | None) -> str:
-    """Say how to install what is missing."""
-    return f"{package} is not installed, which Telegram needs: pip install 'backchannel[telegram]'"
+    """Say how to install what is missing, for the Python that runs this: from an index, and in a clone as well."""
+    install = f"{quote(sys.executable)} -m pip install 'backchannel[telegram]'"
+    return f"{package} is not installed, which Telegram needs: {install}"

@@ -298,7 +298,8 @@ def channel_problems(parts: GatewayParts) -> Iterator[HealthProblem]:
     """Find the channels whose platform refuses their credentials."""
     for channel, error in parts.keeper.down().items():
         if not parts.keeper.health(channel).is_usable:
-            hint = f"Correct channels.{channel} and restart the gateway; meanwhile it is tried again once a minute."
+            mend = f"Correct what it says, or channels.{channel}"
+            hint = f"{mend}, and restart the gateway; meanwhile it is tried again once a minute."
             message = f"The channel {channel} cannot be used: {error}."
             yield HealthProblem(code="channel_unusable", message=message, hint=hint)
 
