@@ -33,8 +33,10 @@ def _imported(folder: Path) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for file in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            for module in _modules(node):
-                found.setdefault(module.partition(".")[0], set()).add(str(file.relative_to(ROOT)))
+            for name in {module.partition(".")[0] for module in _modules(node)}:
+                is_script = not file.with_name("__init__.py").exists()
+                if not (is_script and file.with_name(f"{name}.py").exists()):  # what lies beside it is its own
+                    found.setdefault(name, set()).add(str(file.relative_to(ROOT)))
     return {name: files for name, files in found.items() if name not in {*sys.stdlib_module_names, "backchannel"}}
 
 
