@@ -11,9 +11,9 @@ from backchannel.cli import answers
 from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id, find_key
 from backchannel.cli.options import AsJson, Limit, options_of
-from backchannel.cli.output import age, one_line, say, say_more, show_json, show_table
+from backchannel.cli.output import age, say, say_more, show_json, show_table
 from backchannel.core.short_ids import IdKind
-from backchannel.core.text import made_visible
+from backchannel.core.text import made_visible, one_line
 
 app = typer.Typer(help="List the tool calls that wait for your word, and give it.", rich_markup_mode=None)
 

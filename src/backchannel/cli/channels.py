@@ -10,7 +10,8 @@ import typer
 from backchannel.cli import answers
 from backchannel.cli.client import GatewayClient, ask, connected
 from backchannel.cli.options import FAILED, AsJson, Options, options_of
-from backchannel.cli.output import age, as_plain, clock_time, one_line, patience, say, show_json, show_table
+from backchannel.cli.output import age, as_plain, clock_time, patience, say, show_json, show_table
+from backchannel.core.text import one_line
 
 app = typer.Typer(help="List the channels, and try one.", rich_markup_mode=None)
 

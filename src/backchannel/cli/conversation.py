@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from backchannel.cli import answers
-from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, Payload, convert
-from backchannel.cli.output import Spinner, WordWrap, clock_time, is_terminal, one_line, say, say_dim, say_styled
+from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link, NoGateway, Payload, convert
+from backchannel.cli.output import Spinner, WordWrap, clock_time, is_terminal, say, say_dim, say_styled
 from backchannel.core.control_words import is_control_word
-from backchannel.core.text import made_visible
+from backchannel.core.text import made_visible, one_line
 from backchannel.errors import GatewayError
 
 LONGEST_WAIT_MS = 60_000
@@ -143,9 +143,8 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
     while True:
         try:
             client = link.client()
-            sent = client.call(
-                "chat.send", answers.ChatStarted, sessionKey=session, message=text, idempotencyKey=run_id
-            )
+            request = client.ask("chat.send", sessionKey=session, message=text, idempotencyKey=run_id)
+            sent = client.wait(request, answers.ChatStarted, ANSWER_S)  # the spinner is the view's
             link.worked()
             if sent.reply is not None:
                 return sent

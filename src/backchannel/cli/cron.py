@@ -11,8 +11,9 @@ from backchannel.cli import answers
 from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id
 from backchannel.cli.options import AsJson, options_of
-from backchannel.cli.output import age, clock_time, one_line, say_or_json, show_json, show_table, until
+from backchannel.cli.output import age, clock_time, say_or_json, show_json, show_table, until
 from backchannel.core.short_ids import IdKind
+from backchannel.core.text import one_line
 
 app = typer.Typer(help="List, add, run and remove cron jobs.", rich_markup_mode=None)
 

@@ -11,8 +11,9 @@ from backchannel.cli import answers
 from backchannel.cli.client import ask, connected
 from backchannel.cli.naming import find_id, find_key, short_ids
 from backchannel.cli.options import FAILED, AsJson, Limit, Options, options_of
-from backchannel.cli.output import age, clock_time, one_line, say, say_more, show_facts, show_json, show_table, until
+from backchannel.cli.output import age, clock_time, say, say_more, show_facts, show_json, show_table, until
 from backchannel.core.short_ids import IdKind
+from backchannel.core.text import one_line
 
 app = typer.Typer(help="List, show, retry, re-route and drop what is sent to chats.", rich_markup_mode=None)
 

@@ -237,12 +237,6 @@ def clean(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
-def one_line(text: str, most: int = 60) -> str:
-    """Put a text on one line, and cut what is too long for a table."""
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
-
-
 class WordWrap:
     """Wraps prose at its words as it comes, a piece at a time; what is between fences stays as it is."""
 

@@ -10,8 +10,8 @@ import typer
 from backchannel.cli import answers
 from backchannel.cli.client import ask
 from backchannel.cli.options import AsJson, Limit, options_of
-from backchannel.cli.output import age, one_line, say_more, say_or_json, show_json, show_table, until
-from backchannel.core.text import clean_name, made_visible
+from backchannel.cli.output import age, say_more, say_or_json, show_json, show_table, until
+from backchannel.core.text import clean_name, made_visible, one_line
 
 app = typer.Typer(help="Decide which strangers may speak.", rich_markup_mode=None)
 

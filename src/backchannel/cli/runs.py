@@ -14,7 +14,6 @@ from backchannel.cli.options import FAILED, AsJson, Limit, Options, options_of
 from backchannel.cli.output import (
     age,
     clock_time,
-    one_line,
     patience,
     say,
     say_more,
@@ -25,6 +24,7 @@ from backchannel.cli.output import (
 )
 from backchannel.core.control_words import in_words, is_control_word
 from backchannel.core.short_ids import IdKind
+from backchannel.core.text import one_line
 
 app = typer.Typer(help="List, show, wait for, stop and retry runs.", rich_markup_mode=None)
 

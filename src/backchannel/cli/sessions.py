@@ -12,7 +12,8 @@ from backchannel.cli.client import NULL, GatewayClient, connected
 from backchannel.cli.live import Lines, watch_table
 from backchannel.cli.naming import WHICH, find_key, short_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
-from backchannel.cli.output import Long, Rows, age, clock_time, one_line, say, say_or_json, show_json, show_table
+from backchannel.cli.output import Long, Rows, age, clock_time, say, say_or_json, show_json, show_table
+from backchannel.core.text import one_line
 
 SPARE = ("model", "kind")
 COLUMNS = ("key", "kind", "status", "name", "model", "tokens", "active")

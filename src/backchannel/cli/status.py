@@ -12,7 +12,8 @@ from backchannel.cli.channels import state_word
 from backchannel.cli.client import NoGateway, connected, find_gateway
 from backchannel.cli.config import look_for_problems, show_findings
 from backchannel.cli.options import DEGRADED, FAILED, AsJson, Options, options_of
-from backchannel.cli.output import age, as_plain, counted, one_line, say, say_styled, show_facts, show_json, show_table
+from backchannel.cli.output import age, as_plain, counted, say, say_styled, show_facts, show_json, show_table
+from backchannel.core.text import one_line
 
 _COLOURS = {"degraded": "yellow", "unavailable": "red"}
 

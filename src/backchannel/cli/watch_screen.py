@@ -16,10 +16,11 @@ from backchannel.cli.deliveries import place_of
 from backchannel.cli.live import Drawing
 from backchannel.cli.naming import short_ids, short_key
 from backchannel.cli.options import Options
-from backchannel.cli.output import Long, Rows, age, build_table, clean, one_line, until
+from backchannel.cli.output import Long, Rows, age, build_table, clean, until
 from backchannel.cli.overview import OverviewSnapshot
 from backchannel.cli.runs import result_of
 from backchannel.cli.sessions import kind_of, name_of
+from backchannel.core.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -32,11 +32,11 @@ _FENCE = re.compile("`{3,}")
 
 def cut(text: str, limit: int) -> str:
     """Cut a text to at most `limit` characters; one that was cut ends with an ellipsis."""
-    return text if len(text) <= limit else text[: limit - 1] + ELLIPSIS
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + ELLIPSIS
 
 
-def one_line(text: str, limit: int) -> str:
-    """Bring a text to one line of at most `limit` characters."""
+def one_line(text: str, limit: int = 60) -> str:
+    """Bring a text to one line of at most `limit` characters; so many fit into a table."""
     # Only its beginning is looked at: a text may be megabytes long, and most of it is cut anyway.
     return cut(" ".join(text[: limit * 8].split()), limit)
 
