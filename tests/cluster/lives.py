@@ -1,4 +1,7 @@
-"""Three gateways in processes of their own that are killed and paused, again and again; and what must hold after it."""
+"""Three gateways in processes of their own that are killed and paused, again and again; and what must hold after it.
+
+What a gateway that was killed may not have answered is asked of the next one, under the same key.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from contextlib import closing
 from pathlib import Path
 
 from backchannel.core.messages import decode_message
-from tests.cluster.member import AT_REST, REST_LIMIT_S, come_to_rest, open_member
+from tests.cluster import witness
+from tests.cluster.member import AT_REST, REST_LIMIT_S, Asked, come_to_rest, do, open_member
 from tests.support.kill import check_invariants
 from tests.support.postgres import Rows
 
@@ -29,6 +33,7 @@ class Life:
     def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
         self.process = process
         self.name = name
+        self.asked: dict[str, Asked] = {}
         self.accepted: list[tuple[str, str]] = []
         self.ready = asyncio.Event()
         self._progress = asyncio.Event()
@@ -40,9 +45,21 @@ class Life:
             what, *rest = json.loads(line)
             if what == "ready":
                 self.ready.set()
+            elif what == "asked":
+                self.asked[rest[0]] = Asked(*rest)
             else:
                 self.accepted.append((rest[0], rest[1]))
                 self._progress.set()
+
+    def ask(self, asked: Asked) -> None:
+        """Have it asked for something besides."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(asked).encode() + b"\n")
+
+    def unanswered(self) -> list[Asked]:
+        """List what may not have been acknowledged; of posts that is never told."""
+        told = {key for key, _ in self.accepted}
+        return [asked for key, asked in self.asked.items() if key not in told]
 
     async def more(self, count: int) -> None:
         """Wait until it has accepted so many more messages."""
@@ -66,8 +83,9 @@ class House:
         self._lease_s = lease_s
         self._chance = chance
         self._numbers = itertools.count()
+        self.asked: dict[str, Asked] = {}
         self.accepted: list[tuple[str, str]] = []
-        self.kills = self.pauses = 0
+        self.kills = self.pauses = self.repeated = 0
 
     async def begin(self, name: str, tree: Path | None = None) -> Life:
         """Start a gateway, of the program in another folder if one is given."""
@@ -102,17 +120,19 @@ class House:
         return self._folder / f"{name}.log"
 
     async def trouble(self, lives: list[Life], seconds: float) -> None:
-        """Kill or pause one of them every second or two, and start another where one was killed."""
+        """Kill one of them every second or two, and start another in its place; at times another one is paused."""
         ends = asyncio.get_running_loop().time() + seconds
         while asyncio.get_running_loop().time() < ends:
             await asyncio.sleep(self._chance.uniform(0.5, 2.0))
-            place = self._chance.randrange(len(lives))
-            if self._chance.random() < 0.3:
-                await self._pause(lives[place])
-            else:
-                lives[place] = await self._replace(lives[place])
+            killed, paused = self._chance.sample(range(len(lives)), 2)
+            is_paused = self._chance.random() < 0.3
+            pausing = asyncio.create_task(self._pause(lives[paused])) if is_paused else None
+            lives[killed] = await self._replace(lives[killed])
+            if pausing is not None:
+                await pausing
 
     async def _pause(self, life: Life) -> None:
+        """Stop a process for longer than its lease, so that the others take it for dead; then let it go on."""
         life.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(self._lease_s * 2)
         life.process.send_signal(signal.SIGCONT)
@@ -122,7 +142,11 @@ class House:
         life.process.kill()
         await self._end(life)
         self.kills += 1
-        return await self.begin(life.name)
+        begun = await self.begin(life.name)
+        for asked in life.unanswered():
+            begun.ask(asked)
+            self.repeated += 1
+        return begun
 
     async def stop(self, life: Life) -> None:
         assert life.process.stdin is not None
@@ -132,6 +156,7 @@ class House:
     async def _end(self, life: Life) -> None:
         async with asyncio.timeout(START_LIMIT_S):
             await life.ended()
+        self.asked |= life.asked
         self.accepted += life.accepted
 
 
@@ -159,6 +184,8 @@ def _check_order(rows: Rows, session_id: str, moved: set[str]) -> None:
 
 async def live_and_die(folder: Path, url: str, *, seconds: float, lease_s: float, seed: int) -> House:
     """Let three gateways live through trouble, and check what is left."""
+    async with open_member(folder, url, "first", lease_s):
+        witness.watch(url)
     house = House(folder, url, lease_s, random.Random(seed))
     lives = list(await asyncio.gather(*(house.begin(f"g{n}") for n in range(3))))
     try:
@@ -170,7 +197,12 @@ async def live_and_die(folder: Path, url: str, *, seconds: float, lease_s: float
             if life.process.returncode is None:
                 life.process.kill()
     async with open_member(folder, url, "last", lease_s) as gateway:
+        told = {key for key, _ in house.accepted}
+        for key, asked in house.asked.items():
+            if key not in told:
+                await do(gateway, asked)
         await come_to_rest(gateway)
     check_done_once(folder, url, house.accepted)
-    print(f"{house.kills} kills, {house.pauses} pauses, {len(house.accepted)} messages accepted")
+    print(f"{house.kills} kills, {house.pauses} pauses, {house.repeated} questions repeated at the next gateway")
+    print(witness.check(folder, url, list(house.asked.values())))
     return house
