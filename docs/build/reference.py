@@ -67,10 +67,10 @@ leaves a gap, and is then closed.
 | event | payload | who gets it |
 |---|---|---|
 | `connect.challenge` | `{nonce, ts}` | everyone, first |
-| `agent` | `{runId, sessionKey, seq, stream, ts, data, internal?}`; streams: `lifecycle` (`phase`: `start`, `end`, `error`), `assistant` (`text` so far, `delta`), `thinking` (`delta`), `tool` (`phase`: `start`, `result`), `retry` (the model failed and is asked again: `attempt`, `error`, `retryAt`) | whoever started the run, watches its session, or subscribed to all |
-| `chat` | `{runId, sessionKey, seq, state: delta \\| final \\| aborted \\| error, deltaText?, message? {role, content, timestamp}, errorMessage?, stopReason?}`; a delta carries the whole text so far | the same; of internal runs only what they post to webchat, as `final` |
+| `agent` | `{runId, sessionKey, seq, stream, ts, data}`; `data.backchannel.internal` is `true` for runs of exchanges and sub-agents; streams: `lifecycle` (`phase`: `start`, `end`, `error`), `assistant` (`text` so far, `delta`), `thinking` (`delta`), `tool` (`phase`: `start` with `args`, `result` with `isError` and `result {content}`, cut), `retry` (the model failed and is asked again: `attempt`, `error`, `retryAt`) | whoever started the run, watches its session, or subscribed to all |
+| `chat` | `{runId, sessionKey, agentId, seq, state: delta \\| final \\| aborted \\| error, deltaText?, message? {role, content, timestamp}, errorMessage?, stopReason?}`; a delta carries the whole text so far | the same; of internal runs only the last, without a message, and what they post to webchat, as `final` |
 | `sessions.changed` | `{sessionKey, reason, ts}`; reasons: `created`, `patch`, `reset`, `delete`, `note`, `run` (one was accepted, began, ended or waits), `exchange` (one with this target moved on), `job` (a cron job came, went or was skipped) | after `sessions.subscribe` |
-| `session.message` | `{sessionKey, sessionId, messageId, messageSeq, message}` | after `sessions.messages.subscribe` |
+| `session.message` | `{sessionKey, agentId, sessionId, messageId, messageSeq, message}` | after `sessions.messages.subscribe` for its session, or `sessions.subscribe` |
 | `delivery` | `{id, state, sessionKey, exchangeId?, runId?, channel?, accountId?, to?, threadId?, attempts, error?, dueAt?, createdAt, updatedAt}`; `deliveries.get` shows text and parts | whoever watches the session, or subscribed to all |
 | `approval` | `{id, runId, sessionKey, tool, args, state, createdAt, answeredAt?, answeredBy?}` | whoever watches the session, or subscribed to all |
 | `tick` | `{ts}` | everyone, every `policy.tickIntervalMs` |

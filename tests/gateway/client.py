@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -97,11 +97,20 @@ class Client:
 
     async def event(self, name: str, **wanted: Any) -> dict[str, Any]:
         """Wait for an event whose payload has these values; returns the payload."""
+        return await self._until(lambda: self.seen(name), wanted)
+
+    async def said(self, **wanted: Any) -> dict[str, Any]:
+        """Wait for a `chat` event that says something; the end of an internal run says nothing."""
+        return await self._until(self.all_said, wanted)
+
+    def all_said(self) -> list[dict[str, Any]]:
+        return [payload for payload in self.seen("chat") if "message" in payload]
+
+    async def _until(self, found: Callable[[], list[dict[str, Any]]], wanted: dict[str, Any]) -> dict[str, Any]:
         async with asyncio.timeout(10), self.came:
             while True:
-                for frame in self.events:
-                    payload: dict[str, Any] = frame["payload"]
-                    if frame["event"] == name and wanted.items() <= payload.items():
+                for payload in found():
+                    if wanted.items() <= payload.items():
                         return payload
                 await self.came.wait()
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from backchannel.core.excerpts import TEXT_LIMIT
 from backchannel.core.facts import MessageAppended, RunChanged, SessionChanged
 from backchannel.core.messages import Message, Role, encode_message, text_content
 from backchannel.core.runs import Run, RunKind, RunState
-from backchannel.gateway.events import MAX_WATCHED, Subscriptions, lifecycle_of
+from backchannel.gateway.audiences import MAX_WATCHED
+from backchannel.gateway.events import Subscriptions, lifecycle_of
 from backchannel.gateway.protocol import number_event
 from backchannel.runtime.events import Event, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
 from backchannel.runtime.timers import SystemClock
@@ -64,7 +66,7 @@ EVERYTHING: list[Event] = [
     ThinkingGrew(run(), "hm"),
     ReplyGrew(run(), "do", "do"),
     ToolStarted(run(), "c1", "look", {"at": 1}),
-    ToolEnded(run(), "c1", "look", False),
+    ToolEnded(run(), "c1", "look", False, text_content("seen " * 1000)),
     ReplyGrew(run(), "done", "ne"),
     RunChanged(run(step=1)),
     RunChanged(ended()),
@@ -136,7 +138,7 @@ def test_every_end_has_its_word(desk: Subscriptions, listener: Listener, last: R
 
 
 @pytest.mark.parametrize("kind", [RunKind.PRIMARY, RunKind.TURN, RunKind.ANNOUNCE, RunKind.CHILD])
-def test_internal_runs_are_marked_and_send_no_chat_events(
+def test_internal_runs_are_marked_and_send_of_chat_events_only_an_empty_end(
     desk: Subscriptions, listener: Listener, kind: RunKind
 ) -> None:
     desk.subscribe(listener)
@@ -144,8 +146,10 @@ def test_internal_runs_are_marked_and_send_no_chat_events(
     told: list[Event] = [RunChanged(internal), ReplyGrew(internal, "a", "a"), RunChanged(ended(kind=kind))]
     for event in told:
         desk.publish(event)
-    assert listener.names == ["agent", "agent", "agent"]
-    assert all(payload["internal"] is True for payload in listener.payloads("agent"))
+    assert listener.names == ["agent", "agent", "agent", "chat"]
+    assert all(payload["data"]["backchannel"] == {"internal": True} for payload in listener.payloads("agent"))
+    (end,) = listener.payloads("chat")
+    assert end == {"runId": "r1", "sessionKey": KEY, "agentId": "main", "seq": 4, "state": "final"}
 
 
 def test_whoever_started_a_run_hears_of_its_start_too(desk: Subscriptions, listener: Listener) -> None:
@@ -194,6 +198,7 @@ def test_messages_of_a_session_after_subscribing_to_them(desk: Subscriptions, li
     assert listener.payloads("session.message") == [
         {
             "sessionKey": KEY,
+            "agentId": "main",
             "sessionId": "s1",
             "messageId": "m1",
             "messageSeq": 4,
@@ -203,6 +208,29 @@ def test_messages_of_a_session_after_subscribing_to_them(desk: Subscriptions, li
     desk.unwatch_messages(listener, KEY)
     desk.publish(fact)
     assert len(listener.frames) == 1
+    desk.subscribe(listener)
+    desk.publish(fact)
+    assert len(listener.frames) == 2
+
+
+def test_what_a_tool_returned_is_shown_cut(desk: Subscriptions, listener: Listener) -> None:
+    desk.watch(listener, KEY)
+    desk.publish(ToolEnded(run(), "c1", "look", False, text_content("x" * 10_000)))
+    desk.publish(ToolEnded(run(), "c2", "look", True))  # on another gateway: what it returned is not known here
+    known, unknown = (payload["data"] for payload in listener.payloads("agent"))
+    assert known["isError"] is False and unknown["isError"] is True
+    assert len(known["result"]["content"][0]["text"]) == TEXT_LIMIT
+    assert "result" not in unknown
+
+
+def test_the_end_of_a_run_says_why_its_model_stopped(desk: Subscriptions, listener: Listener) -> None:
+    desk.watch(listener, KEY)
+    desk.publish(RunChanged(run()))
+    said = Message(id="m1", role=Role.ASSISTANT, content=(), timestamp=1, run_id="r1", stop_reason="length")
+    desk.publish(MessageAppended(KEY, "s1", 4, said, encode_message(said)))
+    desk.publish(RunChanged(ended()))
+    (final,) = listener.payloads("chat")
+    assert (final["agentId"], final["stopReason"]) == ("main", "length")
 
 
 def test_a_connection_that_left_is_forgotten(desk: Subscriptions, listener: Listener) -> None:
@@ -242,6 +270,7 @@ class TestThroughASocket:
         sent = await client.ask("chat.send", sessionKey="agent:speaker:main", message="hi")
         final = await client.event("chat", runId=sent["runId"], state="final")
         assert final["message"]["content"] == [{"type": "text", "text": "one two three"}]
+        assert (final["agentId"], final["stopReason"]) == ("speaker", "stop")
         deltas = [payload for payload in client.seen("chat") if payload["state"] == "delta"]
         assert "".join(delta["deltaText"] for delta in deltas) == "one two three"
         assert deltas[-1]["message"]["content"][0]["text"] == "one two three"

@@ -45,7 +45,7 @@ async def test_an_announce_to_webchat_is_a_chat_event_and_one_message(shelf: She
         client = open_doors.client
         await client.ask("chat.history", sessionKey=B)  # who reads a chat watches it
         await client.ask("tools.invoke", tool="sessions_send", args={"sessionKey": B, "message": "hello"})
-        told = await client.event("chat", state="final")
+        told = await client.said(state="final")
         (announce,) = [run for run in (await client.ask("runs.list"))["runs"] if run["kind"] == "announce"]
         assert (told["runId"], told["sessionKey"]) == (announce["runId"], B)
         assert told["message"]["role"] == "assistant"
@@ -53,7 +53,7 @@ async def test_an_announce_to_webchat_is_a_chat_event_and_one_message(shelf: She
         receipt = await receipt_of(open_doors)
         assert (receipt["state"], receipt["channel"], receipt["runId"]) == ("sent", "webchat", announce["runId"])
         assert "to" not in receipt
-        assert len(client.seen("chat")) == 1
+        assert len(client.all_said()) == 1
         said = [message for message in await transcript_of(open_doors.gateway, B) if message.role is Role.ASSISTANT]
         assert [message.text for message in said].count("We have talked.") == 1
 
@@ -65,7 +65,7 @@ async def test_a_session_only_ever_spoken_to_by_webchat_is_announced_to_there(tm
         await client.event("chat", runId=run["runId"], state="final")
         await client.ask("tools.invoke", tool="sessions_send", args={"sessionKey": B, "message": "hello"})
         sent = await client.event("delivery", state="sent", channel="webchat")
-        told = await client.event("chat", runId=sent["runId"])
+        told = await client.said(runId=sent["runId"])
         assert (told["state"], told["message"]["content"][0]["text"]) == ("final", "We have talked.")
 
 
@@ -91,7 +91,7 @@ async def test_the_send_policy_is_asked_for_webchat_too(shelf: Shelf, by: str) -
         delivery_id = sent["result"]["delivery"]["id"]
         await listening.until(lambda: DeliveryState.SUPPRESSED in states(listening, delivery_id))
         await client.ask("health")
-        assert client.seen("chat") == []
+        assert client.all_said() == []
         assert (await receipt_of(open_doors))["error"].startswith(
             "session.sendPolicy.rules[0]" if by == "rule" else "the session's own sendPolicy"
         )
@@ -124,12 +124,12 @@ async def test_a_failed_announce_to_webchat_is_sent_by_its_retry_once(shelf: She
         await client.ask("tools.invoke", tool="sessions_send", args={"sessionKey": B, "message": "hello"})
         failed = await client.event("delivery", state="failed")
         await client.ask("deliveries.retry", id=failed["id"])
-        told = await client.event("chat", state="final")
+        told = await client.said(state="final")
         assert told["message"]["content"][0]["text"] == "at last"
         assert told["runId"].endswith("/announce/2")
         error = await client.refused("deliveries.retry", {"id": failed["id"]})
         assert "it has arrived" in error["message"]
-        assert len(client.seen("chat")) == 1
+        assert len(client.all_said()) == 1
 
 
 async def test_nothing_is_rerouted_to_webchat(shelf: Shelf) -> None:

@@ -188,7 +188,7 @@ async def test_no_chat_event_shows_a_control_word(tmp_path: Path, word: str) -> 
         assert not [event for event in chat if word.strip() in str(event)]
 
 
-async def test_runs_of_an_exchange_send_internal_agent_events_and_only_the_announce_is_a_chat_event(
+async def test_runs_of_an_exchange_send_internal_agent_events_and_only_the_announce_has_a_chat_event_with_text(
     shelf: Shelf,
 ) -> None:
     a, b = Player("a", person=send()), Player("b", request="fine", announce="hear")
@@ -199,8 +199,10 @@ async def test_runs_of_an_exchange_send_internal_agent_events_and_only_the_annou
         await settled(open_doors.gateway)
         await open_doors.client.ask("health")
         chat = [event for event in open_doors.client.seen("chat") if event["runId"] != sent["runId"]]
-        assert [(event["state"], event["message"]["content"][0]["text"]) for event in chat] == [("final", "hear")]
-        internal = {event["runId"] for event in open_doors.client.seen("agent") if event.get("internal")}
-        others = {event["runId"] for event in open_doors.client.seen("agent") if not event.get("internal")}
+        said = [event for event in chat if "message" in event]
+        assert [(event["state"], event["message"]["content"][0]["text"]) for event in said] == [("final", "hear")]
+        internal = {event["runId"] for event in open_doors.client.seen("agent") if "backchannel" in event["data"]}
+        others = {event["runId"] for event in open_doors.client.seen("agent") if "backchannel" not in event["data"]}
         assert others == {sent["runId"]}
         assert len(internal) == 3
+        assert {event["runId"] for event in chat} == internal  # each that was shown to begin is shown to end

@@ -91,7 +91,7 @@ class ReplyView:
         if payload["stream"] == "tool" and data["phase"] == "start":
             self.remark(f"[{data['name']}]")
             self._shown = ""
-        elif payload["stream"] == "assistant" and payload.get("internal"):  # such a run has no `chat` events
+        elif payload["stream"] == "assistant" and "backchannel" in data:  # an internal run's text is in no `chat` event
             self._grow(data["text"])
 
     def _grow(self, text: str) -> None:

@@ -67,7 +67,7 @@ class RunKind(StrEnum):
 
     @property
     def is_internal(self) -> bool:
-        """Whether the run belongs to a flow of the gateway, and sends no `chat` events."""
+        """Whether the run belongs to a flow of the gateway, and its text is in no `chat` events."""
         return self in (RunKind.PRIMARY, RunKind.TURN, RunKind.ANNOUNCE, RunKind.CHILD)
 
 

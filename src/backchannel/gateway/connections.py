@@ -17,8 +17,9 @@ from msgspec import Raw
 
 from backchannel.core.shapes import Params, SharedParams, bad_params
 from backchannel.errors import Forbidden, ScopeMissing, ShuttingDown, Unavailable
+from backchannel.gateway.audiences import Subscriber
 from backchannel.gateway.auth import Access, TokenHolder
-from backchannel.gateway.events import Subscriber, Subscriptions
+from backchannel.gateway.events import Subscriptions
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import Peer
 from backchannel.gateway.protocol import (

@@ -6,19 +6,20 @@ them to the subscribers that asked for them. Who gets what:
 - `chat` and `agent`: whoever started the run, watches its session, or subscribed to all sessions;
 - `chat` alone: a node, of its own sessions;
 - `sessions.changed`: whoever subscribed to all sessions;
-- `session.message`: whoever subscribed to the messages of that session;
+- `session.message`: whoever subscribed to the messages of that session, or to all sessions;
 - `delivery`, `approval`: whoever watches the session of it, or subscribed to all sessions.
 
-Runs that belong to a flow of the gateway send `agent` events marked `internal`, and no `chat` events: what such a flow
-says to people is a delivery, and one to webchat is a `chat` event once it is sent. Events are hints: each connection
-numbers its own, and one that sees a gap reads the rows again. An event without subscribers costs a few
-dictionary look-ups, and one that many want is encoded once.
+Runs that belong to a flow of the gateway send `agent` events marked as internal, and of `chat` events only the last,
+without a message: it closes what their life cycle opened. What such a flow says to people is a delivery, and one to
+webchat is a `chat` event once it is sent. Events are hints: each connection numbers its own, and one that sees a gap
+reads the rows again. An event without subscribers costs a few dictionary look-ups, and one that many want is encoded
+once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Raw
 
@@ -26,10 +27,14 @@ from backchannel.core.approvals import Approval
 from backchannel.core.contracts import Clock
 from backchannel.core.control_words import is_control_word
 from backchannel.core.delivery import Delivery, DeliveryState
+from backchannel.core.excerpts import TEXT_LIMIT
 from backchannel.core.facts import ApprovalChanged, DeliveryChanged, MessageAppended, RunChanged, SessionChanged
-from backchannel.core.messages import Role, text_content
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Role, text_content, text_of
 from backchannel.core.runs import Run, RunState
 from backchannel.core.sessions import WEBCHAT
+from backchannel.core.text import cut
+from backchannel.gateway.audiences import Audiences, Subscriber
 from backchannel.gateway.protocol import (
     AgentEvent,
     ChatEvent,
@@ -41,26 +46,17 @@ from backchannel.gateway.protocol import (
 from backchannel.runtime.events import Event, Hub, ModelRetried, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
 from backchannel.tools.rows import show_approval, show_delivery
 
-MAX_WATCHED = 4096
-"""Sessions that one connection watches at most; the one it has watched longest gives way."""
-
-
-class Subscriber(Protocol):
-    """A connection, as far as events are concerned."""
-
-    def send_event(self, head: str, *, droppable: bool) -> None:
-        """Queue an event, written up to its number; a droppable one may be left out when the client is slow."""
-        ...
-
 
 class _Stream:
     """How much was sent of one run so far."""
 
-    __slots__ = ("is_started", "seq")
+    __slots__ = ("is_started", "seq", "stop_reason")
 
     def __init__(self) -> None:
         self.seq = 0
         self.is_started = False
+        self.stop_reason: str | None = None
+        """Why the newest message of the model ended."""
 
     def next(self) -> int:
         self.seq += 1
@@ -75,10 +71,10 @@ class Subscriptions:
         """How operators see a stored key."""
         self._clock = clock
         self._everything: dict[Subscriber, None] = {}
-        self._by_session = _Index()
-        self._by_chat = _Index()
-        self._by_run = _Index()
-        self._by_transcript = _Index()
+        self._by_session = Audiences()
+        self._by_chat = Audiences()
+        self._by_run = Audiences()
+        self._by_transcript = Audiences()
         self._streams: dict[str, _Stream] = {}
         self._wants_more: Callable[[], None] = lambda: None
 
@@ -156,8 +152,8 @@ class Subscriptions:
             case ToolStarted(run, call_id, name, arguments):
                 data = {"phase": "start", "toolCallId": call_id, "name": name, "args": arguments}
                 self._send_agent(run, "tool", data)
-            case ToolEnded(run, call_id, name, is_error):
-                data = {"phase": "result", "toolCallId": call_id, "name": name, "isError": is_error}
+            case ToolEnded(run, call_id, name):
+                data = {"phase": "result", "toolCallId": call_id, "name": name, **_result_of(event)}
                 self._send_agent(run, "tool", data)
 
     def _is_wanted(self, run: Run) -> bool:
@@ -190,8 +186,7 @@ class Subscriptions:
             stream = self._stream(run)
             if run.is_finished:
                 self._send_to(audience, self._lifecycle(run, stream))
-                if not run.kind.is_internal:
-                    self._send_to(chatting, self._chat_end(run, stream))
+                self._send_to(chatting, self._chat_end(run, stream))
             elif not stream.is_started:
                 stream.is_started = True
                 self._send_to(audience, self._lifecycle(run, stream))
@@ -220,13 +215,17 @@ class Subscriptions:
             self._send_to(audience, self._agent(run, self._stream(run), stream, data), droppable=droppable)
 
     def _send_message(self, event: MessageAppended) -> None:
-        audience = self._by_transcript.of(event.key)
+        message = event.message
+        if message.stop_reason is not None and (stream := self._streams.get(message.run_id or "")):
+            stream.stop_reason = message.stop_reason
+        audience = self._everything.keys() | self._by_transcript.of(event.key)
         if not audience:
             return
         payload = SessionMessage(
             session_key=self._show_key(event.key),
+            agent_id=_agent_of(event.key),
             session_id=event.session_id,
-            message_id=event.message.id,
+            message_id=message.id,
             message_seq=event.seq,
             message=Raw(event.line),
         )
@@ -251,7 +250,14 @@ class Subscriptions:
 
     def _said(self, id: str, key: str, text: str, at: int) -> str:
         message = ShownMessage(role=Role.ASSISTANT, content=text_content(text), timestamp=at)
-        payload = ChatEvent(run_id=id, session_key=self._show_key(key), seq=1, state="final", message=message)
+        payload = ChatEvent(
+            run_id=id,
+            session_key=self._show_key(key),
+            agent_id=_agent_of(key),
+            seq=1,
+            state="final",
+            message=message,
+        )
         return show_event_head("chat", payload)
 
     def _send_session(self, event: SessionChanged) -> None:
@@ -270,24 +276,25 @@ class Subscriptions:
             seq=stream.next(),
             stream=name,
             ts=self._clock.now_ms(),
-            data=data,
-            internal=run.kind.is_internal,
+            data={**data, "backchannel": {"internal": True}} if run.kind.is_internal else data,
         )
         return show_event_head("agent", payload)
 
     def _chat(self, run: Run, stream: _Stream, **shown: Any) -> str:
-        key = self._show_key(run.session_key)
-        return show_event_head("chat", ChatEvent(run_id=run.id, session_key=key, seq=stream.next(), **shown))
+        payload = ChatEvent(
+            run_id=run.id,
+            session_key=self._show_key(run.session_key),
+            agent_id=_agent_of(run.session_key),
+            seq=stream.next(),
+            **shown,
+        )
+        return show_event_head("chat", payload)
 
     def _chat_end(self, run: Run, stream: _Stream) -> str:
-        message = None
-        if run.reply or run.state is RunState.OK:
-            reply = run.reply or ""
-            content = text_content("" if is_control_word(reply) else reply)  # meant for the gateway, not for a person
-            message = ShownMessage(role=Role.ASSISTANT, content=content, timestamp=run.ended_at or 0)
+        message = _last_said(run)
         match run.state:
             case RunState.OK:
-                return self._chat(run, stream, state="final", message=message)
+                return self._chat(run, stream, state="final", message=message, stop_reason=stream.stop_reason)
             case RunState.ABORTED:
                 return self._chat(run, stream, state="aborted", message=message, stop_reason="aborted")
         return self._chat(run, stream, state="error", message=message, error_message=error_of(run))
@@ -295,6 +302,27 @@ class Subscriptions:
     def _send_to(self, audience: Set[Subscriber], head: str, *, droppable: bool = False) -> None:
         for subscriber in list(audience):  # a slow one may be closed, and leave, in between
             subscriber.send_event(head, droppable=droppable)
+
+
+def _agent_of(key: str) -> str:
+    return SessionKey.stored(key).agent
+
+
+def _last_said(run: Run) -> ShownMessage | None:
+    """Show what a run replied; nothing of an internal one, which speaks to people by a delivery."""
+    if run.kind.is_internal or not (run.reply or run.state is RunState.OK):
+        return None
+    reply = run.reply or ""
+    content = text_content("" if is_control_word(reply) else reply)  # meant for the gateway, not for a person
+    return ShownMessage(role=Role.ASSISTANT, content=content, timestamp=run.ended_at or 0)
+
+
+def _result_of(event: ToolEnded) -> dict[str, Any]:
+    """Show what a tool returned, cut; nothing where another gateway works on the run: the transcript will have it."""
+    shown: dict[str, Any] = {"isError": event.is_error}
+    if event.content is not None:
+        shown["result"] = {"content": text_content(cut(text_of(event.content), TEXT_LIMIT))}
+    return shown
 
 
 def lifecycle_of(run: Run) -> dict[str, Any]:
@@ -313,39 +341,3 @@ def lifecycle_of(run: Run) -> dict[str, Any]:
 def error_of(run: Run) -> str:
     """Say why a run did not end well."""
     return run.error or f"the run ended as {run.state.value}"
-
-
-class _Index:
-    """Which subscribers want what, by name, and back."""
-
-    def __init__(self) -> None:
-        self._subscribers: dict[str, dict[Subscriber, None]] = {}
-        self._names: dict[Subscriber, dict[str, None]] = {}
-
-    def of(self, name: str) -> Set[Subscriber]:
-        found = self._subscribers.get(name)
-        return found.keys() if found else frozenset()
-
-    def add(self, name: str, subscriber: Subscriber) -> None:
-        names = self._names.setdefault(subscriber, {})
-        if name not in names and len(names) >= MAX_WATCHED:
-            self.remove(next(iter(names)), subscriber)
-        names[name] = None
-        self._subscribers.setdefault(name, {})[subscriber] = None
-
-    def remove(self, name: str, subscriber: Subscriber) -> None:
-        self._names.get(subscriber, {}).pop(name, None)
-        found = self._subscribers.get(name)
-        if found is not None:
-            found.pop(subscriber, None)
-            if not found:
-                del self._subscribers[name]
-
-    def drop(self, name: str) -> None:
-        """Forget a name of which no more events come."""
-        for subscriber in self._subscribers.pop(name, {}):
-            self._names[subscriber].pop(name, None)
-
-    def forget(self, subscriber: Subscriber) -> None:
-        for name in list(self._names.pop(subscriber, {})):
-            self.remove(name, subscriber)

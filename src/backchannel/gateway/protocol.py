@@ -205,6 +205,7 @@ class ChatEvent(Answer, frozen=True, kw_only=True):
 
     run_id: str
     session_key: str
+    agent_id: str
     seq: int
     state: str
     delta_text: str | None = None
@@ -222,7 +223,6 @@ class AgentEvent(Answer, frozen=True, kw_only=True):
     stream: str
     ts: int
     data: dict[str, Any]
-    internal: bool = False
 
 
 class SessionsChanged(Answer, frozen=True, kw_only=True):
@@ -237,6 +237,7 @@ class SessionMessage(Answer, frozen=True, kw_only=True):
     """A message entered a transcript."""
 
     session_key: str
+    agent_id: str
     session_id: str
     message_id: str
     message_seq: int

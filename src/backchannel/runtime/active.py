@@ -265,8 +265,9 @@ class ToolCalls:
         arguments = call.block.arguments
         self._hub.publish(ToolStarted(active.run, call.id, call.name, arguments))
         output = await _invoke(tool, _context(active.run, call), arguments)
-        self._hub.publish(ToolEnded(active.run, call.id, call.name, output.is_error))
-        return ToolOutput(storable_content(output.content), output.is_error)
+        content = storable_content(output.content)
+        self._hub.publish(ToolEnded(active.run, call.id, call.name, output.is_error, content))
+        return ToolOutput(content, output.is_error)
 
     async def _back_again(self, active: ActiveRun, call: ToolCall) -> Tool | None:
         """Look once more for a tool that was there when its call was asked for: its server may be up by now."""

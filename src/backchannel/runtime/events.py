@@ -14,6 +14,7 @@ import structlog
 
 from backchannel.core.delivery import Delivery
 from backchannel.core.facts import DeliveryChanged, Fact, PairingChanged, RunChanged
+from backchannel.core.messages import Block
 from backchannel.core.pairing import PairingState
 from backchannel.core.runs import Run, RunState
 from backchannel.core.text import made_visible
@@ -59,6 +60,8 @@ class ToolEnded(msgspec.Struct, frozen=True):
     call_id: str
     name: str
     is_error: bool
+    content: tuple[Block, ...] | None = None
+    """What it returned; None where another gateway works on the run."""
 
 
 class WaitStarted(msgspec.Struct, frozen=True):

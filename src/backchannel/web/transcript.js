@@ -280,12 +280,13 @@ export class Transcript {
     this.syncSoon(0);
   }
 
-  #agent({ runId, stream, data, internal }) {
-    if (stream === "lifecycle" && data.phase === "start") this.#grow(runId, { isInternal: internal, startedAt: data.startedAt });
+  #agent({ runId, stream, data }) {
+    const isInternal = data.backchannel?.internal;
+    if (stream === "lifecycle" && data.phase === "start") this.#grow(runId, { isInternal, startedAt: data.startedAt });
     else if (stream === "lifecycle") {
       if (!this.#ended.has(runId)) this.#ended.set(runId, { state: "ended", text: "" });
       this.syncSoon(0);
-    } else if (stream === "assistant" && internal && !this.isSaid(runId, data.text)) this.#grow(runId, { text: data.text, isInternal: true });
+    } else if (stream === "assistant" && isInternal && !this.isSaid(runId, data.text)) this.#grow(runId, { text: data.text, isInternal: true });
     else if (stream === "thinking") this.#grow(runId, { thinking: (this.live.get(runId)?.thinking || "") + data.delta });
     else if (stream === "tool") this.#tool(runId, data);
   }
