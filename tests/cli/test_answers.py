@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from websockets.sync.server import ServerConnection, serve
 
-from backchannel.cli.client import GatewayAddress, GatewayClient, Link, Unreadable
+from backchannel.cli.client import GatewayClient, Link, Unreadable
 from backchannel.cli.conversation import ReplyView, send_message
+from backchannel.cli.finding import GatewayAddress
 from backchannel.cli.options import Options
 from backchannel.core.answers import SessionRows, Subscribed
 from backchannel.errors import GatewayError, Unavailable

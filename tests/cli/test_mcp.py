@@ -18,7 +18,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import INVALID_PARAMS
 
-from backchannel.cli.client import NoGateway
+from backchannel.cli.finding import NoGateway
 from backchannel.cli.mcp_bridge import GatewayTools, http_client
 from backchannel.cli.options import Options
 from backchannel.tools.registry import SESSION_TOOLS

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backchannel.cli.client import GatewayAddress, _websocket_url
+from backchannel.cli.finding import GatewayAddress, _websocket_url
 from backchannel.cli.history import show_message, text_of
 from backchannel.cli.output import Long, WordWrap, age, build_table, clean, console, until
 from backchannel.core.messages import Message

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from backchannel.cli.client import GatewayAddress, GatewayClient
+from backchannel.cli.client import GatewayClient
+from backchannel.cli.finding import GatewayAddress
 from backchannel.core.answers import Invoked, Subscribed
 
 from .program import Program, Terminal, Up

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from backchannel.cli.client import GatewayAddress, GatewayClient
+from backchannel.cli.client import GatewayClient
+from backchannel.cli.finding import GatewayAddress
 from backchannel.core.answers import Subscribed
 
 from .conftest import Provider

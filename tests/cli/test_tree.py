@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from backchannel.cli.client import GatewayAddress, GatewayClient
+from backchannel.cli.client import GatewayClient
+from backchannel.cli.finding import GatewayAddress
 from backchannel.cli.tree import TreeView
 from backchannel.core.answers import Status
 from tests.tools.shelf import START_MS, Shelf

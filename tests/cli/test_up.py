@@ -15,7 +15,8 @@ from contextlib import closing
 from pathlib import Path
 
 from backchannel.agents.registry import FunctionContext
-from backchannel.cli.client import GatewayAddress, GatewayClient
+from backchannel.cli.client import GatewayClient
+from backchannel.cli.finding import GatewayAddress
 from backchannel.config import config_from
 from backchannel.gateway.app import Gateway
 

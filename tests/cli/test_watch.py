@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-from backchannel.cli.client import GatewayAddress, GatewayClient
+from backchannel.cli.client import GatewayClient
+from backchannel.cli.finding import GatewayAddress
 from backchannel.cli.live import Lines
 from backchannel.cli.sessions import line_of
 from backchannel.core.answers import Changed, Deleted

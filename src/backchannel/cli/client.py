@@ -1,4 +1,4 @@
-"""A client of the running gateway: finds it, connects, makes requests, and receives its events.
+"""A client of the running gateway: connects, makes requests, and receives its events.
 
 Requests are answered by id. Events that arrive before an answer are kept, in order, for the next call of `events`.
 `Link` is a connection for commands that outlive a restart of the gateway: it reconnects.
@@ -8,19 +8,17 @@ Every command imports this module, so what is slow to import is imported where i
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 from backchannel.cli import answers
+from backchannel.cli.finding import GatewayAddress, NoGateway, find_gateway
 from backchannel.cli.options import Options
-from backchannel.cli.output import patience, say_dim
+from backchannel.cli.output import patience
 from backchannel.errors import GatewayError
 from backchannel.version import __version__
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from msgspec import Raw
     from websockets.sync.client import ClientConnection
 
-    from backchannel.config import Config
 
 T = TypeVar("T")
 Payload: TypeAlias = dict[str, Any]
@@ -41,18 +38,6 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 3.0
 """The back-off between attempts to reconnect."""
-STARTING_S = 5.0
-"""How long after it took its state folder a gateway may need to listen."""
-STARTING_LOOK_S = 0.05
-
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}  # noqa: S104 (read, not bound)
-
-
-class NoGateway(GatewayError):
-    """Nothing answers at the gateway's address, or it went away."""
-
-    code = "no_gateway"
-    retryable = True
 
 
 class Unreadable(GatewayError):
@@ -69,131 +54,6 @@ class CallFailed(GatewayError):
         self.details = dict(error.get("details") or {})
         self.reason = str(self.details.get("code", ""))
         self.is_retryable = bool(error.get("retryable"))
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayAddress:
-    """Where a gateway is, how to get in, and how to start it if it is not there."""
-
-    url: str
-    token: str | None = field(repr=False)
-    start: str | None = "backchannel up"
-    """The command that starts it; None where the address was given: it may be anywhere."""
-
-    @property
-    def missing(self) -> NoGateway:
-        help = f"Start one with: {self.start}" if self.start else "Is it running there, and is the address right?"
-        return NoGateway(f"No gateway answers at {self.url}. {help}")
-
-    @property
-    def malformed(self) -> NoGateway:
-        return NoGateway(
-            f"{self.url!r} is not an address (expected http:// or https://, ws:// or wss://, and host:port)"
-        )
-
-
-def find_gateway(options: Options, *, is_patient: bool = False) -> GatewayAddress:
-    """Find out where the gateway is: as given, else where that of the state folder says it listens.
-
-    A gateway that has just taken the state folder may not listen yet; with `is_patient` it is waited for.
-
-    A port that is only configured is not tried: another program may listen there by now, and would get the token.
-
-    Raises:
-        NoGateway: none runs on the state folder, and no address is given.
-        ConfigError: the configuration is needed and something in it is wrong.
-    """
-    from backchannel.storage.folder import load_address
-
-    start = Options(options.state, options.config).command("up")
-    given = options.url or os.environ.get("BACKCHANNEL_URL")
-    url = given
-    token = os.environ.get("BACKCHANNEL_TOKEN")
-    if not (url and token):
-        config = options.load_config(reads=("gateway",))
-        url = url or load_address(config.state_dir) or (_address_soon(config.state_dir) if is_patient else None)
-        if url is None:
-            raise NoGateway(_why_absent(config, start))
-        token = token or config.gateway.auth.token or _load(config.state_dir / "token")
-    return GatewayAddress(_websocket_url(url), token, None if given else start)
-
-
-def _address_soon(state: Path) -> str | None:
-    """Wait for a gateway that is starting to listen; None where none is, or where it takes longer than others do."""
-    from backchannel.storage.folder import held_since, load_address
-
-    is_told = False
-    while (since := held_since(state)) is not None and time.time() - since < STARTING_S:
-        if (url := load_address(state)) is not None:
-            return url
-        if not is_told:
-            say_dim("The gateway is starting. Waiting for it to listen ...", err=True)
-            is_told = True
-        time.sleep(STARTING_LOOK_S)
-    return load_address(state)
-
-
-def _why_absent(config: Config, start: str) -> str:
-    """Say why no gateway can be reached on a state folder, and what would help.
-
-    `up` is not always what helps: on the folder of an application its function agents would be missing, and it is
-    refused while the application runs.
-    """
-    from backchannel.storage.folder import holder_of
-
-    folder = config.state_dir
-    if holder := holder_of(folder):
-        return (
-            f"A program (process {holder}) uses the state folder {folder} and does not listen: no command reaches it. "
-            "If it is a gateway that is still starting, try again in a moment. Otherwise let it listen: "
-            "docs/how-to/embed.md, `Also listening`; or end it first."
-        )
-    if functions := _function_agents(config):
-        names = ", ".join(functions)
-        return (
-            f"No gateway runs on the state folder {folder}. These agents are functions of a program: {names}. "
-            "Start that program, or serve it with `backchannel up --app MODULE:NAME`. If it is gone for good, start "
-            f"`backchannel up`, and then let a model answer for them: `backchannel agents forget {functions[0]}`."
-        )
-    return f"No gateway runs on the state folder {folder}. Start one with: {start}"
-
-
-def _function_agents(config: Config) -> list[str]:
-    """Name the agents that an application has brought, as far as the database can be read."""
-    from backchannel.storage import recovery
-    from backchannel.storage.databases import database_at
-
-    try:
-        database = database_at(config.database_url)
-        if not database.exists():
-            return []
-        with database.open_reader() as reader, reader.snapshot() as tx:
-            return recovery.function_agents(tx)
-    except GatewayError:  # `up` reports what is wrong with it
-        return []
-
-
-def _load(file: Path) -> str | None:
-    try:
-        return file.read_text(encoding="utf-8").strip() or None
-    except OSError:
-        return None
-
-
-def local_address(url: str, token: str | None) -> GatewayAddress:
-    """The address of a gateway for clients on this machine, whatever it listens on."""
-    return GatewayAddress(_websocket_url(url), token)
-
-
-def _websocket_url(text: str) -> str:
-    """Read an address as people write it: `host:port`, `http://…` or `ws://…`."""
-    scheme, found, rest = text.partition("://")
-    if not found:
-        scheme, rest = "ws", text
-    host, colon, port = rest.rstrip("/").rpartition(":")
-    if host in _EVERYWHERE:  # an address to listen on, not to connect to
-        rest = f"{_EVERYWHERE[host]}{colon}{port}"
-    return f"{scheme.replace('http', 'ws', 1)}://{rest}".rstrip("/")
 
 
 class GatewayClient:

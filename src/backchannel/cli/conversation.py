@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from backchannel.cli import answers
-from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link, NoGateway, Payload, convert
+from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link, Payload, convert
+from backchannel.cli.finding import NoGateway
 from backchannel.cli.output import Spinner, WordWrap, clock_time, is_terminal, say, say_dim, say_styled
 from backchannel.core.control_words import is_control_word
 from backchannel.core.text import made_visible, one_line

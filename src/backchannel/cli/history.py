@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backchannel.cli import answers
-from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, connected, convert
+from backchannel.cli.client import CallFailed, GatewayClient, Link, connected, convert
+from backchannel.cli.finding import NoGateway
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
 from backchannel.cli.output import WordWrap, clock_time, is_terminal, say, say_dim, say_styled, show_json

@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from backchannel.cli import answers
-from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link, NoGateway, Payload
+from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link, Payload
+from backchannel.cli.finding import NoGateway
 from backchannel.cli.options import Options
 from backchannel.cli.output import Rows, build_table, clock_time, console, is_terminal, say, say_dim, show_json
 

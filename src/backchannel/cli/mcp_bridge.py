@@ -27,16 +27,8 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 
-from backchannel.cli.client import (
-    FIRST_PAUSE_S,
-    LONGEST_PAUSE_S,
-    OPEN_S,
-    CallFailed,
-    GatewayAddress,
-    NoGateway,
-    Payload,
-    find_gateway,
-)
+from backchannel.cli.client import FIRST_PAUSE_S, LONGEST_PAUSE_S, OPEN_S, CallFailed, Payload
+from backchannel.cli.finding import GatewayAddress, NoGateway, find_gateway
 from backchannel.cli.naming import find_key
 from backchannel.cli.options import INTERRUPTED, Options
 from backchannel.cli.output import say

@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 import typer
 
-from backchannel.cli.client import GatewayAddress, GatewayClient, find_gateway
+from backchannel.cli.client import GatewayClient
+from backchannel.cli.finding import GatewayAddress, find_gateway
 from backchannel.cli.options import AsJson, CommandFailed, options_of
 from backchannel.cli.output import say_or_json
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from backchannel.cli import answers
-from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link, NoGateway
+from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link
 from backchannel.cli.conversation import (
     ReplyView,
     StoppedWaiting,
@@ -28,6 +28,7 @@ from backchannel.cli.conversation import (
     new_run_id,
     send_message,
 )
+from backchannel.cli.finding import NoGateway
 from backchannel.cli.history import load_last, show_message
 from backchannel.cli.options import Options
 from backchannel.cli.output import clock_time, is_terminal, say, say_dim, say_styled, wrapped

@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from backchannel.cli import answers
-from backchannel.cli.client import CallFailed, GatewayClient, Link, NoGateway, Payload
+from backchannel.cli.client import CallFailed, GatewayClient, Link, Payload
 from backchannel.cli.conversation import (
     ReplyView,
     invoke,
@@ -24,6 +24,7 @@ from backchannel.cli.conversation import (
     wait_for_news,
     wait_for_run,
 )
+from backchannel.cli.finding import NoGateway
 from backchannel.cli.naming import find_key
 from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, Options, options_of
 from backchannel.cli.output import is_terminal, patience, say, say_dim, show_json
