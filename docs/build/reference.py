@@ -76,6 +76,10 @@ leaves a gap, and is then closed.
 | `tick` | `{ts}` | everyone, every `policy.tickIntervalMs` |
 | `shutdown` | `{reason}` | everyone, before the connection is closed with 1012 |
 
+Messages of `chat.history` and `session.message` have, besides [what every message has](tools.md#messages),
+`__openclaw {id, seq, runId?, idempotencyKey?}`: `seq` is the message's place in its transcript, from 1, as `messageSeq` is;
+a message that a run answers has `idempotencyKey` `<runId>:user`, any other of a run its `runId`.
+
 A session is watched by a connection that called `chat.send`, `chat.history` or `sessions.messages.subscribe` for it. A
 node hears the `chat` events of its own sessions, `tick` and `shutdown`, and no others.
 """  # noqa: E501 - table rows cannot be broken

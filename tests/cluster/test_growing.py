@@ -93,7 +93,7 @@ async def test_a_reply_is_seen_to_grow_on_another_gateway_each_piece_of_it_once(
         assert [event["state"] for event in client.seen("chat")].count("final") == 1
         phases = [event["data"] for event in client.seen("agent") if event["stream"] == "lifecycle"]
         assert [phase["phase"] for phase in phases] == ["start", "end"]
-        said = await client.event("session.message", messageSeq=1)
+        said = await client.event("session.message", messageSeq=2)
         assert said["message"]["runId"] == run.id
         await until(lambda: execute(url, "SELECT count(*) FROM growing") == [(0,)])
 

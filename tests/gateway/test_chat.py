@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec import Raw
 
-from backchannel.core.messages import Message, Role, text_content
 from backchannel.gateway.methods.chat import fit
 
 from .client import Client
@@ -15,9 +15,10 @@ from .conftest import MakeWorld, World
 pytestmark = pytest.mark.anyio
 
 
-async def chat(client: Client, key: str, text: str) -> None:
+async def chat(client: Client, key: str, text: str) -> str:
     run = await client.ask("chat.send", sessionKey=key, message=text)
     await client.ask("agent.wait", runId=run["runId"])
+    return str(run["runId"])
 
 
 async def test_a_message_makes_its_session_and_is_answered(client: Client) -> None:
@@ -124,13 +125,23 @@ async def test_of_very_many_messages_that_wait_the_first_are_shown_and_the_rest_
 
 
 def test_one_message_is_always_shown_however_large() -> None:
-    def message(n: int) -> Message:
-        return Message(id=str(n), role=Role.USER, content=text_content("x" * 100), timestamp=n)
+    first, second = Raw(b'"1"' + b" " * 100), Raw(b'"2"')
+    assert fit([first, second], 10) == ([first], True)
+    assert fit([first], 10) == ([first], False)
 
-    newest, is_cut = fit([message(1), message(2)], 10, keep_oldest=False)
-    assert is_cut and [json.loads(bytes(line))["id"] for line in newest] == ["2"]
-    oldest, is_cut = fit([message(1), message(2)], 10, keep_oldest=True)
-    assert is_cut and [json.loads(bytes(line))["id"] for line in oldest] == ["1"]
+
+async def test_a_message_has_its_place_in_the_transcript_whatever_page_it_is_read_with(client: Client) -> None:
+    first, second = [await chat(client, "agent:echo:main", text) for text in ("a", "b")]
+    whole = (await client.ask("chat.history", sessionKey="agent:echo:main"))["messages"]
+    assert [message["__openclaw"] for message in whole] == [
+        {"id": whole[0]["id"], "seq": 1, "idempotencyKey": f"{first}:user"},
+        {"id": whole[1]["id"], "seq": 2, "runId": first},
+        {"id": whole[2]["id"], "seq": 3, "idempotencyKey": f"{second}:user"},
+        {"id": whole[3]["id"], "seq": 4, "runId": second},
+    ]
+    for page in ({"limit": 2}, {"before": whole[3]["id"], "limit": 2}, {"after": whole[0]["id"]}):
+        read = (await client.ask("chat.history", sessionKey="agent:echo:main", **page))["messages"]
+        assert len(read) > 1 and all(message in whole for message in read)
 
 
 async def test_a_running_run_is_aborted(client: Client) -> None:

@@ -201,8 +201,8 @@ def test_messages_of_a_session_after_subscribing_to_them(desk: Subscriptions, li
             "agentId": "main",
             "sessionId": "s1",
             "messageId": "m1",
-            "messageSeq": 4,
-            "message": json.loads(encode_message(message)),
+            "messageSeq": 5,
+            "message": {**json.loads(encode_message(message)), "__openclaw": {"id": "m1", "seq": 5}},
         }
     ]
     desk.unwatch_messages(listener, KEY)

@@ -43,9 +43,9 @@ async def test_a_text_is_found_in_whatever_case_newest_first_with_what_stands_ar
         by_id = await at.client.ask("chat.search", sessionKey="main", query="toolResult")
 
     assert [(match["messageId"], match["role"], match["messageSeq"]) for match in told["matches"]] == [
-        ("four", "toolResult", 3),
-        ("three", "assistant", 2),
-        ("one", "user", 0),
+        ("four", "toolResult", 4),
+        ("three", "assistant", 3),
+        ("one", "user", 1),
     ]
     four, three, one = [match["excerpt"] for match in told["matches"]]
     assert four.startswith("…yyy") and " red shoes zzz" in four and four.endswith("…") and len(four) < 210

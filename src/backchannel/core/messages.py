@@ -213,6 +213,8 @@ class HistoryPage(msgspec.Struct, frozen=True):
 
     messages: list[Message]
     has_more: bool
+    seqs: list[int] = []
+    """The place of each in the transcript, from 0, where it was asked for."""
 
 
 class Pending(msgspec.Struct, frozen=True):

@@ -21,8 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from typing import Any
 
-from msgspec import Raw
-
 from backchannel.core.approvals import Approval
 from backchannel.core.contracts import Clock
 from backchannel.core.control_words import is_control_word
@@ -35,6 +33,7 @@ from backchannel.core.runs import Run, RunState
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.text import cut
 from backchannel.gateway.audiences import Audiences, Subscriber
+from backchannel.gateway.places import placed
 from backchannel.gateway.protocol import (
     AgentEvent,
     ChatEvent,
@@ -226,8 +225,8 @@ class Subscriptions:
             agent_id=_agent_of(event.key),
             session_id=event.session_id,
             message_id=message.id,
-            message_seq=event.seq,
-            message=Raw(event.line),
+            message_seq=event.seq + 1,
+            message=placed(message, event.line, event.seq),
         )
         self._send_to(audience, show_event_head("session.message", payload))
 

@@ -70,7 +70,7 @@ def history(
     high = _BEHIND_ALL if before is None else seq_of(tx, session_id, before)
     order = "DESC" if after is None else "ASC"
     roles = "" if with_tools else " AND role <> 'toolResult'"
-    found: list[str] = []
+    found: list[Row] = []
     size, count, has_more = 0, FIRST_READ, True
     while has_more and len(found) <= limit and size < LARGEST_PAGE:
         count = min(count, limit + 1 - len(found))
@@ -82,14 +82,15 @@ def history(
             high,
             count,
         )
-        found.extend(body for _, body in rows)
+        found.extend(rows)
         size += sum(len(body) for _, body in rows)
         has_more = len(rows) == count
         if has_more:
             low, high = (low, rows[-1][0]) if after is None else (rows[-1][0], high)
         count = min(2 * count, MOST_READ)
-    page = [decode_message(body) for body in (found[:-1] if has_more else found)]
-    return HistoryPage(page[::-1] if after is None else page, has_more)
+    kept = found[:-1] if has_more else found
+    page = kept[::-1] if after is None else kept
+    return HistoryPage([decode_message(body) for _, body in page], has_more, [seq for seq, _ in page])
 
 
 def last_text_of(tx: Tx, session_id: str, run_id: str, role: Role) -> str | None:

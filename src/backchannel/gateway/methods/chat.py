@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
@@ -10,7 +11,7 @@ from msgspec import Meta, Raw
 from backchannel.core.answers import ChatAborted, ChatStarted
 from backchannel.core.commands import Command, CommandReply, Standing, parse
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, Pending, Provenance, ProvenanceKind
+from backchannel.core.messages import Message, Pending, Provenance, ProvenanceKind, encode_message
 from backchannel.core.runs import Accepted, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, Session
 from backchannel.core.shapes import Answer, Params, SharedParams
@@ -20,6 +21,7 @@ from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import IdempotencyKey, Label, NothingAttached, digest_of, read_content, read_thinking
 from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.parts import GatewayParts
+from backchannel.gateway.places import placed_all
 from backchannel.gateway.protocol import TokenScope
 from backchannel.storage.ids import new_id
 
@@ -174,10 +176,13 @@ async def read_history(
     page = await store.history(session.session_id, limit=limit, before=before, after=after)
     room = call.connections.limits.frame_bytes
     fresh = _not_among(waiting.messages, page.messages)
-    pending, _ = fit(fresh, room // 4, keep_oldest=True)
-    messages, is_cut = fit(
-        page.messages, room - sum(len(bytes(line)) for line in pending), keep_oldest=after is not None
-    )
+    pending, _ = fit(map(_line, fresh), room // 4)
+    room -= sum(len(bytes(line)) for line in pending)
+    if after is not None:
+        messages, is_cut = fit(placed_all(page.messages, page.seqs), room)
+    else:  # the newest are kept
+        messages, is_cut = fit(placed_all(reversed(page.messages), reversed(page.seqs)), room)
+        messages.reverse()
     return ChatHistory(
         session_key=call.parts.rows.key(session.key),
         session_id=session.session_id,
@@ -189,19 +194,23 @@ async def read_history(
     )
 
 
-def fit(messages: list[Message], max_bytes: int, *, keep_oldest: bool) -> tuple[list[Raw], bool]:
-    """Keep as many messages as an answer can hold, one at least; what is left out is read with the next page."""
+def fit(lines: Iterable[Raw], max_bytes: int) -> tuple[list[Raw], bool]:
+    """Keep as many messages as an answer can hold, one at least, and tell whether any was left out.
+
+    What is left out is read with the next page.
+    """
     kept: list[Raw] = []
     size = 0
-    for message in messages if keep_oldest else reversed(messages):
-        line = msgspec.json.encode(message)
-        size += len(line)
+    for line in lines:
+        size += len(bytes(line))
         if kept and size > max_bytes:
-            break
-        kept.append(Raw(line))
-    if not keep_oldest:
-        kept.reverse()
-    return kept, len(kept) < len(messages)
+            return kept, True
+        kept.append(line)
+    return kept, False
+
+
+def _line(message: Message) -> Raw:
+    return Raw(encode_message(message))
 
 
 def _not_among(pending: list[Message], messages: list[Message]) -> list[Message]:
@@ -253,7 +262,7 @@ async def chat_search(call: Call, params: ChatSearchParams) -> ChatFound:
         matches=[
             ChatMatch(
                 message_id=match.message.id,
-                message_seq=match.seq,
+                message_seq=match.seq + 1,
                 role=match.message.role.value,
                 timestamp=match.message.timestamp,
                 excerpt=match.excerpt,
