@@ -32,7 +32,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str
     value: float
     unit: str
-    """`ms`, `s`, `MiB`, `×`, `%`, or something per second, where more is better."""
+    """`ms`, `s`, `KiB`, `MiB`, `×`, `%`, or something per second, where more is better."""
     floor: float | None = None
     floor_is: str = ""
     goal: Goal | None = None

@@ -23,7 +23,7 @@ TIMES_SQLITE = 3.0
 
 async def on_postgres(world: World) -> Findings:
     """A run, many at once, lists and the ends of transcripts on PostgreSQL."""
-    with _server() as cluster:
+    with own_server() as cluster:
         async for found in _runs(world, cluster):
             yield found
         async for found in _reads(world, cluster):
@@ -31,7 +31,7 @@ async def on_postgres(world: World) -> Findings:
 
 
 @contextmanager
-def _server() -> Iterator[Cluster]:
+def own_server() -> Iterator[Cluster]:
     """Start a server on the same disk as everything else, whose commits are on that disk before they are answered."""
     folder = ROOT / "bench" / "results"  # where also a server gets through that must not run as root
     folder.mkdir(exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bench.footprint import footprint
 from bench.hands import commands
 from bench.lockout import lockout
 from bench.measures import Findings
@@ -37,4 +38,5 @@ ROWS: dict[str, Callable[[World], Findings]] = {
     "lockout": lockout,
     "page": page_views,
     "postgres": on_postgres,
+    "footprint": footprint,
 }
