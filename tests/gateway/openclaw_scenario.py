@@ -1,0 +1,186 @@
+"""A conversation that calls every method that OpenClaw's gateway has too, as its clients do, and keeps all frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from backchannel.gateway.methods import METHODS
+
+from .client import Client, opened
+from .conftest import World
+
+SPEAKER, MAIN, HELD, BROKEN = (f"agent:{agent}:main" for agent in ("speaker", "main", "held", "broken"))
+DELETED = "agent:speaker:deleted"
+CONNECT = {
+    "minProtocol": 4,
+    "maxProtocol": 4,
+    "client": {"id": "cli", "version": "2026.9.6", "platform": "linux", "mode": "cli"},
+    "role": "operator",
+    "scopes": ["operator.admin"],
+}
+JOB = {
+    "name": "nightly",
+    "schedule": {"kind": "every", "everyMs": 3_600_000},
+    "sessionTarget": "isolated",
+    "wakeMode": "now",
+    "payload": {"kind": "agentTurn", "message": "look around"},
+    "agentId": "speaker",
+    "enabled": True,
+}
+
+PLAIN: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("health", {}),
+    ("status", {"includeChannelSummary": False}),
+    ("agents.list", {}),
+    ("agents.files.list", {"agentId": "main"}),
+    ("agent.identity.get", {"agentId": "main"}),
+    ("gateway.identity.get", {}),
+    ("models.list", {"agentId": "main"}),
+    ("models.authStatus", {}),
+    ("commands.list", {"agentId": "main"}),
+    ("chat.metadata", {"agentId": "main"}),
+    ("channels.status", {"probe": False}),
+    ("config.get", {}),
+    ("config.schema", {}),
+    ("device.pair.list", {}),
+    ("environments.list", {}),
+    ("exec.approval.list", {}),
+    ("exec.approvals.get", {}),
+    ("last-heartbeat", {}),
+    ("logs.tail", {"limit": 20}),
+    ("node.list", {}),
+    ("node.pair.list", {}),
+    ("plugin.approval.list", {}),
+    ("plugins.list", {}),
+    ("plugins.uiDescriptors", {}),
+    ("projects.list", {}),
+    ("question.list", {}),
+    ("sessions.catalog.list", {}),
+    ("sessions.groups.list", {}),
+    ("skills.status", {}),
+    ("system-presence", {}),
+    ("system.info", {}),
+    ("tasks.list", {}),
+    ("tools.catalog", {}),
+    ("tools.effective", {"sessionKey": SPEAKER}),
+    ("update.status", {}),
+    ("usage.cost", {}),
+    ("usage.status", {}),
+    ("worktrees.list", {}),
+    ("wake", {"mode": "now", "text": "good morning"}),
+    ("diagnostics.stability", {}),
+    ("cron.status", {}),
+)
+"""What only shows; those that this gateway does not have are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """A request and what it was answered with."""
+
+    method: str
+    params: dict[str, Any]
+    frame: dict[str, Any]
+
+
+class Scenario:
+    """One operator, and what was said."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.exchanged: list[Exchanged] = []
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return self._client.events
+
+    async def call(self, method: str, **params: Any) -> Any:
+        """Call a method, if this gateway has it, and keep what it answers."""
+        if method != "connect" and method not in METHODS:
+            return {}
+        queue = await self._client.begin(method, params)
+        async with asyncio.timeout(10):
+            frame = await queue.get()
+        self.exchanged.append(Exchanged(method, params, frame))
+        return frame.get("payload", {})
+
+    async def connect(self, token: str) -> None:
+        await self.call("connect", **CONNECT, auth={"token": token})
+        await self.call("sessions.subscribe")
+        for key in (SPEAKER, HELD, BROKEN):
+            await self.call("sessions.messages.subscribe", key=key)
+
+    async def talk(self, release: asyncio.Event) -> None:
+        """Send messages that are answered, fail and are aborted, and one from an agent to another."""
+        accepted = await self.call("agent", message="speak", sessionKey=SPEAKER, idempotencyKey="run-1")
+        await self.call("agent.wait", runId=accepted["runId"], timeoutMs=10_000)
+        await self.call("agent.wait", runId="nowhere", timeoutMs=0)
+        await self.call("chat.send", sessionKey=SPEAKER, message="again", idempotencyKey="run-2")
+        await self._client.event("chat", runId="run-2", state="final")
+        await self.call("chat.send", sessionKey=BROKEN, message="break", idempotencyKey="run-3")
+        await self._client.event("chat", runId="run-3", state="error")
+        await self.call("chat.send", sessionKey=HELD, message="wait", idempotencyKey="run-4")
+        await self.call("chat.abort", sessionKey=HELD, runId="run-4", preserveSideRuns=True)
+        await self._client.event("chat", runId="run-4", state="aborted")
+        release.set()
+        args = {"sessionKey": SPEAKER, "message": "what do you see?", "timeoutSeconds": 5}
+        await self.call("tools.invoke", tool="sessions_send", args=args, sessionKey=MAIN)
+        await self.call("chat.inject", sessionKey=SPEAKER, message="a note", label="note")
+        await self.call("send", channel="desk", to="room", message="hello", idempotencyKey="send-1")
+
+    async def look(self) -> None:
+        """Read what there is of sessions."""
+        for archived in (False, "all"):
+            await self.call("sessions.list", limit=50, includeDerivedTitles=True, archived=archived)
+        await self.call("sessions.describe", key=SPEAKER)
+        await self.call("sessions.describe", key="agent:main:nobody")
+        await self.call("sessions.preview", keys=[SPEAKER, "agent:main:nobody"], limit=3)
+        await self.call("sessions.resolve", key=SPEAKER)
+        await self.call("sessions.get", key=SPEAKER, limit=20)
+        await self.call("sessions.search", query="speak", agentId="speaker")
+        await self.call("sessions.usage", key=SPEAKER)
+        await self.call("chat.history", sessionKey=SPEAKER, limit=50)
+        await self.call("chat.startup", sessionKey=SPEAKER, limit=50, maxBytes=100_000)
+        for method, params in PLAIN:
+            await self.call(method, **params)
+
+    async def change(self) -> None:
+        """Make, change and remove sessions and jobs."""
+        made = await self.call("sessions.create", agentId="speaker", label="a new one")
+        key = made.get("key", SPEAKER)
+        await self.call("sessions.send", key=key, message="first", idempotencyKey="run-5")
+        await self.call("sessions.abort", key=key)
+        await self.call("sessions.patch", key=SPEAKER, label="renamed", thinkingLevel="low", pinned=True)
+        await self.call("sessions.compact", key=SPEAKER)
+        await self.call("sessions.reset", key=SPEAKER, reason="new")
+        await self.call("agent", message="to be deleted", sessionKey=DELETED, idempotencyKey="run-6")
+        await self.call("agent.wait", runId="run-6", timeoutMs=10_000)
+        for _ in range(2):
+            await self.call("sessions.delete", key=DELETED)
+        await self.call("sessions.messages.unsubscribe", key=SPEAKER)
+
+        job = await self.call("cron.add", **JOB)
+        id = job.get("id", job.get("job", {}).get("id", "nightly"))
+        await self.call("cron.get", id=id)
+        await self.call("cron.update", id=id, patch={"enabled": False})
+        await self.call("cron.run", id=id, mode="force")
+        await self.call("cron.list", includeDisabled=True, limit=50, offset=0)
+        await self.call("cron.runs", id=id, limit=20)
+        await self.call("cron.remove", id=id)
+
+
+@asynccontextmanager
+async def played(world: World, token: str) -> AsyncIterator[Scenario]:
+    """Play it to its end; the connection stays open, so that what the gateway says when it stops is heard too."""
+    async with opened(world.url) as client:
+        scenario = Scenario(client)
+        await scenario.connect(token)
+        await scenario.talk(world.release)
+        await scenario.look()
+        await scenario.change()
+        await client.event("tick")
+        yield scenario

@@ -1,0 +1,81 @@
+"""Which published definition each answer and each event has to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A definition, and where in the answer what it defines stands; `*` is each of a list."""
+
+    definition: str
+    path: tuple[str, ...] = ()
+
+
+FRAMES: Mapping[str, str] = {"req": "RequestFrame", "res": "ResponseFrame", "event": "EventFrame"}
+
+ANSWERS: Mapping[str, Shape] = {
+    "connect": Shape("HelloOk"),
+    "agents.list": Shape("AgentsListResult"),
+    "agents.files.list": Shape("AgentsFilesListResult"),
+    "agent.identity.get": Shape("AgentIdentityResult"),
+    "models.list": Shape("ModelsListResult"),
+    "commands.list": Shape("CommandsListResult"),
+    "chat.metadata": Shape("ModelChoice", ("models", "*")),
+    "chat.startup": Shape("SessionRow", ("sessionInfo",)),
+    "sessions.list": Shape("SessionRow", ("sessions", "*")),
+    "sessions.describe": Shape("SessionRow", ("session",)),
+    "sessions.create": Shape("SessionsCreateResult"),
+    "sessions.resolve": Shape("SessionsResolveResult"),
+    "sessions.delete": Shape("SessionsDeleteResult"),
+    "sessions.search": Shape("SessionsSearchResult"),
+    "sessions.groups.list": Shape("SessionsGroupsListResult"),
+    "sessions.catalog.list": Shape("SessionsCatalogListResult"),
+    "cron.list": Shape("CronJob", ("jobs", "*")),
+    "cron.get": Shape("CronJob"),
+    "cron.add": Shape("CronAddResult"),
+    "cron.update": Shape("CronJob"),
+    "cron.runs": Shape("CronRunLogEntry", ("entries", "*")),
+    "channels.status": Shape("ChannelsStatusResult"),
+    "environments.list": Shape("EnvironmentsListResult"),
+    "logs.tail": Shape("LogsTailResult"),
+    "plugins.list": Shape("PluginsListResult"),
+    "plugins.uiDescriptors": Shape("PluginsUiDescriptorsResult"),
+    "projects.list": Shape("ProjectsListResult"),
+    "question.list": Shape("QuestionListResult"),
+    "system-presence": Shape("PresenceEntry", ("*",)),
+    "system.info": Shape("SystemInfoResult"),
+    "tasks.list": Shape("TasksListResult"),
+    "tools.catalog": Shape("ToolsCatalogResult"),
+    "tools.effective": Shape("ToolsEffectiveResult"),
+    "tools.invoke": Shape("ToolsInvokeResult"),
+    "worktrees.list": Shape("WorktreesListResult"),
+    "exec.approvals.get": Shape("ExecApprovalsSnapshot"),
+    "node.event": Shape("NodeEventResult"),
+}
+"""Of the methods that both gateways have, those whose answers have a published definition."""
+
+EVENTS: Mapping[str, str] = {"agent": "AgentEvent", "tick": "TickEvent", "shutdown": "ShutdownEvent"}
+
+CHAT_STATES: Mapping[str, str] = {
+    "status": "ChatStatusEvent",
+    "delta": "ChatDeltaEvent",
+    "final": "ChatFinalEvent",
+    "aborted": "ChatAbortedEvent",
+    "error": "ChatErrorEvent",
+}
+"""The event `chat` has a definition per state: one that says of none of five why it does not fit would say nothing."""
+
+
+def params_of(method: str) -> str:
+    """Name the definition of a method's parameters, which follows its name."""
+    words = method.replace("-", ".").split(".")
+    return "".join(word[0].upper() + word[1:] for word in words) + "Params"
+
+
+def wanted() -> set[str]:
+    """Name every definition that is looked at, besides those of parameters."""
+    answers = {shape.definition for shape in ANSWERS.values()}
+    return {"ErrorShape", *FRAMES.values(), *answers, *EVENTS.values(), *CHAT_STATES.values()}
