@@ -290,7 +290,8 @@ def test_it_says_which_runs_of_before_go_on(program: Program, provider: Provider
         up.kill()
     provider.hold("this takes", "long")
     with program.terminal("up", "--port", "0") as banner:
-        banner.expect("  runs    3 go on: 1 interrupted, 2 queued\n")
+        banner.expect(f"  database  {program.state / 'backchannel.db'}\n")
+        banner.expect("  runs      3 go on: 1 interrupted, 2 queued\n")
         banner.expect("Ctrl-C stops it")
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from backchannel.gateway.auth import OperatorToken
     from backchannel.gateway.server import Listening
 
-BESIDE = 10
+BESIDE = 12
 """How much room the names of facts take in the banner."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -260,9 +260,9 @@ def _show_on_terminal(facts: dict[str, str], warnings: list[str], url: str, trie
     out.print(Text.assemble(("Backchannel ", "bold"), f"{__version__} is running at ", (url, "bold cyan")))
     out.print()
     for name, text in facts.items():
-        out.print(Text.assemble((f"  {name:<8}", "dim"), _wrapped(text, out.width)), soft_wrap=True)
+        out.print(Text.assemble((f"  {name}".ljust(BESIDE), "dim"), _wrapped(text, out.width)), soft_wrap=True)
     for warning in warnings:
-        out.print(Text.assemble(("  warning ", "yellow"), _wrapped(warning, out.width)), soft_wrap=True)
+        out.print(Text.assemble(("  warning".ljust(BESIDE), "yellow"), _wrapped(warning, out.width)), soft_wrap=True)
     out.print()
     out.print("Try next, in another terminal:")
     width = max(len(command) for command, _ in tries)
