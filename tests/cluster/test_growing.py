@@ -13,12 +13,13 @@ import pytest
 
 from backchannel.agents.scripted import Reply, ScriptedModel, call
 from backchannel.core.contracts import ModelEvent, ModelRequest, TextDelta, ThinkingDelta, ToolContext
-from backchannel.core.facts import GrowthWritten
+from backchannel.core.facts import GrowthWanted, GrowthWritten
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.connections import OpenWaits
 from backchannel.gateway.openai.following import Pause, follow
 from backchannel.gateway.server import listening
+from backchannel.runtime import cluster, growing
 from backchannel.runtime.events import Event, ReplyGrew
 from backchannel.runtime.growing import WRITTEN_EVERY_S
 from tests.cluster.house import PATIENCE_S, execute, gateways, until
@@ -96,6 +97,22 @@ async def test_a_reply_is_seen_to_grow_on_another_gateway_each_piece_of_it_once(
         said = await client.event("session.message", messageSeq=2)
         assert said["message"]["runId"] == run.id
         await until(lambda: execute(url, "SELECT count(*) FROM growing") == [(0,)])
+
+
+async def test_words_between_gateways_are_enough_for_a_reply_that_begins_late(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "POLL_S", 60.0)
+    monkeypatch.setattr(growing, "ASKED_AGAIN_S", 60.0)
+    model = Typist()
+    async with watched(tmp_path, url, model) as (one, client):
+        heard: list[Event] = []
+        one.runtime.hub.listen(heard.append, GrowthWanted, elsewhere=True)
+        await client.ask("sessions.messages.subscribe", key="main")
+        await one.submit("main", "go")
+        await until(lambda: bool(heard))
+        model.type("Once ")
+        await grown(client, "Once ")
 
 
 async def test_whoever_comes_midway_reads_what_was_streamed_so_far(tmp_path: Path, url: str) -> None:

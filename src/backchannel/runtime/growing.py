@@ -90,6 +90,10 @@ class Growth(msgspec.Struct):
                     if call.id == call_id:
                         call.is_ended, call.is_error = True, is_error
 
+    @property
+    def is_empty(self) -> bool:
+        return not (self.text or self.thinking or self.calls or self.retry)
+
     def _at(self, step: int) -> Growth:
         if step != self.step:
             self.step, self.text, self.thinking = step, "", ""
@@ -149,8 +153,12 @@ class GrowingHere:
                 self._called.set()
 
     def _on_run(self, event: Event) -> None:
-        if isinstance(event, RunChanged) and event.run.state is not RunState.RUNNING:
+        if not isinstance(event, RunChanged):
+            return
+        if event.run.state is not RunState.RUNNING:
             self._forget(event.run.id)
+        elif event.run.fence == self._store.number:
+            self._growing.setdefault(event.run.id, Growth(event.run.step))  # it may be asked for before it says a word
 
     def _forget(self, run_id: str) -> None:
         self._growing.pop(run_id, None)
@@ -164,8 +172,9 @@ class GrowingHere:
         """Write what a run of this process has streamed, from now on."""
         if fact.run_id in self._growing and fact.run_id not in self._wanted:
             self._wanted.add(fact.run_id)
-            self._grown.add(fact.run_id)
-            self._called.set()
+            if not self._growing[fact.run_id].is_empty:
+                self._grown.add(fact.run_id)
+                self._called.set()
 
     async def look(self) -> None:
         """Look for readers of whom no word came."""

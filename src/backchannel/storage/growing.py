@@ -16,13 +16,14 @@ from backchannel.storage.tx import ALIVE, RUNNING, Tx, marks
 
 def want(tx: Tx, run_ids: Sequence[str], wanted_ms: int) -> list[GrowthWritten]:
     """Ask for what runs stream, for a while from now on; returns what is there already."""
-    for run_id in run_ids:
-        tx.run(
-            f"INSERT INTO growing (run_id, wanted_until) SELECT id, ? FROM runs WHERE id = ? AND {RUNNING} "
-            "ON CONFLICT (run_id) DO UPDATE SET wanted_until = excluded.wanted_until",
-            tx.shared_now + wanted_ms,
-            run_id,
-        )
+    asked = tx.all(
+        "INSERT INTO growing (run_id, wanted_until) "
+        f"SELECT id, ? FROM runs WHERE id IN ({marks(run_ids)}) AND {RUNNING} "
+        "ON CONFLICT (run_id) DO UPDATE SET wanted_until = excluded.wanted_until RETURNING run_id",
+        tx.shared_now + wanted_ms,
+        *run_ids,
+    )
+    for (run_id,) in asked:
         tx.tell(GrowthWanted(run_id))
     return list(find(tx, run_ids).values())
 
@@ -57,8 +58,7 @@ def write(tx: Tx, grown: Mapping[str, str]) -> list[str]:
 
 def forget(tx: Tx, run_ids: Sequence[str]) -> None:
     """Remove the rows of runs that have ended, or that nobody reads."""
-    for run_id in run_ids:
-        tx.run("DELETE FROM growing WHERE run_id = ?", run_id)
+    tx.run(f"DELETE FROM growing WHERE run_id IN ({marks(run_ids)})", *run_ids)
 
 
 def wanted(tx: Tx, run_ids: Sequence[str]) -> list[str]:
