@@ -13,7 +13,7 @@ import pytest
 
 from backchannel.errors import Unavailable
 from backchannel.gateway.app import Gateway
-from backchannel.storage import postgres
+from backchannel.storage import postgres_lane
 from backchannel.storage.tx import Tx
 from tests.cluster.house import until
 from tests.cluster.lives import check_done_once
@@ -95,7 +95,7 @@ async def under_load(folder: Path, url: str) -> AsyncIterator[Load]:
 async def test_a_restart_of_the_server_under_two_gateways_loses_and_doubles_nothing(
     tmp_path: Path, primary: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "GONE_LIMIT_S", 0.2)
+    monkeypatch.setattr(postgres_lane, "GONE_LIMIT_S", 0.2)
     async with under_load(tmp_path, new_database(server=primary.url)) as load:
         for how in (signal.SIGINT, signal.SIGQUIT):  # fast, and immediate
             await load.more(40)

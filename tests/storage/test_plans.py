@@ -106,8 +106,8 @@ class ExplainingTx:
     def all(self, sql: str, *values: Any) -> list[Row]:
         return self._execute(sql, values).fetchall()
 
-    def run(self, sql: str, *values: Any) -> int:
-        return self._execute(sql, values).rowcount
+    def run(self, sql: str, *values: Any) -> None:
+        self._execute(sql, values)
 
     def tell(self, fact: Fact) -> None:
         pass

@@ -16,10 +16,10 @@ import pytest
 from backchannel.core.cluster import GatewayInfo
 from backchannel.core.sessions import SessionPatch
 from backchannel.errors import DatabaseUnusable, InvalidRequest, StartupError, StateFolderInUse, Unavailable
-from backchannel.storage import postgres
+from backchannel.storage import postgres_lane
 from backchannel.storage.databases import database_at
 from backchannel.storage.postgres_connection import Connection, PostgresTx, connect
-from backchannel.storage.postgres_marks import MARKS_TABLE, CommitMark
+from backchannel.storage.postgres_marks import MARKS_TABLE, NEXT_MARK, CommitMark
 from backchannel.storage.postgres_server import VERSION_TABLE, Server
 from backchannel.storage.reactions import REACTIONS
 from backchannel.storage.tx import Tx, UnitContext
@@ -125,7 +125,7 @@ async def test_reads_go_on_after_their_connections_broke(host: Host, line: CutLi
 async def test_a_database_that_is_gone_is_unavailable_and_work_goes_on_when_it_is_back(
     host: Host, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "GONE_LIMIT_S", 0.3)
+    monkeypatch.setattr(postgres_lane, "GONE_LIMIT_S", 0.3)
     await host.store.add_note(MAIN, note("before"))
     cluster.stop()
     try:
@@ -222,7 +222,8 @@ def test_a_mark_waits_for_a_transaction_whose_connection_broke_and_tells_how_it_
     server, mark = Server(new_database(server=cluster.url)), CommitMark()
     with closing(server.connect()) as broken, closing(server.connect()) as other:
         for end, found in (("ROLLBACK", 0), ("COMMIT", 1)):
-            broken.execute(f"BEGIN; {mark.statement(1)}".encode())
+            broken.execute("BEGIN")
+            PostgresTx(broken).run(NEXT_MARK, mark.writer, 1)
             with ThreadPoolExecutor(1) as pool:
                 asked = pool.submit(mark.load, other)
                 with pytest.raises(TimeoutError):

@@ -69,7 +69,7 @@ async def test_a_message_for_a_free_lane_is_accepted_and_started_in_one_commit(h
     started = await begin(host.store, "hello")
     assert host.store.commits == before + 1
     assert (started.run.state, started.run.message) == (RunState.RUNNING, None)
-    assert started.fence == Fence(started.run.id, host.store.number)
+    assert started.fence == Fence.of(started.run, host.store.number)
     (message,) = await transcript(host.store)
     assert (message.text, message.run_id, message.id) == ("hello", started.run.id, started.run.message_id)
     assert (await host.store.pending(str(MAIN), 100)).messages == []

@@ -6,6 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Self
 
+_SYNC = b"S\0\0\0\4"
+"""By what a pipeline ends: only then are its statements answered."""
+
 
 class CutLine:
     """Passes bytes on to a server's socket, until it is told to break off."""
@@ -66,6 +69,8 @@ class CutLine:
                     self.loses_next_commit = False
                     self.cuts += 1
                     self.is_down = self.is_last
+                    while not data.startswith(b"Q") and _SYNC not in data:
+                        data += await reader.read(65536)
                     await _ended(back)
                     if not self.is_lost_before:
                         far_writer.write(data)

@@ -10,6 +10,7 @@ that failed, which queues it once more.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 import msgspec
 
@@ -223,6 +224,13 @@ class Fence(msgspec.Struct, frozen=True):
 
     run_id: str
     number: int
+    session_key: str | None = None
+    """The run's session, where its steps are hardly about any other."""
+
+    @classmethod
+    def of(cls, run: Run, number: int) -> Self:
+        is_plain = run.exchange_id is None and run.spawn_id is None and not run.deliver
+        return cls(run.id, number, run.session_key if is_plain else None)
 
 
 class CallState(StrEnum):

@@ -17,7 +17,7 @@ class Composing:
     """A run at work whose reply goes to a chat."""
 
     def __init__(self, run: Run, channel: Channel, lane: DeliveryLane) -> None:
-        self.fence = Fence(run.id, run.fence)
+        self.fence = Fence.of(run, run.fence)
         self.quotes = run.quotes
         self.channel = channel
         self.lane = lane

@@ -67,6 +67,16 @@ class Driver(Protocol):
         """Run a unit in a transaction; the future is done once it is durable, and its facts have been handed on."""
         ...
 
+    def write_within(
+        self, key: str | None, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Run a unit that is about one session: units about others may be run beside it.
+
+        What it reads of other sessions may change meanwhile, so it must decide nothing by that. With None it may be
+        about everything, as with `write`.
+        """
+        ...
+
     def enter(
         self, unit: Callable[Concatenate[Tx, P], int], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, int]:
@@ -199,6 +209,23 @@ class write(_Method[P, T]):  # noqa: N801 - reads as a verb in the table of the 
 
     def __get__(self, store: _HasDriver, owner: type) -> Callable[P, asyncio.Future[T]]:
         return cast(Callable[P, "asyncio.Future[T]"], self._bind(store, store.driver.write))
+
+
+class write_within(_Method[P, T]):  # noqa: N801
+    """A unit that changes what is one session's own; `within` tells from its arguments which, or None if any."""
+
+    def __init__(self, unit: Callable[Concatenate[Tx, P], T], within: Callable[..., str | None]) -> None:
+        super().__init__(unit)
+        self._within = within
+
+    def __get__(self, store: _HasDriver, owner: type) -> Callable[P, asyncio.Future[T]]:
+        return cast(Callable[P, "asyncio.Future[T]"], self._bind(store, partial(_write_within, store, self._within)))
+
+
+def _write_within(
+    store: _HasDriver, within: Callable[..., str | None], unit: Callable[..., T], *args: Any, **kwargs: Any
+) -> asyncio.Future[T]:
+    return store.driver.write_within(within(*args), unit, *args, **kwargs)
 
 
 class read(_Method[P, T]):  # noqa: N801

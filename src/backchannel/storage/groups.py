@@ -28,7 +28,6 @@ class UnitTx:
         "outlets",
         "reactions",
         "scheme",
-        "shared_now",
         "tells_failures",
         "transcript",
     )
@@ -36,7 +35,6 @@ class UnitTx:
     def __init__(self, context: UnitContext, now: int) -> None:
         self.facts: list[Fact] = []
         self.now = now
-        self.shared_now = now
         self.scheme = context.scheme
         self.number = context.number
         self.outlets = context.outlets
@@ -44,13 +42,17 @@ class UnitTx:
         self.transcript = context.transcript
         self.reactions = context.reactions
 
+    @property
+    def shared_now(self) -> int:
+        return self.now
+
     def one(self, sql: str, *values: Any) -> Row | None:
         raise NotImplementedError
 
     def all(self, sql: str, *values: Any) -> list[Row]:
         raise NotImplementedError
 
-    def run(self, sql: str, *values: Any) -> int:
+    def run(self, sql: str, *values: Any) -> None:
         raise NotImplementedError
 
     def tell(self, fact: Fact) -> None:
@@ -64,7 +66,7 @@ class UnitTx:
 class WaitingUnit:
     """A unit that waits for the writer, and its outcome."""
 
-    __slots__ = ("args", "error", "facts", "future", "is_entry", "kwargs", "result", "unit")
+    __slots__ = ("args", "error", "facts", "future", "is_entry", "is_widened", "key", "kwargs", "result", "unit")
 
     def __init__(
         self, unit: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], future: asyncio.Future[Any]
@@ -75,9 +77,17 @@ class WaitingUnit:
         self.future = future
         self.is_entry = False
         """Whether it gives this process its number."""
+        self.key: str | None = None
+        """The session that it is about; None means that it may be about everything."""
+        self.is_widened = False
+        """Whether it was found to be about more than its session."""
         self.result: Any = None
         self.error: BaseException | None = None
         self.facts: list[Fact] = []
+
+    @property
+    def is_narrow(self) -> bool:
+        return self.key is not None and not self.is_widened
 
     def refuse(self, error: Exception) -> None:
         self.error, self.facts = error, []

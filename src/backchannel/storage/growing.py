@@ -42,8 +42,8 @@ def write(tx: Tx, grown: Mapping[str, str]) -> list[str]:
     """Write what runs have streamed; returns those that nobody wants any more."""
     unwanted: list[str] = []
     for run_id, body in grown.items():
-        changed = tx.run(
-            "UPDATE growing SET fence = ?, body = ? WHERE run_id = ? AND wanted_until > ?",
+        changed = tx.one(
+            "UPDATE growing SET fence = ?, body = ? WHERE run_id = ? AND wanted_until > ? RETURNING run_id",
             tx.number,
             body,
             run_id,

@@ -60,22 +60,25 @@ class PostgresTx(UnitTx):
         self._cursor: psycopg.Cursor[Row] = psycopg.RawCursor(connection)
 
     def one(self, sql: str, *values: Any) -> Row | None:
-        return self._execute(sql, values).fetchone()
+        self._execute_on(self._cursor, sql, values)
+        return self._cursor.fetchone()
 
     def all(self, sql: str, *values: Any) -> list[Row]:
-        return self._execute(sql, values).fetchall()
+        self._execute_on(self._cursor, sql, values)
+        return self._cursor.fetchall()
 
-    def run(self, sql: str, *values: Any) -> int:
-        return self._execute(sql, values).rowcount
+    def run(self, sql: str, *values: Any) -> None:
+        self._execute_on(self._cursor, sql, values)
 
-    def _execute(self, sql: str, values: tuple[Any, ...]) -> psycopg.Cursor[Row]:
+    def _execute_on(self, cursor: psycopg.Cursor[Row], sql: str, values: tuple[Any, ...]) -> None:
         try:
-            return self._cursor.execute(translated(sql), values, prepare=True)
+            cursor.execute(translated(sql), values, prepare=True)
+            return
         except psycopg.DataError:
             if not any(isinstance(value, str) and "\0" in value for value in values):
                 raise
         shown = [value.replace("\0", "␀") if isinstance(value, str) else value for value in values]
-        return self._cursor.execute(translated(sql), shown, prepare=True)
+        cursor.execute(translated(sql), shown, prepare=True)
 
 
 @lru_cache(maxsize=4096)

@@ -147,23 +147,24 @@ class _ReadingTx(PostgresTx):
         self.connection = connection
 
     def begin(self) -> None:
-        self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ())
+        self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         self._is_in_snapshot = True
 
     def end(self) -> None:
         self._is_in_snapshot = False
         if not self.connection.closed:
-            self._execute("ROLLBACK", ())
+            self.run("ROLLBACK")
 
-    def _execute(self, sql: str, values: tuple[Any, ...]) -> psycopg.Cursor[Row]:
+    def _execute_on(self, cursor: psycopg.Cursor[Row], sql: str, values: tuple[Any, ...]) -> None:
         try:
-            return super()._execute(sql, values)
+            super()._execute_on(cursor, sql, values)
+            return
         except psycopg.Error as error:
             if self._is_in_snapshot or not is_lost(self.connection, error):
                 raise unavailable(self._server.name, error) from error
         try:
             self._reopen()
-            return super()._execute(sql, values)
+            super()._execute_on(self._cursor, sql, values)
         except psycopg.Error as error:
             raise unavailable(self._server.name, error) from error
 

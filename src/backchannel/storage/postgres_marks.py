@@ -8,6 +8,7 @@ that has taken over gives those that it never heard of to others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import uuid4
 
 from backchannel.storage.postgres_connection import Connection
@@ -16,16 +17,18 @@ LONGEST_WAIT_MS = 5000
 """How long the end of a transaction is waited for whose connection broke, before that is tried again."""
 KEPT_DAYS = 30
 MARKS_TABLE = "commit_marks"
-_NEXT = (
-    f"INSERT INTO {MARKS_TABLE} (writer, number) VALUES ('{{writer}}', {{number}}) "
+NEXT_MARK = (
+    f"INSERT INTO {MARKS_TABLE} (writer, number) VALUES (?, ?) "
     "ON CONFLICT (writer) DO UPDATE SET number = excluded.number, marked_at = excluded.marked_at"
 )
+"""Leaves the next number of a writer; it belongs at the beginning of each transaction."""
 # Writing waits for the lock of a transaction that is still under way, also if that made the row. And what is read is
 # answered only when this is committed: with a synchronous standby, when that has the commit that it tells of.
 _LOAD = (
     f"INSERT INTO {MARKS_TABLE} (writer, number) VALUES ('{{writer}}', 0) "
     "ON CONFLICT (writer) DO UPDATE SET writer = excluded.writer RETURNING number"
 )
+_FIND = f"SELECT writer, number FROM {MARKS_TABLE} WHERE writer = ANY(%s)"
 _FORGET = f"DELETE FROM {MARKS_TABLE} WHERE marked_at < now() - interval '{KEPT_DAYS} days'"
 
 
@@ -36,10 +39,6 @@ class CommitMark:
         self.writer = uuid4().hex
         self.last = 0
         """The number of the last transaction that is known to be committed."""
-
-    def statement(self, number: int) -> str:
-        """Write the statement that leaves a number; it belongs at the beginning of each transaction."""
-        return _NEXT.format(writer=self.writer, number=number)
 
     def load(self, connection: Connection) -> int:
         """Read the number of the last transaction that was committed; 0 if there was none.
@@ -52,6 +51,16 @@ class CommitMark:
             row = connection.execute(_LOAD.format(writer=self.writer).encode()).fetchone()
         assert row is not None
         return int(row[0])
+
+
+def are_missing(connection: Connection, marks: Sequence[CommitMark]) -> bool:
+    """Whether commits that are known to be made are not there any more; they count as never made from then on."""
+    known = {mark.writer: mark.last for mark in marks}  # read first: what is committed meanwhile is no less
+    found: dict[str, int] = dict(connection.execute(_FIND, [list(known)]).fetchall())
+    missing = [mark for mark in marks if found.get(mark.writer, 0) < known[mark.writer]]
+    for mark in missing:
+        mark.last = found.get(mark.writer, 0)
+    return bool(missing)
 
 
 def forget_old(connection: Connection) -> None:

@@ -1,10 +1,10 @@
 """A database on a PostgreSQL server: what it must be, how it becomes current, and who may write to it.
 
-Several gateways work on a schema of it, and write one after the other: each transaction that writes begins with a lock
-that it has until its commit. Each gateway also shares another lock, for as long as its writing connection lasts;
-whoever copies a state into it, or changes the schema so that older programs cannot go on, has that one alone. Both are
-advisory locks: the server frees them when their connection ends, however it ends. What is not ours or newer than this
-program is refused before anything is written.
+Several gateways work on a schema of it. Each transaction that writes begins with locks that it has until its commit
+(`postgres_attempt.py`). Each connection that writes also shares another lock, for as long as it lasts; whoever copies a
+state into it, or changes the schema so that older programs cannot go on, has that one alone. All are advisory locks:
+the server frees them when their connection ends, however it ends. What is not ours or newer than this program is
+refused before anything is written.
 
 Beside the version of the schema the database keeps the oldest one that a program must know to work on it. It is looked
 at on each new connection that writes: while a gateway's connection was broken, nothing kept a newer program away.
@@ -43,7 +43,7 @@ _LOCK_KEY = "hashtextextended('backchannel ' || current_schema(), 0)"
 _TRY_ALONE = f"SELECT pg_try_advisory_lock({_LOCK_KEY})"
 _TRY_BESIDE = f"SELECT pg_try_advisory_lock_shared({_LOCK_KEY})"
 WRITE_LOCK = "hashtextextended('backchannel writes ' || current_schema(), 0)"
-"""The key of the lock under which everything is written."""
+"""The key of the lock that all share who write, or that one has alone."""
 _HOLDER = (
     f"WITH wanted(key) AS (SELECT {_LOCK_KEY}) "
     "SELECT a.application_name FROM wanted, pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid "

@@ -114,7 +114,7 @@ def resume(tx: Tx, run_id: str) -> Started | None:
         _set_aside(tx, run, min(run.resume_at, tx.now + longest_ms))
         return None
     held = runs.update(tx, run_id, fence=tx.number, ran_at=tx.now)
-    fence = Fence(run_id, tx.number)
+    fence = Fence.of(run, tx.number)
     outcome = _final(run)
     if outcome is None:
         run_events.add(tx, run, RunEventKind.RESUMED, process=tx.number)
@@ -225,7 +225,7 @@ def remember_function(tx: Tx, agent_id: str) -> None:
 
 def forget_function(tx: Tx, agent_id: str) -> bool:
     """Remove an agent from the registered functions; returns whether it was one."""
-    return tx.run("DELETE FROM function_agents WHERE id = ?", agent_id) > 0
+    return tx.one("DELETE FROM function_agents WHERE id = ? RETURNING id", agent_id) is not None
 
 
 def function_agents(tx: Tx) -> list[str]:

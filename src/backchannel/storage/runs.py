@@ -263,7 +263,7 @@ def _enter(tx: Tx, run: Run, message: Message | None, session: Session, number: 
     tx.run("UPDATE sessions SET running_run = ?, updated_at = ? WHERE key = ?", run.id, tx.now, session.key)
     tx.tell(RunChanged(run))
     tx.tell(SessionChanged(session.key, "run"))
-    return Started(run, Fence(run.id, number), session, opening)
+    return Started(run, Fence.of(run, number), session, opening)
 
 
 def _message_to_append(tx: Tx, run: Run, session: Session) -> Message | None:

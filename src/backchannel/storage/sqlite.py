@@ -65,8 +65,8 @@ class SqliteTx(UnitTx):
     def all(self, sql: str, *values: Any) -> list[Row]:
         return self._execute(sql, values).fetchall()
 
-    def run(self, sql: str, *values: Any) -> int:
-        return self._execute(sql, values).rowcount
+    def run(self, sql: str, *values: Any) -> None:
+        self._execute(sql, values)
 
 
 class SqliteDriver:
@@ -119,6 +119,12 @@ class SqliteDriver:
             self._is_idle.clear()
             self._loop.call_soon(self._next_group)
         return future
+
+    def write_within(
+        self, key: str | None, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Hand over a unit that is about one session: here all are done one after the other."""
+        return self.write(unit, *args, **kwargs)
 
     async def enter(self, unit: Callable[Concatenate[Tx, P], int], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Run the unit that gives this process its number; nothing else is written before it is answered."""

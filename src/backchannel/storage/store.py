@@ -26,6 +26,7 @@ from backchannel.core.facts import Fact, TranscriptClosed
 from backchannel.core.keys import KeyScheme
 from backchannel.core.messages import Message, decode_messages
 from backchannel.core.records import Unfinished
+from backchannel.core.runs import Fence, RunRequest
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.errors import FenceLost, InvalidRequest, SessionNotFound, Unavailable
@@ -66,12 +67,21 @@ from backchannel.storage import timeline as timeline_units
 from backchannel.storage import tokens as token_units
 from backchannel.storage import troubles as trouble_units
 from backchannel.storage.databases import database_at
-from backchannel.storage.driver import Database, Driver, DriverContext, Faults, Wakeups, look, read, write
+from backchannel.storage.driver import Database, Driver, DriverContext, Faults, Wakeups, look, read, write, write_within
 from backchannel.storage.folder import StateFolder, archived_path
 from backchannel.storage.ids import new_id
 from backchannel.storage.reactions import REACTIONS
 from backchannel.storage.transcripts import Transcripts
 from backchannel.storage.tx import Outlets, UnitContext
+
+
+def _session_of(request: RunRequest) -> str | None:
+    """Tell which session a message is for; one that joins the same request may find that on any session."""
+    return str(request.key) if request.join is None else None
+
+
+def _session_held(fence: Fence, *_: object) -> str | None:
+    return fence.session_key
 
 
 class Store:
@@ -97,7 +107,7 @@ class Store:
     last_lines = read(messages.last_of_each)
     search = read(searching.search)
     pending = read(inbox.pending)
-    add_note = write(inbox.add_once)
+    add_note = write_within(inbox.add_once, lambda key, *_: str(key))
 
     # Calls that a person has to allow
     ask_approval = write(approval_units.ask)
@@ -113,16 +123,16 @@ class Store:
     pairings_pending = look(pairing.count_pending)
 
     # Runs and their steps
-    accept_run = write(run_units.accept)
-    start_next = write(run_units.start_next)
-    commit_reply = write(steps.commit_reply)
-    note_retry = write(steps.note_retry)
-    start_call = write(steps.start_call)
-    commit_result = write(steps.commit_result)
+    accept_run = write_within(run_units.accept, _session_of)
+    start_next = write_within(run_units.start_next, lambda key: key)
+    commit_reply = write_within(steps.commit_reply, _session_held)
+    note_retry = write_within(steps.note_retry, _session_held)
+    start_call = write_within(steps.start_call, _session_held)
+    commit_result = write_within(steps.commit_result, _session_held)
     open_calls = look(steps.open_calls)
-    open_function_call = write(steps.open_function_call)
-    commit_function_result = write(steps.commit_function_result)
-    finish_run = write(steps.finish)
+    open_function_call = write_within(steps.open_function_call, _session_held)
+    commit_function_result = write_within(steps.commit_function_result, _session_held)
+    finish_run = write_within(steps.finish, _session_held)
     request_abort = write(run_units.request_abort)
     run = look(run_units.find)
     timeline = read(timeline_units.timeline)

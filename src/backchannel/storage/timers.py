@@ -34,9 +34,8 @@ def clear_timer(tx: Tx, kind: str, ref: str) -> None:
 
 def take(tx: Tx, timer: Timer) -> bool:
     """Clear a timer whose time has come; False when it was moved or cleared meanwhile."""
-    return (
-        tx.run("DELETE FROM timers WHERE kind = ? AND ref = ? AND due_at = ?", timer.kind, timer.ref, timer.due_at) > 0
-    )
+    cleared = "DELETE FROM timers WHERE kind = ? AND ref = ? AND due_at = ? RETURNING ref"
+    return tx.one(cleared, timer.kind, timer.ref, timer.due_at) is not None
 
 
 def due(tx: Tx, limit: int) -> list[Timer]:

@@ -45,4 +45,5 @@ def by_digest(tx: Tx, digest: str) -> TokenRow | None:
 
 
 def revoke(tx: Tx, token_id: str) -> bool:
-    return tx.run("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", tx.now, token_id) > 0
+    ended = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL RETURNING id"
+    return tx.one(ended, tx.now, token_id) is not None

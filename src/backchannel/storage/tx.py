@@ -95,13 +95,16 @@ class Tx(Protocol):
 
     now: int
     """The time of the whole group, in milliseconds."""
-    shared_now: int
-    """The same by the clock that all processes on this database share."""
     scheme: KeyScheme
     number: int
     outlets: Outlets
     tells_failures: bool
     transcript: TranscriptPath
+
+    @property
+    def shared_now(self) -> int:
+        """The time by the clock that all processes on this database share."""
+        ...
 
     def one(self, sql: str, *values: Any) -> Row | None:
         """Read the first row."""
@@ -109,8 +112,8 @@ class Tx(Protocol):
 
     def all(self, sql: str, *values: Any) -> list[Row]: ...
 
-    def run(self, sql: str, *values: Any) -> int:
-        """Write, and return how many rows changed."""
+    def run(self, sql: str, *values: Any) -> None:
+        """Write; what it comes to may be known only at the end of the unit."""
         ...
 
     def tell(self, fact: Fact) -> None:
