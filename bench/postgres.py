@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
@@ -19,12 +20,15 @@ from bench.states import State
 from bench.world import ROOT, World
 
 TIMES_SQLITE = 3.0
+GATEWAYS = 3
 
 
 async def on_postgres(world: World) -> Findings:
     """A run, many at once, lists and the ends of transcripts on PostgreSQL."""
     with own_server() as cluster:
         async for found in _runs(world, cluster):
+            yield found
+        async for found in _gateways(world, cluster):
             yield found
         async for found in _reads(world, cluster):
             yield found
@@ -80,6 +84,33 @@ async def _runs(world: World, cluster: Cluster) -> Findings:
         floor_is="the same on SQLite",
         detail={"p50": median(done.p50_ms for done in rates["server"])},
     )
+
+
+async def _gateways(world: World, cluster: Cluster) -> Findings:
+    """Put load on one, two and three gateways of a database, in turn; each has clients of its own."""
+    sizes = world.sizes
+    url = new_database(server=cluster.url, is_prepared=False)
+    rates: dict[int, list[float]] = {count: [] for count in range(1, GATEWAYS + 1)}
+    async with AsyncExitStack() as exits:
+        started = [
+            await exits.enter_async_context(world.gateway(settings={"database": {"url": url}})) for _ in range(GATEWAYS)
+        ]
+        for turn in range(sizes.load_rounds + 1):
+            for count in rates:
+                yield f"{count} gateways, round {turn} of {sizes.load_rounds}"
+                load = {"connections": 4, "sessions": sizes.parallel // 2, "seconds": sizes.load_s}
+                done = await asyncio.gather(*(world.load(each, "runs", **load) for each in started[:count]))
+                if turn:  # the first one warms up
+                    rates[count].append(sum(each.rate for each in done))
+    for count in range(2, GATEWAYS + 1):
+        yield Figure(
+            name=f"runs a second, {count} gateways with {sizes.parallel // 2} sessions each",
+            value=median(rates[count]),
+            unit="runs/s",
+            floor=median(rates[1]),
+            floor_is="one gateway",
+            goal=Goal(times_floor=1.0) if count == 2 else None,
+        )
 
 
 async def _reads(world: World, cluster: Cluster) -> Findings:
