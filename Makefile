@@ -77,7 +77,7 @@ interop: $(VENV)/.ready ## Try at length: clients and servers of others (MCP, Op
 soak: $(VENV)/.ready ## Kill it for a minute while sessions exchange; FOR=600 takes longer, SEED=1 repeats one
 	@$(BIN)/python -m tests.soak.soak $(if $(FOR),--seconds $(FOR)) $(if $(SEED),--seed $(SEED))
 
-soak-cluster: $(VENV)/.ready ## Kill and pause three gateways on one PostgreSQL for a minute; FOR and SEED as for `soak`
+soak-cluster: $(VENV)/.ready ## Race gateways on one PostgreSQL, then kill and pause them for a minute; FOR and SEED as for `soak`
 	@$(BIN)/python -m tests.cluster.soak $(if $(FOR),--seconds $(FOR)) $(if $(SEED),--seed $(SEED))
 
 check: $(VENV)/.ready ## Format, lint and types

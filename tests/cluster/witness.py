@@ -51,7 +51,7 @@ def check(folder: Path, url: str, asked: Sequence[Asked]) -> str:
         runs, moved = _check_ends(rows), _check_writers(rows)
         _check_messages(rows, messages)
         uncertain = _check_posts(rows, posts, Counter((folder / "wall.log").read_text().splitlines()))
-        ((sessions,),) = rows.execute("SELECT count(*) FROM sessions WHERE key LIKE 'agent:_:s%'").fetchall()
+        ((sessions,),) = rows.execute("SELECT count(*) FROM sessions WHERE spawned_by IS NULL").fetchall()
     return (
         f"{len(messages)} keys of messages taken once each, in {sessions} sessions\n"
         f"{len(posts)} posts, {uncertain} of them uncertain and the others there once\n"
