@@ -22,7 +22,7 @@ from backchannel.cli.options import EXIT_CODES
 from backchannel.config.schema import ConfigFile
 from backchannel.config.validation import SettingKind, kind_of
 from backchannel.core.excerpts import TEXT_LIMIT
-from backchannel.core.rows import Row
+from backchannel.core.rows import Row, SessionRow
 from backchannel.core.settings import all_fields
 from backchannel.core.shapes import describe
 from backchannel.gateway.connections import Method
@@ -69,7 +69,7 @@ leaves a gap, and is then closed.
 | `connect.challenge` | `{nonce, ts}` | everyone, first |
 | `agent` | `{runId, sessionKey, seq, stream, ts, data}`; `data.backchannel.internal` is `true` for runs of exchanges and sub-agents; streams: `lifecycle` (`phase`: `start`, `end`, `error`), `assistant` (`text` so far, `delta`), `thinking` (`delta`), `tool` (`phase`: `start` with `args`, `result` with `isError` and `result {content}`, cut), `retry` (the model failed and is asked again: `attempt`, `error`, `retryAt`) | whoever started the run, watches its session, or subscribed to all |
 | `chat` | `{runId, sessionKey, agentId, seq, state: delta \\| final \\| aborted \\| error, deltaText?, message? {role, content, timestamp}, errorMessage?, stopReason?}`; a delta carries the whole text so far | the same; of internal runs only the last, without a message, and what they post to webchat, as `final` |
-| `sessions.changed` | `{sessionKey, reason, ts}`; reasons: `created`, `patch`, `reset`, `delete`, `note`, `run` (one was accepted, began, ended or waits), `exchange` (one with this target moved on), `job` (a cron job came, went or was skipped) | after `sessions.subscribe` |
+| `sessions.changed` | `{sessionKey, agentId, reason, ts, sessionId?, activeRunIds?, session?}`; `session` is the row as it is by then, which one that was deleted has not; reasons: `created`, `patch`, `reset`, `delete`, `note`, `run` (one was accepted, began, ended or waits), `exchange` (one with this target moved on), `job` (a cron job came, went or was skipped) | after `sessions.subscribe` |
 | `session.message` | `{sessionKey, agentId, sessionId, messageId, messageSeq, message}` | after `sessions.messages.subscribe` for its session, or `sessions.subscribe` |
 | `delivery` | `{id, state, sessionKey, exchangeId?, runId?, channel?, accountId?, to?, threadId?, attempts, error?, dueAt?, createdAt, updatedAt}`; `deliveries.get` shows text and parts | whoever watches the session, or subscribed to all |
 | `approval` | `{id, runId, sessionKey, tool, args, state, createdAt, answeredAt?, answeredBy?}` | whoever watches the session, or subscribed to all |
@@ -115,6 +115,12 @@ decide what a session sees; `policy.explain` tells what they say.
 - A field whose value is not known is absent, never null.
 - Messages are redacted (what looks like a credential becomes `[redacted]`) and cut (texts over {TEXT_LIMIT:,}
   characters end with a marker that says how to read on; image data is left out). What is stored is not touched.
+"""
+
+_SESSION_ROW = """## Rows of sessions
+
+A session, as `sessions.*` and `sessions.changed` show it. The [tools](tools.md#rows) show it in words of their own.
+
 """
 
 _ROW = """## Rows
@@ -172,7 +178,8 @@ def _row(cells: Iterable[str]) -> str:
 
 def render_methods() -> str:
     """Render the page for people."""
-    sections = [_METHODS_INTRO, "## Methods", *(_method_section(method) for method in METHODS.values()), _EVENTS]
+    methods = (_method_section(method) for method in METHODS.values())
+    sections = [_METHODS_INTRO, "## Methods", *methods, _EVENTS, _SESSION_ROW + "\n".join(_field_rows(SessionRow))]
     return "\n".join(section.rstrip() + "\n" for section in sections)
 
 
@@ -225,10 +232,13 @@ def render_protocol() -> str:
 
 def render_tools() -> str:
     """Render the page."""
-    fields = [(field.name, field.kind, field.meaning) for field in describe(Row)]
-    rows = _ROW + "\n".join(table(["field", "type", ""], fields))
+    rows = _ROW + "\n".join(_field_rows(Row))
     sections = [_TOOLS_INTRO, *(_tool_section(tool) for tool in SESSION_TOOLS), rows, _MESSAGE]
     return "\n".join(section.rstrip() + "\n" for section in sections)
+
+
+def _field_rows(struct: type[Struct]) -> list[str]:
+    return table(["field", "type", ""], [(field.name, field.kind, field.meaning) for field in describe(struct)])
 
 
 def _tool_section(tool: type[SessionTool]) -> str:

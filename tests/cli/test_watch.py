@@ -13,7 +13,7 @@ from backchannel.cli.finding import GatewayAddress
 from backchannel.cli.live import Lines
 from backchannel.cli.sessions import line_of
 from backchannel.core.answers import Changed, Deleted
-from backchannel.core.rows import Row
+from backchannel.core.rows import SessionRow
 from tests.tools.shelf import Shelf
 
 from .conftest import Provider
@@ -130,17 +130,21 @@ def test_a_refused_question_ends_a_watch(program: Program) -> None:
     assert "Traceback" not in watched.shown
 
 
-def _row(key: str) -> Row:
-    return Row(
+def _row(key: str) -> SessionRow:
+    return SessionRow(
         key=key,
-        kind="other",
+        kind="direct",
+        classification="other",
+        created_at=0,
+        has_active_run=False,
+        active_run_ids=[],
         channel="unknown",
         updated_at=0,
         session_id="1",
         agent_id="main",
         system_sent=False,
         aborted_last_run=False,
-        status="idle",
+        status="done",
     )
 
 
@@ -160,4 +164,4 @@ def test_a_session_that_merely_leaves_the_view_gets_no_line(capfd: pytest.Captur
     lines.show(Now(), {"a", "never seen"})
 
     said = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert [(row["key"], row["status"]) for row in said] == [("a", "idle"), ("b", "idle"), ("a", "deleted")]
+    assert [(row["key"], row["status"]) for row in said] == [("a", "done"), ("b", "done"), ("a", "deleted")]

@@ -59,7 +59,7 @@ async def test_the_session_of_a_job_is_listed_as_one(client: Client) -> None:
     await client.ask("cron.add", **HOURLY)
     await client.ask("agent.wait", runId=(await client.ask("cron.run", id="hourly"))["runId"])
     (row,) = (await client.ask("sessions.list", kinds=["cron"]))["sessions"]
-    assert (row["key"], row["kind"], row["channel"]) == ("agent:echo:cron:hourly", "cron", "internal")
+    assert (row["key"], row["classification"], row["channel"]) == ("agent:echo:cron:hourly", "cron", "internal")
 
 
 async def test_a_job_at_work_is_not_run_again(world: World, client: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -177,15 +178,19 @@ def test_a_run_that_is_retried_starts_again(desk: Subscriptions, listener: Liste
     assert phases == ["start", "error", "start", "end"]
 
 
-def test_all_sessions_and_their_changes_after_subscribing(desk: Subscriptions, listener: Listener) -> None:
+@pytest.mark.anyio
+async def test_all_sessions_and_their_changes_after_subscribing(desk: Subscriptions, listener: Listener) -> None:
     desk.subscribe(listener)
-    desk.publish(SessionChanged(KEY, "patch"))
     desk.publish(RunChanged(run()))
-    assert listener.names == ["sessions.changed", "agent"]
-    assert listener.payloads("sessions.changed")[0]["reason"] == "patch"
+    desk.publish(SessionChanged(KEY, "patch"))
+    desk.publish(SessionChanged(KEY, "run"))
+    await asyncio.sleep(0)  # its row is read first
+    assert listener.names == ["agent", "sessions.changed", "sessions.changed"]
+    assert [payload["reason"] for payload in listener.payloads("sessions.changed")] == ["patch", "run"]
     desk.unsubscribe(listener)
     desk.publish(SessionChanged(KEY, "patch"))
-    assert len(listener.frames) == 2
+    await asyncio.sleep(0)
+    assert len(listener.frames) == 3
 
 
 def test_messages_of_a_session_after_subscribing_to_them(desk: Subscriptions, listener: Listener) -> None:

@@ -29,7 +29,9 @@ async def test_a_row_tells_what_is_known_and_nothing_else(client: Client, world:
     row = (await client.ask("sessions.list"))["sessions"][0]
     assert None not in row.values()
     assert row["key"] == "agent:speaker:main"
-    assert (row["kind"], row["agentId"], row["status"]) == ("main", "speaker", "idle")
+    assert (row["kind"], row["classification"], row["agentId"]) == ("direct", "main", "speaker")
+    assert (row["status"], row["hasActiveRun"], row["activeRunIds"]) == ("done", False, [])
+    assert row["createdAt"] <= row["updatedAt"]
     assert (row["model"], row["modelProvider"], row["contextTokens"]) == ("test/speaker", "test", 1000)
     assert row["totalTokens"] == 13
     assert (row["inputTokens"], row["outputTokens"]) == (10, 3)
@@ -59,10 +61,45 @@ async def test_the_list_says_where_it_comes_from_and_what_the_defaults_are(clien
     assert "nextCursor" not in answer
 
 
-async def test_status_says_whether_a_session_works(client: Client, world: World) -> None:
-    await client.ask("chat.send", sessionKey="agent:held:main", message="hi")
-    assert (await client.ask("sessions.describe", key="agent:held:main"))["session"]["status"] == "running"
+async def test_status_says_whether_a_session_works_and_which_runs_are_not_over(client: Client, world: World) -> None:
+    runs = [await client.ask("chat.send", sessionKey="agent:held:main", message=text) for text in "abc"]
+    (listed,) = (await client.ask("sessions.list"))["sessions"]
+    assert (await client.ask("sessions.describe", key="agent:held:main"))["session"] == listed
+    assert (listed["status"], listed["hasActiveRun"]) == ("running", True)
+    assert listed["activeRunIds"] == [run["runId"] for run in runs]
     world.release.set()
+
+
+@pytest.mark.parametrize(("agent", "status"), [("echo", "done"), ("broken", "failed")])
+async def test_a_session_that_is_idle_says_how_its_last_run_ended(client: Client, agent: str, status: str) -> None:
+    await client.run(message="hi", agentId=agent)
+    assert (await client.ask("sessions.describe", key=f"agent:{agent}:main"))["session"]["status"] == status
+    reset = (await client.ask("sessions.reset", key=f"agent:{agent}:main"))["entry"]
+    assert "status" not in reset, "nothing has run in the new transcript"
+
+
+async def test_a_session_whose_run_was_stopped_or_took_too_long_says_so(client: Client) -> None:
+    run = await client.ask("chat.send", sessionKey="agent:held:main", message="hi")
+    await client.ask("chat.abort", sessionKey="agent:held:main")
+    await client.ask("agent.wait", runId=run["runId"])
+    assert (await client.ask("sessions.describe", key="agent:held:main"))["session"]["status"] == "killed"
+    await client.run(message="hi", agentId="held", timeout=0.01)
+    assert (await client.ask("sessions.describe", key="agent:held:main"))["session"]["status"] == "timeout"
+
+
+async def test_a_change_is_told_with_the_row_as_it_is_by_then(client: Client, world: World) -> None:
+    await client.ask("sessions.subscribe")
+    run = await client.ask("chat.send", sessionKey="agent:held:main", message="hi")
+    begun = await client.event("sessions.changed", reason="run", activeRunIds=[run["runId"]])
+    assert (begun["sessionKey"], begun["agentId"]) == ("agent:held:main", "held")
+    assert begun["session"]["sessionId"] == begun["sessionId"] and begun["session"]["status"] == "running"
+    world.release.set()
+    ended = await client.event("sessions.changed", reason="run", activeRunIds=[])
+    assert (ended["session"]["status"], ended["session"]["hasActiveRun"]) == ("done", False)
+    await make(client, "cron:a")
+    await client.ask("sessions.delete", key="cron:a")
+    deleted = await client.event("sessions.changed", reason="delete")
+    assert deleted.keys() == {"sessionKey", "agentId", "reason", "ts"}
 
 
 async def test_paging_reaches_every_session_once_newest_first(client: Client) -> None:
@@ -147,14 +184,45 @@ async def test_a_list_can_show_the_last_message_and_a_title(client: Client) -> N
     await client.run(message="hi   there", agentId="echo")
     row = (await client.ask("sessions.list", includeLastMessage=True, includeDerivedTitles=True))["sessions"][0]
     assert row["lastMessagePreview"] == "echo hi there"
-    assert row["derivedTitle"] == "echo hi there"
+    assert row["derivedTitle"] == "hi there"
+
+
+async def test_a_title_stays_until_the_session_is_named(client: Client) -> None:
+    async def title() -> str:
+        return str((await client.ask("sessions.list", includeDerivedTitles=True))["sessions"][0]["derivedTitle"])
+
+    for text in ("plan a trip", "to Rome"):
+        await client.run(message=text, agentId="echo")
+        assert await title() == "plan a trip"
+    await client.ask("sessions.patch", key="agent:echo:main", displayName="Travel")
+    assert await title() == "Travel"
+    await client.ask("sessions.patch", key="agent:echo:main", label="Rome")
+    assert await title() == "Rome"
+
+
+async def test_a_list_can_have_what_is_archived_and_what_is_not(client: Client) -> None:
+    keys = [f"agent:main:cron:job{n}" for n in range(6)]
+    await make(client, *keys)
+    for key in keys[:3]:
+        await client.ask("sessions.delete", key=key)
+
+    async def listed(archived: object, **more: Any) -> list[str]:
+        answer = await client.ask("sessions.list", archived=archived, **more)
+        rest = await listed(archived, **{**more, "cursor": answer["nextCursor"]}) if answer["hasMore"] else []
+        return [row["key"] for row in answer["sessions"]] + rest
+
+    gone, here = await listed(True), await listed(False)
+    assert (sorted(gone), sorted(here)) == (keys[:3], keys[3:])
+    assert sorted(await listed("all")) == keys == sorted(await listed("all", limit=2))
+    assert (await client.refused("sessions.list", {"archived": "some"}))["details"]["param"] == "archived"
 
 
 class TestResolving:
     async def test_a_key_an_id_and_a_label_find_the_session(self, client: Client) -> None:
         entry = (await client.ask("sessions.patch", key="cron:a", label="nightly"))["entry"]
         for given in ({"key": "cron:a"}, {"sessionId": entry["sessionId"]}, {"label": "nightly"}):
-            assert await client.ask("sessions.resolve", **given) == {"ok": True, "key": "agent:main:cron:a"}
+            found = {"ok": True, "key": "agent:main:cron:a", "agentId": "main"}
+            assert await client.ask("sessions.resolve", **given) == found
 
     @pytest.mark.parametrize("given", [{}, {"key": "a", "label": "b"}, {"agentId": "main"}])
     async def test_exactly_one_of_them_is_needed(self, client: Client, given: dict[str, Any]) -> None:
@@ -164,6 +232,7 @@ class TestResolving:
     async def test_what_is_not_there_is_not_found(self, client: Client, given: dict[str, Any]) -> None:
         error = await client.refused("sessions.resolve", given)
         assert (error["code"], error["details"]["code"]) == ("NOT_FOUND", "session_not_found")
+        assert await client.ask("sessions.resolve", **given, allowMissing=True) == {"ok": False}
 
     async def test_a_label_that_several_have_lists_them_and_an_agent_narrows_it(self, client: Client) -> None:
         await client.ask("sessions.patch", key="agent:main:cron:a", label="same")
@@ -246,7 +315,7 @@ class TestEnding:
         archived = (await client.ask("sessions.list", archived=True))["sessions"]
         assert [row["key"] for row in archived] == ["agent:main:cron:a"]
         assert archived[0]["archivedAt"] > 0
-        await client.refused("sessions.resolve", {"sessionId": answer["sessionId"]})
+        await client.refused("sessions.resolve", {"sessionId": answer["backchannel"]["sessionId"]})
 
     async def test_deleting_a_session_at_work_stops_its_run_first(self, client: Client) -> None:
         run = await client.ask("chat.send", sessionKey="agent:held:cron:a", message="hi")
@@ -258,9 +327,11 @@ class TestEnding:
         error = await client.refused("sessions.delete", {"key": "agent:echo:main"})
         assert error["details"]["code"] == "main_session"
 
-    @pytest.mark.parametrize("method", ["sessions.reset", "sessions.delete", "sessions.describe"])
-    async def test_what_is_not_there_is_not_found(self, client: Client, method: str) -> None:
-        assert (await client.refused(method, {"key": "cron:never"}))["details"]["code"] == "session_not_found"
+    async def test_what_is_not_there_is_not_reset_not_deleted_and_not_described(self, client: Client) -> None:
+        never = {"key": "cron:never"}
+        assert (await client.refused("sessions.reset", never))["details"]["code"] == "session_not_found"
+        assert await client.ask("sessions.delete", **never) == {"ok": True, **never, "deleted": False, "archived": []}
+        assert await client.ask("sessions.describe", **never) == {"session": None}
 
 
 async def test_previews_show_the_end_of_each_session_cut_short(client: Client) -> None:

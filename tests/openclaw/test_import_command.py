@@ -81,7 +81,7 @@ def test_their_main_session_stands_beside_the_one_that_is_here(program: Program,
     assert "was agent:main:main; another session here has agent:main:main" in " ".join(said.split())
     assert f"\nWrote 3 sessions with 8 new messages to {program.state}\n" in said
     assert said.endswith(f"--state {program.state} sessions\n")
-    assert rows[f"agent:main:imported:{MAIN_ID}"]["kind"] == "other"
+    assert rows[f"agent:main:imported:{MAIN_ID}"]["classification"] == "other"
     assert rows[MAIN]["sessionId"] != MAIN_ID
     assert "what is in the folder?" in read
 

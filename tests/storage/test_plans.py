@@ -46,6 +46,7 @@ from backchannel.storage import (
     searching,
     sending,
     sessions,
+    shown,
     spawns,
     steps,
     timeline,
@@ -160,6 +161,8 @@ HOT: dict[str, Read] = {
     "list of the archived after": listing(AFTER, archived=True),
     "search": listing(search="x"),
     "session": partial(sessions.find, key=str(MAIN)),
+    "session with its runs": partial(shown.session_seen, key=str(MAIN)),
+    "runs that are not over": partial(shown.live_runs, keys=[str(MAIN)]),
     "session by id": partial(sessions.by_id, session_id="s"),
     "history": history(),
     "history with tools": history(with_tools=True),
@@ -326,6 +329,26 @@ def test_the_last_messages_of_many_sessions_are_found_by_index(tx: ExplainingTx)
     assert not [plan for plan in tx.plans if plan.startswith("SCAN messages")]
     searches = [plan for plan in tx.plans if plan.startswith("SEARCH messages USING INDEX")]
     assert len(searches) == 2 and "(session_id=? AND seq>?)" in searches[0] and "(session_id=?)" in searches[1]
+
+
+def test_the_first_message_of_many_sessions_is_found_by_index(tx: ExplainingTx) -> None:
+    tx.plans.clear()
+    shown.first_said(tx, ["a", "b"])
+    assert not [plan for plan in tx.plans if plan.startswith("SCAN messages")]
+    searches = [plan for plan in tx.plans if plan.startswith("SEARCH messages USING INDEX")]
+    assert len(searches) == 2 and "(session_id=? AND seq=?)" in searches[0]
+    assert "(session_id=? AND seq<?)" in searches[1]
+
+
+@pytest.mark.parametrize("after", [None, AFTER])
+def test_a_list_of_all_sessions_takes_the_newest_of_those_that_are_archived_and_those_that_are_not(
+    tx: ExplainingTx, after: Page | None
+) -> None:
+    tx.plans.clear()
+    listing(after, archived=None)(tx)
+    ways = [plan for plan in tx.plans if " sessions USING INDEX sessions_" in plan]
+    assert len(ways) == 2 and "sessions_recent " in ways[0] and "sessions_archived " in ways[1]
+    assert [plan for plan in tx.plans if plan.startswith("SEARCH sessions") and "(key=?)" in plan]
 
 
 TREE = VisibleScope(key=str(MAIN), spawned_by=str(MAIN))

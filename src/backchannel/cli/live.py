@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 SeenT = TypeVar("SeenT")
 LoadedT = TypeVar("LoadedT", covariant=True)
 ShownT = TypeVar("ShownT", contravariant=True)
-SessionT = TypeVar("SessionT", bound="answers.Row | answers.TreeNode", covariant=True)
-RowT = TypeVar("RowT", bound="answers.Row | answers.TreeNode")
+SessionT = TypeVar("SessionT", bound="answers.SessionRow | answers.TreeNode", covariant=True)
+RowT = TypeVar("RowT", bound="answers.SessionRow | answers.TreeNode")
 REDRAW_S = 0.25
 """The least time between two looks at the gateway, however much happens."""
 TICK_S = 1.0

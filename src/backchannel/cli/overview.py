@@ -154,7 +154,7 @@ class OverviewSnapshot:
     ts: int
     status: answers.Status
     counts: Counts
-    sessions: list[answers.Row]
+    sessions: list[answers.SessionRow]
     has_more_sessions: bool
     runs: list[answers.RunRow]
     """Those at work, those that failed lately, and those that wait, in this order."""
@@ -297,8 +297,8 @@ def _count(
     )
 
 
-def _busy_first(session: answers.Row) -> int:
-    return ("running", "queued").index(session.status) if session.status != "idle" else 2
+def _busy_first(session: answers.SessionRow) -> int:
+    return ("running", "queued", "idle").index(session.activity)
 
 
 def _in_order(

@@ -13,7 +13,8 @@ from backchannel.cli.live import Lines, watch_table
 from backchannel.cli.naming import WHICH, find_key, short_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
 from backchannel.cli.output import Long, Rows, age, clock_time, say, say_or_json, show_json, show_table
-from backchannel.core.text import one_line
+from backchannel.core.text import one_line, quoted
+from backchannel.errors import SessionNotFound
 
 SPARE = ("model", "kind")
 COLUMNS = ("key", "kind", "status", "name", "model", "tokens", "active")
@@ -110,8 +111,10 @@ def _change(options: Options, session: str, method: str, shape: type[T], **param
     """Change a session that exists; without this check a misspelt key would make a new one."""
     key = find_key(options, session)
     with connected(options) as client:
-        found = client.call("sessions.describe", answers.Described, key=key).session.key
-        return client.call(method, shape, key=found, **params)
+        found = client.call("sessions.describe", answers.Described, key=key).session
+        if found is None:
+            raise SessionNotFound(f"no session {quoted(session)} (`backchannel sessions` shows those there are)")
+        return client.call(method, shape, key=found.key, **params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ class SessionsSnapshot:
     """The sessions at one moment."""
 
     ts: int
-    sessions: list[answers.Row]
+    sessions: list[answers.SessionRow]
 
     def rows(self, now_ms: int) -> Rows:
         return [
@@ -163,41 +166,43 @@ class SessionsSnapshot:
         ]
 
 
-def show_sessions(rows: list[answers.Row], now_ms: int) -> None:
+def show_sessions(rows: list[answers.SessionRow], now_ms: int) -> None:
     """Print sessions as a table."""
     show_table(COLUMNS, SessionsSnapshot(now_ms, rows).rows(now_ms), empty=EMPTY, spare=SPARE)
 
 
-def kind_of(row: answers.Row) -> str:
+def kind_of(row: answers.SessionRow) -> str:
     """Show what kind of session it is."""
-    return row.kind if row.spawned_by is None else "sub-agent"
+    return row.classification if row.spawned_by is None else "sub-agent"
 
 
-def status_of(session: answers.Row | answers.TreeNode) -> str:
+def status_of(session: answers.SessionRow | answers.TreeNode) -> str:
     """Show what a session does, or that it is archived."""
-    return session.status if session.archived_at is None else "archived"
+    if session.archived_at is not None:
+        return "archived"
+    return session.activity if isinstance(session, answers.SessionRow) else session.status
 
 
-def name_of(session: answers.Row | answers.TreeNode) -> str | None:
+def name_of(session: answers.SessionRow | answers.TreeNode) -> str | None:
     """What a session is called, if anything."""
     return session.label or session.display_name
 
 
-def _shown_name(row: answers.Row) -> Long | None:
+def _shown_name(row: answers.SessionRow) -> Long | None:
     """What a session is called, or whose sub-agent it is; where there is no room it gives way to the key."""
     if name := name_of(row):
         return Long(name, one_line(name, SHORT_NAME))
     return None if row.spawned_by is None else Long(f"sub-agent of {row.spawned_by}", "sub-agent")
 
 
-def tokens_of(row: answers.Row) -> str:
+def tokens_of(row: answers.SessionRow) -> str:
     """Show how much of the model's context window a session has used."""
     if row.total_tokens is None:
         return ""
     return f"{row.total_tokens}/{row.context_tokens}" if row.context_tokens else str(row.total_tokens)
 
 
-def line_of(session: answers.Row, *, with_time: bool = True) -> str:
+def line_of(session: answers.SessionRow, *, with_time: bool = True) -> str:
     """Show a session in one line: when it changed, its key, what it does and its name."""
     name = name_of(session)
     return in_line(with_time and clock_time(session.updated_at), session.key, status_of(session), name and f'"{name}"')

@@ -141,8 +141,10 @@ class Spawning:
         requester = self._caller or client.defaults.main_session_key
         try:
             session = client.call("sessions.describe", answers.Described, key=requester).session
-        except CallFailed as refused:
-            return f"into {requester}" if refused.reason == "session_not_found" else None
+        except CallFailed:
+            return None
+        if session is None:
+            return f"into {requester}"
         address = session.delivery_context
         if address is None:
             return f"into {session.key}"

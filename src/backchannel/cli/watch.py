@@ -94,7 +94,7 @@ class Changes(Piped):
             say(clean(f"{clock_time(change.at)}  {change.line}").replace("\n", " "))
 
 
-def _session(row: answers.Row) -> ChangeLine:
+def _session(row: answers.SessionRow) -> ChangeLine:
     return ChangeLine(row.updated_at, "session", row.key, row, "session   " + line_of(row, with_time=False))
 
 

@@ -188,12 +188,12 @@ def _sessions(seen: OverviewSnapshot, since_ms: int) -> Panel:
     return Panel(columns, ("kind", "channel", "name", "cost"), rows, len(rows), "sessions: none yet")
 
 
-def _doing(seen: OverviewSnapshot, session: answers.Row) -> str:
+def _doing(seen: OverviewSnapshot, session: answers.SessionRow) -> str:
     run = seen.run_of(session.key) if session.status == "running" else None
     return _flat(seen.doing.get(run.run_id, "")) if run is not None else ""
 
 
-def _named(session: answers.Row) -> Long:
+def _named(session: answers.SessionRow) -> Long:
     name = _flat(name_of(session) or "")
     return Long(name, one_line(name, SHORT_NAME))
 

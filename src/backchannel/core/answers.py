@@ -27,6 +27,7 @@ from backchannel.core.rows import (
     ReceiptRow,
     Row,
     RunRow,
+    SessionRow,
     SpawnShown,
     TimelineEntry,
     TokenShown,
@@ -70,30 +71,37 @@ class SessionRows(Answer, frozen=True, kw_only=True):
     count: int
     has_more: bool
     defaults: ModelShown
-    sessions: list[Row]
+    sessions: list[SessionRow]
     next_cursor: str | None = None
 
 
 class Found(Answer, frozen=True, kw_only=True):
     ok: bool
-    key: str
+    key: str | None = None
+    agent_id: str | None = None
 
 
 class Changed(Answer, frozen=True, kw_only=True):
     ok: bool
     key: str
-    entry: Row
+    entry: SessionRow
+
+
+class DeletedSession(Answer, frozen=True, kw_only=True):
+    session_id: str
 
 
 class Deleted(Answer, frozen=True, kw_only=True):
     ok: bool
     key: str
     deleted: bool
-    session_id: str
+    archived: list[str]
+    """Files that were moved for it: none by its answer, since its transcript is moved later."""
+    backchannel: DeletedSession | None = None
 
 
 class Described(Answer, frozen=True, kw_only=True):
-    session: Row
+    session: SessionRow | None
 
 
 class Subscribed(Answer, frozen=True, kw_only=True):

@@ -14,18 +14,16 @@ from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, doc
 
 
-class Row(Answer, frozen=True, kw_only=True):
-    """A session, as lists show it."""
+class SessionFields(Answer, frozen=True, kw_only=True):
+    """What every row of a session has."""
 
     key: Annotated[str, doc("What other tools take to name it, as short as the caller can write it.")]
-    kind: Annotated[str, doc("`main`, `group`, `cron`, `hook`, `node` or `other`.")]
     channel: Annotated[str, doc("Where it takes place, such as `telegram`; `internal` for cron, hooks and nodes.")]
     updated_at: Annotated[int, doc("When it last changed, in milliseconds since 1970.")]
     session_id: Annotated[str, doc("The transcript that it writes now; a reset starts another.")]
     agent_id: Annotated[str, doc("Its agent.")]
     system_sent: Annotated[bool, doc("Whether a run of this transcript has had its system prompt.")]
     aborted_last_run: Annotated[bool, doc("Whether its last run was stopped.")]
-    status: Annotated[str, doc("`idle`, `queued` or `running`.")]
     label: Annotated[str | None, doc("The name that it was given.")] = None
     display_name: Annotated[str | None, doc("The name of the chat, where the channel gave one.")] = None
     model: Annotated[str | None, doc("What the next run will use, as `provider/model`.")] = None
@@ -42,12 +40,44 @@ class Row(Answer, frozen=True, kw_only=True):
     transcript_path: Annotated[str | None, doc("The JSONL file of the transcript.")] = None
     spawned_by: Annotated[str | None, doc("Of a sub-agent: the session that started it.")] = None
     archived_at: Annotated[int | None, doc("When it was archived; no list of the tools shows such a session.")] = None
-    input_tokens: Annotated[int | None, doc("What its models were sent in all; in `sessions.list` alone.")] = None
-    output_tokens: Annotated[int | None, doc("What they replied in all; the same.")] = None
-    estimated_cost_usd: Annotated[float | None, doc("What that cost, where the prices are known; the same.")] = None
-    last_message_preview: Annotated[str | None, doc("Only in `sessions.list`, when asked for.")] = None
-    derived_title: Annotated[str | None, doc("Only in `sessions.list`, when asked for.")] = None
+
+
+class Row(SessionFields, frozen=True, kw_only=True):
+    """A session, as the tools show it."""
+
+    kind: Annotated[str, doc("`main`, `group`, `cron`, `hook`, `node` or `other`.")]
+    status: Annotated[str, doc("`idle`, `queued` or `running`.")]
     messages: Annotated[list[msgspec.Raw] | None, doc("The last messages, with `messageLimit`.")] = None
+
+
+class SessionRow(SessionFields, frozen=True, kw_only=True):
+    """A session, as methods and events show it to operators, in the words of OpenClaw's gateway."""
+
+    kind: Annotated[str, doc("`group`, or `direct` for all others.")]
+    classification: Annotated[str, doc("`main`, `group`, `cron`, `hook`, `node` or `other`: the `kind` of the tools.")]
+    created_at: Annotated[int, doc("When it was made, in milliseconds since 1970.")]
+    has_active_run: Annotated[bool, doc("Whether a run of it is not over.")]
+    active_run_ids: Annotated[list[str], doc("Those runs, the first ones of very many, in their order.")]
+    status: Annotated[
+        str | None,
+        doc(
+            "`running` or `queued`, else how the last run of its transcript ended: `done`, `failed`, `timeout` or "
+            "`killed`, which is aborted."
+        ),
+    ] = None
+    archived: Annotated[bool, doc("Whether it is archived.")] = False
+    input_tokens: Annotated[int | None, doc("What its models were sent in all.")] = None
+    output_tokens: Annotated[int | None, doc("What they replied in all.")] = None
+    estimated_cost_usd: Annotated[float | None, doc("What that cost, where the prices are known.")] = None
+    last_message_preview: Annotated[str | None, doc("Only in `sessions.list`, when asked for.")] = None
+    derived_title: Annotated[
+        str | None, doc("Its label, else its name, else what was said first; only in `sessions.list`, when asked for.")
+    ] = None
+
+    @property
+    def activity(self) -> str:
+        """What it does now, as the tools say it."""
+        return self.status if self.status and self.has_active_run else "idle"
 
 
 class ModelShown(Answer, frozen=True, kw_only=True):

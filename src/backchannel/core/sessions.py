@@ -73,12 +73,18 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Whether so many notes wait that they enter part by part; no run starts before the last has."""
     is_shared: bool = False
     """Whether more than one person has written to it in direct chats."""
+    last_state: str | None = None
+    """How the last run of its transcript ended; unknown where that was before this was recorded."""
 
     @property
     def status(self) -> SessionStatus:
         if self.running_run is not None:
             return SessionStatus.RUNNING
         return SessionStatus.QUEUED if self.queued or self.set_aside else SessionStatus.IDLE
+
+    @property
+    def is_idle(self) -> bool:
+        return self.status is SessionStatus.IDLE
 
     @property
     def address(self) -> Address | None:
@@ -123,7 +129,8 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     search: str | None = None
     spawned_by: str | None = None
     updated_since: int | None = None
-    archived: bool = False
+    archived: bool | None = False
+    """Only those that are archived, or only those that are not; None is both."""
     visible: VisibleScope | None = None
     """What the caller may see; None is everything."""
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from backchannel.core.caller_keys import CallerKeys, LookedUp, Resolved
 from backchannel.core.keys import SessionKey, normalise_agent_id
+from backchannel.core.rows import SessionRow
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.core.visibility import OPERATOR
@@ -90,6 +91,12 @@ async def find_session(
     if session is None or (session.archived_at is not None and not archived):
         raise no_session(text)
     return session
+
+
+async def look_at(parts: GatewayParts, key: str) -> SessionRow | None:
+    """Show a session as it is now; None when there is none."""
+    seen = await parts.store.session_seen(key)
+    return None if seen is None else parts.rows.session_row(*seen)
 
 
 def no_session(text: str) -> SessionNotFound:

@@ -38,10 +38,10 @@ from backchannel.gateway.protocol import (
     AgentEvent,
     ChatEvent,
     SessionMessage,
-    SessionsChanged,
     ShownMessage,
     show_event_head,
 )
+from backchannel.gateway.session_news import LookUp, SessionNews, unknown_session
 from backchannel.runtime.events import Event, Hub, ModelRetried, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
 from backchannel.tools.rows import show_approval, show_delivery
 
@@ -65,9 +65,10 @@ class _Stream:
 class Subscriptions:
     """Which subscriber wants which events; sends them."""
 
-    def __init__(self, clock: Clock, show_key: Callable[[str], str] = str) -> None:
+    def __init__(self, clock: Clock, show_key: Callable[[str], str] = str, look_up: LookUp = unknown_session) -> None:
         self._show_key = show_key
         """How operators see a stored key."""
+        self._news = SessionNews(clock, show_key, look_up, self._send_news)
         self._clock = clock
         self._everything: dict[Subscriber, None] = {}
         self._by_session = Audiences()
@@ -261,9 +262,10 @@ class Subscriptions:
 
     def _send_session(self, event: SessionChanged) -> None:
         if self._everything:
-            key = self._show_key(event.key)
-            payload = SessionsChanged(session_key=key, reason=event.reason, ts=self._clock.now_ms())
-            self._send_to(self._everything.keys(), show_event_head("sessions.changed", payload))
+            self._news.tell(event)
+
+    def _send_news(self, head: str) -> None:
+        self._send_to(self._everything.keys(), head)
 
     def _lifecycle(self, run: Run, stream: _Stream) -> str:
         return self._agent(run, stream, "lifecycle", lifecycle_of(run))

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ from backchannel.errors import (
     Unavailable,
 )
 from backchannel.gateway import peers
+from backchannel.gateway.addressing import look_at
 from backchannel.gateway.auth import Access, InvokeParams, OriginCheck, hash_token, invoke_as
 from backchannel.gateway.connections import Connections, Limits, OpenWaits
 from backchannel.gateway.errors import show_error
@@ -72,7 +74,7 @@ class Web:
         self.peers = Peers(strangers=self.limits.strangers, most=most)
         self.access = Access(parts.store, operator_token, parts.clock, issuer_of(settings, parts.clock))
         self._resource = Resource(settings)
-        self.subscriptions = Subscriptions(parts.clock, parts.rows.key)
+        self.subscriptions = Subscriptions(parts.clock, parts.rows.key, partial(look_at, parts))
         self.connections = Connections(parts, self.access, self.subscriptions, self.limits)
         self.metrics = Metrics(self.connections)
         self._parts = parts

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from backchannel.core.messages import Block, Role
-from backchannel.core.rows import ApprovalRow, DeliveryRow
+from backchannel.core.rows import ApprovalRow, DeliveryRow, SessionRow
 from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.errors import InvalidRequest
 
@@ -226,11 +226,15 @@ class AgentEvent(Answer, frozen=True, kw_only=True):
 
 
 class SessionsChanged(Answer, frozen=True, kw_only=True):
-    """A session's row changed."""
+    """A session's row changed, or the session is gone."""
 
     session_key: str
+    agent_id: str
     reason: str
     ts: int
+    session_id: str | None = None
+    active_run_ids: list[str] | None = None
+    session: SessionRow | None = None
 
 
 class SessionMessage(Answer, frozen=True, kw_only=True):

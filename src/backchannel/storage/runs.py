@@ -322,13 +322,16 @@ def free_lane(tx: Tx, run: Run, used: Sets) -> tuple[Session, bool, bool]:
     row = required(
         tx.one(
             f"UPDATE sessions SET {used.sql}running_run = NULL, updated_at = ?, "
-            "aborted_last_run = CASE WHEN session_id = ? THEN ? ELSE aborted_last_run END WHERE key = ? "
+            "aborted_last_run = CASE WHEN session_id = ? THEN ? ELSE aborted_last_run END, "
+            "last_state = CASE WHEN session_id = ? THEN ? ELSE last_state END WHERE key = ? "
             f"RETURNING {sessions.FIELDS}, EXISTS (SELECT 1 FROM inbox WHERE session_key = ?), "
             "EXISTS (SELECT 1 FROM barriers WHERE id = ?)",
             *used.values,
             tx.now,
             run.session_id,  # said of the transcript it ran in, which a reset may have replaced
             int(run.state is RunState.ABORTED),
+            run.session_id,
+            run.state.value,
             run.session_key,
             run.session_key,
             run.id,

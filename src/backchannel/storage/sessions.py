@@ -82,7 +82,7 @@ def _revive(tx: Tx, session: Session) -> Session:
     session_id = _new_transcript(tx, session.key)
     tx.run(
         "UPDATE sessions SET session_id = ?, archived_at = NULL, label = NULL, system_sent = 0, aborted_last_run = 0, "
-        "total_tokens = NULL, lives_ms = NULL, updated_at = ? WHERE key = ?",
+        "last_state = NULL, total_tokens = NULL, lives_ms = NULL, updated_at = ? WHERE key = ?",
         session_id,
         tx.now,
         session.key,
@@ -160,8 +160,8 @@ def reset(tx: Tx, key: str) -> Session:
     _end_transcript(tx, session.session_id, "reset", tx.now)
     _take_back_grants(tx, key)
     tx.run(
-        "UPDATE sessions SET session_id = ?, system_sent = 0, aborted_last_run = 0, total_tokens = NULL, "
-        "updated_at = ? WHERE key = ?",
+        "UPDATE sessions SET session_id = ?, system_sent = 0, aborted_last_run = 0, last_state = NULL, "
+        "total_tokens = NULL, updated_at = ? WHERE key = ?",
         _new_transcript(tx, key),
         tx.now,
         key,
@@ -251,7 +251,9 @@ def page(tx: Tx, wanted: SessionFilter, *, after: Page | None, limit: int, offse
         values += [after.updated_at, after.updated_at, after.key]
     where = " AND ".join(conditions)
     if wanted.visible is not None and not wanted.visible.everything:
-        where, values = _among_visible(wanted.visible, where, values, limit + offset)
+        where, values = _among(_visible(wanted.visible), where, values, limit + offset)
+    elif wanted.archived is None:
+        where, values = _among(_EITHER, where, values, limit + offset)
     rows = tx.all(
         f"SELECT {FIELDS} FROM sessions WHERE {where} ORDER BY updated_at DESC, key LIMIT ? OFFSET ?",
         *values,
@@ -261,22 +263,31 @@ def page(tx: Tx, wanted: SessionFilter, *, after: Page | None, limit: int, offse
     return [of_row(row) for row in rows]
 
 
-def _among_visible(scope: VisibleScope, where: str, values: list[Any], limit: int) -> tuple[str, list[Any]]:
-    """Narrow a list to what a caller sees: the newest of each branch, by its own index."""
-    branches: list[tuple[str, Any]] = [("key = ?", scope.key)]
+_EITHER: list[tuple[str, tuple[Any, ...]]] = [("archived_at IS NULL", ()), ("archived_at IS NOT NULL", ())]
+
+
+def _visible(scope: VisibleScope) -> list[tuple[str, tuple[Any, ...]]]:
+    """Name the branches of what a caller sees."""
+    branches: list[tuple[str, tuple[Any, ...]]] = [("key = ?", (scope.key,))]
     if scope.spawned_by is not None:
-        branches.append(("spawned_by = ?", scope.spawned_by))
-    branches += [("agent_id = ?", agent_id) for agent_id in scope.agent_ids]
+        branches.append(("spawned_by = ?", (scope.spawned_by,)))
+    return branches + [("agent_id = ?", (agent_id,)) for agent_id in scope.agent_ids]
+
+
+def _among(
+    branches: list[tuple[str, tuple[Any, ...]]], where: str, values: list[Any], limit: int
+) -> tuple[str, list[Any]]:
+    """Narrow a list to the newest of each branch, found by the branch's own index."""
     newest = " UNION ".join(
         f"SELECT key FROM (SELECT key FROM sessions WHERE {branch} AND {where} "
         "ORDER BY updated_at DESC, key LIMIT ?) AS newest"
         for branch, _ in branches
     )
-    return f"key IN ({newest})", [value for _, given in branches for value in (given, *values, limit)]
+    return f"key IN ({newest})", [value for _, given in branches for value in (*given, *values, limit)]
 
 
 def _conditions(wanted: SessionFilter) -> tuple[list[str], list[Any]]:
-    conditions = ["archived_at IS NOT NULL" if wanted.archived else "archived_at IS NULL"]
+    conditions = ["1 = 1" if wanted.archived is None else f"archived_at IS {'NOT ' if wanted.archived else ''}NULL"]
     values: list[Any] = []
     for column, value in (
         ("agent_id", wanted.agent_id),

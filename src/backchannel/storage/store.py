@@ -55,6 +55,7 @@ from backchannel.storage import (
     runs,
     searching,
     sending,
+    shown,
     spawns,
     steps,
     timers,
@@ -90,6 +91,8 @@ class Store:
     # Sessions
     session = look(session_units.find)
     session_by_id = look(session_units.by_id)
+    session_seen = look(shown.session_seen)
+    live_runs = read(shown.live_runs)
     sessions_labelled = read(session_units.labelled)
     sessions = read(session_units.page)
     agents_with_sessions = look(session_units.agents_with_sessions)
@@ -105,6 +108,7 @@ class Store:
     message = look(messages.find)
     message_in = look(messages.find_in)
     last_lines = read(messages.last_of_each)
+    first_said = read(shown.first_said)
     search = read(searching.search)
     pending = read(inbox.pending)
     add_note = write_within(inbox.add_once, lambda key, *_: str(key))

@@ -15,14 +15,21 @@ from backchannel.core.delivery import Delivery, Receipt
 from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.messages import Message
 from backchannel.core.readable import text_for_people
-from backchannel.core.rows import ApprovalRow, DeliveryRow, ModelShown, PartRow, ReceiptRow, Row, RunRow
-from backchannel.core.runs import Run
+from backchannel.core.rows import ApprovalRow, DeliveryRow, ModelShown, PartRow, ReceiptRow, Row, RunRow, SessionRow
+from backchannel.core.runs import Run, RunState
 from backchannel.core.sessions import WEBCHAT, Session
 from backchannel.core.text import ELLIPSIS, one_line, shown_name
 from backchannel.errors import UnknownAgent, UnknownModel
 from backchannel.tools.base import Parts
 
-PREVIEW_CHARS = 240
+PREVIEW_CHARS, TITLE_CHARS = 240, 64
+_ENDED = {
+    RunState.OK.value: "done",
+    RunState.ERROR.value: "failed",
+    RunState.TIMEOUT.value: "timeout",
+    RunState.ABORTED.value: "killed",
+}
+"""How a run ended, in the words of OpenClaw's gateway."""
 
 
 class Rows:
@@ -41,38 +48,58 @@ class Rows:
         return self._keys.show(SessionKey.stored(stored))
 
     def row(self, session: Session, **more: Any) -> Row:
-        """Show a session."""
+        """Show a session as the tools do."""
+        return Row(kind=session.kind, status=session.status.value, **self._fields(session), **more)
+
+    def session_row(self, session: Session, live: Sequence[str], **more: Any) -> SessionRow:
+        """Show a session as methods and events do, with what it has used in all: the operator's affair, no agent's.
+
+        `live` are its runs that are not over.
+        """
+        return SessionRow(
+            kind="group" if session.kind == Kind.GROUP else "direct",
+            classification=session.kind,
+            created_at=session.created_at,
+            has_active_run=not session.is_idle,
+            active_run_ids=list(live),
+            status=_ENDED.get(session.last_state or "") if session.is_idle else session.status.value,
+            archived=session.archived_at is not None,
+            input_tokens=session.tokens_in,
+            output_tokens=session.tokens_out,
+            estimated_cost_usd=session.cost,
+            **self._fields(session),
+            **more,
+        )
+
+    def _fields(self, session: Session) -> dict[str, Any]:
         address = session.address
         last_channel = address.channel if address else None
         model = self.model(session.model or self._agent_model(session.agent_id))
-        return Row(
-            key=self.key(session.key),
-            kind=session.kind,
-            channel=self._channel(session, last_channel),
-            updated_at=session.updated_at,
-            session_id=session.session_id,
-            agent_id=session.agent_id,
-            system_sent=session.system_sent,
-            aborted_last_run=session.aborted_last_run,
-            status=session.status.value,
-            label=shown_name(session.label),
-            display_name=shown_name(session.display_name),
-            model=model.model if model else None,
-            model_provider=model.model_provider if model else None,
-            context_tokens=model.context_tokens if model else session.context_tokens,
-            total_tokens=session.total_tokens,
-            thinking_level=session.thinking_level,
-            verbose_level=session.verbose_level,
-            send_policy=session.send_policy,
-            last_channel=last_channel,
-            last_to=address.to if address else None,
-            last_account_id=address.account_id if address else None,
-            delivery_context=address,
-            transcript_path=self._transcript_path(session),
-            spawned_by=session.spawned_by and self.key(session.spawned_by),
-            archived_at=session.archived_at,
-            **more,
-        )
+        return {
+            "key": self.key(session.key),
+            "channel": self._channel(session, last_channel),
+            "updated_at": session.updated_at,
+            "session_id": session.session_id,
+            "agent_id": session.agent_id,
+            "system_sent": session.system_sent,
+            "aborted_last_run": session.aborted_last_run,
+            "label": shown_name(session.label),
+            "display_name": shown_name(session.display_name),
+            "model": model.model if model else None,
+            "model_provider": model.model_provider if model else None,
+            "context_tokens": model.context_tokens if model else session.context_tokens,
+            "total_tokens": session.total_tokens,
+            "thinking_level": session.thinking_level,
+            "verbose_level": session.verbose_level,
+            "send_policy": session.send_policy,
+            "last_channel": last_channel,
+            "last_to": address.to if address else None,
+            "last_account_id": address.account_id if address else None,
+            "delivery_context": address,
+            "transcript_path": self._transcript_path(session),
+            "spawned_by": session.spawned_by and self.key(session.spawned_by),
+            "archived_at": session.archived_at,
+        }
 
     def _agent_model(self, agent_id: str) -> str | None:
         agents = self._parts.agents
@@ -171,6 +198,13 @@ def preview(messages: Sequence[Message], max_chars: int = PREVIEW_CHARS) -> str 
         if text := one_line(text_for_people(message), max_chars):
             return text
     return None
+
+
+def title_of(session: Session, first: Message | None) -> str | None:
+    """Call a session by its label, else by its name, else by what was said first in it."""
+    if name := shown_name(session.label or session.display_name):
+        return name
+    return None if first is None else one_line(text_for_people(first), TITLE_CHARS) or None
 
 
 def show_approval(approval: Approval, show_key: Callable[[str], str]) -> ApprovalRow:

@@ -122,6 +122,12 @@ export function Status({ status, title }) {
 
 // Sessions
 
+/** What a session does now; its row says of one that is idle how its last run ended. */
+export function activity(session) {
+  if (session.archivedAt) return "archived";
+  return session.hasActiveRun === false ? "idle" : session.status;
+}
+
 /** How people call a session: its name, else its key without what every key begins with. */
 export function sessionName(session) {
   const { key, label, displayName, name } = typeof session === "string" ? { key: session } : session;

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from backchannel.core.answers import Changed, Deleted, Described, Found, SessionRows, Subscribed
+from backchannel.core.answers import Changed, Deleted, DeletedSession, Described, Found, SessionRows, Subscribed
 from backchannel.core.keys import MAX_KEY_LENGTH, Kind, SessionKey, normalise_agent_id
-from backchannel.core.rows import ModelShown, Row
+from backchannel.core.rows import ModelShown, SessionRow
 from backchannel.core.sessions import Session, SessionFilter, SessionPatch
 from backchannel.core.shapes import Answer, SharedParams
-from backchannel.core.text import one_line, quoted, shown_name
+from backchannel.core.text import one_line, quoted
 from backchannel.errors import InvalidRequest, MainSessionKept, SessionNotFound
 from backchannel.gateway.addressing import (
     check_agent,
@@ -25,7 +25,7 @@ from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import Label, read_model, read_thinking
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.tools.listing import active_since, read_page
-from backchannel.tools.rows import preview
+from backchannel.tools.rows import preview, title_of
 
 _LISTED, _MOST_LISTED, _MOST_PREVIEWED = 100, 1000, 64
 _PREVIEW_DEPTH = 5
@@ -42,7 +42,7 @@ class SessionsListParams(SharedParams, frozen=True, kw_only=True):
     agent_id: str | None = None
     spawned_by: str | None = None
     kinds: tuple[str, ...] = ()
-    archived: bool = False
+    archived: bool | Literal["all"] = False
     include_last_message: bool = False
     include_derived_titles: bool = False
 
@@ -52,6 +52,7 @@ class SessionsResolveParams(SharedParams, frozen=True, kw_only=True):
     session_id: str | None = None
     label: str | None = None
     agent_id: str | None = None
+    allow_missing: bool = False
 
 
 class KeyParams(SharedParams, frozen=True, kw_only=True):
@@ -112,7 +113,7 @@ async def sessions_list(call: Call, params: SessionsListParams) -> SessionRows:
         has_more=page.next_cursor is not None,
         next_cursor=page.next_cursor,
         defaults=rows.model(parts.agents.get(parts.agents.default_id).model) or ModelShown(),
-        sessions=await _with_previews(call, params, page.sessions),
+        sessions=await _shown(call, params, page.sessions),
     )
 
 
@@ -130,15 +131,31 @@ def _read_filter(call: Call, params: SessionsListParams, now: int) -> SessionFil
         search=params.search or None,
         spawned_by=spawned_by or None,
         updated_since=active_since(now, params.active_minutes),
-        archived=params.archived,
+        archived=None if params.archived == "all" else params.archived,
     )
 
 
-async def _with_previews(call: Call, params: SessionsListParams, sessions: list[Session]) -> list[Row]:
-    if not (params.include_last_message or params.include_derived_titles):
-        return [_row(call, session) for session in sessions]
-    said = await _last_said(call, [session.session_id for session in sessions])
-    return [_row(call, session, **_extras(params, session, said.get(session.session_id))) for session in sessions]
+async def _shown(call: Call, params: SessionsListParams, sessions: list[Session]) -> list[SessionRow]:
+    live = await _live_runs(call, sessions)
+    ids = [session.session_id for session in sessions]
+    last = await _last_said(call, ids) if params.include_last_message else {}
+    first = await call.parts.store.first_said(ids) if params.include_derived_titles else None
+    return [
+        call.parts.rows.session_row(
+            session,
+            live.get(session.key, ()),
+            last_message_preview=last.get(session.session_id),
+            derived_title=None if first is None else title_of(session, first.get(session.session_id)),
+        )
+        for session in sessions
+    ]
+
+
+async def _live_runs(call: Call, sessions: Sequence[Session]) -> dict[str, list[str]]:
+    """Name the runs of each that are not over; where nothing waits, its row names the only one."""
+    live = {session.key: [session.running_run] for session in sessions if session.running_run is not None}
+    waiting = [session.key for session in sessions if session.queued or session.set_aside]
+    return live | (await call.parts.store.live_runs(waiting) if waiting else {})
 
 
 async def _last_said(call: Call, ids: Sequence[str]) -> dict[str, str]:
@@ -150,36 +167,21 @@ async def _last_said(call: Call, ids: Sequence[str]) -> dict[str, str]:
     return said
 
 
-def _row(call: Call, session: Session, **extras: str | None) -> Row:
-    """Show a session with what it has used in all, which is the operator's affair and no agent's."""
-    return call.parts.rows.row(
-        session,
-        input_tokens=session.tokens_in,
-        output_tokens=session.tokens_out,
-        estimated_cost_usd=session.cost,
-        **extras,
-    )
-
-
-def _extras(params: SessionsListParams, session: Session, last: str | None) -> dict[str, str | None]:
-    extras: dict[str, str | None] = {}
-    if params.include_last_message:
-        extras["last_message_preview"] = last
-    if params.include_derived_titles:
-        extras["derived_title"] = shown_name(session.display_name or session.label) or (last and one_line(last, 64))
-    return extras
-
-
 async def sessions_resolve(call: Call, params: SessionsResolveParams) -> Found:
     """Finds the key of a session by a key as people write it, a session id or a label."""
     given = [value for value in (params.key, params.session_id, params.label) if value is not None]
     if len(given) != 1:
         raise InvalidRequest("key, sessionId, label: exactly one of them is needed", param="key")
-    if params.label is not None:
-        key = str(await find_labelled(call.parts, params.label, params.agent_id))
-    else:
-        key = (await find_session(call.parts, given[0], params.agent_id)).key
-    return Found(ok=True, key=call.parts.rows.key(key))
+    try:
+        if params.label is not None:
+            key = str(await find_labelled(call.parts, params.label, params.agent_id))
+        else:
+            key = (await find_session(call.parts, given[0], params.agent_id)).key
+    except SessionNotFound:
+        if params.allow_missing:
+            return Found(ok=False)
+        raise
+    return Found(ok=True, key=call.parts.rows.key(key), agent_id=SessionKey.stored(key).agent)
 
 
 async def sessions_patch(call: Call, params: SessionsPatchParams) -> Changed:
@@ -204,7 +206,7 @@ async def sessions_patch(call: Call, params: SessionsPatchParams) -> Changed:
     session = await parts.store.patch_session(resolved.key, change, expected_session_id=params.expected_session_id)
     if params.archived is True:
         session = await parts.runtime.delete(resolved.key)
-    return _changed(call, session)
+    return await _changed(call, session)
 
 
 async def _check_archiving(call: Call, params: SessionsPatchParams, key: SessionKey) -> None:
@@ -222,20 +224,27 @@ async def _check_archiving(call: Call, params: SessionsPatchParams, key: Session
 async def sessions_reset(call: Call, params: KeyParams) -> Changed:
     """Starts a new transcript under the same key; the active run is aborted, queued ones go on in the new one."""
     session = await find_session(call.parts, params.key, params.agent_id)
-    return _changed(call, await call.parts.store.reset_session(SessionKey.parse(session.key)))
+    return await _changed(call, await call.parts.store.reset_session(SessionKey.parse(session.key)))
 
 
 async def sessions_delete(call: Call, params: KeyParams) -> Deleted:
     """Archives a session: it leaves the lists, and nothing is ever written to its transcript again."""
-    session = await find_session(call.parts, params.key, params.agent_id)
-    archived = await call.parts.runtime.delete(SessionKey.parse(session.key))
-    return Deleted(ok=True, key=call.parts.rows.key(archived.key), deleted=True, session_id=archived.session_id)
+    try:
+        session = await find_session(call.parts, params.key, params.agent_id)
+        archived = await call.parts.runtime.delete(SessionKey.parse(session.key))
+    except SessionNotFound:
+        return Deleted(ok=True, key=params.key, deleted=False, archived=[])
+    was = DeletedSession(session_id=archived.session_id)
+    return Deleted(ok=True, key=call.parts.rows.key(archived.key), deleted=True, archived=[], backchannel=was)
 
 
 async def sessions_describe(call: Call, params: KeyParams) -> Described:
-    """Shows one session's row."""
-    session = await find_session(call.parts, params.key, params.agent_id, archived=True)
-    return Described(session=_row(call, session))
+    """Shows one session's row; null when there is no such session."""
+    try:
+        session = await find_session(call.parts, params.key, params.agent_id, archived=True)
+    except SessionNotFound:
+        return Described(session=None)
+    return Described(session=await _row(call, session))
 
 
 async def sessions_preview(call: Call, params: SessionsPreviewParams) -> Previews:
@@ -262,8 +271,13 @@ def _preview(text: str, session: Session | None, last: dict[str, Any], params: S
     return Preview(key=text, status="ok" if items else "empty", items=items)
 
 
-def _changed(call: Call, session: Session) -> Changed:
-    return Changed(ok=True, key=call.parts.rows.key(session.key), entry=_row(call, session))
+async def _row(call: Call, session: Session) -> SessionRow:
+    live = await _live_runs(call, [session])
+    return call.parts.rows.session_row(session, live.get(session.key, ()))
+
+
+async def _changed(call: Call, session: Session) -> Changed:
+    return Changed(ok=True, key=call.parts.rows.key(session.key), entry=await _row(call, session))
 
 
 async def sessions_subscribe(call: Call, params: SharedNoParams) -> Subscribed:
@@ -300,11 +314,29 @@ METHODS: tuple[Method[Any], ...] = (
         sessions_list,
         "`{ts, path, count, hasMore, nextCursor?, defaults {modelProvider, model, contextTokens}, sessions}`",
     ),
-    Method("sessions.resolve", SessionsResolveParams, TokenScope.READ, sessions_resolve, "`{ok, key}`"),
+    Method(
+        "sessions.resolve",
+        SessionsResolveParams,
+        TokenScope.READ,
+        sessions_resolve,
+        "`{ok, key, agentId}`, or `{ok: false}` with `allowMissing`",
+    ),
     Method("sessions.patch", SessionsPatchParams, TokenScope.ADMIN, sessions_patch, "`{ok, key, entry}`"),
     Method("sessions.reset", KeyParams, TokenScope.ADMIN, sessions_reset, "`{ok, key, entry}`"),
-    Method("sessions.delete", KeyParams, TokenScope.ADMIN, sessions_delete, "`{ok, key, deleted, sessionId}`"),
-    Method("sessions.describe", KeyParams, TokenScope.READ, sessions_describe, "`{session}`"),
+    Method(
+        "sessions.delete",
+        KeyParams,
+        TokenScope.ADMIN,
+        sessions_delete,
+        "`{ok, key, deleted, archived: [], backchannel? {sessionId}}`; `deleted` is `false` when there is none",
+    ),
+    Method(
+        "sessions.describe",
+        KeyParams,
+        TokenScope.READ,
+        sessions_describe,
+        "`{session}`, [a row](#rows-of-sessions) or null",
+    ),
     Method(
         "sessions.preview",
         SessionsPreviewParams,

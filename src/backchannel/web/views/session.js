@@ -3,7 +3,7 @@ import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";
 import { Icon } from "../icons.js";
 import { useGateway, useLive, useStored } from "../live.js";
-import { Button, Confirm, Cost, Empty, Key, Menu, Status, Text, Tokens, count, sessionName, toast, visible } from "../parts.js";
+import { Button, Confirm, Cost, Empty, Key, Menu, Status, Text, Tokens, activity, count, sessionName, toast, visible } from "../parts.js";
 import { dropUnsent, onAnswer, sendAgain, sendLater, useOutbox } from "../outbox.js";
 import { go, href } from "../routes.js";
 import { readMessage } from "../speech.js";
@@ -119,8 +119,8 @@ function SessionHead({ session, node, transcript, showsAll, setShowsAll, isSearc
     <div class="session-title grow">
       <h1 class="cut" title=${session.key}><${Text}>${name}<//></h1>
       <div class="session-facts small muted">
-        <${Status} status=${session.archivedAt ? "archived" : session.status || (transcript.isNew ? "new" : "")} />
-        ${session.kind && html`<span>${session.spawnedBy ? "sub-agent" : session.kind}${session.channel && session.channel !== "unknown" ? ` · ${visible(session.channel)}` : ""}</span>`}
+        <${Status} status=${activity(session) || (transcript.isNew ? "new" : "")} />
+        ${session.kind && html`<span>${session.spawnedBy ? "sub-agent" : session.classification}${session.channel && session.channel !== "unknown" ? ` · ${visible(session.channel)}` : ""}</span>`}
         ${session.model && html`<span class="cut" title="The model of the next run">${visible(session.model)}</span>`}
         ${session.spawnedBy && html`<span>spawned by <${Key} session=${session.spawnedBy} /></span>`}
         ${used !== undefined && html`<span class="context" title=${`${session.totalTokens.toLocaleString()} of ${session.contextTokens.toLocaleString()} tokens of context`}>

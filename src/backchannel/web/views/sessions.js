@@ -2,7 +2,7 @@
 import { Component, html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";
 import { useGateway, useLive, useStored } from "../live.js";
-import { Age, Button, Dialog, Empty, ErrorNote, Search, Segmented, Select, Skeleton, Status, VirtualList, count, money, preview, sessionName, visible } from "../parts.js";
+import { Age, Button, Dialog, Empty, ErrorNote, Search, Segmented, Select, Skeleton, Status, VirtualList, activity, count, money, preview, sessionName, visible } from "../parts.js";
 import { go, href } from "../routes.js";
 import { SessionRows } from "../session_rows.js";
 import { SpawnTree } from "./tree.js";
@@ -76,11 +76,11 @@ class SessionRow extends Component {
 
   render({ row, isSelected }) {
     const tokens = row.inputTokens === undefined && row.outputTokens === undefined ? row.totalTokens : (row.inputTokens || 0) + (row.outputTokens || 0);
-    const place = [row.spawnedBy ? "sub-agent" : row.kind, row.channel !== "unknown" && row.channel !== row.kind && visible(row.channel)].filter(Boolean).join(" · ");
+    const place = [row.spawnedBy ? "sub-agent" : row.classification, row.channel !== "unknown" && row.channel !== row.classification && visible(row.channel)].filter(Boolean).join(" · ");
     return html`<a class="session-row" href=${href("sessions", row.key)} aria-current=${isSelected ? "true" : undefined} title=${row.key}>
       <span class="session-line"><span class="session-name cut"><bdi>${sessionName(row)}</bdi></span><span class="muted small"><${Age} ts=${row.updatedAt} /></span></span>
       <span class="session-preview cut" dir="auto">${preview(row.lastMessagePreview || "") || html`<span class="muted">nothing said yet</span>`}</span>
-      <span class="session-line small"><${Status} status=${row.archivedAt ? "archived" : row.status} /><span class="muted cut">${place}</span>
+      <span class="session-line small"><${Status} status=${activity(row)} /><span class="muted cut">${place}</span>
         <span class="session-used muted number">${tokens ? html`<span title="Tokens in all">${count(tokens)}</span>` : null}${row.estimatedCostUsd ? html`<span title="Estimated cost">${money(row.estimatedCostUsd)}</span>` : null}</span></span>
     </a>`;
   }

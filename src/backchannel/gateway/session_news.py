@@ -1,0 +1,74 @@
+"""News of sessions: `sessions.changed`, with the session's row as it is by then.
+
+A fact names only the session. Its row is read after the commit, and only when somebody wants it; what changes in
+between is in it too, and is told again by its own fact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from backchannel.core.contracts import Clock
+from backchannel.core.facts import SessionChanged
+from backchannel.core.keys import SessionKey
+from backchannel.core.rows import SessionRow
+from backchannel.errors import GatewayError
+from backchannel.gateway.protocol import SessionsChanged, show_event_head
+
+LookUp = Callable[[str], Awaitable[SessionRow | None]]
+"""Reads the row of a session."""
+
+
+async def unknown_session(key: str) -> SessionRow | None:
+    """Read no row: of nothing but a change is told."""
+    return None
+
+
+class SessionNews:
+    """Reads the rows of sessions that changed, and sends them on in order; `send` takes an event up to its number."""
+
+    def __init__(
+        self, clock: Clock, show_key: Callable[[str], str], look_up: LookUp, send: Callable[[str], None]
+    ) -> None:
+        self._clock = clock
+        self._show_key = show_key
+        self._look_up = look_up
+        self._send = send
+        self._waiting: list[SessionChanged] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def tell(self, event: SessionChanged) -> None:
+        """Send what changed as soon as its row is read."""
+        self._waiting.append(event)
+        if self._task is None:
+            self._task = asyncio.create_task(self._tell_all())
+
+    async def _tell_all(self) -> None:
+        try:
+            while self._waiting:
+                told, self._waiting = self._waiting, []
+                for event in told:
+                    self._send(self._shown(event, await self._row(event)))
+        finally:
+            self._task = None
+
+    async def _row(self, event: SessionChanged) -> SessionRow | None:
+        if event.reason == "delete":
+            return None
+        try:
+            return await self._look_up(event.key)
+        except GatewayError:  # the database is away: that something changed is worth knowing without it
+            return None
+
+    def _shown(self, event: SessionChanged, row: SessionRow | None) -> str:
+        payload = SessionsChanged(
+            session_key=self._show_key(event.key),
+            agent_id=SessionKey.stored(event.key).agent,
+            reason=event.reason,
+            ts=self._clock.now_ms(),
+            session_id=None if row is None else row.session_id,
+            active_run_ids=None if row is None else row.active_run_ids,
+            session=row,
+        )
+        return show_event_head("sessions.changed", payload)
