@@ -65,7 +65,10 @@ async def test_an_agent_and_a_session_that_disagree_are_an_error(client: Client)
         ({"sessionKey": "x" * 600}, "invalid_session_key"),
         ({"sessionKey": "00000000-0000-4000-8000-000000000000"}, "session_not_found"),
         ({"deliver": True, "channel": "pigeon", "to": "x"}, "unknown_channel"),
-        ({"to": "x"}, "bad_params"),
+        ({"deliver": True, "to": "x"}, "bad_params"),
+        ({"sessionId": " "}, "invalid_session_key"),
+        ({"sessionId": "x" * 600}, "invalid_session_key"),
+        ({"sessionId": "nobody-has-it", "agentId": "nobody"}, "unknown_agent"),
         ({"timeout": 0}, "bad_params"),
     ],
 )
@@ -85,6 +88,44 @@ async def test_a_configured_channel_can_be_named(make_world: MakeWorld) -> None:
         assert error["details"]["param"] == "to"
         ended = await client.run(message="hi", agentId="echo", channel="pigeon", to="loft")
         assert ended["status"] == "ok"
+
+
+async def test_a_place_without_a_channel_is_no_matter_where_no_reply_goes_out(client: Client) -> None:
+    ended = await client.run(message="hi", sessionKey="agent:echo:main", to="+15550100", deliver=False)
+    assert ended["status"] == "ok"
+    assert (await client.ask("deliveries.list"))["count"] == 0
+
+
+class TestBySessionId:
+    ID = "3f2b8a52-0000-4000-8000-00000000000a"
+
+    async def test_an_id_that_no_session_has_starts_one_and_names_it_from_then_on(self, client: Client) -> None:
+        for _ in range(2):
+            await client.run(message="hi", agentId="echo", sessionId=self.ID)
+        (row,) = (await client.ask("sessions.list"))["sessions"]
+        assert row["key"] == f"agent:echo:explicit:{self.ID}"
+        assert (await client.ask("runs.list", sessionKey=row["key"]))["count"] == 2
+
+    async def test_the_id_of_a_transcript_means_its_session(self, client: Client) -> None:
+        await client.run(message="hi", agentId="echo")
+        (row,) = (await client.ask("sessions.list"))["sessions"]
+        await client.run(message="again", sessionId=row["sessionId"].upper())
+        assert (await client.ask("runs.list", sessionKey="agent:echo:main"))["count"] == 2
+
+    async def test_an_id_that_a_reset_replaced_is_refused_with_the_key(self, client: Client) -> None:
+        await client.run(message="hi", agentId="echo")
+        (row,) = (await client.ask("sessions.list"))["sessions"]
+        await client.ask("sessions.reset", key=row["key"])
+        for params in ({}, {"sessionKey": row["key"]}):
+            error = await client.refused("agent", {"message": "hi", "sessionId": row["sessionId"], **params})
+            assert row["key"] in error["message"]
+        assert (await client.ask("runs.list"))["count"] == 1
+
+    async def test_an_id_of_another_agents_session_is_refused(self, client: Client) -> None:
+        await client.run(message="hi", agentId="echo")
+        (row,) = (await client.ask("sessions.list"))["sessions"]
+        error = await client.refused("agent", {"message": "hi", "agentId": "main", "sessionId": row["sessionId"]})
+        assert error["details"]["param"] == "agentId"
 
 
 class TestIdempotency:

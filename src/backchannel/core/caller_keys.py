@@ -91,6 +91,16 @@ class CallerKeys:
         session_id = word if _SESSION_ID.fullmatch(word) else None
         return Written(text, self.scheme.in_force(key), session_id, is_explicit)
 
+    def read_id(self, text: str) -> Written:
+        """Read the id of a session as its name: one that no session has names a new session, `explicit:<id>`.
+
+        Raises:
+            InvalidSessionKey: it is blank, or too long.
+        """
+        word = text.strip().lower()
+        key = SessionKey.of(self.agent, "explicit", word)
+        return Written(text, key, word if _SESSION_ID.fullmatch(word) else None, is_explicit=True)
+
     def _current(self) -> SessionKey:
         if self.caller is None:
             works = f"write main, or a key such as agent:{self.agent}:main"

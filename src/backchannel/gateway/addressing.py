@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backchannel.core.caller_keys import CallerKeys, LookedUp, Resolved
+from backchannel.core.caller_keys import CallerKeys, LookedUp, Resolved, Written
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.rows import SessionRow
 from backchannel.core.sessions import Session
@@ -51,13 +51,16 @@ async def resolve(parts: GatewayParts, text: str, agent_id: str | None = None) -
         InvalidRequest: the agent named is another than the session's.
     """
     keys = operator_keys(parts, agent_id)
-    written = keys.read(text)
-    found = await look_up(parts, OPERATOR, written)
-    assert isinstance(found, LookedUp), "an operator sees every session"
-    resolved = keys.choose(written, found)
+    resolved = await _choose(parts, keys, keys.read(text))
     if agent_id is not None:
         check_agent_id(keys, resolved.key)
     return resolved
+
+
+async def _choose(parts: GatewayParts, keys: CallerKeys, written: Written) -> Resolved:
+    found = await look_up(parts, OPERATOR, written)
+    assert isinstance(found, LookedUp), "an operator sees every session"
+    return keys.choose(written, found)
 
 
 async def address_for_message(parts: GatewayParts, text: str, agent_id: str | None) -> SessionKey:
@@ -74,6 +77,23 @@ async def address_for_message(parts: GatewayParts, text: str, agent_id: str | No
         key = written.key
     else:
         key = (await resolve(parts, text, agent_id)).key
+    check_agent(parts, key.agent)
+    return key
+
+
+async def address_by_id(parts: GatewayParts, session_id: str, agent_id: str | None) -> SessionKey:
+    """Resolve which session a message goes to that names it by its id; one that no session has makes a new session.
+
+    Raises:
+        InvalidSessionKey: it cannot be one.
+        SessionIdReplaced: a reset has replaced it.
+        InvalidRequest: the agent named is another than the session's.
+        UnknownAgent: its agent is not configured.
+    """
+    keys = operator_keys(parts, agent_id)
+    key = (await _choose(parts, keys, keys.read_id(session_id))).key
+    if agent_id is not None:
+        check_agent_id(keys, key)
     check_agent(parts, key.agent)
     return key
 

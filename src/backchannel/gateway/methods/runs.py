@@ -13,10 +13,11 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, Usage
 from backchannel.core.rows import TimelineEntry
 from backchannel.core.runs import Run, RunRequest, RunState
+from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import Forbidden, RunNotFound
-from backchannel.gateway.addressing import address_for_message, resolve
+from backchannel.gateway.addressing import address_by_id, address_for_message, resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.events import error_of
 from backchannel.gateway.fields import (
@@ -28,6 +29,7 @@ from backchannel.gateway.fields import (
     read_reply_to,
     read_thinking,
 )
+from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import Rows, duration_ms
@@ -40,6 +42,8 @@ _LISTED, _MOST_LISTED = 50, 500
 class AgentParams(SharedParams, frozen=True, kw_only=True):
     message: str
     session_key: str | None = None
+    session_id: str | None = None
+    """Alone it names the session; beside a key, it guards that one against a reset."""
     agent_id: str | None = None
     deliver: bool = False
     channel: str | None = None
@@ -102,7 +106,7 @@ class RunsListParams(Params, frozen=True, kw_only=True):
 async def agent(call: Call, params: AgentParams) -> AgentEnded:
     """Sends a message to an agent; answers when it is accepted, and again, with the same id, when its run ended."""
     parts = call.parts
-    key = await address_for_message(parts, params.session_key or "main", params.agent_id)
+    key = await _address(parts, params)
     request = RunRequest(
         key=key,
         content=read_content(params.message),
@@ -110,15 +114,29 @@ async def agent(call: Call, params: AgentParams) -> AgentEnded:
         id=params.idempotency_key,
         digest=digest_of(call.holder.token_id, "agent", key, params),
         deliver=params.deliver,
-        reply_to=read_reply_to(parts, params),
+        reply_to=_reply_to(parts, params),
         model=read_model(parts, params.model),
         thinking=read_thinking(params.thinking),
         timeout_s=params.timeout,
+        expected_session_id=params.session_id if params.session_key else None,
     )
     accepted = (await parts.runtime.submit(request)).run
     call.subscriptions.follow(call.subscriber, accepted)
     call.answer_first(AgentAccepted(run_id=accepted.id, status="accepted", accepted_at=accepted.accepted_at))
     return ended(await _wait_to_the_end(call, accepted))
+
+
+async def _address(parts: GatewayParts, params: AgentParams) -> SessionKey:
+    if params.session_id and not params.session_key:
+        return await address_by_id(parts, params.session_id, params.agent_id)
+    return await address_for_message(parts, params.session_key or "main", params.agent_id)
+
+
+def _reply_to(parts: GatewayParts, params: AgentParams) -> Address | None:
+    """Read where the reply shall go; a place without a channel means nothing where no reply goes anywhere."""
+    if params.channel is None and not params.deliver:
+        return None
+    return read_reply_to(parts, params)
 
 
 async def _wait_to_the_end(call: Call, run: Run) -> Run:
@@ -240,7 +258,9 @@ METHODS: tuple[Method[Any], ...] = (
         TokenScope.WRITE,
         agent,
         '`{runId, status: "accepted", acceptedAt}`, then `{runId, status, summary, error?, '
-        "result {payloads: [{text, mediaUrl}], meta {durationMs, usage, model}}}`",
+        "result {payloads: [{text, mediaUrl}], meta {durationMs, usage, model}}}`. A `sessionId` without a "
+        "`sessionKey` names the session; one that none has starts the session `explicit:<id>`. A `to` "
+        "without a `channel` counts for nothing unless the reply is to be delivered, which then needs the channel too",
     ),
     Method(
         "agent.wait",
