@@ -20,7 +20,7 @@ from bench.world import Server as GatewayProcess
 from bench.world import World
 
 KIB = 1024
-LEAST_RUNS = 100
+LEAST_RUNS = 30
 """Tables grow by pages."""
 _SIZES = (
     "SELECT (SELECT sum(pg_total_relation_size(format('%I', tablename)::regclass)) FROM pg_tables "
@@ -45,7 +45,7 @@ async def footprint(world: World) -> Findings:
     with own_server() as cluster:
         async with _served(world, new_database(server=cluster.url, is_prepared=False)) as (gateway, client, url):
             yield "warming up"
-            await _runs(client, [f"{key}-warm" for key in keys[:20]])
+            await _runs(client, [f"{key}-warm" for key in keys[:10]])
             seen = [await _seen(client, url)]
             for turn in range(2):
                 yield f"{count} runs, round {turn + 1} of 2"
