@@ -1,4 +1,4 @@
-"""The row about what a run leaves in PostgreSQL: bytes on its disk and in its log, and commits."""
+"""The row about what a run takes of PostgreSQL: bytes on its disk and in its log, commits, and the processor's time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 import psycopg
-from tests.support.postgres import Cluster, new_database
+from tests.support.postgres import Cluster, new_database, processor_s
 
 from backchannel.storage.databases import database_at, move_state
 from backchannel.storage.tx import required
@@ -36,6 +36,8 @@ class _Seen(NamedTuple):
     disk: int
     log: int
     commits: int
+    gateway_s: float
+    server_s: float
 
 
 async def footprint(world: World) -> Findings:
@@ -46,11 +48,11 @@ async def footprint(world: World) -> Findings:
         async with _served(world, new_database(server=cluster.url, is_prepared=False)) as (gateway, client, url):
             yield "warming up"
             await _runs(client, [f"{key}-warm" for key in keys[:10]])
-            seen = [await _seen(client, url)]
+            seen = [await _seen(cluster, gateway, client, url)]
             for turn in range(2):
                 yield f"{count} runs, round {turn + 1} of 2"
                 await _runs(client, keys)
-                seen.append(await _seen(client, url))
+                seen.append(await _seen(cluster, gateway, client, url))
             memory = gateway.memory_mib
         many = world.sizes.sessions[-1]
         yield f"moving {many:,} sessions"
@@ -71,6 +73,9 @@ def _left(name: str, before: _Seen, after: _Seen, count: int) -> Iterator[Figure
     commits = round((after.commits - before.commits) / count, 2)
     yield Figure(name=f"on the disk of PostgreSQL, {name}", value=disk, unit="KiB")
     yield Figure(name=f"in the log of PostgreSQL, {name}", value=log, unit="KiB", detail={"commits": commits})
+    server_ms, gateway_ms = (after.server_s - before.server_s) * 1000, (after.gateway_s - before.gateway_s) * 1000
+    detail = {"gateway": gateway_ms / count}
+    yield Figure(name=f"processor's time of PostgreSQL, {name}", value=server_ms / count, unit="ms", detail=detail)
 
 
 async def _scattered(world: World, cluster: Cluster, many: int, count: int) -> float:
@@ -78,13 +83,13 @@ async def _scattered(world: World, cluster: Cluster, many: int, count: int) -> f
     url = new_database(server=cluster.url, is_prepared=False)
     state = world.state(sessions=many)
     move_state(database_at(f"sqlite:///{state.database}"), url, lambda table, rows: None)
-    async with _served(world, url) as (_, client, _):
+    async with _served(world, url) as (gateway, client, _):
         with closing(psycopg.connect(url, autocommit=True)) as connection:
             keys = [key for (key,) in connection.execute("SELECT key FROM sessions ORDER BY random()").fetchmany(count)]
             connection.execute("CHECKPOINT")
-            before = await _seen(client, url)
+            before = await _seen(cluster, gateway, client, url)
             await _runs(client, keys)
-            return ((await _seen(client, url)).log - before.log) / len(keys) / KIB
+            return ((await _seen(cluster, gateway, client, url)).log - before.log) / len(keys) / KIB
 
 
 @asynccontextmanager
@@ -101,9 +106,9 @@ async def _runs(client: Client, keys: list[str]) -> None:
         await run_and_wait(client, key)
 
 
-async def _seen(client: Client, url: str) -> _Seen:
-    """Tell how many bytes there are on the disk and in the log, and how many commits the gateway has made."""
+async def _seen(cluster: Cluster, gateway: GatewayProcess, client: Client, url: str) -> _Seen:
+    """Tell how many bytes there are on the disk and in the log, how many commits were made, and what time it took."""
     commits = msgspec.json.decode(await client.ask("status", {}), type=_Status).commits
     with closing(psycopg.connect(url, autocommit=True)) as connection:
         size, log = required(connection.execute(_SIZES.encode()).fetchone())
-    return _Seen(size, log, commits)
+    return _Seen(size, log, commits, processor_s(gateway.process.pid), cluster.processor_s)

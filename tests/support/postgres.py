@@ -136,6 +136,13 @@ class Cluster:
             connection.execute("SELECT pg_reload_conf()")
             assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
 
+    @property
+    def processor_s(self) -> float:
+        """The processor's time that all its processes took since it was started."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        return processor_s(self._process.pid) + sum(processor_s(int(child)) for child in children)
+
     def remove(self) -> None:
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -144,6 +151,12 @@ class Cluster:
         command = [sys.executable, "-c", _AS_SOMEBODY, str(_programs() / program), *arguments]
         with (self._folder / "log").open("ab") as log:
             return subprocess.Popen(command, stdout=log, stderr=log)
+
+
+def processor_s(pid: int) -> float:
+    """The processor's time that a process took, and its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _programs() -> Path:
