@@ -243,6 +243,17 @@ def test_marks_of_connections_that_are_long_gone_are_removed(cluster: Cluster) -
     assert execute(url, f"SELECT writer FROM {MARKS_TABLE}") == [(new.writer,)]
 
 
+async def test_a_limit_of_the_server_for_statements_ends_no_commit_that_waits_for_a_standby(
+    host: Host, line: CutLine, cluster: Cluster
+) -> None:
+    direct = host.url.replace(line.url_part, f"host={cluster.socket.parent}")
+    name = urlsplit(direct).path.strip("/")
+    execute(direct, f"ALTER DATABASE {name} SET statement_timeout = '10ms'")
+    line.cut()
+    assert await host.store.driver.write(lambda tx: tx.one("SHOW statement_timeout")) == ("0",)
+    assert await host.store.driver.read(lambda tx: tx.one("SHOW statement_timeout")) == ("10ms",)
+
+
 # Other gateways
 
 

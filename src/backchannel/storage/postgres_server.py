@@ -39,6 +39,8 @@ BESIDE_LIMIT_S = 60.0
 """How long it is tried to change the schema beside others."""
 LONGEST_PAUSE_MS = 2000
 """How long a transaction that writes may be left alone by its process, while all others wait for it."""
+# A limit for statements that ends the wait for a synchronous standby lets a commit return which that does not have.
+_WRITES = f"SET idle_in_transaction_session_timeout = {LONGEST_PAUSE_MS}; SET statement_timeout = 0"
 _LOCK_KEY = "hashtextextended('backchannel ' || current_schema(), 0)"
 _TRY_ALONE = f"SELECT pg_try_advisory_lock({_LOCK_KEY})"
 _TRY_BESIDE = f"SELECT pg_try_advisory_lock_shared({_LOCK_KEY})"
@@ -125,7 +127,7 @@ class Server:
         """
         connection = self.connect()
         try:
-            connection.execute(f"SET idle_in_transaction_session_timeout = {LONGEST_PAUSE_MS}".encode())
+            connection.execute(_WRITES.encode())
             if not _required(connection.execute(_TRY_BESIDE.encode()))[0]:
                 raise psycopg.OperationalError(f"{_holder(connection)} has it for itself")
             self.check_oldest(connection)
