@@ -148,4 +148,6 @@ async def test_the_command_line_shows_and_settles_deliveries(tmp_path: Path) -> 
 async def test_the_commands_are_listed(tmp_path: Path) -> None:
     async with desk(tmp_path, {}) as world, connected(world.url) as client:
         listed = {command["name"]: command for command in (await client.ask("commands.list"))["commands"]}
-    assert listed["send"]["needs"] == "owner" and listed["stop"]["usage"] == "/stop"
+    assert listed["send"]["backchannel"]["needs"] == "owner"
+    assert (listed["stop"]["backchannel"]["usage"], listed["stop"]["acceptsArgs"]) == ("/stop", False)
+    assert (listed["model"]["textAliases"], listed["model"]["acceptsArgs"]) == (["/model"], True)

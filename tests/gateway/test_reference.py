@@ -106,9 +106,21 @@ async def test_the_catalogue_lists_agents_and_models(client: Client) -> None:
     assert (told["main"]["isFunction"], told["main"]["model"]) == (False, "builtin/demo")
     assert told["echo"]["isFunction"] is True and "model" not in told["echo"]
     assert told["main"]["subagents"] == {"allowAgents": [], "model": "builtin/demo", "maxChildren": 20}
-    models = {model["ref"]: model for model in (await client.ask("models.list"))["models"]}
+    models = {model["backchannel"]["ref"]: model for model in (await client.ask("models.list"))["models"]}
     assert models["test/speaker"]["contextWindow"] == 1000
     assert models["test/speaker"]["provider"] == "test" and models["test/speaker"]["id"] == "speaker"
+    assert models["test/speaker"]["available"] is True
+    assert [ref for ref, model in models.items() if "default" in model.get("tags", [])] == ["builtin/demo"]
+
+
+@pytest.mark.anyio
+async def test_models_are_listed_of_one_provider_and_for_one_agent(client: Client) -> None:
+    listed = (await client.ask("models.list", provider="test", agentId="speaker"))["models"]
+    assert {model["provider"] for model in listed} == {"test"}
+    assert [model["id"] for model in listed if model.get("tags")] == ["speaker"]
+    told = (await client.ask("models.authStatus"))["providers"]
+    assert {"provider": "test", "displayName": "test", "status": "static", "profiles": []} in told
+    assert (await client.refused("models.list", {"agentId": "nobody"}))["details"]["code"] == "unknown_agent"
 
 
 @pytest.mark.anyio

@@ -54,6 +54,7 @@ class CommandName(StrEnum):
     DENY = "deny"
     PAIRING = "pairing"
     HELP = "help"
+    COMMANDS = "commands"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ COMMANDS = (
         alone="list",
     ),
     CommandSpec(CommandName.HELP, "show the commands"),
+    CommandSpec(CommandName.COMMANDS, "the same as /help"),
 )
 _BY_NAME = {spec.name.value: spec for spec in COMMANDS}
 

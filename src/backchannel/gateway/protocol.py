@@ -272,4 +272,6 @@ EVENTS: Mapping[str, type[Answer]] = {
     "shutdown": Shutdown,
 }
 """Every event, and what it carries."""
+CAPABILITIES = ("published-model-catalog",)
+"""What OpenClaw's clients ask for before they call: here, that `models.list` is the whole answer."""
 NODE_EVENTS = ("connect.challenge", "chat", "tick", "shutdown")

@@ -43,6 +43,7 @@ from backchannel.gateway.connections import CLOSE_S, REFUSED, Call, Connections,
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.peers import Peer
 from backchannel.gateway.protocol import (
+    CAPABILITIES,
     EVENTS,
     NODE_EVENTS,
     PROTOCOL_VERSION,
@@ -242,6 +243,7 @@ class WebSocketConnection:
             "features": {
                 "methods": sorted(name for name, method in METHODS.items() if method.for_nodes is is_node),
                 "events": NODE_EVENTS if is_node else tuple(EVENTS),
+                "capabilities": () if is_node else CAPABILITIES,
             },
             "snapshot": {
                 "presence": [],

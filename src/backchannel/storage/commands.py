@@ -59,7 +59,7 @@ def carry_out(tx: Tx, command: Command, key: SessionKey, asker: Asker) -> str:
     if session is not None and session.archived_at is not None:
         session = None
     match command.name:
-        case CommandName.HELP:
+        case CommandName.HELP | CommandName.COMMANDS:
             return help_text(asker.standing)
         case CommandName.STATUS:
             return status_text(_view(tx, session, asker))

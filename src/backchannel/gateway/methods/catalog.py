@@ -5,32 +5,60 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from backchannel.agents.models import ModelInfo
 from backchannel.agents.sandboxes import workspace_of
 from backchannel.core.answers import AgentForgotten, AgentsListed, IdFound
 from backchannel.core.commands import COMMANDS as CHAT_COMMANDS
+from backchannel.core.commands import CommandForm, CommandSpec
 from backchannel.core.contracts import Price
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.rows import AgentDetails, AgentModel, AgentShown, AgentSubagents, AgentTool
-from backchannel.core.shapes import Answer, Params
+from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
+from backchannel.gateway.addressing import known_agent
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.workspace.tools import COMMANDS, FILES
 
 
+class ModelDetails(Answer, frozen=True, kw_only=True):
+    """What OpenClaw's clients do not know of a model."""
+
+    ref: str
+    cost: Price | None = None
+
+
 class ModelListed(Answer, frozen=True, kw_only=True):
     id: str
     name: str
     provider: str
-    ref: str
-    usable: bool
+    available: bool
+    unavailable_reason: str | None = None
     context_window: int | None = None
-    cost: Price | None = None
+    tags: tuple[str, ...] = ()
+    backchannel: ModelDetails
 
 
 class ModelsListed(Answer, frozen=True, kw_only=True):
     models: list[ModelListed]
+
+
+class ModelsListParams(SharedParams, frozen=True, kw_only=True):
+    agent_id: str | None = None
+    provider: str | None = None
+
+
+class ProviderAuth(Answer, frozen=True, kw_only=True):
+    provider: str
+    display_name: str
+    status: str
+    profiles: tuple[()]
+
+
+class AuthStatus(Answer, frozen=True, kw_only=True):
+    ts: int
+    providers: list[ProviderAuth]
 
 
 async def agents_list(call: Call, params: SharedNoParams) -> AgentsListed:
@@ -90,22 +118,49 @@ def _workspace(parts: GatewayParts, agent_id: str) -> str | None:
     return str(workspace_of(parts.agents.get(agent_id), parts.config.state_dir))
 
 
-async def models_list(call: Call, params: SharedNoParams) -> ModelsListed:
-    """Lists the models that are known by name; `ref` is how requests name one."""
-    known = await asyncio.to_thread(call.parts.models.list)  # the published catalogue is read at its first use
+async def models_list(call: Call, params: ModelsListParams) -> ModelsListed:
+    """Lists the models that are known by name, of all providers or of one; `ref` is how requests name one."""
+    parts = call.parts
+    agent_id = parts.agents.default_id if params.agent_id is None else known_agent(parts, params.agent_id)
+    default = None if parts.agents.is_function(agent_id) else parts.agents.get(agent_id).model
     return ModelsListed(
         models=[
-            ModelListed(
-                id=model.id,
-                name=model.id,
-                provider=model.provider,
-                ref=model.ref,
-                usable=model.usable,
-                context_window=model.context_window,
-                cost=model.price,
-            )
-            for model in known
+            _show_model(model, is_default=model.ref == default)
+            for model in await _known_models(call)
+            if params.provider in (None, model.provider)
         ]
+    )
+
+
+async def _known_models(call: Call) -> list[ModelInfo]:
+    return await asyncio.to_thread(call.parts.models.list)  # the published catalogue is read at its first use
+
+
+def _show_model(model: ModelInfo, *, is_default: bool) -> ModelListed:
+    return ModelListed(
+        id=model.id,
+        name=model.id,
+        provider=model.provider,
+        available=model.usable,
+        unavailable_reason=None if model.usable else "missing-auth",
+        context_window=model.context_window,
+        tags=("default",) if is_default else (),
+        backchannel=ModelDetails(ref=model.ref, cost=model.price),
+    )
+
+
+async def models_auth_status(call: Call, params: SharedNoParams) -> AuthStatus:
+    """Tells of each provider of models whether it can be asked: keys are read at the start, and are never shown."""
+    known = await _known_models(call)
+    usable = {model.provider for model in known if model.usable}
+    return AuthStatus(
+        ts=call.parts.clock.now_ms(),
+        providers=[
+            ProviderAuth(
+                provider=name, display_name=name, status="static" if name in usable else "missing", profiles=()
+            )
+            for name in sorted({model.provider for model in known})
+        ],
     )
 
 
@@ -135,11 +190,21 @@ async def ids_resolve(call: Call, params: IdsResolveParams) -> IdFound:
     return IdFound(kind=params.kind.value, id=choose_id(params.kind, written, found))
 
 
-class CommandShown(Answer, frozen=True, kw_only=True):
-    name: str
+class CommandDetails(Answer, frozen=True, kw_only=True):
+    """What OpenClaw's clients do not know of a command."""
+
     usage: str
-    description: str
     needs: str
+
+
+class CommandShown(Answer, frozen=True, kw_only=True, omit_defaults=False):
+    name: str
+    description: str
+    source: str = "native"
+    scope: str = "text"
+    accepts_args: bool
+    text_aliases: tuple[str, ...]
+    backchannel: CommandDetails
 
 
 class CommandsListed(Answer, frozen=True, kw_only=True):
@@ -148,13 +213,16 @@ class CommandsListed(Answer, frozen=True, kw_only=True):
 
 async def commands_list(call: Call, params: SharedNoParams) -> CommandsListed:
     """Lists the chat commands, and who may use each."""
-    return CommandsListed(
-        commands=[
-            CommandShown(
-                name=spec.name.value, usage=spec.usage, description=spec.summary, needs=spec.needs.name.lower()
-            )
-            for spec in CHAT_COMMANDS
-        ]
+    return CommandsListed(commands=[_show_command(spec) for spec in CHAT_COMMANDS])
+
+
+def _show_command(spec: CommandSpec) -> CommandShown:
+    return CommandShown(
+        name=spec.name.value,
+        description=spec.summary,
+        accepts_args=spec.forms != (CommandForm(),),
+        text_aliases=(f"/{spec.name}",),
+        backchannel=CommandDetails(usage=spec.usage, needs=spec.needs.name.lower()),
     )
 
 
@@ -171,10 +239,18 @@ METHODS: tuple[Method[Any], ...] = (
     Method("agents.forget", AgentForgetParams, TokenScope.ADMIN, agents_forget, "`{ok, agentId}`"),
     Method(
         "models.list",
-        SharedNoParams,
+        ModelsListParams,
         TokenScope.READ,
         models_list,
-        "`{models: [{id, name, provider, ref, usable, contextWindow?, cost? {input, output}}]}`",
+        "`{models: [{id, name, provider, available, unavailableReason?, contextWindow?, tags?, backchannel {ref, cost? "
+        "{input, output}}}]}`; the tag `default` marks the model of the agent named, else of the default one",
+    ),
+    Method(
+        "models.authStatus",
+        SharedNoParams,
+        TokenScope.READ,
+        models_auth_status,
+        "`{ts, providers: [{provider, displayName, status: static | missing, profiles}]}`; there are no profiles here",
     ),
     Method("ids.resolve", IdsResolveParams, TokenScope.READ, ids_resolve, "`{kind, id}`"),
     Method(
@@ -182,6 +258,7 @@ METHODS: tuple[Method[Any], ...] = (
         SharedNoParams,
         TokenScope.READ,
         commands_list,
-        "`{commands: [{name, usage, description, needs: authorised | owner}]}`",
+        "`{commands: [{name, description, source, scope, acceptsArgs, textAliases, backchannel {usage, "
+        "needs: authorised | owner}}]}`",
     ),
 )

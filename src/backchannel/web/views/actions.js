@@ -67,7 +67,7 @@ export function SpawnDialog({ session, as, agentId = "", onClose }) {
     </div>
     <details class="fold more-options"><summary><span>More</span></summary><div class="stack">
       <${TextField} label="Model" hint="As provider/model; empty is the agent's" value=${task.model} onInput=${set("model")}
-        suggestions=${models?.models.map((model) => model.ref) ?? []} />
+        suggestions=${models?.models.map((model) => model.backchannel.ref) ?? []} />
       <${Pick} label="Thinking" value=${task.thinking} onChange=${set("thinking")} options=${[["", "as configured"], ...THINKING]} />
       <${TextField} label="Longest time" hint="In seconds; empty is no limit" value=${task.runTimeoutSeconds} onInput=${set("runTimeoutSeconds")}
         inputmode="decimal" pattern="[0-9.]*" />

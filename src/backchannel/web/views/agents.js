@@ -25,7 +25,8 @@ function Agent({ agent, isDefault, mainKey, models, reload }) {
   const [isSpawning, spawn] = useState(false);
   const more = agent.backchannel ?? {};
   const ref = more.model ?? agent.model?.primary;
-  const model = models?.find((each) => each.ref === ref);
+  const model = models?.find((each) => each.backchannel.ref === ref);
+  const price = model?.backchannel.cost;
   const key = `agent:${agent.id}:${mainKey ?? "main"}`;
   const noWrite = useScope("operator.write");
   return html`<article class="card" aria-labelledby=${`agent-${agent.id}`}>
@@ -37,10 +38,10 @@ function Agent({ agent, isDefault, mainKey, models, reload }) {
     </header>
     ${more.waitsFor && html`<${Waits} agent=${agent} reload=${reload} />`}
     <${Facts} facts=${{
-      Model: ref && html`<span class="mono wrap">${ref}</span>${model && !model.usable
+      Model: ref && html`<span class="mono wrap">${ref}</span>${model && !model.available
         ? html` <${Status} status="unavailable" title="Its key or its package is missing" />` : ""}`,
       "Context window": model?.contextWindow && `${model.contextWindow.toLocaleString("en")} tokens`,
-      Price: model?.cost && `$${model.cost.input} in, $${model.cost.output} out per million tokens`,
+      Price: price && `$${price.input} in, $${price.output} out per million tokens`,
       Thinking: agent.thinkingDefault,
       "Main session": html`<${Key} session=${key} />`,
       "Sub-agents": subagents(more),
@@ -90,7 +91,7 @@ function Tools({ tools }) {
 function Models({ models }) {
   if (!models.length) return html`<${Empty} title="No model is known by name" />`;
   return html`<${Fold} summary=${`${counted(models.length, "model")} known by name`}>
-    <ul class="models">${models.map((model) => html`<li key=${model.ref}>
-      <span class="mono">${model.ref}</span> <${Status} status=${model.usable ? "ok" : "unavailable"} /> ${model.contextWindow
+    <ul class="models">${models.map((model) => html`<li key=${model.backchannel.ref}>
+      <span class="mono">${model.backchannel.ref}</span> <${Status} status=${model.available ? "ok" : "unavailable"} /> ${model.contextWindow
         && html`<span class="muted small">${model.contextWindow.toLocaleString("en")} tokens</span>`}</li>`)}</ul><//>`;
 }

@@ -86,7 +86,7 @@ function useCompletion(draft) {
   const isExact = found.some((each) => `/${each.name}` === draft);
   const isOpen = found.length > 0 && closedFor !== draft && !isExact;
 
-  const take = (command, put) => put(`/${command.name}${command.usage.includes(" ") ? " " : ""}`);
+  const take = (command, put) => put(`/${command.name}${command.acceptsArgs ? " " : ""}`);
   const keys = (event, put) => {
     if (!isOpen) return false;
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -115,7 +115,7 @@ function useCompletion(draft) {
   };
   const list = isOpen && html`<ul id="commands" class="completion" role="listbox" aria-label="Commands">
     ${found.map((command, index) => html`<li key=${command.name} id=${`command-${index}`} role="option" aria-selected=${index === chosen ? "true" : "false"} onMouseDown=${pick(command)}>
-      <code>${command.usage}</code><span class="muted">${command.description}</span></li>`)}
+      <code>${command.backchannel.usage}</code><span class="muted">${command.description}</span></li>`)}
   </ul>`;
   return { list, keys, props, close: () => setClosedFor(null) };
 }

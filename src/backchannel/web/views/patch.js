@@ -47,7 +47,7 @@ function PatchForm({ row, onClose }) {
       onInput=${set("label")} maxlength="64" autofocus />
     <${TextField} label="Display name" hint="How lists call it" value=${values.displayName} onInput=${set("displayName")} maxlength="64" />
     <${TextField} label="Model" hint="What its next run uses, as provider/model; empty is the agent's" value=${values.model}
-      onInput=${set("model")} suggestions=${models?.models.map((model) => model.ref) ?? []} />
+      onInput=${set("model")} suggestions=${models?.models.map((model) => model.backchannel.ref) ?? []} />
     <div class="pair">
       <${Pick} label="Thinking" value=${values.thinkingLevel} onChange=${set("thinkingLevel")} options=${[["", "as configured"], ...LEVELS]} />
       <${Pick} label="Verbose" hint="On tells the chat of each tool call" value=${values.verboseLevel} onChange=${set("verboseLevel")}
