@@ -63,9 +63,10 @@ class ManualClock:
 class Host:
     """A state folder and the processes that open it, one after the other."""
 
-    def __init__(self, path: Path, url: str | None = None) -> None:
+    def __init__(self, path: Path, url: str | None = None, *, locks_rows: bool = False) -> None:
         self.path = path
         self._url = url
+        self._locks_rows = locks_rows
         self.clock = ManualClock()
         self.facts: list[Fact] = []
         self.fatal: list[BaseException] = []
@@ -94,7 +95,13 @@ class Host:
         folder = StateFolder.hold(self.path)
         try:
             store = await Store.open(
-                folder, SCHEME, self.clock, url=self.url, on_fatal=self.fatal.append, faults=faults
+                folder,
+                SCHEME,
+                self.clock,
+                url=self.url,
+                on_fatal=self.fatal.append,
+                faults=faults,
+                locks_rows=self._locks_rows,
             )
         except BaseException:
             folder.release()

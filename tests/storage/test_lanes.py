@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from itertools import count, islice
 from pathlib import Path
 from urllib.parse import urlsplit
 from zlib import crc32
 
+import psycopg
 import pytest
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Accepted
-from backchannel.errors import IdempotencyConflict
+from backchannel.core.sessions import SessionPatch
+from backchannel.errors import DatabaseUnusable, IdempotencyConflict, LabelInUse
 from backchannel.storage.driver import ProcessKilled
 from backchannel.storage.postgres import LANES
 from backchannel.storage.postgres_attempt import is_own
@@ -40,17 +43,26 @@ def url(cluster: Cluster) -> str:
 
 
 @pytest.fixture
-async def host(url: str, tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(tmp_path / "state", url)
+def locks_rows() -> bool:
+    """Whether rows are locked; a test that asks for `both_locks` is run in both ways."""
+    return False
+
+
+both_locks = pytest.mark.parametrize("locks_rows", [False, True], ids=["advisory", "rows"])
+
+
+@pytest.fixture
+async def host(url: str, tmp_path: Path, locks_rows: bool) -> AsyncIterator[Host]:
+    host = Host(tmp_path / "state", url, locks_rows=locks_rows)
     await host.start()
     yield host
     await host.end()
 
 
 @pytest.fixture
-async def other(url: str, host: Host, tmp_path: Path) -> AsyncIterator[Host]:
+async def other(url: str, host: Host, tmp_path: Path, locks_rows: bool) -> AsyncIterator[Host]:
     """Another gateway on the same database."""
-    other = Host(tmp_path / "other", url)
+    other = Host(tmp_path / "other", url, locks_rows=locks_rows)
     await other.start()
     yield other
     await other.end()
@@ -100,6 +112,7 @@ async def written(host: Host) -> list[str]:
 # In one gateway
 
 
+@both_locks
 async def test_units_about_different_sessions_are_run_side_by_side(host: Host) -> None:
     meeting = threading.Barrier(LANES)
 
@@ -263,6 +276,7 @@ async def test_a_commit_in_doubt_holds_up_its_own_lane_alone(cut_off: Host, line
 # In two gateways
 
 
+@both_locks
 async def test_of_two_gateways_that_decide_about_a_session_at_once_one_sees_what_the_other_did(
     host: Host, other: Host
 ) -> None:
@@ -280,6 +294,7 @@ async def test_of_two_gateways_that_decide_about_a_session_at_once_one_sees_what
         assert sorted(await asyncio.gather(*both)) == [False, True]
 
 
+@both_locks
 async def test_what_is_about_everything_sees_nothing_change_while_it_looks(host: Host, other: Host) -> None:
     seen: list[int] = []
     ended = threading.Event()
@@ -303,6 +318,7 @@ async def test_what_is_about_everything_sees_nothing_change_while_it_looks(host:
     await asyncio.gather(*writing)
 
 
+@both_locks
 async def test_an_idempotency_key_is_taken_once_by_messages_to_different_sessions(host: Host, other: Host) -> None:
     async def send(to: Host, key: str, run_id: str) -> Accepted | IdempotencyConflict:
         try:
@@ -326,3 +342,52 @@ async def test_conversations_on_two_gateways_are_whole(host: Host, other: Host) 
     await asyncio.gather(*(talk(with_, key) for key, with_ in pairs))
     for key in keys:
         assert await texts(host.store, key) == [text for n in range(5) for text in (f"{n}", f"re: {n}")]
+
+
+# Databases without advisory locks
+
+_ADVISORY = """
+DO $$ DECLARE named TEXT; BEGIN
+  FOR named IN SELECT oid::regprocedure FROM pg_proc WHERE proname LIKE 'pg\\_%advisory%' OR proname = 'pg_notify' LOOP
+    EXECUTE 'REVOKE EXECUTE ON FUNCTION ' || named || ' FROM PUBLIC';
+  END LOOP;
+END $$
+"""
+
+
+@pytest.fixture
+def plain_url(cluster: Cluster) -> str:
+    """A database of somebody who may ask for no advisory lock."""
+    url = new_database(server=cluster.url, is_prepared=False)
+    with closing(psycopg.connect(url, autocommit=True)) as connection:
+        connection.execute(_ADVISORY.encode())
+        connection.execute("CREATE ROLE plain LOGIN")
+        connection.execute(f"ALTER DATABASE {urlsplit(url).path.strip('/')} OWNER TO plain".encode())
+    return url.replace("postgres@", "plain@")
+
+
+async def test_gateways_that_lock_rows_ask_for_nothing_else(plain_url: str, tmp_path: Path) -> None:
+    hosts = [Host(tmp_path / name, plain_url, locks_rows=True) for name in "ab"]
+    for host in hosts:
+        await host.start()
+    keys = [SessionKey.of("main", f"s{n}") for n in range(6)]
+    await asyncio.gather(*(converse(hosts[n % 2].store, "hello", key) for n, key in enumerate(keys)))
+    label = SessionPatch(label="mine")
+    labelled = [host.store.patch_session(key, label) for host, key in zip(hosts, keys, strict=False)]
+    answers = await asyncio.gather(*labelled, return_exceptions=True)
+    assert sorted(isinstance(answer, LabelInUse) for answer in answers) == [False, True]
+    for host in hosts:
+        await host.end()
+
+
+async def test_a_gateway_that_locks_otherwise_than_those_at_work_is_refused(
+    url: str, host: Host, tmp_path: Path
+) -> None:
+    rows = Host(tmp_path / "rows", url, locks_rows=True)
+    with pytest.raises(DatabaseUnusable, match=r"gateways are at work on .* that do not lock rows"):
+        await rows.start()
+    await host.stop()
+    await rows.start()
+    with pytest.raises(DatabaseUnusable, match=r'lock rows: set cluster.locks to "rows"'):
+        await host.start()
+    await rows.end()

@@ -153,6 +153,7 @@ class ImportCommand:
             on_fatal=failures.append,
             url=config.database_url,
             writes_files=config.writes_transcript_files,
+            locks_rows=config.cluster.locks == "rows",
         )
         try:
             target = StoreTarget(store, writes_files=config.writes_transcript_files)

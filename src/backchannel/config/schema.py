@@ -85,6 +85,10 @@ class ClusterSettings(Settings, frozen=True, kw_only=True):
         Literal["notify", "poll"],
         setting("`poll`: the database has no LISTEN; what other gateways do is seen within a second."),
     ] = "notify"
+    locks: Annotated[
+        Literal["advisory", "rows"],
+        setting("`rows`: the database has no advisory locks; the same for all gateways of a database."),
+    ] = "advisory"
 
 
 class TranscriptSettings(Settings, frozen=True, kw_only=True):

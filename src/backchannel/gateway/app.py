@@ -152,6 +152,7 @@ class Gateway:
                 writes_files=self.config.writes_transcript_files,
                 member=member_of(self.config, self.agents),
                 lease_s=self.config.cluster.lease_seconds,
+                locks_rows=self.config.cluster.locks == "rows",
             )
             exits.push_async_callback(self._close_store, store)
             exits.push_async_callback(self.models.close)

@@ -9,7 +9,11 @@ from backchannel.storage.driver import Database
 from backchannel.storage.sqlite_file import SqliteDatabase
 
 
-def _postgres(url: str) -> Database:
+def _sqlite(url: str, locks_rows: bool) -> Database:
+    return SqliteDatabase.at(url)
+
+
+def _postgres(url: str, locks_rows: bool) -> Database:
     try:
         from backchannel.storage.postgres_database import PostgresDatabase  # what it needs is an extra
     except ImportError as error:
@@ -17,18 +21,18 @@ def _postgres(url: str) -> Database:
             f"database.url: PostgreSQL needs a package that is not installed ({error}): "
             "pip install 'backchannel[postgres]'"
         ) from error
-    return PostgresDatabase.at(url)
+    return PostgresDatabase.at(url, locks_rows=locks_rows)
 
 
-DATABASES: Mapping[str, Callable[[str], Database]] = {
-    "sqlite": SqliteDatabase.at,
+DATABASES: Mapping[str, Callable[[str, bool], Database]] = {
+    "sqlite": _sqlite,
     "postgresql": _postgres,
     "postgres": _postgres,
 }
 
 
-def database_at(url: str) -> Database:
-    """Name the database of a URL; nothing is opened.
+def database_at(url: str, *, locks_rows: bool = False) -> Database:
+    """Name the database of a URL; nothing is opened. Where several gateways share it, they may all lock rows.
 
     Raises:
         StartupError: there is no store of this kind, or the URL is not one of it.
@@ -38,7 +42,7 @@ def database_at(url: str) -> Database:
         raise StartupError(
             f"database.url: there is no store for {kind}: (use sqlite:///<path>, postgresql://…, or leave it out)"
         )
-    return DATABASES[kind](url)
+    return DATABASES[kind](url, locks_rows)
 
 
 def move_state(source: Database, url: str, on_rows: Callable[[str, int], None]) -> dict[str, int]:

@@ -18,8 +18,9 @@ from typing import Any
 import psycopg
 
 from backchannel.storage.postgres_connection import PostgresTx, translated
+from backchannel.storage.postgres_locks import Locks
 from backchannel.storage.postgres_marks import NEXT_MARK, CommitMark
-from backchannel.storage.postgres_server import WRITE_LOCK, Writer
+from backchannel.storage.postgres_server import Writer
 from backchannel.storage.tx import Row, UnitContext, required
 
 OWN_TABLES = frozenset(
@@ -28,12 +29,6 @@ OWN_TABLES = frozenset(
 """Where a unit about one session may write: rows there are a session's own, or are given out once by their key."""
 
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-_LOCK_ALL = f"SELECT pg_advisory_xact_lock({WRITE_LOCK})"
-# The shared one first, and the sessions always in the same order, so that no two of them wait for each other.
-_LOCK_SESSIONS = (
-    f"SELECT pg_advisory_xact_lock_shared({WRITE_LOCK}), pg_advisory_xact_lock(hash) FROM (SELECT DISTINCT "
-    f"hashtextextended(key, {WRITE_LOCK}) AS hash FROM unnest(?::text[]) AS key ORDER BY 1 OFFSET 0) AS hashes"
-)
 _STATE = (
     "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, "
     "? = 0 OR EXISTS (SELECT 1 FROM processes WHERE number = ? AND ended_at IS NULL)"
@@ -68,7 +63,7 @@ class Attempt:
         self._known: Row | None = None
         self._is_group = False
 
-    def begin(self, pipeline: psycopg.Pipeline, *, is_group: bool) -> None:
+    def begin(self, pipeline: psycopg.Pipeline, locks: Locks, *, is_group: bool) -> None:
         """Begin, when it may; a unit that is alone needs no savepoint.
 
         Each statement sees what was committed before it began, and so all that was committed before this transaction
@@ -77,10 +72,8 @@ class Attempt:
         self._pipeline = pipeline
         self._is_group = is_group
         self._end.execute(_BEGIN, prepare=False)  # as after a unit that was rolled back
-        if self.keys is None:
-            self._send(_LOCK_ALL)
-        else:
-            self._send(_LOCK_SESSIONS, list(self.keys))
+        for sql, values in locks.taking(self.keys):
+            self._send(sql, *values)
         self._send(NEXT_MARK, self._mark.writer, self.mark_number)
         self._state.execute(translated(_STATE), (self.number, self.number), prepare=True)
         if is_group:

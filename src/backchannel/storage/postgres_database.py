@@ -33,13 +33,15 @@ class PostgresDatabase:
         self.server = server
 
     @classmethod
-    def at(cls, url: str) -> Self:
+    def at(cls, url: str, *, locks_rows: bool = False) -> Self:
         """Name the database of a URL; passwords and certificates may also come from libpq's variables and files.
+
+        With `locks_rows` nothing is asked of it that only PostgreSQL itself has.
 
         Raises:
             StartupError: it is no URL of PostgreSQL.
         """
-        return cls(Server(url))
+        return cls(Server(url, locks_rows=locks_rows))
 
     @property
     def name(self) -> str:

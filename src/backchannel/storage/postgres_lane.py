@@ -200,7 +200,7 @@ class Lane:
         """Run units of a group, and commit them."""
         with attempt.writer.connection.pipeline() as pipeline:
             try:
-                attempt.begin(pipeline, is_group=len(group) > 1)
+                attempt.begin(pipeline, self._server.locks, is_group=len(group) > 1)
                 self._run_units(attempt, group)
                 if not attempt.is_over and attempt.keys is not None and self._is_shut_out(attempt):
                     self._turn_back(attempt, group)

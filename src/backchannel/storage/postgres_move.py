@@ -22,6 +22,7 @@ from psycopg import sql
 from backchannel.errors import DatabaseUnusable
 from backchannel.storage.driver import Database
 from backchannel.storage.postgres_connection import Connection
+from backchannel.storage.postgres_locks import LOCKS_TABLE
 from backchannel.storage.postgres_marks import MARKS_TABLE
 from backchannel.storage.postgres_server import MOVE_TABLE, VERSION_TABLE, Server
 from backchannel.storage.tx import Row, Tx, required
@@ -41,7 +42,7 @@ _COLUMNS = (
     "SELECT column_name, is_identity FROM information_schema.columns "
     "WHERE table_schema = current_schema() AND table_name = %s ORDER BY ordinal_position"
 )
-_ONLY_HERE = (VERSION_TABLE, MOVE_TABLE, MARKS_TABLE, "growing", "wakeups", "media")
+_ONLY_HERE = (VERSION_TABLE, MOVE_TABLE, MARKS_TABLE, LOCKS_TABLE, "growing", "wakeups", "media")
 """Tables that a database has which several gateways share."""
 _TABLES = (
     "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema() "

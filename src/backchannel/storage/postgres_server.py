@@ -1,10 +1,9 @@
 """A database on a PostgreSQL server: what it must be, how it becomes current, and who may write to it.
 
 Several gateways work on a schema of it. Each transaction that writes begins with locks that it has until its commit
-(`postgres_attempt.py`). Each connection that writes also shares another lock, for as long as it lasts; whoever copies a
-state into it, or changes the schema so that older programs cannot go on, has that one alone. All are advisory locks:
-the server frees them when their connection ends, however it ends. What is not ours or newer than this program is
-refused before anything is written.
+(`postgres_locks.py`). Each connection that writes also shares another lock, for as long as it lasts; whoever copies a
+state into it, or changes the schema so that older programs cannot go on, has that one alone. What is not ours or newer
+than this program is refused before anything is written.
 
 Beside the version of the schema the database keeps the oldest one that a program must know to work on it. It is looked
 at on each new connection that writes: while a gateway's connection was broken, nothing kept a newer program away.
@@ -25,6 +24,7 @@ from psycopg import errors
 from backchannel.errors import DatabaseUnusable, StartupError, StateFolderInUse, Unavailable
 from backchannel.storage.migrations import load_oldest_beside, load_versions, refuse_newer
 from backchannel.storage.postgres_connection import Connection, connect, in_words, read_url, unavailable
+from backchannel.storage.postgres_locks import AdvisoryLocks, Locks, RowLocks, holder
 from backchannel.storage.postgres_marks import CommitMark
 
 log = structlog.get_logger(__name__)
@@ -41,17 +41,6 @@ LONGEST_PAUSE_MS = 2000
 """How long a transaction that writes may be left alone by its process, while all others wait for it."""
 # A limit for statements that ends the wait for a synchronous standby lets a commit return which that does not have.
 _WRITES = f"SET idle_in_transaction_session_timeout = {LONGEST_PAUSE_MS}; SET statement_timeout = 0"
-_LOCK_KEY = "hashtextextended('backchannel ' || current_schema(), 0)"
-_TRY_ALONE = f"SELECT pg_try_advisory_lock({_LOCK_KEY})"
-_TRY_BESIDE = f"SELECT pg_try_advisory_lock_shared({_LOCK_KEY})"
-WRITE_LOCK = "hashtextextended('backchannel writes ' || current_schema(), 0)"
-"""The key of the lock that all share who write, or that one has alone."""
-_HOLDER = (
-    f"WITH wanted(key) AS (SELECT {_LOCK_KEY}) "
-    "SELECT a.application_name FROM wanted, pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid "
-    "WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() "
-    "AND l.classid::bigint = (key >> 32) & 4294967295 AND l.objid::bigint = key & 4294967295"
-)
 _TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
 _TEXT = re.compile(r"\bTEXT\b")
 VERSION_TABLE = "backchannel_schema"
@@ -69,8 +58,9 @@ class Writer(NamedTuple):
 class Server:
     """A server and one of its databases, as a URL names them."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, locks_rows: bool = False) -> None:
         self._url = url
+        self.locks: Locks = RowLocks() if locks_rows else AdvisoryLocks()
         self.name = _shown(read_url(url))
 
     def connect(self, *, readonly: bool = False) -> Connection:
@@ -104,10 +94,10 @@ class Server:
 
     def _wait_for_lock(self, connection: Connection) -> None:
         ends = monotonic() + LOCK_LIMIT_S
-        while not _required(connection.execute(_TRY_ALONE.encode()))[0]:
+        while not self.locks.try_alone(connection):
             if monotonic() > ends:
                 raise StateFolderInUse(
-                    f"another process ({_holder(connection)}) uses the database {self.name}: "
+                    f"another process ({holder(connection)}) uses the database {self.name}: "
                     "stop it first, or name another one in database.url"
                 )
             sleep(_LOCK_PAUSE_S)
@@ -123,13 +113,13 @@ class Server:
 
         Raises:
             psycopg.OperationalError: it cannot be reached, or somebody has it alone.
-            DatabaseUnusable: a newer program has changed it since so that this one cannot go on.
+            DatabaseUnusable: a newer program has changed it since so that this one cannot go on, or its gateways lock
+                in another way.
         """
         connection = self.connect()
         try:
             connection.execute(_WRITES.encode())
-            if not _required(connection.execute(_TRY_BESIDE.encode()))[0]:
-                raise psycopg.OperationalError(f"{_holder(connection)} has it for itself")
+            self.locks.join(connection, self.name)
             self.check_oldest(connection)
             return Writer(connection, mark.load(connection))
         except BaseException:  # whatever stopped it: nothing stays open, and the error goes on
@@ -213,13 +203,13 @@ class Server:
             refuse_newer(self.name, current, known)
             if load_oldest_beside() <= current:
                 _take_steps_beside(connection, current, is_last=monotonic() > began + BESIDE_LIMIT_S)
-            elif _required(connection.execute(_TRY_ALONE.encode()))[0]:
+            elif self.locks.try_alone(connection):
                 self.make_current(connection, refuse_empty=refuse_empty)
-                connection.execute(f"SELECT pg_advisory_unlock({_LOCK_KEY})".encode())
+                self.locks.let_in(connection)
             elif monotonic() > began + LOCK_LIMIT_S:
                 raise StateFolderInUse(
                     f"the database {self.name} cannot be brought up to date while a gateway of an older version works "
-                    f"on it ({_holder(connection)}): its schema is {current}, and what leads to {known} does not only "
+                    f"on it ({holder(connection)}): its schema is {current}, and what leads to {known} does not only "
                     "add to it; stop all gateways of the older version first"
                 )
             else:
@@ -270,11 +260,6 @@ def _required(cursor: psycopg.Cursor[Any]) -> Any:
     row = cursor.fetchone()
     assert row is not None
     return row
-
-
-def _holder(connection: Connection) -> str:
-    row = connection.execute(_HOLDER).fetchone()
-    return str(row[0]) if row and row[0] else "its process is not known"
 
 
 def _shown(parts: dict[str, Any]) -> str:

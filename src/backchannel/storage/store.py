@@ -271,18 +271,20 @@ class Store:
         writes_files: bool = True,
         member: GatewayInfo | None = None,
         lease_s: float = 15.0,
+        locks_rows: bool = False,
     ) -> Self:
         """Open the database of a URL, creating it if there is none.
 
         `writes_files` says whether transcripts are kept as files too. Where several gateways may work on it, `member`
-        is what the others are told of this one, and `lease_s` how long they wait for a sign of it.
+        is what the others are told of this one, `lease_s` how long they wait for a sign of it, and `locks_rows` whether
+        all of them lock rows, since the database has nothing else to lock.
 
         Raises:
             DatabaseUnusable: it is corrupt, not ours, or newer than this program.
             StateFolderInUse: another process uses it.
             StartupError: there is no such store, or it cannot be written.
         """
-        store = cls(folder, database_at(url), scheme)
+        store = cls(folder, database_at(url, locks_rows=locks_rows), scheme)
         await asyncio.to_thread(store._prepare)
         context = UnitContext(scheme=scheme, reactions=REACTIONS)
         store.driver = await store.database.connect(clock, DriverContext(store._committed, on_fatal, context, faults))

@@ -1,0 +1,2 @@
+-- Where a database has no locks besides those of rows, these are locked; there are none where it has.
+-- additive
