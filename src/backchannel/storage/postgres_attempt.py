@@ -25,8 +25,11 @@ from backchannel.storage.tx import Row, UnitContext, required
 
 OWN_TABLES = frozenset(
     ("sessions", "session_ids", "messages", "runs", "tool_calls", "run_events", "inbox", "idempotency", "timers")
-)
-"""Where a unit about one session may write: rows there are a session's own, or are given out once by their key."""
+) | {"growing", "media"}
+"""Where a unit about one session may write: rows there are a session's own, or are given out once by their key.
+
+By what is in the last two nothing is decided.
+"""
 
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _STATE = (

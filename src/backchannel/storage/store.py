@@ -85,6 +85,11 @@ def _session_held(fence: Fence, *_: object) -> str | None:
     return fence.session_key
 
 
+def _growing(*_: object) -> str:
+    """Name what stands for a session: those who write replies that grow wait for each other, and for nobody else."""
+    return "growing"
+
+
 class Store:
     """The durable facts of one gateway."""
 
@@ -178,7 +183,7 @@ class Store:
     move_chat = write(chats.move)
 
     # Pictures, for other gateways
-    store_media_part = write(media.store_part)
+    store_media_part = write_within(media.store_part, lambda name, *_: name)
     load_media = read(media.load_parts)
     has_media = look(media.is_complete)
 
@@ -228,10 +233,10 @@ class Store:
     echoes = look(echo_units.facts_of)
     lanes_left = read(sending.lanes_left)
     running_elsewhere = read(growing.running_elsewhere)
-    want_growing = write(growing.want)
+    want_growing = write_within(growing.want, _growing)
     wanted_growing = look(growing.wanted)
-    write_growing = write(growing.write)
-    forget_growing = write(growing.forget)
+    write_growing = write_within(growing.write, _growing)
+    forget_growing = write_within(growing.forget, _growing)
 
     # Tokens, calls that came by MCP, ids, and what is wrong
     create_token = write(token_units.create)
