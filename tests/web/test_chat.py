@@ -39,7 +39,7 @@ def test_a_tool_that_is_at_work_is_shown_once(person: Person, gateway: GatewayPr
     expect(chat.live).to_contain_text("using sessions_send")
 
     expect(chat.page.locator(".tool-name")).to_have_count(1)
-    expect(chat.page.get_by_text("I ask.")).to_have_count(1)
+    expect(chat.page.get_by_role("log", name="Messages").get_by_text("I ask.")).to_have_count(1)
     held.release()
     expect(chat.live).to_have_count(0)
 
