@@ -7,7 +7,7 @@ import json
 import pytest
 from msgspec import Raw
 
-from backchannel.gateway.methods.chat import fit
+from backchannel.gateway.methods.history import fit
 
 from .client import Client
 from .conftest import MakeWorld, World

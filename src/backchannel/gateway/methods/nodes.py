@@ -13,7 +13,8 @@ from backchannel.core.shapes import Params
 from backchannel.errors import Forbidden
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import TriggersKey, digest_of, read_content
-from backchannel.gateway.methods.chat import ChatHistory, read_history, shown_state
+from backchannel.gateway.methods.chat import shown_state
+from backchannel.gateway.methods.history import ChatHistory, read_history
 from backchannel.gateway.protocol import TokenScope
 from backchannel.triggers import nodes
 

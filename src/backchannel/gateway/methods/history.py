@@ -1,0 +1,211 @@
+"""History: reading a session's transcript, and looking for a text in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Raw
+
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Message, Pending, encode_message
+from backchannel.core.sessions import Session
+from backchannel.core.shapes import Answer, Params, SharedParams
+from backchannel.errors import InvalidRequest, SessionNotFound
+from backchannel.gateway.addressing import check_agent, no_session, resolve
+from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.parts import GatewayParts
+from backchannel.gateway.places import placed_all
+from backchannel.gateway.protocol import TokenScope
+
+_LISTED, _MOST_LISTED = 200, 1000
+_PENDING_SHOWN = 100
+_FOUND, _MOST_FOUND = 20, 200
+_LONGEST_QUERY = 512
+
+
+class ChatHistoryParams(SharedParams, frozen=True, kw_only=True):
+    session_key: str
+    agent_id: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _LISTED
+    before: str | None = None
+    after: str | None = None
+
+
+class ChatHistory(Answer, frozen=True, kw_only=True):
+    session_key: str
+    messages: list[Raw]
+    pending: list[Raw]
+    has_more: bool
+    pending_left_out: int | None = None
+    """How many more wait than `pending` has."""
+    session_id: str | None = None
+    thinking_level: str | None = None
+
+
+class ChatSearchParams(Params, frozen=True, kw_only=True):
+    session_key: str
+    query: Annotated[str, Meta(min_length=1, max_length=_LONGEST_QUERY)]
+    agent_id: str | None = None
+    before: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _FOUND
+
+
+class ChatMatch(Answer, frozen=True, kw_only=True):
+    message_id: str
+    message_seq: int
+    role: str
+    timestamp: int
+    excerpt: str
+    run_id: str | None = None
+
+
+class ChatFound(Answer, frozen=True, kw_only=True):
+    matches: list[ChatMatch]
+    has_more: bool
+    next_before: str | None = None
+
+
+async def chat_history(call: Call, params: ChatHistoryParams) -> ChatHistory:
+    """Reads a session's transcript, oldest first, as it is stored; `pending` is accepted and not yet in it."""
+    key, session = await _session_or_main(call, params.session_key, params.agent_id)
+    call.subscriptions.watch(call.subscriber, str(key))
+    return await read_history(call, key, session, limit=params.limit, before=params.before, after=params.after)
+
+
+async def read_history(
+    call: Call, key: SessionKey, session: Session | None, *, limit: int, before: str | None, after: str | None
+) -> ChatHistory:
+    """Read a page of a session's transcript; a session that is not there yet has none.
+
+    Raises:
+        InvalidRequest: it cannot be read both before and after a message.
+        NotFound: the message to read from is not in the transcript.
+    """
+    if before is not None and after is not None:
+        raise InvalidRequest("before, after: only one of them can be given", param="before")
+    if session is None:
+        return ChatHistory(session_key=call.parts.rows.key(str(key)), messages=[], pending=[], has_more=False)
+    store, limit = call.parts.store, min(limit, _MOST_LISTED)
+    # What waits is read first: a message that enters the transcript in between is then seen twice, never missed.
+    waiting = Pending([], 0) if session.archived_at else await store.pending(session.key, _PENDING_SHOWN)
+    page = await store.history(session.session_id, limit=limit, before=before, after=after)
+    room = call.connections.limits.frame_bytes
+    fresh = _not_among(waiting.messages, page.messages)
+    pending, _ = fit(map(_line, fresh), room // 4)
+    room -= sum(len(bytes(line)) for line in pending)
+    if after is not None:
+        messages, is_cut = fit(placed_all(page.messages, page.seqs), room)
+    else:  # the newest are kept
+        messages, is_cut = fit(placed_all(reversed(page.messages), reversed(page.seqs)), room)
+        messages.reverse()
+    return ChatHistory(
+        session_key=call.parts.rows.key(session.key),
+        session_id=session.session_id,
+        messages=messages,
+        pending=pending,
+        pending_left_out=(waiting.total - len(waiting.messages) + len(fresh) - len(pending)) or None,
+        has_more=page.has_more or is_cut,
+        thinking_level=session.thinking_level,
+    )
+
+
+def fit(lines: Iterable[Raw], max_bytes: int) -> tuple[list[Raw], bool]:
+    """Keep as many messages as an answer can hold, one at least, and tell whether any was left out.
+
+    What is left out is read with the next page.
+    """
+    kept: list[Raw] = []
+    size = 0
+    for line in lines:
+        size += len(bytes(line))
+        if kept and size > max_bytes:
+            return kept, True
+        kept.append(line)
+    return kept, False
+
+
+def _line(message: Message) -> Raw:
+    return Raw(encode_message(message))
+
+
+def _not_among(pending: list[Message], messages: list[Message]) -> list[Message]:
+    if not pending:
+        return pending
+    seen = {message.id for message in messages}
+    return [message for message in pending if message.id not in seen]
+
+
+async def _session_or_main(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
+    """Find a session, an archived one by its id too; a main session is there before anyone has spoken to it."""
+    parts = call.parts
+    try:
+        resolved = await resolve(parts, text, agent_id)
+    except SessionNotFound:
+        if (archived := await _archived(parts, text)) is None:
+            raise
+        return SessionKey.stored(archived.key), archived
+    session = await parts.store.session(str(resolved.key))
+    if session is not None:
+        return resolved.key, session
+    if not parts.scheme.is_main(resolved.key):
+        raise no_session(text)
+    check_agent(parts, resolved.key.agent)
+    return resolved.key, None
+
+
+async def _archived(parts: GatewayParts, text: str) -> Session | None:
+    """Find an archived session by its id, as it would be had its key not been used again."""
+    entry = await parts.store.session_by_id(text)
+    session = None if entry is None or entry.end_reason != "deleted" else await parts.store.session(entry.key)
+    if entry is None or session is None:
+        return None
+    return msgspec.structs.replace(session, session_id=entry.session_id, archived_at=entry.ended_at)
+
+
+async def chat_search(call: Call, params: ChatSearchParams) -> ChatFound:
+    """Looks for a text in a session's transcript, in whatever case, from its end or from a message backwards.
+
+    A call looks at a bounded part of the transcript.
+    """
+    _, session = await _session_or_main(call, params.session_key, params.agent_id)
+    if session is None:
+        return ChatFound(matches=[], has_more=False)
+    found = await call.parts.store.search(
+        session.session_id, params.query, before=params.before, limit=min(params.limit, _MOST_FOUND)
+    )
+    return ChatFound(
+        matches=[
+            ChatMatch(
+                message_id=match.message.id,
+                message_seq=match.seq + 1,
+                role=match.message.role.value,
+                timestamp=match.message.timestamp,
+                excerpt=match.excerpt,
+                run_id=match.message.run_id,
+            )
+            for match in found.found
+        ],
+        has_more=found.last is not None,
+        next_before=found.last,
+    )
+
+
+METHODS: tuple[Method[Any], ...] = (
+    Method(
+        "chat.history",
+        ChatHistoryParams,
+        TokenScope.READ,
+        chat_history,
+        "`{sessionKey, sessionId?, messages, pending, pendingLeftOut?, hasMore, thinkingLevel?}`",
+    ),
+    Method(
+        "chat.search",
+        ChatSearchParams,
+        TokenScope.READ,
+        chat_search,
+        "`{matches: [{messageId, messageSeq, role, timestamp, excerpt, runId?}], hasMore, nextBefore?}`, newest first; "
+        "with `hasMore`, `nextBefore` is the `before` of the next part, also where this one has no match",
+    ),
+)
