@@ -89,6 +89,7 @@ async def test_an_unknown_message_to_page_from_is_not_found(client: Client) -> N
 
 async def test_a_main_session_that_nobody_spoke_to_has_an_empty_history(client: Client) -> None:
     history = await client.ask("chat.history", sessionKey="main")
+    assert history.pop("defaults")["model"] == "builtin/demo"
     assert history == {"sessionKey": "agent:main:main", "messages": [], "pending": [], "hasMore": False}
 
 

@@ -31,6 +31,12 @@ def session_seen(tx: Tx, key: str) -> tuple[Session, list[str]] | None:
     return None if session is None else (session, [] if session.is_idle else _live_of(tx, key))
 
 
+def transcript_length(tx: Tx, session_id: str) -> int:
+    """Count the messages of a transcript."""
+    row = tx.one("SELECT next_seq FROM session_ids WHERE session_id = ?", session_id)
+    return 0 if row is None else int(row[0])
+
+
 def first_said(tx: Tx, session_ids: Sequence[str]) -> dict[str, Message]:
     """Read the first message with the role of a person in each transcript, in one query."""
     if not session_ids:

@@ -98,6 +98,7 @@ class Store:
     session_by_id = look(session_units.by_id)
     session_seen = look(shown.session_seen)
     live_runs = read(shown.live_runs)
+    transcript_length = look(shown.transcript_length)
     sessions_labelled = read(session_units.labelled)
     sessions = read(session_units.page)
     agents_with_sessions = look(session_units.agents_with_sessions)

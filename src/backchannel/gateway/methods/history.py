@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from msgspec import Meta, Raw
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Pending, encode_message
 from backchannel.core.sessions import Session
-from backchannel.core.shapes import Answer, Params, SharedParams
+from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import check_agent, no_session, resolve
 from backchannel.gateway.connections import Call, Method
@@ -19,18 +20,10 @@ from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.places import placed_all
 from backchannel.gateway.protocol import TokenScope
 
-_LISTED, _MOST_LISTED = 200, 1000
+LISTED, _MOST_LISTED = 200, 1000
 _PENDING_SHOWN = 100
 _FOUND, _MOST_FOUND = 20, 200
 _LONGEST_QUERY = 512
-
-
-class ChatHistoryParams(SharedParams, frozen=True, kw_only=True):
-    session_key: str
-    agent_id: str | None = None
-    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _LISTED
-    before: str | None = None
-    after: str | None = None
 
 
 class ChatHistory(Answer, frozen=True, kw_only=True):
@@ -67,15 +60,15 @@ class ChatFound(Answer, frozen=True, kw_only=True):
     next_before: str | None = None
 
 
-async def chat_history(call: Call, params: ChatHistoryParams) -> ChatHistory:
-    """Reads a session's transcript, oldest first, as it is stored; `pending` is accepted and not yet in it."""
-    key, session = await _session_or_main(call, params.session_key, params.agent_id)
-    call.subscriptions.watch(call.subscriber, str(key))
-    return await read_history(call, key, session, limit=params.limit, before=params.before, after=params.after)
-
-
 async def read_history(
-    call: Call, key: SessionKey, session: Session | None, *, limit: int, before: str | None, after: str | None
+    call: Call,
+    key: SessionKey,
+    session: Session | None,
+    *,
+    limit: int,
+    max_bytes: int | None = None,
+    before: str | None = None,
+    after: str | None = None,
 ) -> ChatHistory:
     """Read a page of a session's transcript; a session that is not there yet has none.
 
@@ -91,7 +84,7 @@ async def read_history(
     # What waits is read first: a message that enters the transcript in between is then seen twice, never missed.
     waiting = Pending([], 0) if session.archived_at else await store.pending(session.key, _PENDING_SHOWN)
     page = await store.history(session.session_id, limit=limit, before=before, after=after)
-    room = call.connections.limits.frame_bytes
+    room = min(call.connections.limits.frame_bytes, max_bytes or sys.maxsize)
     fresh = _not_among(waiting.messages, page.messages)
     pending, _ = fit(map(_line, fresh), room // 4)
     room -= sum(len(bytes(line)) for line in pending)
@@ -137,7 +130,7 @@ def _not_among(pending: list[Message], messages: list[Message]) -> list[Message]
     return [message for message in pending if message.id not in seen]
 
 
-async def _session_or_main(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
+async def session_or_main(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
     """Find a session, an archived one by its id too; a main session is there before anyone has spoken to it."""
     parts = call.parts
     try:
@@ -169,7 +162,7 @@ async def chat_search(call: Call, params: ChatSearchParams) -> ChatFound:
 
     A call looks at a bounded part of the transcript.
     """
-    _, session = await _session_or_main(call, params.session_key, params.agent_id)
+    _, session = await session_or_main(call, params.session_key, params.agent_id)
     if session is None:
         return ChatFound(matches=[], has_more=False)
     found = await call.parts.store.search(
@@ -193,13 +186,6 @@ async def chat_search(call: Call, params: ChatSearchParams) -> ChatFound:
 
 
 METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "chat.history",
-        ChatHistoryParams,
-        TokenScope.READ,
-        chat_history,
-        "`{sessionKey, sessionId?, messages, pending, pendingLeftOut?, hasMore, thinkingLevel?}`",
-    ),
     Method(
         "chat.search",
         ChatSearchParams,

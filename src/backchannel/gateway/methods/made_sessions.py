@@ -1,0 +1,170 @@
+"""Sessions that clients make, write to and stop by their keys, as OpenClaw's clients do beside `chat.*`."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta
+
+from backchannel.core.answers import ChatStarted
+from backchannel.core.keys import SessionKey
+from backchannel.core.rows import SessionRow
+from backchannel.core.sessions import SessionPatch
+from backchannel.core.shapes import Answer, SharedParams
+from backchannel.core.text import quoted
+from backchannel.errors import InvalidRequest, RunNotFound
+from backchannel.gateway.addressing import address_for_message, known_agent, look_at
+from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.fields import IdempotencyKey, Label, NothingAttached, read_model, read_thinking
+from backchannel.gateway.methods.chat import ChatSendParams, chat_send
+from backchannel.gateway.methods.history import session_or_main
+from backchannel.gateway.methods.runs import MAX_RUN_S
+from backchannel.gateway.protocol import TokenScope
+
+_REQUESTS = uuid.UUID("9d7a5c1e-3f5b-4a53-9a51-6a2a2f6f1d11")
+"""What ids that are made of a request's key are made in."""
+
+
+class SessionsCreateParams(SharedParams, frozen=True, kw_only=True):
+    key: str | None = None
+    agent_id: str | None = None
+    label: Label | None = None
+    display_name: Label | None = None
+    model: str | None = None
+    thinking_level: str | None = None
+    message: str | None = None
+    task: str | None = None
+    attachments: NothingAttached = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class SessionCreated(Answer, frozen=True, kw_only=True):
+    ok: bool
+    key: str
+    session_id: str
+    entry: SessionRow
+    run_started: bool
+    run_id: str | None = None
+
+
+class SendByKeyParams(SharedParams, frozen=True, kw_only=True):
+    key: str
+    message: str
+    agent_id: str | None = None
+    thinking: str | None = None
+    timeout_ms: Annotated[int, Meta(gt=0, le=MAX_RUN_S * 1000)] | None = None
+    attachments: NothingAttached = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class AbortByKeyParams(SharedParams, frozen=True, kw_only=True):
+    key: str | None = None
+    run_id: str | None = None
+    agent_id: str | None = None
+
+
+class SessionAborted(Answer, frozen=True, kw_only=True):
+    ok: bool
+    aborted_run_id: str | None
+    status: str
+
+
+async def sessions_create(call: Call, params: SessionsCreateParams) -> SessionCreated:
+    """Makes a session, under the key given or a new one, and with a message starts its first run."""
+    key = await _key_for(call, params)
+    change = SessionPatch(
+        label=params.label or UNSET,
+        display_name=params.display_name or UNSET,
+        model=read_model(call.parts, params.model) or UNSET,
+        thinking_level=read_thinking(params.thinking_level, "thinkingLevel") or UNSET,
+    )
+    session = await call.parts.store.patch_session(key, change)
+    started = await _first_run(call, params, key)
+    entry = await look_at(call.parts, session.key)
+    assert entry is not None, "it has just been made"
+    return SessionCreated(
+        ok=True,
+        key=entry.key,
+        session_id=session.session_id,
+        entry=entry,
+        run_started=started is not None,
+        run_id=None if started is None else started.run_id,
+    )
+
+
+async def _key_for(call: Call, params: SessionsCreateParams) -> SessionKey:
+    """Choose the key of a new session; a request that comes again, with its idempotency key, means the same one."""
+    if params.key is not None:
+        return await address_for_message(call.parts, params.key, params.agent_id)
+    agent = call.parts.agents.default_id if params.agent_id is None else known_agent(call.parts, params.agent_id)
+    if params.idempotency_key is None:
+        return SessionKey.of(agent, "dashboard", str(uuid.uuid4()))
+    return SessionKey.of(
+        agent, "dashboard", str(uuid.uuid5(_REQUESTS, f"{call.holder.token_id}/{params.idempotency_key}"))
+    )
+
+
+async def _first_run(call: Call, params: SessionsCreateParams, key: SessionKey) -> ChatStarted | None:
+    message = params.message or params.task
+    if not message:
+        return None
+    return await chat_send(
+        call, ChatSendParams(session_key=str(key), message=message, idempotency_key=params.idempotency_key)
+    )
+
+
+async def sessions_send(call: Call, params: SendByKeyParams) -> ChatStarted:
+    """Sends a message to a session that is there, as `chat.send` does."""
+    key, _ = await session_or_main(call, params.key, params.agent_id)
+    return await chat_send(
+        call,
+        ChatSendParams(
+            session_key=str(key),
+            message=params.message,
+            thinking=params.thinking,
+            timeout_ms=params.timeout_ms,
+            idempotency_key=params.idempotency_key,
+        ),
+    )
+
+
+async def sessions_abort(call: Call, params: AbortByKeyParams) -> SessionAborted:
+    """Stops the run that a session is working on, or the one named, which may still be queued."""
+    aborted = await call.parts.runtime.abort(await _whose_run(call, params), params.run_id)
+    return SessionAborted(
+        ok=True,
+        aborted_run_id=aborted[0] if aborted else None,
+        status="aborted" if aborted else "no-active-run",
+    )
+
+
+async def _whose_run(call: Call, params: AbortByKeyParams) -> str:
+    """Find the session whose run is to be stopped, by its key or by the run."""
+    if params.key is not None:
+        return str((await session_or_main(call, params.key, params.agent_id))[0])
+    if params.run_id is None:
+        raise InvalidRequest("key, runId: one of them is needed", param="key")
+    run = await call.parts.store.run(params.run_id)
+    if run is None:
+        raise RunNotFound(f"no run {quoted(params.run_id)} (runs.list shows those there are)", runId=params.run_id)
+    return run.session_key
+
+
+METHODS: tuple[Method[Any], ...] = (
+    Method(
+        "sessions.create",
+        SessionsCreateParams,
+        TokenScope.WRITE,
+        sessions_create,
+        "`{ok, key, sessionId, entry, runStarted, runId?}`",
+    ),
+    Method("sessions.send", SendByKeyParams, TokenScope.WRITE, sessions_send, "`{runId, status}`, as of `chat.send`"),
+    Method(
+        "sessions.abort",
+        AbortByKeyParams,
+        TokenScope.WRITE,
+        sessions_abort,
+        "`{ok, abortedRunId, status: aborted | no-active-run}`",
+    ),
+)

@@ -1,0 +1,147 @@
+"""What a client reads when it opens a session: its history with its row, and what can be chosen there."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Raw
+from msgspec.structs import replace
+
+from backchannel.core.keys import SessionKey
+from backchannel.core.rows import ModelShown, SessionRow
+from backchannel.core.sessions import Session
+from backchannel.core.shapes import Answer, SharedParams
+from backchannel.errors import SessionNotFound
+from backchannel.gateway.addressing import look_at, resolve
+from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.methods.catalog import (
+    CommandShown,
+    ModelListed,
+    ModelsListParams,
+    commands_list,
+    models_list,
+)
+from backchannel.gateway.methods.history import LISTED, ChatHistory, read_history, session_or_main
+from backchannel.gateway.protocol import SharedNoParams, TokenScope
+
+_SHORTEST = 1024
+
+
+class ChatHistoryParams(SharedParams, frozen=True, kw_only=True):
+    session_key: str
+    agent_id: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = LISTED
+    max_bytes: Annotated[int, Meta(ge=_SHORTEST)] | None = None
+    before: str | None = None
+    after: str | None = None
+
+
+class ChatStartupParams(SharedParams, frozen=True, kw_only=True):
+    session_key: str
+    agent_id: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = LISTED
+    max_bytes: Annotated[int, Meta(ge=_SHORTEST)] | None = None
+
+
+class SessionsGetParams(SharedParams, frozen=True, kw_only=True):
+    key: str
+    agent_id: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = LISTED
+
+
+class ChatMetadataParams(SharedParams, frozen=True, kw_only=True):
+    agent_id: str | None = None
+
+
+class OpenedChat(ChatHistory, frozen=True, kw_only=True):
+    """A page of a session's transcript, with what else a client shows of the session."""
+
+    defaults: ModelShown
+    verbose_level: str | None = None
+    total_messages: int | None = None
+    session_info: SessionRow | None = None
+
+
+class SessionMessages(Answer, frozen=True, kw_only=True):
+    messages: list[Raw]
+
+
+class ChatMetadata(Answer, frozen=True, kw_only=True):
+    models: list[ModelListed]
+    commands: list[CommandShown]
+
+
+async def chat_history(call: Call, params: ChatHistoryParams) -> OpenedChat:
+    """Reads a session's transcript, oldest first, as it is stored; `pending` is accepted and not yet in it."""
+    key, session = await session_or_main(call, params.session_key, params.agent_id)
+    return await _open(call, key, session, params, before=params.before, after=params.after)
+
+
+async def chat_startup(call: Call, params: ChatStartupParams) -> OpenedChat:
+    """Opens a session: the end of its transcript, as `chat.history` reads it; a session that is not there has none."""
+    key, session = await _perhaps_new(call, params.session_key, params.agent_id)
+    return await _open(call, key, session, params)
+
+
+async def _perhaps_new(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
+    """Find a session; None where a message would make it."""
+    try:
+        return await session_or_main(call, text, agent_id)
+    except SessionNotFound:
+        return (await resolve(call.parts, text, agent_id)).key, None
+
+
+async def _open(
+    call: Call,
+    key: SessionKey,
+    session: Session | None,
+    params: ChatHistoryParams | ChatStartupParams,
+    *,
+    before: str | None = None,
+    after: str | None = None,
+) -> OpenedChat:
+    parts = call.parts
+    call.subscriptions.watch(call.subscriber, str(key))  # before it is read, so that no event is missed
+    page = await read_history(
+        call, key, session, limit=params.limit, max_bytes=params.max_bytes, before=before, after=after
+    )
+    opened = OpenedChat(
+        **{name: getattr(page, name) for name in page.__struct_fields__},
+        defaults=parts.rows.model(parts.agents.get(parts.agents.default_id).model) or ModelShown(),
+    )
+    if session is None:
+        return opened
+    return replace(
+        opened,
+        verbose_level=session.verbose_level,
+        total_messages=await parts.store.transcript_length(session.session_id),
+        session_info=await look_at(parts, session.key),
+    )
+
+
+async def sessions_get(call: Call, params: SessionsGetParams) -> SessionMessages:
+    """Reads the end of a session's transcript; a session that is not there has none."""
+    key, session = await _perhaps_new(call, params.key, params.agent_id)
+    page = await read_history(call, key, session, limit=params.limit)
+    return SessionMessages(messages=page.messages)
+
+
+async def chat_metadata(call: Call, params: ChatMetadataParams) -> ChatMetadata:
+    """Lists what can be chosen in a chat: the models and the chat commands, as their own methods list them."""
+    models = await models_list(call, ModelsListParams(agent_id=params.agent_id))
+    commands = await commands_list(call, SharedNoParams())
+    return ChatMetadata(models=models.models, commands=commands.commands)
+
+
+_OPENED = (
+    "`{sessionKey, sessionId?, messages, pending, pendingLeftOut?, hasMore, thinkingLevel?, verboseLevel?, "
+    "totalMessages?, defaults {modelProvider, model, contextTokens}, sessionInfo?}`; `sessionInfo` is "
+    "[the row](#rows-of-sessions)"
+)
+
+METHODS: tuple[Method[Any], ...] = (
+    Method("chat.history", ChatHistoryParams, TokenScope.READ, chat_history, _OPENED),
+    Method("chat.startup", ChatStartupParams, TokenScope.READ, chat_startup, _OPENED),
+    Method("chat.metadata", ChatMetadataParams, TokenScope.READ, chat_metadata, "`{models, commands}`"),
+    Method("sessions.get", SessionsGetParams, TokenScope.READ, sessions_get, "`{messages}`"),
+)

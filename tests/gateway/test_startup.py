@@ -1,0 +1,126 @@
+"""Opening, making, writing to and stopping sessions as OpenClaw's clients do, through a socket."""
+
+from __future__ import annotations
+
+import pytest
+
+from .client import Client
+from .conftest import World
+
+pytestmark = pytest.mark.anyio
+
+ECHO, HELD = "agent:echo:main", "agent:held:main"
+
+
+async def test_a_session_is_opened_with_its_row_and_the_end_of_its_transcript(client: Client) -> None:
+    for text in ("a", "b"):
+        await client.run(message=text, agentId="echo")
+    opened = await client.ask("chat.startup", sessionKey=ECHO, limit=3, maxBytes=100_000)
+    assert [message["content"][0]["text"] for message in opened["messages"]] == ["echo a", "b", "echo b"]
+    assert [message["__openclaw"]["seq"] for message in opened["messages"]] == [2, 3, 4]
+    assert (opened["totalMessages"], opened["hasMore"], opened["pending"]) == (4, True, [])
+    assert opened["defaults"]["model"] == "builtin/demo"
+    row = (await client.ask("sessions.describe", key=ECHO))["session"]
+    assert opened["sessionInfo"] == row and row["hasActiveRun"] is False
+    assert await client.ask("chat.history", sessionKey=ECHO, limit=3) == opened
+
+
+async def test_a_session_that_is_opened_at_work_names_its_runs_and_tells_of_them(client: Client, world: World) -> None:
+    run = await client.ask("chat.send", sessionKey=HELD, message="hi")
+    async with world.client() as other:
+        opened = await other.ask("chat.startup", sessionKey=HELD)
+        assert opened["sessionInfo"]["activeRunIds"] == [run["runId"]]
+        world.release.set()
+        assert (await other.said(runId=run["runId"]))["state"] == "final"
+
+
+async def test_a_session_that_is_not_there_is_opened_empty_and_not_made(client: Client) -> None:
+    opened = await client.ask("chat.startup", sessionKey="agent:echo:dashboard:new")
+    assert (opened["messages"], opened["hasMore"]) == ([], False)
+    assert opened.keys().isdisjoint({"sessionId", "sessionInfo", "totalMessages"})
+    assert await client.ask("sessions.get", key="agent:echo:dashboard:new") == {"messages": []}
+    assert (await client.ask("sessions.list"))["count"] == 0
+
+
+async def test_an_answer_keeps_to_the_bytes_that_were_asked_for(client: Client) -> None:
+    for _ in range(3):
+        await client.run(message="x" * 1000, agentId="echo")
+    opened = await client.ask("chat.startup", sessionKey=ECHO, maxBytes=2500)
+    assert len(opened["messages"]) == 1 and opened["hasMore"] is True
+    assert (await client.refused("chat.startup", {"sessionKey": ECHO, "maxBytes": "many"}))["details"]["param"] == (
+        "maxBytes"
+    )
+
+
+async def test_messages_are_read_by_a_key(client: Client) -> None:
+    await client.run(message="hi", agentId="echo")
+    history = await client.ask("chat.history", sessionKey=ECHO)
+    assert await client.ask("sessions.get", key=ECHO, limit=1) == {"messages": history["messages"][-1:]}
+
+
+async def test_what_can_be_chosen_is_what_the_lists_have(client: Client) -> None:
+    chosen = await client.ask("chat.metadata", agentId="echo", sessionKey=ECHO)
+    assert chosen["models"] == (await client.ask("models.list", agentId="echo"))["models"]
+    assert chosen["commands"] == (await client.ask("commands.list"))["commands"]
+
+
+class TestMaking:
+    async def test_a_new_session_is_empty_and_has_a_key_of_its_own(self, client: Client) -> None:
+        first, second = [await client.ask("sessions.create", agentId="echo", emitCommandHooks=True) for _ in range(2)]
+        assert first["key"] != second["key"] and first["key"].startswith("agent:echo:dashboard:")
+        assert (first["ok"], first["runStarted"], "runId" in first) == (True, False, False)
+        assert first["entry"]["sessionId"] == first["sessionId"] and first["entry"]["key"] == first["key"]
+        assert (await client.ask("sessions.list"))["count"] == 2
+
+    async def test_what_it_is_given_is_in_its_row(self, client: Client) -> None:
+        made = await client.ask(
+            "sessions.create", key="agent:main:trip", label="Rome", model="builtin/demo", thinkingLevel="low"
+        )
+        assert made["key"] == "agent:main:trip"
+        assert [made["entry"][name] for name in ("label", "model", "thinkingLevel")] == ["Rome", "builtin/demo", "low"]
+        for given, param in (({"model": "no/such"}, None), ({"thinkingLevel": "hard"}, "thinkingLevel")):
+            error = await client.refused("sessions.create", given)
+            assert param is None or error["details"]["param"] == param
+        assert (await client.ask("sessions.list"))["count"] == 1, "nothing was made for what was refused"
+
+    async def test_a_request_that_comes_again_makes_no_second_session_and_no_second_run(self, client: Client) -> None:
+        asked = {"agentId": "echo", "message": "hi", "idempotencyKey": "once"}
+        first = await client.ask("sessions.create", **asked)
+        assert (first["runStarted"], first["runId"]) == (True, "once")
+        assert (await client.ask("agent.wait", runId="once"))["reply"] == "echo hi"
+        again = await client.ask("sessions.create", **asked)
+        assert (again["key"], again["runId"]) == (first["key"], "once")
+        assert len((await client.ask("sessions.get", key=first["key"]))["messages"]) == 2
+        assert (await client.ask("sessions.list"))["count"] == 1
+
+    async def test_an_unknown_agent_and_an_attachment_are_refused(self, client: Client) -> None:
+        assert (await client.refused("sessions.create", {"agentId": "nobody"}))["details"]["code"] == "unknown_agent"
+        error = await client.refused("sessions.create", {"message": "see", "attachments": [{"content": "x"}]})
+        assert error["details"]["param"] == "attachments"
+        assert (await client.ask("sessions.list"))["count"] == 0
+
+
+async def test_a_message_is_sent_by_a_key_once(client: Client) -> None:
+    await client.run(message="hi", agentId="echo")
+    sent = [await client.ask("sessions.send", key=ECHO, message="more", idempotencyKey="k") for _ in range(2)]
+    assert [each["runId"] for each in sent] == ["k", "k"]
+    assert (await client.said(runId="k", state="final"))["message"]["content"][0]["text"] == "echo more"
+    assert len((await client.ask("sessions.get", key=ECHO))["messages"]) == 4
+    error = await client.refused("sessions.send", {"key": "agent:echo:never", "message": "hi"})
+    assert error["details"]["code"] == "session_not_found"
+
+
+async def test_a_run_is_stopped_by_its_session_or_by_its_id(client: Client) -> None:
+    first, second = [await client.ask("chat.send", sessionKey=HELD, message=text) for text in "ab"]
+    stopped = {"ok": True, "status": "aborted"}
+    assert await client.ask("sessions.abort", runId=second["runId"]) == {**stopped, "abortedRunId": second["runId"]}
+    assert await client.ask("sessions.abort", key=HELD) == {**stopped, "abortedRunId": first["runId"]}
+    for run in (first, second):
+        assert (await client.ask("agent.wait", runId=run["runId"]))["status"] == "aborted"
+    assert await client.ask("sessions.abort", key=HELD) == {
+        "ok": True,
+        "abortedRunId": None,
+        "status": "no-active-run",
+    }
+    assert (await client.refused("sessions.abort", {}))["details"]["param"] == "key"
+    assert (await client.refused("sessions.abort", {"runId": "no"}))["details"]["code"] == "run_not_found"
