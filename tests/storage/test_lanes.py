@@ -17,7 +17,8 @@ import pytest
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Accepted
 from backchannel.core.sessions import SessionPatch
-from backchannel.errors import DatabaseUnusable, IdempotencyConflict, LabelInUse
+from backchannel.errors import DatabaseUnusable, IdempotencyConflict, LabelInUse, Unavailable
+from backchannel.storage import postgres
 from backchannel.storage.driver import ProcessKilled
 from backchannel.storage.postgres import LANES
 from backchannel.storage.postgres_attempt import is_own
@@ -240,6 +241,25 @@ async def test_when_one_lane_dies_no_other_commits_or_answers_anything(host: Hos
     assert (dies.cancelled(), late.cancelled(), len(host.fatal)) == (True, True, 1)
     await host.restart()
     assert await written(host) == []
+
+
+async def test_more_changes_than_may_wait_are_refused_until_some_are_done(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "MOST_WAITING", 5)
+    driver, (one, two, *_) = host.store.driver, keys_of_lanes()
+    held = Held("held")
+    waiting = [driver.write_within(one, held)]
+    await held.begun()
+    waiting += [driver.write_within(two, put("beside")), driver.write(put("whole"))]
+    waiting += [driver.write_within(key, put(f"after {key}")) for key in (one, two)]
+    with pytest.raises(Unavailable) as refused:
+        await driver.write_within(two, put("too many"))
+    held.let_end()
+    await asyncio.gather(*waiting)
+    assert refused.value.wire()["retryAfterMs"] > 0
+    assert await driver.write(put("again")) == "again"
+    assert await written(host) == ["held", "beside", "whole", f"after {one}", f"after {two}", "again"]
 
 
 # The way to the database is cut

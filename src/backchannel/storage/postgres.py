@@ -115,12 +115,23 @@ class PostgresDriver:
         self._is_idle.clear()
         if not self._at_work:
             self._is_together = entry.key is None
-        goes_with_them = bool(self._wide) or entry.key is None if self._is_together else entry.key is not None
-        if goes_with_them and not self._line:
+        if self._goes_with_others(entry):
             self._hand_over(entry)
         else:
             self._line.append(entry)
         return future
+
+    def _goes_with_others(self, entry: WaitingUnit) -> bool:
+        """Whether a unit may be given to the lanes before all that they have is done.
+
+        When the first lane has nothing left that is about everything, sessions wait for it to be done with the rest:
+        then they are given to all lanes again.
+        """
+        if self._line:
+            return False
+        if self._is_together:
+            return entry.key is None or self._wide > 0
+        return entry.key is not None
 
     def _hand_over(self, entry: WaitingUnit) -> None:
         self._at_work += 1
