@@ -279,6 +279,16 @@ async def test_whoever_needs_the_database_alone_is_told_who_has_it_and_keeps_gat
     await host.start()
 
 
+async def test_a_gateway_that_starts_while_another_brings_the_schema_up_to_date_waits_for_that(
+    host: Host, line: CutLine, cluster: Cluster
+) -> None:
+    await host.stop()
+    alone = Server(host.url.replace(line.url_part, f"host={cluster.socket.parent}")).hold()
+    asyncio.get_running_loop().call_later(0.2, alone.close)
+    await host.start()
+    assert alone.closed
+
+
 async def test_a_gateway_that_others_have_taken_for_dead_commits_nothing_until_it_has_entered_again(
     host: Host, line: CutLine, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ joins it looks how the others do.
 from __future__ import annotations
 
 from collections.abc import Collection
+from time import monotonic, sleep
 from typing import Any, Protocol
 from zlib import crc32
 
@@ -30,6 +31,9 @@ _HOLDER = (
     "WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() "
     "AND l.classid::bigint = (key >> 32) & 4294967295 AND l.objid::bigint = key & 4294967295"
 )
+LET_IN_S = 1.0
+"""How long it may take until whoever has brought the schema up to date, or has just ended, lets the others in."""
+_PAUSE_S = 0.05
 LOCKS_TABLE = "write_locks"
 SESSION_LOCKS = 256
 _HAS_ROWS = f"SELECT EXISTS (SELECT 1 FROM {LOCKS_TABLE})"
@@ -75,8 +79,11 @@ class AdvisoryLocks:
         return [(_LOCK_ALL, ())] if keys is None else [(_LOCK_SESSIONS, (list(keys),))]
 
     def join(self, connection: Connection, name: str) -> None:
-        if not _is_so(connection, f"SELECT pg_try_advisory_lock_shared({_SCHEMA})"):
-            raise psycopg.OperationalError(f"{holder(connection)} has it for itself")
+        ends = monotonic() + LET_IN_S
+        while not _is_so(connection, f"SELECT pg_try_advisory_lock_shared({_SCHEMA})"):
+            if monotonic() > ends:
+                raise psycopg.OperationalError(f"{holder(connection)} has it for itself")
+            sleep(_PAUSE_S)
         if _is_so(connection, _HAS_ROWS):
             raise DatabaseUnusable(f'the gateways of {name} lock rows: set cluster.locks to "rows" here too')
 
