@@ -22,7 +22,6 @@ ADMIN = {
     "agents.forget",
     "cron.add",
     "cron.remove",
-    "sessions.patch",
     "sessions.reset",
     "sessions.delete",
     "tokens.create",
@@ -48,6 +47,10 @@ WRITE = {
     "node.message",
     "runs.retry",
     "send",
+    "sessions.abort",
+    "sessions.create",
+    "sessions.patch",
+    "sessions.send",
 }
 
 
@@ -239,7 +242,7 @@ async def test_no_secret_is_logged(world: World) -> None:
                 await client.connect("a-wrong-guess")
         async with world.client() as operator:
             made = await operator.ask("tokens.create", scopes=["read"])
-            await operator.refused("sessions.list", {"token": OPERATOR})
+            await operator.refused("runs.list", {"token": OPERATOR})
     text = repr(logs)
     assert "login refused" in text
     for secret in (OPERATOR, "a-wrong-guess", made["token"]):

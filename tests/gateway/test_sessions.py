@@ -260,6 +260,31 @@ class TestPatching:
         assert not (given.keys() - {"model"}) & cleared.keys()
         assert cleared["model"] == "builtin/demo"
 
+    async def test_what_is_no_limit_may_be_changed_by_whoever_may_write(self, world: World) -> None:
+        async with world.client(scopes=["operator.write"]) as writer:
+            free = {"label": "l", "model": "test/speaker", "thinkingLevel": "high", "pinned": True, "archived": False}
+            assert (await writer.ask("sessions.patch", key="cron:a", **free))["entry"]["label"] == "l"
+            for given in ({"sendPolicy": "allow"}, {"verboseLevel": None}, {"displayName": "d"}):
+                error = await writer.refused("sessions.patch", {"key": "cron:a", "label": "other", **given})
+                assert error["details"] == {"code": "scope_missing", "scope": "operator.admin"}
+                assert next(iter(given)) in error["message"]
+            assert (await writer.ask("sessions.describe", key="cron:a"))["session"]["label"] == "l"
+            await writer.ask("sessions.patch", key="cron:a", archived=True)
+            assert (await writer.ask("sessions.list"))["count"] == 0
+        async with world.client(scopes=["operator.read"]) as reader:
+            assert (await reader.refused("sessions.patch", {"key": "cron:a"}))["details"]["code"] == "scope_missing"
+
+    async def test_what_other_gateways_have_is_accepted_and_not_shown(self, client: Client) -> None:
+        given = {"responseUsage": "full", "traceLevel": "on", "elevatedLevel": "ask", "fastMode": True, "icon": "x"}
+        entry = (await client.ask("sessions.patch", key="cron:a", verboseLevel="full", **given))["entry"]
+        assert entry["verboseLevel"] == "on" and not given.keys() & entry.keys()
+
+    @pytest.mark.parametrize("name", ["permissionMode", "execSecurity", "toolOverrides", "inheritedToolDeny"])
+    async def test_a_limit_that_nothing_would_keep_is_refused(self, client: Client, name: str) -> None:
+        error = await client.refused("sessions.patch", {"key": "cron:a", name: "read-only"})
+        assert error["details"] == {"code": "bad_params", "param": name}
+        await client.ask("sessions.patch", key="cron:a", **{name: None})
+
     async def test_what_is_not_named_stays(self, client: Client) -> None:
         await client.ask("sessions.patch", key="cron:a", label="l")
         entry = (await client.ask("sessions.patch", key="cron:a", displayName="d"))["entry"]

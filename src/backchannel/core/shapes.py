@@ -105,6 +105,11 @@ def fields_of(struct: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
     return described.fields
 
 
+def encoded_name(struct: Struct, name: str) -> str:
+    """Give the name under which a field is written."""
+    return struct.__struct_encode_fields__[struct.__struct_fields__.index(name)]
+
+
 def _can_be_cleared(field: inspect.Field) -> bool:
     """Whether null says something else than leaving the parameter out, which then is unset."""
     is_unset = not field.required and field.default is field.default_factory is msgspec.NODEFAULT

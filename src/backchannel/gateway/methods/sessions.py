@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 from backchannel.core.answers import Changed, Deleted, DeletedSession, Described, Found, SessionRows, Subscribed
 from backchannel.core.keys import MAX_KEY_LENGTH, Kind, SessionKey, normalise_agent_id
 from backchannel.core.rows import ModelShown, SessionRow
-from backchannel.core.sessions import Session, SessionFilter, SessionPatch
+from backchannel.core.sessions import Session, SessionFilter
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import one_line, quoted
-from backchannel.errors import InvalidRequest, MainSessionKept, SessionNotFound
+from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import (
-    check_agent,
     find_labelled,
     find_session,
     operator_keys,
     resolve,
 )
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.fields import Label, read_model, read_thinking
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.tools.listing import active_since, read_page
 from backchannel.tools.rows import preview, title_of
@@ -58,19 +56,6 @@ class SessionsResolveParams(SharedParams, frozen=True, kw_only=True):
 class KeyParams(SharedParams, frozen=True, kw_only=True):
     key: str
     agent_id: str | None = None
-
-
-class SessionsPatchParams(SharedParams, frozen=True, kw_only=True):
-    key: str
-    agent_id: str | None = None
-    expected_session_id: str | None = None
-    label: Label | UnsetType | None = UNSET
-    display_name: Label | UnsetType | None = UNSET
-    send_policy: Literal["allow", "deny"] | UnsetType | None = UNSET
-    model: str | UnsetType | None = UNSET
-    thinking_level: str | UnsetType | None = UNSET
-    verbose_level: Literal["on", "off"] | UnsetType | None = UNSET
-    archived: bool | UnsetType = UNSET
 
 
 class SessionsPreviewParams(SharedParams, frozen=True, kw_only=True):
@@ -184,47 +169,10 @@ async def sessions_resolve(call: Call, params: SessionsResolveParams) -> Found:
     return Found(ok=True, key=call.parts.rows.key(key), agent_id=SessionKey.stored(key).agent)
 
 
-async def sessions_patch(call: Call, params: SessionsPatchParams) -> Changed:
-    """Changes a session's settings, and makes it if it is new; null clears a setting."""
-    parts = call.parts
-    resolved = await resolve(parts, params.key, params.agent_id)
-    if not resolved.exists:
-        check_agent(parts, resolved.key.agent)
-    if isinstance(params.model, str):
-        read_model(parts, params.model)
-    if isinstance(params.thinking_level, str):
-        read_thinking(params.thinking_level, "thinkingLevel")
-    await _check_archiving(call, params, resolved.key)
-    change = SessionPatch(
-        label=params.label,
-        display_name=params.display_name,
-        send_policy=params.send_policy,
-        model=params.model,
-        thinking_level=params.thinking_level,
-        verbose_level=params.verbose_level,
-    )
-    session = await parts.store.patch_session(resolved.key, change, expected_session_id=params.expected_session_id)
-    if params.archived is True:
-        session = await parts.runtime.delete(resolved.key)
-    return await _changed(call, session)
-
-
-async def _check_archiving(call: Call, params: SessionsPatchParams, key: SessionKey) -> None:
-    if params.archived is True and call.parts.scheme.is_main(key):
-        raise MainSessionKept(f"{quoted(params.key)} is a main session: it can be reset, not archived")
-    if params.archived is False:
-        session = await call.parts.store.session(str(key))
-        if session is not None and session.archived_at is not None:
-            raise InvalidRequest(
-                "archived: an archived session does not come back (a message to its key starts a new one)",
-                param="archived",
-            )
-
-
 async def sessions_reset(call: Call, params: KeyParams) -> Changed:
     """Starts a new transcript under the same key; the active run is aborted, queued ones go on in the new one."""
     session = await find_session(call.parts, params.key, params.agent_id)
-    return await _changed(call, await call.parts.store.reset_session(SessionKey.parse(session.key)))
+    return await changed(call, await call.parts.store.reset_session(SessionKey.parse(session.key)))
 
 
 async def sessions_delete(call: Call, params: KeyParams) -> Deleted:
@@ -276,7 +224,8 @@ async def _row(call: Call, session: Session) -> SessionRow:
     return call.parts.rows.session_row(session, live.get(session.key, ()))
 
 
-async def _changed(call: Call, session: Session) -> Changed:
+async def changed(call: Call, session: Session) -> Changed:
+    """Show a session that was changed."""
     return Changed(ok=True, key=call.parts.rows.key(session.key), entry=await _row(call, session))
 
 
@@ -321,7 +270,6 @@ METHODS: tuple[Method[Any], ...] = (
         sessions_resolve,
         "`{ok, key, agentId}`, or `{ok: false}` with `allowMissing`",
     ),
-    Method("sessions.patch", SessionsPatchParams, TokenScope.ADMIN, sessions_patch, "`{ok, key, entry}`"),
     Method("sessions.reset", KeyParams, TokenScope.ADMIN, sessions_reset, "`{ok, key, entry}`"),
     Method(
         "sessions.delete",

@@ -1,0 +1,137 @@
+"""`sessions.patch`: changing a session's settings.
+
+How a session is called and looks, and what it answers with, may be changed by whoever may write to it. What decides
+where its words go is the administrator's, as in OpenClaw's gateway.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, UnsetType
+
+from backchannel.core.answers import Changed
+from backchannel.core.keys import SessionKey
+from backchannel.core.sessions import SessionPatch
+from backchannel.core.shapes import SharedParams, encoded_name
+from backchannel.core.text import quoted
+from backchannel.errors import InvalidRequest, MainSessionKept, ScopeMissing
+from backchannel.gateway.addressing import check_agent, resolve
+from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.fields import Label, read_model, read_thinking
+from backchannel.gateway.methods.sessions import changed
+from backchannel.gateway.protocol import TokenScope
+
+_ADMINS = ("display_name", "send_policy", "verbose_level")
+_ONLY_CONFIGURED = (
+    "permission_mode",
+    "tool_overrides",
+    "exec_host",
+    "exec_security",
+    "exec_ask",
+    "exec_node",
+    "inherited_tool_allow",
+    "inherited_tool_deny",
+)
+
+
+class SessionsPatchParams(SharedParams, frozen=True, kw_only=True):
+    key: str
+    agent_id: str | None = None
+    expected_session_id: str | None = None
+    label: Label | UnsetType | None = UNSET
+    display_name: Label | UnsetType | None = UNSET
+    send_policy: Literal["allow", "deny"] | UnsetType | None = UNSET
+    model: str | UnsetType | None = UNSET
+    thinking_level: str | UnsetType | None = UNSET
+    verbose_level: Literal["on", "full", "off"] | UnsetType | None = UNSET
+    archived: bool | UnsetType = UNSET
+    permission_mode: Any = None
+    tool_overrides: Any = None
+    exec_host: Any = None
+    exec_security: Any = None
+    exec_ask: Any = None
+    exec_node: Any = None
+    inherited_tool_allow: Any = None
+    inherited_tool_deny: Any = None
+
+
+async def sessions_patch(call: Call, params: SessionsPatchParams) -> Changed:
+    """Changes a session's settings, and makes it if it is new; null clears a setting."""
+    parts = call.parts
+    _check_scope(call, params)
+    _check_nothing_is_pretended(params)
+    resolved = await resolve(parts, params.key, params.agent_id)
+    if not resolved.exists:
+        check_agent(parts, resolved.key.agent)
+    if isinstance(params.model, str):
+        read_model(parts, params.model)
+    if isinstance(params.thinking_level, str):
+        read_thinking(params.thinking_level, "thinkingLevel")
+    await _check_archiving(call, params, resolved.key)
+    change = SessionPatch(
+        label=params.label,
+        display_name=params.display_name,
+        send_policy=params.send_policy,
+        model=params.model,
+        thinking_level=params.thinking_level,
+        verbose_level="on" if params.verbose_level == "full" else params.verbose_level,  # there is one level of it here
+    )
+    session = await parts.store.patch_session(resolved.key, change, expected_session_id=params.expected_session_id)
+    if params.archived is True:
+        session = await parts.runtime.delete(resolved.key)
+    return await changed(call, session)
+
+
+def _check_scope(call: Call, params: SessionsPatchParams) -> None:
+    """Refuse what only an administrator may change.
+
+    Raises:
+        ScopeMissing: nothing was changed.
+    """
+    needing = [encoded_name(params, name) for name in _ADMINS if getattr(params, name) is not UNSET]
+    if needing and TokenScope.ADMIN not in call.holder.scopes:
+        raise ScopeMissing(
+            f"sessions.patch needs the scope {TokenScope.ADMIN.value} to change {', '.join(needing)}",
+            scope=TokenScope.ADMIN.value,
+        )
+
+
+def _check_nothing_is_pretended(params: SessionsPatchParams) -> None:
+    """Refuse limits of what a session's tools may do: whoever sets one here would believe that it is kept.
+
+    Raises:
+        InvalidRequest: one is given.
+    """
+    for name in _ONLY_CONFIGURED:
+        if getattr(params, name) is not None:
+            param = encoded_name(params, name)
+            raise InvalidRequest(
+                f"{param}: a session has none (what its tools may do is configured, for its agent)", param=param
+            )
+
+
+async def _check_archiving(call: Call, params: SessionsPatchParams, key: SessionKey) -> None:
+    if params.archived is True and call.parts.scheme.is_main(key):
+        raise MainSessionKept(f"{quoted(params.key)} is a main session: it can be reset, not archived")
+    if params.archived is False:
+        session = await call.parts.store.session(str(key))
+        if session is not None and session.archived_at is not None:
+            raise InvalidRequest(
+                "archived: an archived session does not come back (a message to its key starts a new one)",
+                param="archived",
+            )
+
+
+METHODS: tuple[Method[Any], ...] = (
+    Method(
+        "sessions.patch",
+        SessionsPatchParams,
+        TokenScope.WRITE,
+        sessions_patch,
+        "`{ok, key, entry}`. `displayName`, `sendPolicy` and `verboseLevel` need `operator.admin`. `full` is stored as "
+        "`on`. What OpenClaw's clients set besides, such as `pinned`, `unread`, `icon`, `color`, `fastMode`, "
+        "`reasoningLevel`, `traceLevel`, `responseUsage` or `elevatedLevel`, is accepted and has no effect; limits of "
+        "what tools may do, such as `permissionMode`, are refused, since nothing here would keep them",
+    ),
+)
