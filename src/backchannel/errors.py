@@ -16,7 +16,7 @@ word, and `details` holds the facts a program may want. Messages say what came a
     │   ├── SessionNotFound, RunNotFound, ExchangeNotFound, DeliveryNotFound, JobNotFound, TokenNotFound
     │   └── ApprovalNotFound, PairingNotFound, UnknownTool
     ├── Forbidden               the caller is known, and may not
-    │   └── ScopeMissing, PolicyDenied
+    │   └── ScopeMissing, PolicyDenied, OriginNotAllowed
     ├── Unauthorized, BadSignature, SlowDown
     ├── Unavailable             not now; nothing was changed
     │   └── StorageFull, ShuttingDown
@@ -258,6 +258,12 @@ class PolicyDenied(Forbidden):
     """A send policy forbids this; the message names the rule."""
 
     code = "policy_denied"
+
+
+class OriginNotAllowed(Forbidden):
+    """A page of a foreign origin may not use the gateway. The code is the one that OpenClaw's page explains."""
+
+    code = "CONTROL_UI_ORIGIN_NOT_ALLOWED"
 
 
 class Unauthorized(GatewayError):

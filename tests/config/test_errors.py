@@ -76,8 +76,8 @@ def test_a_word_like_no_other_is_told_what_is_known(write: Write) -> None:
     [(_, message)] = problems(write("{ gateway: { zzz: 1 } }"))
 
     assert message == (
-        "gateway.zzz: unknown setting; known here: allowedHosts, allowedOrigins, auth, host, http, limits, port, "
-        "trustedProxies"
+        "gateway.zzz: unknown setting; known here: allowedHosts, allowedOrigins, auth, controlUi, host, http, limits, "
+        "port, trustedProxies"
     )
 
 

@@ -208,16 +208,34 @@ async def test_a_wrong_token_is_slowed_down_and_a_right_one_is_not(client: Clien
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null"])
-async def test_a_foreign_page_cannot_connect(world: World, origin: str) -> None:
-    with pytest.raises(websockets.InvalidStatus) as refused:
-        await websockets.connect(world.url, additional_headers={"Origin": origin})
-    assert refused.value.response.status_code == 403
+async def test_a_foreign_page_is_told_why_it_cannot_connect_and_nothing_else(world: World, origin: str) -> None:
+    async with opened(world.url, additional_headers={"Origin": origin}) as page:
+        with pytest.raises(Refused, match="allowedOrigins") as refused:
+            await page.connect(OPERATOR)
+        assert refused.value.error["code"] == "FORBIDDEN"
+        assert refused.value.code == "CONTROL_UI_ORIGIN_NOT_ALLOWED"
+        assert await page.closed() == 1008
+        assert [frame["event"] for frame in page.events] == ["connect.challenge"]
+
+
+async def test_a_foreign_page_cannot_try_tokens_or_ask_anything(world: World) -> None:
+    for _ in range(CREDENTIAL_FAILURES + 1):
+        async with opened(world.url, additional_headers={"Origin": "https://evil.example"}) as page:
+            with pytest.raises(Refused) as refused:
+                await page.connect("a-guess")
+            assert refused.value.code == "CONTROL_UI_ORIGIN_NOT_ALLOWED", "whether the token is right is not looked at"
+    async with opened(world.url, additional_headers={"Origin": "https://evil.example"}) as page:
+        assert (await page.refused("health"))["details"]["code"] == "CONTROL_UI_ORIGIN_NOT_ALLOWED"
+        assert await page.closed() == 1008
+    async with world.client() as operator:
+        assert (await operator.ask("health"))["ok"] is True
 
 
 async def test_a_page_of_the_gateway_or_a_configured_one_can(make_world: MakeWorld) -> None:
-    config = {"gateway": {"allowedOrigins": ["https://chat.example"]}}
+    theirs = {"allowedOrigins": ["https://control.example"]}
+    config = {"gateway": {"allowedOrigins": ["https://chat.example"], "controlUi": theirs}}
     async with make_world(config) as world:
-        for origin in (world.at.url, "https://chat.example"):
+        for origin in (world.at.url, "https://chat.example", "https://control.example"):
             async with opened(world.url, additional_headers={"Origin": origin}) as client:
                 await client.connect()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from backchannel.config.schema_doors import AuthSettings, GatewaySettings
+from backchannel.config.schema_doors import AuthSettings, ControlUiSettings, GatewaySettings
 from backchannel.core.records import TokenRow
 from backchannel.errors import Forbidden, InvalidRequest, SlowDown, StartupError, Unauthorized
 from backchannel.gateway.auth import (
@@ -324,29 +324,34 @@ class TestDoorkeeper:
         "host", ["127.0.0.1:18790", "localhost", "LOCALHOST:1", "[::1]:18790", "127.0.0.5", "gw.example:443"]
     )
     def test_names_of_this_gateway_pass(self, host: str) -> None:
-        OriginCheck(GatewaySettings(allowed_hosts=("gw.example",))).check(host, None)
+        OriginCheck(GatewaySettings(allowed_hosts=("gw.example",))).check_host(host)
 
     @pytest.mark.parametrize(
         "host", [None, "", "evil.example", "localhost.evil.example", "evil.example:18790", "10.0.0.1", "[::", "a b"]
     )
     def test_any_other_name_does_not(self, host: str | None) -> None:
         with pytest.raises(Forbidden):
-            OriginCheck(GatewaySettings()).check(host, None)
+            OriginCheck(GatewaySettings()).check_host(host)
 
     def test_a_gateway_that_listens_everywhere_has_any_address_but_not_any_name(self) -> None:
         keeper = OriginCheck(GatewaySettings(host="0.0.0.0"))
-        keeper.check("192.168.1.5:18790", None)
+        keeper.check_host("192.168.1.5:18790")
         with pytest.raises(Forbidden):
-            keeper.check("evil.example", None)
+            keeper.check_host("evil.example")
 
     @pytest.mark.parametrize("origin", [None, "http://localhost:1", "https://localhost:1", "https://chat.example"])
     def test_the_own_and_configured_origins_pass(self, origin: str | None) -> None:
-        OriginCheck(GatewaySettings(allowed_origins=("https://chat.example/",))).check("localhost:1", origin)
+        page = ("https://chat.example/",)
+        for settings in (
+            GatewaySettings(allowed_origins=page),
+            GatewaySettings(control_ui=ControlUiSettings(allowed_origins=page)),
+        ):
+            assert OriginCheck(settings).foreign("localhost:1", origin) is None
 
     @pytest.mark.parametrize(
         "origin",
         ["https://evil.example", "null", "", "http://localhost:2", "http://localhost", "file://", "localhost:1"],
     )
     def test_any_other_origin_does_not(self, origin: str) -> None:
-        with pytest.raises(Forbidden):
-            OriginCheck(GatewaySettings()).check("localhost:1", origin)
+        foreign = OriginCheck(GatewaySettings()).foreign("localhost:1", origin)
+        assert foreign is not None and "gateway.controlUi.allowedOrigins" in foreign.message

@@ -101,6 +101,15 @@ class HttpSettings(Settings, frozen=True, kw_only=True):
     ] = "1d"
 
 
+class ControlUiSettings(Settings, frozen=True, kw_only=True):
+    """Pages that others serve, such as OpenClaw's Control UI."""
+
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        setting("The same as `gateway.allowedOrigins`, under the name that OpenClaw has for it; both count."),
+    ] = ()
+
+
 class GatewaySettings(Settings, frozen=True, kw_only=True):
     """Where the gateway listens and what it accepts."""
 
@@ -115,6 +124,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         tuple[str, ...],
         setting("Origins whose pages may connect, such as `https://chat.example`, besides the gateway's own."),
     ] = ()
+    control_ui: Annotated[ControlUiSettings, setting("Pages that others serve.")] = ControlUiSettings()
     allowed_hosts: Annotated[
         tuple[str, ...],
         setting("Names under which the gateway may be asked for, besides loopback and `gateway.host`."),

@@ -44,6 +44,7 @@ from backchannel.errors import (
     GatewayError,
     InvalidRequest,
     NotFound,
+    OriginNotAllowed,
     ScopeMissing,
     SessionNotFound,
     StartupError,
@@ -279,20 +280,27 @@ class OriginCheck:
     def __init__(self, settings: GatewaySettings) -> None:
         self._names = LOOPBACK_NAMES | {settings.host.lower().strip("[]")}
         self._names |= {name.lower().strip("[]") for name in settings.allowed_hosts}
-        self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
+        allowed = (*settings.allowed_origins, *settings.control_ui.allowed_origins)
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in allowed)
         self._is_everywhere = settings.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
-    def check(self, host: str | None, origin: str | None) -> None:
-        """Refuse a request that a foreign page could have made.
+    def check_host(self, host: str | None) -> None:
+        """Refuse a request that was meant for another host.
 
         Raises:
-            Forbidden: `Host` does not name this gateway, or `Origin` is a foreign one.
+            Forbidden: `Host` does not name this gateway.
         """
         name = _host_name(host or "")
         if name is None or not self._is_known(name):
             raise Forbidden(f"the gateway is not known as {quoted(host or '')} (add the name to gateway.allowedHosts)")
-        if origin is not None and not self._is_own(origin.strip().lower(), (host or "").strip().lower()):
-            raise Forbidden(f"pages of {quoted(origin)} may not use the gateway (add it to gateway.allowedOrigins)")
+
+    def foreign(self, host: str | None, origin: str | None) -> OriginNotAllowed | None:
+        """Tell why a page may not use the gateway; None if it may, or if no page has asked."""
+        if origin is None or self._is_own(origin.strip().lower(), (host or "").strip().lower()):
+            return None
+        return OriginNotAllowed(
+            f"pages of {quoted(origin)} may not use the gateway (add it to gateway.controlUi.allowedOrigins)"
+        )
 
     def _is_known(self, name: str) -> bool:
         if name in self._names:

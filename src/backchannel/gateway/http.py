@@ -30,6 +30,7 @@ from backchannel.errors import (
     GatewayError,
     InvalidRequest,
     NotFound,
+    OriginNotAllowed,
     PayloadTooLarge,
     ScopeMissing,
     Unavailable,
@@ -112,9 +113,12 @@ class Web:
             self._set_client_address(scope, headers)
             if len(headers.getlist("host")) > 1:
                 raise InvalidRequest("Host: it comes more than once")
-            self._origins.check(headers.get("host"), headers.get("origin"))
+            self._origins.check_host(headers.get("host"))
+            foreign = self._origins.foreign(headers.get("host"), headers.get("origin"))
             if scope["type"] == "websocket":
-                await self._connect(scope, receive, send)
+                await self._connect(scope, receive, send, foreign)
+            elif foreign is not None:
+                raise foreign
             else:
                 await self._http(scope, receive, send)
         except GatewayError as refused:
@@ -161,7 +165,8 @@ class Web:
                 stop()
             await asyncio.gather(ticks, return_exceptions=True)
 
-    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _connect(self, scope: Scope, receive: Receive, send: Send, foreign: OriginNotAllowed | None) -> None:
+        """Serve a connection; a foreign page is told on it why it is refused, since a browser hides other answers."""
         if scope["path"] not in _CONNECTIONS_AT:
             raise NotFound("no connection is served here (connect to /ws)")
         self.connections.check_open()
@@ -169,7 +174,8 @@ class Web:
             return
         await send({"type": "websocket.accept"})
         client = scope.get("client")
-        await serve_connection(self.connections, client[0] if client else LOCAL, receive, send, peer_of(scope))
+        address = client[0] if client else LOCAL
+        await serve_connection(self.connections, address, receive, send, peer_of(scope), refusal=foreign)
 
     def _routes(self) -> list[Route]:
         is_open = self._parts.config.gateway.http.chat_completions

@@ -71,10 +71,16 @@ _ENTRY_BYTES = 80
 
 
 async def serve_connection(
-    connections: Connections, address: str, receive: Receive, send: Send, peer: Peer | None = None
+    connections: Connections,
+    address: str,
+    receive: Receive,
+    send: Send,
+    peer: Peer | None = None,
+    *,
+    refusal: GatewayError | None = None,
 ) -> None:
-    """Serve one accepted connection until it ends."""
-    connection = WebSocketConnection(connections, address, receive, send, peer)
+    """Serve one accepted connection until it ends; with a `refusal` that is all that its first request hears."""
+    connection = WebSocketConnection(connections, address, receive, send, peer, refusal)
     connections.enter(connection)
     try:
         await connection.serve()
@@ -85,13 +91,22 @@ async def serve_connection(
 class WebSocketConnection:
     """One client, from its challenge to its end."""
 
-    def __init__(self, connections: Connections, address: str, receive: Receive, send: Send, peer: Peer | None) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        address: str,
+        receive: Receive,
+        send: Send,
+        peer: Peer | None,
+        refusal: GatewayError | None,
+    ) -> None:
         self.id = secrets.token_hex(8)
         self.holder: TokenHolder | None = None
         self._connections = connections
         self._address = address
         self._receive = receive
         self._peer = peer
+        self._refusal = refusal
         unsent = (lambda: 0) if peer is None else peer.unsent_bytes
         self._out = Outgoing(send, connections.limits.buffered_bytes, unsent)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -181,6 +196,8 @@ class WebSocketConnection:
         try:
             frame = self._read_frame(message, self._connections.limits.first_frame_bytes)
             id = frame.id
+            if self._refusal is not None:  # before anything of the request is looked at, its token above all
+                raise self._refusal
             if not isinstance(frame, Request) or frame.method != "connect":
                 raise InvalidRequest("the first request must be connect")
             asked = _read_connect(frame)
