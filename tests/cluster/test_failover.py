@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from backchannel.agents.scripted import ScriptedModel
 from backchannel.errors import Unavailable
 from backchannel.gateway.app import Gateway
 from backchannel.storage import postgres_lane
 from backchannel.storage.tx import Tx
-from tests.cluster.house import until
+from tests.cluster import house
+from tests.cluster.house import gateways, until
 from tests.cluster.lives import check_done_once
 from tests.cluster.member import come_to_rest, open_member, talk
 from tests.storage.support import Host
 from tests.support.cut import CutLine
-from tests.support.postgres import Cluster, new_database
+from tests.support.gateways import ended, held
+from tests.support.kill import check_invariants
+from tests.support.postgres import Cluster, Rows, new_database
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -74,7 +78,7 @@ class Load:
 
 @asynccontextmanager
 async def under_load(folder: Path, url: str) -> AsyncIterator[Load]:
-    """Let two gateways work; at the end everything comes to rest, and is checked."""
+    """Let two gateways work; at the end everything comes to rest."""
     async with open_member(folder, url, "one", LEASE_S) as one, open_member(folder, url, "other", LEASE_S) as other:
         load = Load([one, other])
         talkers = [
@@ -89,14 +93,14 @@ async def under_load(folder: Path, url: str) -> AsyncIterator[Load]:
                 talker.cancel()
             await asyncio.gather(*talkers, return_exceptions=True)
         await come_to_rest(one)
-    check_done_once(folder, url, load.accepted)
 
 
 async def test_a_restart_of_the_server_under_two_gateways_loses_and_doubles_nothing(
     tmp_path: Path, primary: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_lane, "GONE_LIMIT_S", 0.2)
-    async with under_load(tmp_path, new_database(server=primary.url)) as load:
+    url = new_database(server=primary.url)
+    async with under_load(tmp_path, url) as load:
         for how in (signal.SIGINT, signal.SIGQUIT):  # fast, and immediate
             await load.more(40)
             await asyncio.to_thread(primary.stop, how)
@@ -104,6 +108,22 @@ async def test_a_restart_of_the_server_under_two_gateways_loses_and_doubles_noth
             await asyncio.to_thread(primary.start)
             await load.more(40)
             assert await load.are_ready() == [True, True]
+    check_done_once(tmp_path, url, load.accepted)
+
+
+async def test_a_run_goes_on_after_the_database_was_away_for_longer_than_a_lease(
+    tmp_path: Path, primary: Cluster
+) -> None:
+    reached = asyncio.Event()
+    model = ScriptedModel(replies=[held("half", reached=reached), "whole"])
+    async with gateways(tmp_path, new_database(server=primary.url), model) as (one, other):
+        run = await one.submit("main", "go")
+        await reached.wait()
+        primary.stop()
+        await until(lambda: not one.store.lease_ends and not other.store.lease_ends)
+        await asyncio.sleep(house.LEASE_S)  # those who wait to enter again wait for longer than what they are given
+        primary.start()
+        assert (await ended(one, run.id, PATIENCE_S)).reply == "whole"
 
 
 @pytest.mark.parametrize("is_made", [True, False])
@@ -138,12 +158,39 @@ async def test_whether_a_commit_was_made_whose_primary_died_over_it_is_known_on_
 async def test_nothing_that_was_answered_is_lost_when_the_primary_is_killed_and_its_standby_takes_over(
     tmp_path: Path, primary: Cluster, standby: Cluster
 ) -> None:
-    name = urlsplit(new_database(server=primary.url)).path.strip("/")
-    hosts = f"{primary.socket.parent},{standby.socket.parent}"
-    url = f"postgresql://postgres@/{name}?host={hosts}&target_session_attrs=read-write"
+    url = on_either(primary, standby)
     async with under_load(tmp_path, url) as load:
         await load.more(60)
         await asyncio.to_thread(primary.stop, signal.SIGKILL)
         await asyncio.to_thread(standby.promote)
         await load.more(60)
         assert await load.are_ready() == [True, True]
+    check_done_once(tmp_path, url, load.accepted)
+
+
+async def test_gateways_go_on_from_what_is_there_when_a_standby_takes_over_that_was_behind(
+    tmp_path: Path, primary: Cluster, standby: Cluster
+) -> None:
+    url = on_either(primary, standby)
+    async with under_load(tmp_path, url) as load:
+        await load.more(30)
+        await asyncio.to_thread(standby.stop_following, primary)
+        await load.more(30)
+        numbers = [gateway.store.number for gateway in load.gateways]
+        await asyncio.to_thread(primary.stop, signal.SIGKILL)
+        await asyncio.to_thread(standby.promote)
+        before = len(load.accepted)
+        await load.more(60)
+        await until(lambda: all(gateway.store.number > max(numbers) for gateway in load.gateways))
+    with closing(Rows(url)) as rows:
+        check_invariants(rows, tmp_path / "none")  # type: ignore[arg-type]
+        known = {run_id for (run_id,) in rows.execute("SELECT id FROM runs")}
+    is_there = [run_id in known for run_id, _ in load.accepted]
+    assert (all(is_there[:before]), all(is_there[before:])) == (False, True)
+
+
+def on_either(primary: Cluster, standby: Cluster) -> str:
+    """Name a new database, on whichever of both servers takes writes."""
+    name = urlsplit(new_database(server=primary.url)).path.strip("/")
+    hosts = f"{primary.socket.parent},{standby.socket.parent}"
+    return f"postgresql://postgres@/{name}?host={hosts}&target_session_attrs=read-write"

@@ -129,6 +129,13 @@ class Cluster:
                 assert time.monotonic() < ends, "the standby does not follow"
                 time.sleep(0.02)
 
+    def stop_following(self, primary: Cluster) -> None:
+        """Be a standby that falls behind, and is not waited for any more."""
+        for cluster, setting in ((primary, "synchronous_standby_names"), (self, "primary_conninfo")):
+            with closing(psycopg.connect(cluster.url, autocommit=True)) as connection:
+                connection.execute(f"ALTER SYSTEM SET {setting} = ''".encode())
+                connection.execute("SELECT pg_reload_conf()")
+
     def promote(self) -> None:
         """Make this standby the primary."""
         with closing(psycopg.connect(self.url, autocommit=True, target_session_attrs="any")) as connection:

@@ -143,20 +143,22 @@ class Cluster:
                 await asyncio.sleep(1)
 
     async def _renew(self) -> None:
-        if not self._is_outcast:
-            began, lease_ms = monotonic(), round(self._lease_s * 1000)
+        began, ends, lease_ms = monotonic(), self._store.lease_ends, round(self._lease_s * 1000)
+        if not self._is_outcast and began < ends:
             try:
-                async with asyncio.timeout(max(0.05, min(self._store.lease_ends - began, self._lease_s / 3))):
+                async with asyncio.timeout(max(0.05, min(ends - began, self._lease_s / 3))):
                     duties = [TIMERS, *self.wanted()]
                     standing = await self._store.renew_lease(self._member().agents, duties, lease_ms)
-                self._renewed(began, standing.peers)
-                await self._stand(standing)
-                return
+                if monotonic() < ends:
+                    self._renewed(began, standing.peers)
+                    await self._stand(standing)
+                    return
             except (Unavailable, TimeoutError):
-                if monotonic() < self._store.lease_ends and not self._is_outcast:
+                if monotonic() < ends and not self._is_outcast:
                     self._called.set()  # at once: there is time left
                     await asyncio.sleep(min(0.2, self._lease_s / 10))
                     return
+        # Work that found the lease over has been dropped by now, and would be taken up by nobody under this number.
         await self._begin_anew()
 
     def _renewed(self, began: float, peers: Sequence[GatewaySeen]) -> None:
@@ -168,18 +170,25 @@ class Cluster:
         self._set_duties(frozenset())
         self._store.lease_ends = 0.0
         await self._work.halt()
-        while True:
-            began = monotonic()
-            try:
-                await self._store.enter(self._member(), self._lease_s)
-                break
-            except Unavailable:
-                await asyncio.sleep(0.5)
+        while (began := await self._entered()) is None:  # noqa: ASYNC110 - nothing tells when the database is back
+            await asyncio.sleep(min(0.5, self._lease_s / 10))
         self._is_outcast = False
         self._renewed(began, self.peers)
         log.info("this gateway is among the others again", number=self._store.number)
         await self._work.go_on()
         self._called.set()  # duties are taken by the next renewal
+
+    async def _entered(self) -> float | None:
+        """Enter once more; returns when that began, or None if it has to be tried again.
+
+        It may have waited for the database for so long that the lease is over by now: with that no work is begun.
+        """
+        began = monotonic()
+        try:
+            await self._store.enter(self._member(), self._lease_s)
+        except Unavailable:
+            return None
+        return began if monotonic() < began + self._lease_s / 2 else None
 
     async def _stand(self, standing: Renewed) -> None:
         before, self.peers = self.peers, standing.peers
