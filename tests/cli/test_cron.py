@@ -58,7 +58,7 @@ def test_a_job_is_added_run_and_removed(running: Program) -> None:
 def test_answers_come_as_json_too(running: Program) -> None:
     assert running.json("cron", "add", "other", "every 1d", "hello")["job"]["schedule"] == "every 1d"
     assert running.json("cron", "run", "other")["sessionKey"] == "agent:main:cron:other"
-    assert running.json("cron", "remove", "other") == {"ok": True, "id": "other"}
+    assert running.json("cron", "remove", "other") == {"ok": True, "id": "other", "removed": True}
 
 
 def test_a_table_is_drawn_on_a_terminal(running: Program) -> None:

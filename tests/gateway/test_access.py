@@ -22,6 +22,7 @@ ADMIN = {
     "agents.forget",
     "cron.add",
     "cron.remove",
+    "cron.update",
     "sessions.reset",
     "sessions.delete",
     "tokens.create",

@@ -26,6 +26,9 @@ DIFFERENCES: dict[str, str] = {
     "AgentEvent: has sessionKey": "OpenClaw's own gateway sends it too, and its clients need it",
     "AgentsListResult: agents.* has backchannel": "what only this gateway has stands under its name",
     "CommandsListResult: commands.* has backchannel": "as above",
+    "CronAddResult: has backchannel": "as above",
+    "CronJob: has backchannel": "as above",
+    "ModelChoice: has backchannel": "as above",
     "ModelsListResult: models.* has backchannel": "as above",
     "SessionsDeleteResult: has backchannel": "as above",
     "ToolsInvokeParams: has tool": "the word of this gateway; no client of OpenClaw's calls this method",
@@ -37,9 +40,6 @@ DIFFERENCES: dict[str, str] = {
 
 REFUSED: dict[str, str] = {
     "agent.wait: run_not_found": "a wrong id is told at once: a client that waited for it would wait for ever",
-    "cron.add: bad_params": NOT_YET,
-    "cron.run: job_not_found": NOT_YET,
-    "cron.remove: job_not_found": NOT_YET,
 }
 """What OpenClaw's clients ask and are refused, and why."""
 

@@ -12,6 +12,7 @@ from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import age, clock_time, say_or_json, show_json, show_table, until
+from backchannel.core.jobs import JobPage, JobView
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import one_line
 
@@ -27,7 +28,7 @@ def list_jobs(ctx: typer.Context, as_json: AsJson = False) -> None:
     if ctx.invoked_subcommand is not None:
         return
     options = options_of(ctx)
-    listed = ask(options, "cron.list", answers.JobsListed)
+    listed = answers.JobsListed(jobs=[job.backchannel for job in ask(options, "cron.list", JobPage).jobs])
     if as_json:
         show_json(listed)
         return
@@ -75,10 +76,10 @@ def add(
     if (channel is None) != (to is None) or (account is not None and channel is None):
         raise typer.BadParameter("--channel and --to belong together, and --account to both")
     options = options_of(ctx)
-    added = ask(
+    job = ask(
         options,
         "cron.add",
-        answers.JobAdded,
+        JobView,
         id=job_id,
         schedule=schedule,
         message=message,
@@ -88,6 +89,7 @@ def add(
         model=model,
         timeoutSeconds=timeout,
     )
+    added = answers.JobAdded(job=job.backchannel)
     fire = options.command("cron", "run", job_id)
     text = f"Job {job_id} is added and comes {_next(added.job)}. Run it now with: {fire}"
     say_or_json(text, added, as_json=as_json)

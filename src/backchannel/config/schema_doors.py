@@ -204,7 +204,8 @@ class CronDeliver(Settings, frozen=True, kw_only=True):
 class CronJob(Settings, frozen=True, kw_only=True):
     """One message that is sent by the clock."""
 
-    id: Annotated[str, setting("The job's name; its session is `cron:<id>`.", min_length=1)]
+    id: Annotated[str, setting("The job's id; its session is `cron:<id>`.", min_length=1)]
+    name: Annotated[str | None, setting("How lists call it. Unset: by its id.")] = None
     schedule: Annotated[str, setting('When: `"0 9 * * *"`, `"every 10m"` (`s m h d`, at least 1 s) or an ISO time.')]
     tz: Annotated[str | None, setting("The schedule's time zone, such as `Europe/Berlin`. Unset: UTC.")] = None
     agent_id: Annotated[str | None, setting("The agent that runs it. Unset: the default agent.")] = None

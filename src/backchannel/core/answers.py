@@ -303,14 +303,24 @@ class JobAdded(Answer, frozen=True, kw_only=True):
 
 
 class JobFired(Answer, frozen=True, kw_only=True):
+    ok: bool
     id: str
+    ran: bool
     run_id: str
     session_key: str
+
+
+class JobNotFired(Answer, frozen=True, kw_only=True):
+    ok: bool
+    id: str
+    ran: bool
+    reason: str
 
 
 class JobRemoved(Answer, frozen=True, kw_only=True):
     ok: bool
     id: str
+    removed: bool
 
 
 class AgentsListed(Answer, frozen=True, kw_only=True):

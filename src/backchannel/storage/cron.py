@@ -7,7 +7,7 @@ missed are one timer that is overdue, and fire once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -145,9 +145,9 @@ def _of_others(tx: Tx) -> set[str] | None:
     return {id for (jobs,) in rows for id in msgspec.json.decode(jobs, type=list[str])}
 
 
-def _replace(tx: Tx, stored: StoredJob, job: CronJob) -> None:
+def _replace(tx: Tx, stored: StoredJob, job: CronJob, source: Source = Source.CONFIG) -> None:
     """Write a job anew. What it missed while no gateway ran stays due, unless it is to come at other times now."""
-    tx.run("UPDATE cron_jobs SET source = ?, body = ? WHERE id = ?", Source.CONFIG.value, _encode(job), stored.id)
+    tx.run("UPDATE cron_jobs SET source = ?, body = ? WHERE id = ?", source.value, _encode(job), stored.id)
     was = stored.job
     if (was.schedule, was.tz, was.enabled) != (job.schedule, job.tz, job.enabled) or stored.error:
         _set_next(tx, stored.id, *_next_time(job, stored.created_at, stored.fired_at, tx.now))
@@ -165,12 +165,32 @@ def add(tx: Tx, job: CronJob) -> ListedJob:
         if stored.source is Source.RUNTIME and stored.job == job:
             return _with_last_run(tx, stored)
         raise _exists(stored)
-    schedule = read_schedule(job.schedule, job.tz)
-    if schedule.next_after(tx.now) is None:
-        raise InvalidSchedule(f"{job.schedule!r} has passed: it is {show_moment(tx.now)} now", param="schedule")
+    _check_to_come(job, tx.now)
     _insert(tx, job, Source.RUNTIME)
     _tell(tx, job)
     return look(tx, job.id)
+
+
+def _check_to_come(job: CronJob, now: int) -> None:
+    if read_schedule(job.schedule, job.tz).next_after(now) is None:
+        raise InvalidSchedule(f"{job.schedule!r} has passed: it is {show_moment(now)} now", param="schedule")
+
+
+def change(tx: Tx, job_id: str, decide: Callable[[CronJob], CronJob]) -> ListedJob:
+    """Write what `decide` makes of a job; its id stays.
+
+    Raises:
+        JobNotFound, JobConfigured
+        InvalidSchedule: it is to come at other times now, and never does.
+    """
+    stored = need(tx, job_id)
+    _check_own(stored)
+    was, job = stored.job, decide(stored.job)
+    if (was.schedule, was.tz) != (job.schedule, job.tz):
+        _check_to_come(job, tx.now)
+    _replace(tx, stored, job, Source.RUNTIME)
+    _tell(tx, job)
+    return look(tx, job_id)
 
 
 def _exists(stored: StoredJob) -> JobExists:
@@ -206,14 +226,18 @@ def remove(tx: Tx, job_id: str) -> None:
         JobNotFound, JobConfigured
     """
     stored = need(tx, job_id)
-    if stored.source is Source.CONFIG:
-        raise JobConfigured(
-            f"the cron job {job_id!r} stands in the configuration: take it out of `cron.jobs` there (or set its "
-            "`enabled` to false) and restart the gateway",
-            id=job_id,
-        )
+    _check_own(stored)
     _delete(tx, job_id)
     _tell(tx, stored.job)
+
+
+def _check_own(stored: StoredJob) -> None:
+    if stored.source is Source.CONFIG:
+        raise JobConfigured(
+            f"the cron job {stored.id!r} stands in the configuration: change it or take it out of `cron.jobs` there "
+            "(or set its `enabled` to false) and restart the gateway",
+            id=stored.id,
+        )
 
 
 def _tell(tx: Tx, job: CronJob) -> None:

@@ -212,6 +212,7 @@ class Store:
     cron_jobs = read(cron.listed)
     cron_job = look(cron.look)
     add_cron_job = write(cron.add)
+    change_cron_job = write(cron.change)
     run_cron_job = write(cron.run_now)
     remove_cron_job = write(cron.remove)
 

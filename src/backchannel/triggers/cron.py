@@ -6,6 +6,8 @@ while the gateway runs, and stay. Firing is a matter of rows: `storage/cron.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from backchannel.config.schedules import job_id_problem, read_schedule
@@ -45,6 +47,16 @@ class CronJobs:
             UnknownAgent, UnknownModel, UnknownChannel
         """
         return await self._store.add_cron_job(self._checked(job))
+
+    async def change(self, job_id: str, decide: Callable[[CronJob], CronJob]) -> ListedJob:
+        """Change a job that was added while a gateway ran, as `decide` says; its session and its runs stay.
+
+        Raises:
+            JobNotFound
+            JobConfigured: it stands in the configuration, and is changed there.
+            InvalidRequest, InvalidSchedule, UnknownAgent, UnknownModel, UnknownChannel: as `add`.
+        """
+        return await self._store.change_cron_job(job_id, lambda job: self._checked(decide(job)))
 
     def _checked(self, job: CronJob) -> CronJob:
         if problem := job_id_problem(job.id):

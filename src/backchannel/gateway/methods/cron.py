@@ -1,22 +1,48 @@
-"""Cron jobs: listing them, adding and removing those of run time, and firing one by hand."""
+"""Cron jobs: listing them, adding, changing and removing those of run time, firing one by hand, and what they did."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import hashlib
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from backchannel.config.schema_doors import CronDeliver, CronJob
-from backchannel.core.answers import JobAdded, JobFired, JobRemoved, JobsListed
-from backchannel.core.keys import SessionKey
+from backchannel.core.answers import JobFired, JobNotFired, JobRemoved
+from backchannel.core.jobs import JobPage, JobRunsPage, JobRunView, JobsStatus, JobStateView, JobView
+from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.rows import JobDeliverShown, JobShown, LastRun
-from backchannel.core.runs import Run
+from backchannel.core.runs import Run, RunKind, RunState
 from backchannel.core.shapes import Params, SharedParams
+from backchannel.core.text import cut
+from backchannel.errors import InvalidRequest
 from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.cron_words import (
+    DeliveryGiven,
+    JobPatch,
+    PayloadGiven,
+    ScheduleGiven,
+    changed,
+    check_payload,
+    check_session_target,
+    job_id_of,
+    read_delivery,
+    read_given_schedule,
+    show_delivery,
+    show_payload,
+    show_schedule,
+)
+from backchannel.gateway.events import error_of
 from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.storage.cron import ListedJob
+from backchannel.tools.rows import duration_ms
+
+_MOST_JOBS, _MOST_RUNS = 1000, 200
+_MOST_SKIPPED = 10_000
+_FINISHED = tuple(state for state in RunState if state not in (RunState.QUEUED, RunState.RUNNING))
+_SUMMARY_LENGTH = 500
 
 
 class JobDeliver(Params, frozen=True, kw_only=True):
@@ -25,58 +51,263 @@ class JobDeliver(Params, frozen=True, kw_only=True):
     account_id: str | None = None
 
 
-class CronAddParams(Params, frozen=True, kw_only=True):
-    id: str
-    schedule: str
-    message: str
+class CronAddParams(SharedParams, frozen=True, kw_only=True):
+    """Ours are `id`, `message`, `tz`, `deliver`, `model`, `timeoutSeconds`; OpenClaw's the others."""
+
+    id: str | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    schedule: str | ScheduleGiven
+    message: str | None = None
+    payload: PayloadGiven | None = None
     tz: str | None = None
     agent_id: str | None = None
+    session_target: str | None = None
     deliver: JobDeliver | None = None
+    delivery: DeliveryGiven | None = None
     model: str | None = None
     timeout_seconds: Annotated[float, Meta(gt=0, le=MAX_RUN_S)] | None = None
     enabled: bool = True
 
 
+class CronListParams(SharedParams, frozen=True, kw_only=True):
+    include_disabled: bool = True
+    enabled: Literal["all", "enabled", "disabled"] = "all"
+    query: str = ""
+    agent_id: str | None = None
+    schedule_kind: str = "all"
+    last_run_status: str = "all"
+    sort_by: Literal["nextRunAtMs", "updatedAtMs", "name"] = "nextRunAtMs"
+    sort_dir: Literal["asc", "desc"] = "asc"
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _MOST_JOBS
+    offset: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+
+
 class JobParams(SharedParams, frozen=True, kw_only=True):
-    id: str
+    id: str | None = None
+    job_id: str | None = None
 
 
-async def cron_list(call: Call, params: SharedNoParams) -> JobsListed:
+class CronRunParams(JobParams, frozen=True, kw_only=True):
+    mode: Literal["due", "force", "if-enabled"] = "force"
+
+
+class CronUpdateParams(JobParams, frozen=True, kw_only=True):
+    patch: JobPatch
+
+
+class CronRunsParams(JobParams, frozen=True, kw_only=True):
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
+    offset: Annotated[int, Meta(ge=0, le=_MOST_SKIPPED)] = 0
+
+
+async def cron_list(call: Call, params: CronListParams) -> JobPage:
     """Lists the cron jobs, those that come next first, each with its last run."""
-    return JobsListed(jobs=[_shown(call, job) for job in await call.parts.cron.list()])
+    found = await call.parts.cron.list()
+    chosen = [job for job in (view(call, each) for each in found) if _fits(job, params)]
+    if params.sort_by != "nextRunAtMs":
+        chosen.sort(key=lambda job: job.name if params.sort_by == "name" else job.updated_at_ms)
+    if params.sort_dir == "desc":
+        chosen.reverse()
+    limit = min(params.limit, _MOST_JOBS)
+    end = params.offset + limit
+    return JobPage(
+        jobs=chosen[params.offset : end],
+        total=len(chosen),
+        offset=params.offset,
+        limit=limit,
+        has_more=end < len(chosen),
+        next_offset=end if end < len(chosen) else None,
+        snapshot_revision=hashlib.sha256("\n".join(each.stored.body for each in found).encode()).hexdigest()[:16],
+    )
 
 
-async def cron_add(call: Call, params: CronAddParams) -> JobAdded:
-    """Adds a cron job that stays over restarts; the very same again changes nothing."""
-    given = msgspec.structs.asdict(params)
+def _fits(job: JobView, params: CronListParams) -> bool:
+    shown = "all" if params.include_disabled else "enabled"
+    return (
+        {params.enabled, shown} <= {"all", "enabled" if job.enabled else "disabled"}
+        and params.query.lower() in f"{job.id}\n{job.name}\n{job.payload.message}".lower()
+        and (params.agent_id is None or normalise_agent_id(params.agent_id) == job.agent_id)
+        and params.schedule_kind in ("all", job.schedule.kind)
+        and params.last_run_status in ("all", job.state.last_run_status or "unknown")
+    )
+
+
+async def cron_get(call: Call, params: JobParams) -> JobView:
+    """Shows one cron job."""
+    return view(call, await call.parts.store.cron_job(_id(params)))
+
+
+async def cron_add(call: Call, params: CronAddParams) -> JobView:
+    """Adds a cron job that stays over restarts; the very same again changes nothing.
+
+    Its id may be left out where it has a name: it is made of that.
+    """
+    return view(call, await call.parts.cron.add(_read_job(params)))
+
+
+def _read_job(params: CronAddParams) -> CronJob:
+    check_session_target(params.session_target)
+    payload = params.payload or PayloadGiven()
+    check_payload(payload)
+    message = payload.message if params.message is None else params.message
+    if message is None:
+        raise InvalidRequest("cron.add: the parameter message is missing", param="message")
+    if params.id is None and params.name is None:
+        raise InvalidRequest("cron.add: the parameter id is missing (or a name, of which it is made)", param="id")
+    schedule, tz = params.schedule, params.tz
+    if isinstance(schedule, ScheduleGiven):
+        schedule, tz = read_given_schedule(schedule)
+    return CronJob(
+        id=job_id_of(params.name or "") if params.id is None else params.id,
+        name=params.name,
+        schedule=schedule,
+        tz=tz,
+        agent_id=params.agent_id,
+        message=message,
+        deliver=_read_deliver(params),
+        model=params.model if payload.model is UNSET else payload.model,
+        timeout_seconds=params.timeout_seconds if payload.timeout_seconds is UNSET else payload.timeout_seconds,
+        enabled=params.enabled,
+    )
+
+
+def _read_deliver(params: CronAddParams) -> CronDeliver | None:
     if params.deliver is not None:
-        given["deliver"] = CronDeliver(**msgspec.structs.asdict(params.deliver))
-    return JobAdded(job=_shown(call, await call.parts.cron.add(CronJob(**given))))
+        return CronDeliver(**msgspec.structs.asdict(params.deliver))
+    return None if params.delivery is None else read_delivery(params.delivery)
 
 
-async def cron_run(call: Call, params: JobParams) -> JobFired:
+async def cron_update(call: Call, params: CronUpdateParams) -> JobView:
+    """Changes a cron job that was added by `cron.add`; what is left out stays."""
+    return view(call, await call.parts.cron.change(_id(params), lambda job: changed(job, params.patch)))
+
+
+async def cron_run(call: Call, params: CronRunParams) -> JobFired | JobNotFired:
     """Fires a cron job now, unless its last run is at work; when it comes next stays as it is."""
-    run = await call.parts.cron.run(params.id)
-    return JobFired(id=params.id, run_id=run.id, session_key=call.parts.rows.key(run.session_key))
+    stored = (await call.parts.store.cron_job(_id(params))).stored
+    if params.mode == "if-enabled" and not stored.job.enabled:
+        return JobNotFired(ok=True, id=stored.id, ran=False, reason="disabled")
+    if params.mode == "due" and (stored.next_at is None or stored.next_at > call.parts.clock.now_ms()):
+        return JobNotFired(ok=True, id=stored.id, ran=False, reason="not-due")
+    run = await call.parts.cron.run(stored.id)
+    return JobFired(ok=True, id=stored.id, ran=True, run_id=run.id, session_key=call.parts.rows.key(run.session_key))
 
 
 async def cron_remove(call: Call, params: JobParams) -> JobRemoved:
     """Removes a cron job that was added by `cron.add`; its session stays, and a run at work goes on."""
-    await call.parts.cron.remove(params.id)
-    return JobRemoved(ok=True, id=params.id)
+    await call.parts.cron.remove(_id(params))
+    return JobRemoved(ok=True, id=_id(params), removed=True)
+
+
+async def cron_status(call: Call, params: SharedNoParams) -> JobsStatus:
+    """Tells how many cron jobs there are, and when the next one comes."""
+    jobs = [each.stored for each in await call.parts.cron.list()]
+    times = [job.next_at for job in jobs if job.next_at is not None]
+    return JobsStatus(enabled=True, jobs=len(jobs), next_wake_at_ms=min(times, default=None))
+
+
+async def cron_runs(call: Call, params: CronRunsParams) -> JobRunsPage:
+    """Lists the runs of a cron job that have ended, or of all, newest first."""
+    limit = min(params.limit, _MOST_RUNS)
+    end = params.offset + limit
+    if params.id or params.job_id:
+        jobs = [await call.parts.store.cron_job(_id(params))]
+    else:
+        jobs = await call.parts.cron.list()
+    entries = [entry for job in jobs for entry in await _runs_of(call, job, end + 1)]
+    entries.sort(key=lambda entry: entry.ts, reverse=True)
+    has_more = len(entries) > end
+    return JobRunsPage(
+        entries=entries[params.offset : end],
+        offset=params.offset,
+        limit=limit,
+        has_more=has_more,
+        next_offset=end if has_more else None,
+    )
+
+
+async def _runs_of(call: Call, listed: ListedJob, limit: int) -> list[JobRunView]:
+    key = _key(call, listed)
+    runs = await call.parts.store.runs(session_key=str(key), states=_FINISHED, limit=limit, before=None)
+    return [_show_run(call, listed.stored.id, run) for run in runs if run.kind is RunKind.CRON]
+
+
+def _show_run(call: Call, job_id: str, run: Run) -> JobRunView:
+    is_ok = run.state is RunState.OK
+    return JobRunView(
+        ts=run.ended_at or run.accepted_at,
+        job_id=job_id,
+        action="finished",
+        status="ok" if is_ok else "error",
+        session_key=call.parts.rows.key(run.session_key),
+        session_id=run.session_id,
+        run_id=run.id,
+        run_at_ms=run.started_at or run.accepted_at,
+        duration_ms=duration_ms(run),
+        error=None if is_ok else error_of(run),
+        summary=None if run.reply is None else cut(run.reply, _SUMMARY_LENGTH),
+        model=run.answered_by,
+    )
+
+
+def _id(params: JobParams) -> str:
+    given = params.id or params.job_id
+    if not given:
+        raise InvalidRequest("the parameter id is missing", param="id")
+    return given
+
+
+def _key(call: Call, listed: ListedJob) -> SessionKey:
+    return SessionKey.cron(listed.stored.job.agent_id or call.parts.scheme.default_agent, listed.stored.id)
+
+
+def view(call: Call, listed: ListedJob) -> JobView:
+    """Show a job in both shapes: OpenClaw's, and ours under our name."""
+    shown, job = _shown(call, listed), listed.stored.job
+    return JobView(
+        id=shown.id,
+        name=job.name or shown.id,
+        enabled=job.enabled,
+        agent_id=shown.agent_id,
+        session_key=shown.session_key,
+        created_at_ms=shown.created_at,
+        updated_at_ms=shown.created_at,
+        schedule=show_schedule(job),
+        session_target="isolated",
+        wake_mode="now",
+        payload=show_payload(job),
+        delivery=show_delivery(job),
+        state=_state(listed),
+        backchannel=shown,
+    )
+
+
+def _state(listed: ListedJob) -> JobStateView:
+    stored, run = listed.stored, listed.last_run
+    if run is None:
+        return JobStateView(next_run_at_ms=stored.next_at, last_error=stored.error)
+    is_over = run.is_finished
+    return JobStateView(
+        next_run_at_ms=stored.next_at,
+        running_at_ms=run.started_at if run.state is RunState.RUNNING else None,
+        last_run_at_ms=run.started_at or run.accepted_at,
+        last_run_status=("ok" if run.state is RunState.OK else "error") if is_over else None,
+        last_error=stored.error or run.error,
+        last_duration_ms=duration_ms(run) if is_over else None,
+    )
 
 
 def _shown(call: Call, listed: ListedJob) -> JobShown:
     stored, job, run = listed.stored, listed.stored.job, listed.last_run
-    agent_id = job.agent_id or call.parts.scheme.default_agent
+    key = _key(call, listed)
     return JobShown(
         id=stored.id,
         status=stored.status,
         source=stored.source,
         schedule=job.schedule,
         tz=job.tz,
-        agent_id=agent_id,
-        session_key=call.parts.rows.key(str(SessionKey.cron(agent_id, stored.id))),
+        agent_id=key.agent,
+        session_key=call.parts.rows.key(str(key)),
         message=job.message,
         deliver=None if job.deliver is None else JobDeliverShown(**msgspec.structs.asdict(job.deliver)),
         model=job.model,
@@ -94,16 +325,53 @@ def _last_run(run: Run) -> LastRun:
 
 
 _JOB = (
-    "{id, status: scheduled | disabled | done | error, source: config | runtime, schedule, tz?, agentId, sessionKey, "
-    "message, deliver? {channel, to, accountId?}, model?, timeoutSeconds?, nextAt?, "
-    "lastRun? {runId, status, acceptedAt, endedAt?}, lastError?, skipped, createdAt}"
+    "{id, name, enabled, agentId, sessionKey, createdAtMs, updatedAtMs, schedule {kind: every | cron | at, everyMs?, "
+    "expr?, tz?, at?}, sessionTarget, wakeMode, payload {kind, message, model?, timeoutSeconds?}, delivery {mode: "
+    "none | announce, channel?, to?, accountId?}, state {nextRunAtMs?, runningAtMs?, lastRunAtMs?, lastRunStatus?: "
+    "ok | error, lastError?, lastDurationMs?}, backchannel {id, status: scheduled | disabled | done | error, source: "
+    "config | runtime, schedule, tz?, agentId, sessionKey, message, deliver? {channel, to, accountId?}, model?, "
+    "timeoutSeconds?, nextAt?, lastRun? {runId, status, acceptedAt, endedAt?}, lastError?, skipped, createdAt}}"
+)
+_AS_LISTED = (
+    "`{id, name, enabled, agentId, sessionKey, createdAtMs, updatedAtMs, schedule, sessionTarget, wakeMode, payload, "
+    "delivery, state, backchannel}`, as `cron.list` shows it"
 )
 
 METHODS: tuple[Method[Any], ...] = (
-    Method("cron.list", SharedNoParams, TokenScope.READ, cron_list, f"`{{jobs: [{_JOB}]}}`"),
-    Method("cron.add", CronAddParams, TokenScope.ADMIN, cron_add, "`{job}`, as `cron.list` shows it"),
     Method(
-        "cron.run", JobParams, TokenScope.WRITE, cron_run, "`{id, runId, sessionKey}`; `agent.wait` waits for the run"
+        "cron.list",
+        CronListParams,
+        TokenScope.READ,
+        cron_list,
+        f"`{{jobs: [{_JOB}], total, offset, limit, hasMore, nextOffset, snapshotRevision}}`",
     ),
-    Method("cron.remove", JobParams, TokenScope.ADMIN, cron_remove, "`{ok, id}`"),
+    Method("cron.get", JobParams, TokenScope.READ, cron_get, _AS_LISTED),
+    Method("cron.status", SharedNoParams, TokenScope.READ, cron_status, "`{enabled, jobs, nextWakeAtMs}`"),
+    Method(
+        "cron.add",
+        CronAddParams,
+        TokenScope.ADMIN,
+        cron_add,
+        f"{_AS_LISTED}. A schedule is a text as in the configuration, or an object as `cron.list` shows it; `message`, "
+        "`model` and `timeoutSeconds` may stand in a `payload`, and `deliver` may be a `delivery`. A `delivery` to the "
+        "channel `last` goes nowhere: nobody speaks to a job's session from outside",
+    ),
+    Method("cron.update", CronUpdateParams, TokenScope.ADMIN, cron_update, _AS_LISTED),
+    Method(
+        "cron.run",
+        CronRunParams,
+        TokenScope.WRITE,
+        cron_run,
+        "`{ok, id, ran, runId, sessionKey}`, and `agent.wait` waits for the run; or, by its mode, "
+        "`{ok, id, ran, reason: disabled | not-due}`",
+    ),
+    Method(
+        "cron.runs",
+        CronRunsParams,
+        TokenScope.READ,
+        cron_runs,
+        "`{entries: [{ts, jobId, action, status: ok | error, sessionKey, sessionId?, runId, runAtMs, durationMs?, "
+        "error?, summary?, model?}], offset, limit, hasMore, nextOffset}`",
+    ),
+    Method("cron.remove", JobParams, TokenScope.ADMIN, cron_remove, "`{ok, id, removed}`"),
 )

@@ -23,7 +23,7 @@ export function JobsView() {
     ${!data && !error && html`<${Skeleton} />`}
     ${data?.jobs.length === 0 && html`<${Empty} icon="jobs"
       title="There are no jobs">Add one here, with <code>backchannel cron add</code>, or under <code>cron.jobs</code> in the configuration.<//>`}
-    <div class="cards">${data?.jobs.map((job) => html`<${Job} key=${job.id} job=${job} reload=${reload} />`)}</div>
+    <div class="cards">${data?.jobs.map((job) => html`<${Job} key=${job.id} job=${job.backchannel} reload=${reload} />`)}</div>
     ${isAdding && html`<${AddJob} onClose=${() => add(false)} onAdded=${reload} />`}
   </section>`;
 }
@@ -75,8 +75,8 @@ function AddJob({ onClose, onAdded }) {
   const add = async (event) => {
     event.preventDefault();
     try {
-      const added = await gateway.call("cron.add", toParams(job));
-      toast(`Job ${job.id} is added and comes ${added.job.nextAt ? until(added.job.nextAt, Date.now()) : added.job.status}.`, "good");
+      const { backchannel: added } = await gateway.call("cron.add", toParams(job));
+      toast(`Job ${job.id} is added and comes ${added.nextAt ? until(added.nextAt, Date.now()) : added.status}.`, "good");
       onAdded();
       onClose();
     } catch (refused) {
