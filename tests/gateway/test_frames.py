@@ -196,8 +196,8 @@ async def test_an_unexpected_failure_is_answered_without_its_details(
         ),
         ("chat.send", {"sessionKey": "main", "message": "hi"}, {"originatingTo": 5, "systemInputProvenance": {}}),
         ("chat.abort", {"sessionKey": "main"}, {"preserveSideRuns": True}),
-        ("chat.history", {"sessionKey": "main"}, {"maxBytes": 1000, "inputRunIds": ["a"], "maxChars": "?"}),
-        ("models.list", {}, {"agentId": "main", "sessionKey": "main"}),
+        ("chat.history", {"sessionKey": "main"}, {"inputRunIds": ["a"], "maxChars": "?"}),
+        ("models.list", {}, {"sessionKey": "main", "includeDetails": True}),
         ("status", {}, {"includeChannelSummary": True}),
     ],
 )

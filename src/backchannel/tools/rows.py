@@ -17,7 +17,7 @@ from backchannel.core.messages import Message
 from backchannel.core.readable import text_for_people
 from backchannel.core.rows import ApprovalRow, DeliveryRow, ModelShown, PartRow, ReceiptRow, Row, RunRow, SessionRow
 from backchannel.core.runs import Run, RunState
-from backchannel.core.sessions import WEBCHAT, Session
+from backchannel.core.sessions import WEBCHAT, Session, SessionStatus
 from backchannel.core.text import ELLIPSIS, one_line, shown_name
 from backchannel.errors import UnknownAgent, UnknownModel
 from backchannel.tools.base import Parts
@@ -49,33 +49,35 @@ class Rows:
 
     def row(self, session: Session, **more: Any) -> Row:
         """Show a session as the tools do."""
-        return Row(kind=session.kind, status=session.status.value, **self._fields(session), **more)
+        return Row(**self._fields(session, session.kind, session.status.value, more))
 
     def session_row(self, session: Session, live: Sequence[str], **more: Any) -> SessionRow:
         """Show a session as methods and events do, with what it has used in all: the operator's affair, no agent's.
 
         `live` are its runs that are not over.
         """
-        return SessionRow(
-            kind="group" if session.kind == Kind.GROUP else "direct",
-            classification=session.kind,
-            created_at=session.created_at,
-            has_active_run=not session.is_idle,
-            active_run_ids=list(live),
-            status=_ENDED.get(session.last_state or "") if session.is_idle else session.status.value,
-            archived=session.archived_at is not None,
-            input_tokens=session.tokens_in,
-            output_tokens=session.tokens_out,
-            estimated_cost_usd=session.cost,
-            **self._fields(session),
-            **more,
-        )
+        status, kind = session.status, session.kind
+        is_idle = status is SessionStatus.IDLE
+        more["classification"] = kind
+        more["created_at"] = session.created_at
+        more["has_active_run"] = not is_idle
+        more["active_run_ids"] = list(live)
+        more["archived"] = session.archived_at is not None
+        more["input_tokens"] = session.tokens_in
+        more["output_tokens"] = session.tokens_out
+        more["estimated_cost_usd"] = session.cost
+        shown = _ENDED.get(session.last_state or "") if is_idle else status.value
+        return SessionRow(**self._fields(session, "group" if kind == Kind.GROUP else "direct", shown, more))
 
-    def _fields(self, session: Session) -> dict[str, Any]:
+    def _fields(self, session: Session, kind: str, status: str | None, more: dict[str, Any]) -> dict[str, Any]:
+        """Give what both rows have; in one dictionary, since lists are long."""
         address = session.address
         last_channel = address.channel if address else None
         model = self.model(session.model or self._agent_model(session.agent_id))
         return {
+            **more,
+            "kind": kind,
+            "status": status,
             "key": self.key(session.key),
             "channel": self._channel(session, last_channel),
             "updated_at": session.updated_at,
