@@ -47,6 +47,7 @@ WRITE = {
     "deliveries.retry",
     "node.message",
     "runs.retry",
+    "wake",
     "send",
     "sessions.abort",
     "sessions.create",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, field
 
 from backchannel.core.messages import Message, Usage
 from backchannel.core.rows import (
@@ -379,6 +379,39 @@ class Health(Answer, frozen=True, kw_only=True):
     problems: list[HealthProblem]
 
 
+class ModelDefaults(Answer, frozen=True, kw_only=True):
+    model: str
+    context_tokens: int | None = None
+
+
+class SessionsSummary(Answer, frozen=True, kw_only=True):
+    """How OpenClaw's clients show the sessions there are; the lists stand in `sessions.list`."""
+
+    count: int
+    defaults: ModelDefaults
+    paths: tuple[()]
+    recent: tuple[()]
+    by_agent: tuple[()]
+
+
+class HeartbeatSummary(Answer, frozen=True, kw_only=True):
+    """There are no heartbeats here."""
+
+    default_agent_id: str
+    agents: tuple[()]
+
+
+class TasksSummary(Answer, frozen=True, kw_only=True, omit_defaults=False):
+    """There are no tasks here."""
+
+    total: int = 0
+    active: int = 0
+    terminal: int = 0
+    failures: int = 0
+    by_status: dict[str, int] = field(default_factory=dict)
+    by_runtime: dict[str, int] = field(default_factory=dict)
+
+
 class Status(Answer, frozen=True, kw_only=True):
     version: str
     status: str
@@ -396,6 +429,11 @@ class Status(Answer, frozen=True, kw_only=True):
     model: str
     gateways: list[GatewayState]
     problems: list[HealthProblem]
+    sessions: SessionsSummary
+    heartbeat: HeartbeatSummary
+    tasks: TasksSummary
+    channel_summary: tuple[()]
+    queued_system_events: tuple[()]
 
 
 class ListedTranscript(Answer, frozen=True, kw_only=True):

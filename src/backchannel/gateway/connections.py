@@ -103,6 +103,11 @@ class Connections:
     def count(self) -> int:
         return len(self._open)
 
+    @property
+    def holders(self) -> list[TokenHolder]:
+        """Those who have connected."""
+        return [each.holder for each in self._open if each.holder is not None]
+
     def check_open(self) -> None:
         """Refuse a connection that there is no place for.
 

@@ -213,6 +213,12 @@ def required_session(tx: Tx, key: str) -> Session:
     return of_row(required(tx.one(f"SELECT {FIELDS} FROM sessions WHERE key = ?", key)))
 
 
+def count(tx: Tx) -> int:
+    """Count the sessions that are not archived."""
+    (found,) = required(tx.one("SELECT count(*) FROM sessions WHERE archived_at IS NULL"))
+    return int(found)
+
+
 def update(tx: Tx, key: str, sets: str, *values: Any) -> Session:
     """Change columns of a session, and load it as it is then."""
     return of_row(required(tx.one(f"UPDATE sessions SET {sets} WHERE key = ? RETURNING {FIELDS}", *values, key)))

@@ -209,6 +209,7 @@ class Store:
     drop_delivery = write(deliveries.drop)
 
     # Cron jobs; what fires them is their timer
+    count_sessions = read(session_units.count)
     cron_jobs = read(cron.listed)
     cron_job = look(cron.look)
     add_cron_job = write(cron.add)

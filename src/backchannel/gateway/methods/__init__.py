@@ -17,8 +17,10 @@ from backchannel.gateway.methods import (
     exports,
     health,
     history,
+    inventory,
     made_sessions,
     nodes,
+    nothing,
     pairing,
     patching,
     runs,
@@ -52,6 +54,8 @@ METHODS: Mapping[str, Method[Any]] = {
         exports,
         tools,
         nodes,
+        inventory,
+        nothing,
     )
     for method in group.METHODS
 }

@@ -16,7 +16,14 @@ from typing import Any
 
 from backchannel.config.defaults import needs_default_model
 from backchannel.config.schema import DEMO_MODEL
-from backchannel.core.answers import Health, Status
+from backchannel.core.answers import (
+    Health,
+    HeartbeatSummary,
+    ModelDefaults,
+    SessionsSummary,
+    Status,
+    TasksSummary,
+)
 from backchannel.core.records import Troubles
 from backchannel.core.rows import GatewayState, HealthProblem
 from backchannel.errors import Unavailable, UnknownModel
@@ -74,7 +81,23 @@ async def status(call: Call, params: SharedNoParams) -> Status:
         model=parts.agents.get(parts.agents.default_id).model,
         gateways=_gateways(parts),
         problems=condition.problems,
+        sessions=SessionsSummary(
+            count=await parts.store.count_sessions(), defaults=_defaults(parts), paths=(), recent=(), by_agent=()
+        ),
+        heartbeat=HeartbeatSummary(default_agent_id=parts.agents.default_id, agents=()),
+        tasks=TasksSummary(),
+        channel_summary=(),
+        queued_system_events=(),
     )
+
+
+def _defaults(parts: GatewayParts) -> ModelDefaults:
+    ref = parts.agents.get(parts.agents.default_id).model
+    try:
+        window = parts.models.get(ref).context_window
+    except UnknownModel:  # the problems say so
+        return ModelDefaults(model=ref)
+    return ModelDefaults(model=ref, context_tokens=window)
 
 
 def _gateways(parts: GatewayParts) -> list[GatewayState]:
@@ -111,7 +134,10 @@ METHODS: tuple[Method[Any], ...] = (
         "pairings {pending}, "
         "channels: [{name, adapter, status: ok | connecting | down, since, lastError?, lastErrorAt?}], "
         "commits, agents, defaultAgentId, model, "
-        f"gateways: [{{number, name, version, since, agents, isThis}}], {_PROBLEMS}}}`; "
+        f"gateways: [{{number, name, version, since, agents, isThis}}], {_PROBLEMS}, "
+        "sessions {count, defaults {model, contextTokens?}, paths, recent, byAgent}, "
+        "heartbeat {defaultAgentId, agents}, "
+        "tasks {total, active, terminal, failures, byStatus, byRuntime}, channelSummary, queuedSystemEvents}`; "
         "`gateways` are those on the same PostgreSQL, "
         "`runs.failed` counts the last 24 hours",
     ),

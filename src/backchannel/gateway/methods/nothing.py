@@ -1,0 +1,84 @@
+"""What OpenClaw's gateway has and this one has none of: each is answered with an empty list, never with made-up data.
+
+Its clients ask for these when they start, and take an unknown method for a fault.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backchannel.core.shapes import Answer
+from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.protocol import SharedNoParams, TokenScope
+
+
+class Nothing(Answer, frozen=True, kw_only=True, omit_defaults=False):
+    """The base of an answer that is always the same."""
+
+
+class NoPairs(Nothing, frozen=True, kw_only=True):
+    pending: tuple[()] = ()
+    paired: tuple[()] = ()
+
+
+class NoQuestions(Nothing, frozen=True, kw_only=True):
+    questions: tuple[()] = ()
+
+
+class NoTasks(Nothing, frozen=True, kw_only=True):
+    tasks: tuple[()] = ()
+
+
+class NoEnvironments(Nothing, frozen=True, kw_only=True):
+    environments: tuple[()] = ()
+
+
+class NoSkills(Nothing, frozen=True, kw_only=True):
+    skills: tuple[()] = ()
+
+
+class NoPlugins(Nothing, frozen=True, kw_only=True):
+    plugins: tuple[()] = ()
+    diagnostics: tuple[()] = ()
+    mutation_allowed: bool = False
+
+
+class NoDescriptors(Nothing, frozen=True, kw_only=True):
+    ok: bool = True
+    descriptors: tuple[()] = ()
+
+
+class NoProjects(Nothing, frozen=True, kw_only=True):
+    projects: tuple[()] = ()
+
+
+class NoWorktrees(Nothing, frozen=True, kw_only=True):
+    worktrees: tuple[()] = ()
+
+
+def _always(name: str, answer: type[Any], said: str, why: str) -> Method[Any]:
+    async def handler(call: Call, params: SharedNoParams) -> Any:
+        return answer()
+
+    handler.__doc__ = why
+    handler.__annotations__["return"] = answer
+    return Method(name, SharedNoParams, TokenScope.READ, handler, said)
+
+
+_APPROVALS = "Lists nothing: what waits for an owner's word here is listed by `approvals.list`."
+
+METHODS: tuple[Method[Any], ...] = (
+    _always("device.pair.list", NoPairs, "`{pending, paired}`", "Lists nothing: tokens let in here, not devices."),
+    _always("node.pair.list", NoPairs, "`{pending, paired}`", "Lists nothing: a node is let in by its token."),
+    _always("question.list", NoQuestions, "`{questions}`", "Lists nothing: agents here ask in their replies."),
+    _always("tasks.list", NoTasks, "`{tasks}`", "Lists nothing: what goes on here are runs, as in `runs.list`."),
+    _always("environments.list", NoEnvironments, "`{environments}`", "Lists nothing: runs are here, and nowhere else."),
+    _always("skills.status", NoSkills, "`{skills}`", "Lists nothing: agents here have tools, and no skills."),
+    _always("plugins.list", NoPlugins, "`{plugins, diagnostics, mutationAllowed}`", "Lists nothing: there are none."),
+    _always("plugins.uiDescriptors", NoDescriptors, "`{ok, descriptors}`", "Lists nothing: there are no plugins."),
+    _always("projects.list", NoProjects, "`{projects}`", "Lists nothing: there are no projects here."),
+    _always("worktrees.list", NoWorktrees, "`{worktrees}`", "Lists nothing: there are no worktrees here."),
+    _always("exec.approval.list", list, "`[]`", _APPROVALS),
+    _always("plugin.approval.list", list, "`[]`", _APPROVALS),
+    _always("last-heartbeat", type(None), "`null`", "Tells of no heartbeat: agents here wake by cron jobs."),
+)

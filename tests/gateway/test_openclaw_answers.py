@@ -1,0 +1,78 @@
+"""What OpenClaw's clients ask for beside sessions and runs: answered as it is, and empty where there is nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .client import Client
+from .conftest import MakeWorld, World
+
+pytestmark = pytest.mark.anyio
+DESK = {"adapter": "bridge", "url": "http://localhost:1/", "secret": "0123456789abcdef-desk"}
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        ("device.pair.list", {"pending": [], "paired": []}),
+        ("question.list", {"questions": []}),
+        ("tasks.list", {"tasks": []}),
+        ("environments.list", {"environments": []}),
+        ("skills.status", {"skills": []}),
+        ("exec.approval.list", []),
+        ("plugin.approval.list", []),
+        ("last-heartbeat", None),
+    ],
+)
+async def test_what_there_is_none_of_is_answered_as_nothing(client: Client, method: str, answer: Any) -> None:
+    assert await client.ask(method, anything="goes") == answer
+
+
+async def test_those_who_are_connected_are_listed(world: World, client: Client) -> None:
+    async with world.client(role="node", nodeId="kitchen"):
+        present: Any = await client.ask("system-presence")
+        assert [each["mode"] for each in present] == ["gateway", "client", "client"]
+        assert sorted(each["roles"][0] for each in present[1:]) == ["node", "operator"]
+        (node,) = (await client.ask("node.list"))["nodes"]
+        assert node == {"nodeId": "kitchen", "sessionKey": "agent:main:node-kitchen", "connected": True}
+    assert (await client.ask("node.list"))["nodes"] == []
+
+
+async def test_channels_are_told_with_their_accounts(make_world: MakeWorld) -> None:
+    async with make_world({"channels": {"desk": DESK}}) as world, world.client() as client:
+        told = await client.ask("channels.status", probe=False)
+    assert (told["channelOrder"], told["channelDefaultAccountId"]) == (["desk"], {"desk": "default"})
+    assert told["channelAccounts"]["desk"] == [told["channels"]["desk"]]
+    assert told["channels"]["desk"]["configured"] is True
+
+
+async def test_an_agents_identity_files_and_tools_are_told(client: Client) -> None:
+    assert await client.ask("agent.identity.get", agentId="echo") == {"agentId": "echo"}
+    assert (await client.ask("agent.identity.get", sessionKey="agent:held:main"))["agentId"] == "held"
+    files = await client.ask("agents.files.list", agentId="main")
+    assert files["workspace"].endswith("workspace") and files["files"] == []
+    catalog = {tool["id"] for group in (await client.ask("tools.catalog"))["groups"] for tool in group["tools"]}
+    (core,) = (await client.ask("tools.effective", sessionKey="agent:main:main"))["groups"]
+    assert "sessions_send" in catalog
+    assert {tool["id"] for tool in core["tools"]} < catalog | {"sessions_send"}
+    assert (await client.refused("agent.identity.get", {"agentId": "nobody"}))["details"]["code"] == "unknown_agent"
+
+
+async def test_a_wake_leaves_a_note_in_the_session(client: Client) -> None:
+    woken = await client.ask("wake", mode="now", text="good morning")
+    assert woken["sessionKey"] == "agent:main:main"
+    (note,) = (await client.ask("chat.history", sessionKey="main"))["messages"]
+    assert note["content"][0]["text"] == "good morning"
+    assert (await client.ask("runs.list"))["count"] == 0
+    assert (await client.refused("wake", {"mode": "now", "text": " "}))["details"]["param"] == "text"
+
+
+async def test_status_has_the_blocks_that_its_clients_show(client: Client) -> None:
+    await client.run(message="hi", agentId="echo")
+    status = await client.ask("status", includeChannelSummary=False)
+    assert status["sessions"]["count"] == 1
+    assert status["sessions"]["defaults"] == {"model": "builtin/demo", "contextTokens": 32768}
+    assert status["heartbeat"] == {"defaultAgentId": "main", "agents": []}
+    assert status["tasks"]["total"] == 0
