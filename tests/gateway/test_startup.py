@@ -72,6 +72,13 @@ class TestMaking:
         assert first["entry"]["sessionId"] == first["sessionId"] and first["entry"]["key"] == first["key"]
         assert (await client.ask("sessions.list"))["count"] == 2
 
+    async def test_a_word_alone_names_a_session_of_the_agent(self, client: Client) -> None:
+        made = [await client.ask("sessions.create", key="tui-1", agentId="echo") for _ in range(2)]
+        assert [each["key"] for each in made] == ["agent:echo:tui-1"] * 2
+        assert made[0]["sessionId"] == made[1]["sessionId"], "it was there the second time"
+        error = await client.refused("sessions.create", {"key": "agent:main:tui-1", "agentId": "echo"})
+        assert error["details"]["param"] == "agentId"
+
     async def test_what_it_is_given_is_in_its_row(self, client: Client) -> None:
         made = await client.ask(
             "sessions.create", key="agent:main:trip", label="Rome", model="builtin/demo", thinkingLevel="low"

@@ -14,7 +14,7 @@ from backchannel.core.sessions import SessionPatch
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, RunNotFound
-from backchannel.gateway.addressing import address_for_message, known_agent, look_at
+from backchannel.gateway.addressing import check_agent, check_agent_id, known_agent, look_at, operator_keys
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import IdempotencyKey, Label, NothingAttached, read_model, read_thinking
 from backchannel.gateway.methods.chat import ChatSendParams, chat_send
@@ -96,13 +96,23 @@ async def sessions_create(call: Call, params: SessionsCreateParams) -> SessionCr
 async def _key_for(call: Call, params: SessionsCreateParams) -> SessionKey:
     """Choose the key of a new session; a request that comes again, with its idempotency key, means the same one."""
     if params.key is not None:
-        return await address_for_message(call.parts, params.key, params.agent_id)
+        return _named(call, params.key, params.agent_id)
     agent = call.parts.agents.default_id if params.agent_id is None else known_agent(call.parts, params.agent_id)
     if params.idempotency_key is None:
         return SessionKey.of(agent, "dashboard", str(uuid.uuid4()))
     return SessionKey.of(
         agent, "dashboard", str(uuid.uuid5(_REQUESTS, f"{call.holder.token_id}/{params.idempotency_key}"))
     )
+
+
+def _named(call: Call, text: str, agent_id: str | None) -> SessionKey:
+    """Read the key of a session that need not be there: a word alone is a key of the agent's, too."""
+    keys = operator_keys(call.parts, agent_id)
+    key = keys.read(text).key
+    check_agent(call.parts, key.agent)
+    if agent_id is not None:
+        check_agent_id(keys, key)
+    return key
 
 
 async def _first_run(call: Call, params: SessionsCreateParams, key: SessionKey) -> ChatStarted | None:
