@@ -33,6 +33,7 @@ from backchannel.gateway.app import Gateway, RunFailed
 from backchannel.gateway.methods import health
 from backchannel.gateway.methods.health import examine
 from backchannel.runtime import watchdog
+from backchannel.storage import store
 from tests.channels.desk import Desk, desk
 from tests.gateway.conftest import MakeWorld
 from tests.support.clocks import HandClock
@@ -244,6 +245,18 @@ async def test_what_is_merely_wrong_keeps_nobody_from_sending_messages(make_worl
         async with world.client() as client:
             await client.run(message="hi", agentId="broken")
             assert (await client.ask("status"))["status"] == "degraded"
+        assert (await http.get("/readyz")).status_code == 200
+
+
+@pytest.mark.sqlite_only
+async def test_a_gateway_whose_database_does_not_answer_is_not_ready(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "PROBE_LIMIT_S", 0.2)
+    async with make_world() as world, httpx.AsyncClient(base_url=world.at.url, trust_env=False) as http:
+        with closing(sqlite3.connect(world.gateway.store.database.name, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert (await http.get("/readyz")).status_code == 503
         assert (await http.get("/readyz")).status_code == 200
 
 

@@ -101,6 +101,7 @@ class Lane:
         self._server = server
         self._writer = writer
         self._gone_since: float | None = None
+        self._is_away_told = False
         self._thread = threading.Thread(target=self._work, name=f"postgres-write-{number}", daemon=True)
         self._thread.start()
 
@@ -304,11 +305,13 @@ class Lane:
             are_any_missing = are_missing(writer.connection, self._desk.marks)
         except psycopg.OperationalError as error:
             self._drop()
-            log.warning("the database cannot be reached", database=self._server.name, error=in_words(error))
+            tell = log.debug if self._is_away_told else log.warning  # it is tried five times a second
+            tell("the database cannot be reached", database=self._server.name, error=in_words(error))
+            self._is_away_told = True
             return None
         if self._gone_since is not None:
             log.info("the database is back", database=self._server.name)
-        self._gone_since = None
+        self._gone_since, self._is_away_told = None, False
         if are_any_missing:
             log.warning(
                 "commits are missing: a server has taken over that did not have them", database=self._server.name

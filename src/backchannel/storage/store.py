@@ -75,6 +75,9 @@ from backchannel.storage.reactions import REACTIONS
 from backchannel.storage.transcripts import Transcripts
 from backchannel.storage.tx import Outlets, UnitContext
 
+PROBE_LIMIT_S = 5.0
+"""How long a commit may take for the gateway to count as one that can accept messages."""
+
 
 def _session_of(request: RunRequest) -> str | None:
     """Tell which session a message is for; one that joins the same request may find that on any session."""
@@ -432,10 +435,14 @@ class Store:
         """Make a commit of the size that accepting a message takes.
 
         Raises:
-            Unavailable: it was refused, for instance because the disk is full.
+            Unavailable: it was refused, for instance because the disk is full, or it waits, for instance for a standby.
         """
         word = new_id()
-        await self.driver.write(trouble_units.probe, word * (trouble_units.PROBE_BYTES // len(word)))
+        probe = self.driver.write(trouble_units.probe, word * (trouble_units.PROBE_BYTES // len(word)))
+        try:
+            await asyncio.wait_for(probe, PROBE_LIMIT_S)
+        except TimeoutError:
+            raise Unavailable(f"the database has made no commit within {PROBE_LIMIT_S:g} s") from None
 
     async def last_messages(
         self, session_ids: Sequence[str], per_session: int, *, with_tools: bool
