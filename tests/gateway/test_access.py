@@ -20,9 +20,11 @@ pytestmark = pytest.mark.anyio
 
 ADMIN = {
     "agents.forget",
+    "config.get",
     "cron.add",
     "cron.remove",
     "cron.update",
+    "logs.tail",
     "sessions.reset",
     "sessions.delete",
     "tokens.create",

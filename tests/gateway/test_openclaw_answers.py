@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .client import Client
+from .client import OPERATOR, Client
 from .conftest import MakeWorld, World
 
 pytestmark = pytest.mark.anyio
@@ -76,3 +76,51 @@ async def test_status_has_the_blocks_that_its_clients_show(client: Client) -> No
     assert status["sessions"]["defaults"] == {"model": "builtin/demo", "contextTokens": 32768}
     assert status["heartbeat"] == {"defaultAgentId": "main", "agents": []}
     assert status["tasks"]["total"] == 0
+
+
+async def test_a_node_is_known_by_its_device_or_its_installation(world: World, client: Client) -> None:
+    async with world.client(role="node", device={"id": "0a1b"}, client={"instanceId": "other"}):
+        assert [node["nodeId"] for node in (await client.ask("node.list"))["nodes"]] == ["0a1b"]
+    async with world.client(role="node", client={"id": "node-host", "instanceId": "cellar"}) as node:
+        assert [each["nodeId"] for each in (await client.ask("node.list"))["nodes"]] == ["cellar"]
+        assert (await node.refused("node.list"))["code"] == "FORBIDDEN"
+
+
+async def test_a_client_that_asks_for_pairing_alone_hears_that_there_is_none_and_no_more(world: World) -> None:
+    async with world.client(scopes=["operator.pairing"]) as client:
+        assert await client.ask("device.pair.list") == {"pending": [], "paired": []}
+        for method in ("node.list", "sessions.list"):
+            assert (await client.refused(method))["details"]["code"] == "scope_missing"
+
+
+async def test_the_log_is_read_from_a_cursor_on_and_holds_no_secret(client: Client) -> None:
+    before = (await client.ask("logs.tail", limit=1))["cursor"]
+    await client.run(message="hi", agentId="broken")
+    after = await client.ask("logs.tail", cursor=before)
+    assert any("this agent is broken" in line for line in after["lines"])
+    assert after["cursor"] - before == len(after["lines"])
+    assert after["reset"] is False and OPERATOR not in str(after["lines"])
+    again = await client.ask("logs.tail", cursor=after["cursor"])
+    assert again["lines"] == [] and again["truncated"] is False
+    assert (await client.ask("logs.tail", cursor=after["cursor"] + 1_000_000))["reset"] is True
+    cut = await client.ask("logs.tail", limit=1, maxBytes=5000)
+    assert len(cut["lines"]) <= 1 and cut["truncated"] is True
+
+
+async def test_the_settings_are_shown_without_their_secrets(make_world: MakeWorld) -> None:
+    config = {
+        "channels": {"desk": DESK},
+        "models": {
+            "providers": {"own": {"api": "openai", "baseUrl": "http://localhost:1/v1", "apiKey": "sk-very-secret"}}
+        },
+    }
+    async with make_world(config) as world, world.client() as client:
+        shown = await client.ask("config.get")
+        assert shown["config"]["channels"]["desk"]["secret"] == "<hidden>"
+        assert shown["config"]["channels"]["desk"]["url"] == DESK["url"]
+        for secret in (DESK["secret"], "sk-very-secret", OPERATOR):
+            assert secret not in str(shown)
+        assert (await client.ask("config.get"))["hash"] == shown["hash"]
+        async with world.client(scopes=["operator.write"]) as other:
+            for method in ("config.get", "logs.tail"):
+                assert (await other.refused(method))["details"]["code"] == "scope_missing"

@@ -266,6 +266,7 @@ class Method(Generic[P]):
         *,
         for_agents: bool = False,
         for_nodes: bool = False,
+        is_open: bool = False,
     ) -> None:
         self.name = name
         self.params = params
@@ -276,6 +277,8 @@ class Method(Generic[P]):
         """Whether an agent's token may call it; the handler keeps it to the token's own session."""
         self.for_nodes = for_nodes
         """Whether only nodes may call it; the handler keeps it to the node's own sessions."""
+        self.is_open = is_open
+        """Whether an operator needs no scope for it: it tells everybody the same, which is nothing."""
         self._decode = msgspec.json.Decoder(params).decode
 
     @property
@@ -318,7 +321,7 @@ def check_allowed(holder: TokenHolder, method: Method[Any], methods: Mapping[str
     elif holder.is_agent:
         if not method.for_agents:
             raise Forbidden(f"an agent's token may not call {method.name}")
-    elif method.scope not in holder.scopes:
+    elif method.scope not in holder.scopes and not method.is_open:
         raise ScopeMissing(
             f"{method.name} needs the scope {method.scope.value} (granted: {', '.join(holder.shown_scopes) or 'none'})",
             scope=method.scope.value,

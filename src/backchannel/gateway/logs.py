@@ -11,9 +11,11 @@ import logging
 import os
 import re
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, TextIO, cast
+from threading import Lock
+from typing import Any, NamedTuple, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -66,7 +68,7 @@ def configure_logs(level: str, stream: TextIO, *, as_json: bool, secrets: Iterab
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso" if as_json else "%H:%M:%S", utc=as_json),
     ]
-    rendered = [*_renderers(as_json, stream), Masking(secrets).mask]
+    rendered = [*_renderers(as_json, stream), Masking(secrets).mask_and_keep]
     structlog.configure(
         processors=[*shared, *rendered],
         wrapper_class=structlog.make_filtering_bound_logger(number),
@@ -90,7 +92,7 @@ def mask_default_logs(secrets: Iterable[str]) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
             structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
-            _default_masking.mask,
+            _default_masking.mask_and_keep,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # asked each time: a program may replace it
@@ -129,6 +131,46 @@ def secrets_pattern(words: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))))
 
 
+class Tail(NamedTuple):
+    """Lines of a log; `end` counts all that there were until then."""
+
+    lines: list[str]
+    end: int
+    left_out: bool
+
+
+class RecentLines:
+    """The last lines that this process logged, without secrets. Threads log too: what is read is a copy."""
+
+    def __init__(self, kept: int = 1000, longest: int = 4000) -> None:
+        self._lines: deque[str] = deque(maxlen=kept)
+        self._longest = longest
+        self._count = 0
+        self._lock = Lock()
+
+    def add(self, line: str) -> None:
+        with self._lock:
+            self._lines.append(line[: self._longest])
+            self._count += 1
+
+    def after(self, cursor: int | None, limit: int, max_bytes: int) -> Tail:
+        """Read the newest lines, of those after a cursor if there is one that this process gave."""
+        with self._lock:
+            lines, end = list(self._lines), self._count
+        is_known = cursor is not None and cursor <= end
+        fresh = lines[max(0, len(lines) - (end - cursor)) :] if is_known and cursor is not None else lines
+        chosen: list[str] = []
+        for line in reversed(fresh[-limit:]):
+            max_bytes -= len(line.encode()) + 1
+            if max_bytes < 0:
+                break
+            chosen.append(line)
+        return Tail(chosen[::-1], end, left_out=len(chosen) < (end - (cursor or 0) if is_known else end))
+
+
+RECENT = RecentLines()
+
+
 class Masking:
     """The last step of a log line: takes secrets out of it."""
 
@@ -145,8 +187,15 @@ class Masking:
         self._known = secrets_pattern(self._words) if self._words else None
 
     def mask(self, logger: WrappedLogger, method: str, line: EventDict | str) -> str:
+        """Take the secrets out of a line."""
         masked = _MADE_TOKEN.sub(MASK, str(line))
         return self._known.sub(MASK, masked) if self._known else masked
+
+    def mask_and_keep(self, logger: WrappedLogger, method: str, line: EventDict | str) -> str:
+        """Take the secrets out of a line of the log, and keep it with the recent ones."""
+        masked = self.mask(logger, method, line)
+        RECENT.add(masked)
+        return masked
 
 
 _default_masking = Masking(())

@@ -147,6 +147,13 @@ class ClientInfo(Struct, frozen=True, rename="camel"):
     version: str = ""
     platform: str = ""
     mode: str = ""
+    instance_id: str | None = None
+
+
+class DeviceInfo(Struct, frozen=True, rename="camel"):
+    """The device that it runs on, as OpenClaw's clients name it; nothing of it is believed but its name."""
+
+    id: str | None = None
 
 
 class ConnectAuth(Struct, frozen=True, rename="camel"):
@@ -167,8 +174,16 @@ class Connect(Struct, frozen=True, kw_only=True, rename="camel"):
     role: str = "operator"
     node_id: str | None = None
     """Of the role `node`: the name that it connects under."""
+    device: DeviceInfo | None = None
     scopes: list[str] | None = None
     auth: ConnectAuth | None = None
+
+    @property
+    def node_name(self) -> str | None:
+        """What a node connects under: its own id, else its device's, else that of the installation."""
+        if self.node_id is not None:
+            return self.node_id
+        return (self.device and self.device.id) or self.client.instance_id
 
 
 read_connect = msgspec.json.Decoder(Connect).decode

@@ -236,7 +236,7 @@ class WebSocketConnection:
             self._connections.failed_logins += 1
             raise
         holder = holder.with_scopes(asked.scopes)
-        return self._as_node(holder, asked.node_id) if asked.role == "node" else holder
+        return self._as_node(holder, asked.node_name) if asked.role == "node" else holder
 
     def _as_node(self, holder: TokenHolder, node_id: str | None) -> TokenHolder:
         """Authenticate a node: by a token that is bound to its session, or by an operator's that may write."""

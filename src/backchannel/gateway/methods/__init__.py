@@ -17,6 +17,7 @@ from backchannel.gateway.methods import (
     exports,
     health,
     history,
+    inspection,
     inventory,
     made_sessions,
     nodes,
@@ -55,6 +56,7 @@ METHODS: Mapping[str, Method[Any]] = {
         tools,
         nodes,
         inventory,
+        inspection,
         nothing,
     )
     for method in group.METHODS

@@ -1,6 +1,7 @@
 """What OpenClaw's gateway has and this one has none of: each is answered with an empty list, never with made-up data.
 
-Its clients ask for these when they start, and take an unknown method for a fault.
+Its clients ask for these when they start, and take an unknown method for a fault. Some ask with a scope that there is
+not here (`operator.pairing`), and so have none: for these answers they need none.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _always(name: str, answer: type[Any], said: str, why: str) -> Method[Any]:
 
     handler.__doc__ = why
     handler.__annotations__["return"] = answer
-    return Method(name, SharedNoParams, TokenScope.READ, handler, said)
+    return Method(name, SharedNoParams, TokenScope.READ, handler, said, is_open=True)
 
 
 _APPROVALS = "Lists nothing: what waits for an owner's word here is listed by `approvals.list`."

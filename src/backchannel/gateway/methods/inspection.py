@@ -1,0 +1,111 @@
+"""The log and the settings of a running gateway, for administrators; no secret is in either."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from backchannel.core.settings import HIDDEN, Settings, secret_fields
+from backchannel.core.shapes import Answer, SharedParams
+from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.logs import RECENT, Masking, secrets_of
+from backchannel.gateway.protocol import SharedNoParams, TokenScope
+
+_LINES, _MOST_LINES = 500, 5000
+_BYTES, _MOST_BYTES = 250_000, 1_000_000
+
+
+class LogsTailParams(SharedParams, frozen=True, kw_only=True):
+    cursor: Annotated[int, Meta(ge=0)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=_MOST_LINES)] = _LINES
+    max_bytes: Annotated[int, Meta(ge=1, le=_MOST_BYTES)] = _BYTES
+
+
+class LogLines(Answer, frozen=True, kw_only=True):
+    file: str
+    cursor: int
+    size: int
+    lines: list[str]
+    truncated: bool
+    reset: bool
+
+
+class ConfigShown(Answer, frozen=True, kw_only=True):
+    path: str
+    exists: bool
+    valid: bool
+    hash: str
+    config: dict[str, Any]
+    issues: tuple[()]
+    warnings: list[str]
+
+
+async def logs_tail(call: Call, params: LogsTailParams) -> LogLines:
+    """Reads the newest lines of this process's log, or those after a cursor; the last thousand are kept."""
+    tail = RECENT.after(params.cursor, params.limit, params.max_bytes)
+    return LogLines(
+        file="memory",
+        cursor=tail.end,
+        size=tail.end,
+        lines=tail.lines,
+        truncated=tail.left_out,
+        reset=params.cursor is not None and params.cursor > tail.end,
+    )
+
+
+async def config_get(call: Call, params: SharedNoParams) -> ConfigShown:
+    """Shows the settings in force, without their secrets."""
+    settings = call.parts.config
+    masked = Masking(secrets_of(settings)).mask(None, "", msgspec.json.encode(shown_settings(settings)).decode())
+    config: dict[str, Any] = msgspec.json.decode(masked)
+    return ConfigShown(
+        path=str(settings.file or settings.state_dir / "backchannel.json5"),
+        exists=settings.file is not None,
+        valid=True,
+        hash=hashlib.sha256(masked.encode()).hexdigest(),
+        config=config,
+        issues=(),
+        warnings=[str(finding.message) for finding in settings.warnings],
+    )
+
+
+def shown_settings(value: Any) -> Any:
+    """Write settings as plain values, with a word in place of each secret; what is unset is left out."""
+    match value:
+        case Settings():
+            hidden, given = secret_fields(type(value)), [getattr(value, name) for name in value.__struct_fields__]
+            named = zip(value.__struct_fields__, value.__struct_encode_fields__, given, strict=True)
+            return {
+                written: HIDDEN if name in hidden else shown_settings(inner)
+                for name, written, inner in named
+                if inner is not None
+            }
+        case dict():
+            return {str(name): shown_settings(inner) for name, inner in value.items()}
+        case tuple() | list() | frozenset():
+            return [shown_settings(inner) for inner in value]
+        case str() | int() | float() | bool() | None:
+            return value
+    return str(value)
+
+
+METHODS: tuple[Method[Any], ...] = (
+    Method(
+        "logs.tail",
+        LogsTailParams,
+        TokenScope.ADMIN,
+        logs_tail,
+        "`{file, cursor, size, lines, truncated, reset}`; a cursor counts lines since the start, and `reset` says that "
+        "it was one of an earlier process",
+    ),
+    Method(
+        "config.get",
+        SharedNoParams,
+        TokenScope.ADMIN,
+        config_get,
+        "`{path, exists, valid, hash, config, issues, warnings}`; a setting that is a secret is `<hidden>`",
+    ),
+)
