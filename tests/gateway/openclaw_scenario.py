@@ -131,6 +131,8 @@ class Scenario:
         await self.call("tools.invoke", tool="sessions_send", args=args, sessionKey=MAIN)
         await self.call("chat.inject", sessionKey=SPEAKER, message="a note", label="note")
         await self.call("send", channel="desk", to="room", message="hello", idempotencyKey="send-1")
+        sent = {"to": "desk:room", "message": "hello again"}
+        await self.call("message.action", channel="desk", action="send", params=sent, idempotencyKey="send-2")
 
     async def look(self) -> None:
         """Read what there is of sessions."""

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.anyio
 
 ADMIN = {
     "agents.forget",
-    "config.get",
     "cron.add",
     "cron.remove",
     "cron.update",
@@ -47,6 +46,7 @@ WRITE = {
     "deliveries.drop",
     "deliveries.reroute",
     "deliveries.retry",
+    "message.action",
     "node.message",
     "runs.retry",
     "wake",

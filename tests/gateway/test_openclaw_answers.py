@@ -121,6 +121,33 @@ async def test_the_settings_are_shown_without_their_secrets(make_world: MakeWorl
         for secret in (DESK["secret"], "sk-very-secret", OPERATOR):
             assert secret not in str(shown)
         assert (await client.ask("config.get"))["hash"] == shown["hash"]
-        async with world.client(scopes=["operator.write"]) as other:
-            for method in ("config.get", "logs.tail"):
-                assert (await other.refused(method))["details"]["code"] == "scope_missing"
+        async with world.client(scopes=["operator.read"]) as other:
+            assert await other.ask("config.get") == shown
+
+
+async def test_only_administrators_read_the_log(world: World) -> None:
+    async with world.client(scopes=["operator.write"]) as other:
+        assert (await other.refused("logs.tail"))["details"]["code"] == "scope_missing"
+
+
+async def test_a_message_is_sent_to_a_chat_once(make_world: MakeWorld) -> None:
+    sent = {
+        "channel": "desk",
+        "action": "send",
+        "params": {"target": "room", "message": "hello"},
+        "idempotencyKey": "k",
+    }
+    async with make_world({"channels": {"desk": DESK}}) as world, world.client() as client:
+        receipts = [await client.ask("message.action", **sent) for _ in range(2)]
+        assert receipts[0]["id"] == receipts[1]["id"]
+        assert (receipts[0]["channel"], receipts[0]["to"], receipts[0]["text"]) == ("desk", "room", "hello")
+        assert (await client.ask("deliveries.list"))["count"] == 1
+        for changed in (
+            {"action": "react"},
+            {"params": {"message": "hello"}},
+            {"params": {"to": "room", "message": " "}},
+            {"params": {"to": "room", "message": "x", "media": "/etc/passwd"}},
+            {"channel": "pigeon"},
+        ):
+            await client.refused("message.action", {**sent, "idempotencyKey": "other", **changed})
+        assert (await client.ask("deliveries.list"))["count"] == 1

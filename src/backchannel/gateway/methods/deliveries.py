@@ -14,6 +14,7 @@ from backchannel.core.delivery import DeliveryState, Post, Receipt
 from backchannel.core.rows import ReceiptRow
 from backchannel.core.sessions import Address
 from backchannel.core.shapes import Params, SharedParams
+from backchannel.core.text import quoted
 from backchannel.errors import GatewayError, InvalidRequest
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.connections import Call, Method
@@ -37,6 +38,29 @@ class SendParams(SharedParams, frozen=True, kw_only=True):
     media_url: NothingAttached = None
     media_urls: NothingAttached = None
     buffer: NothingAttached = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class MessageToSend(SharedParams, frozen=True, kw_only=True):
+    """What `message.action` sends; a chat is `to`, with or without its channel before it, or `target` as written."""
+
+    message: str = ""
+    to: str | None = None
+    target: str | None = None
+    account_id: str | None = None
+    thread_id: str | None = None
+    media: NothingAttached = None
+    media_url: NothingAttached = None
+    media_urls: NothingAttached = None
+    buffer: NothingAttached = None
+
+
+class MessageActionParams(SharedParams, frozen=True, kw_only=True):
+    channel: str
+    action: str
+    params: MessageToSend
+    account_id: str | None = None
+    session_key: str | None = None
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -80,6 +104,28 @@ async def send(call: Call, params: SendParams) -> ReceiptRow:
         digest = hash_request(call.holder.token_id, "send", str(key), address, params.message)
     receipt = await parts.store.post(post, idempotency_key=params.idempotency_key, digest=digest)
     return show_receipt(receipt, call.parts.rows.key)
+
+
+async def message_action(call: Call, params: MessageActionParams) -> ReceiptRow:
+    """Sends a text as `send` does, in the words of OpenClaw's command line; the only action is `send`."""
+    if params.action != "send":
+        raise InvalidRequest(f"action: got {quoted(params.action, 64)}, expected send", param="action")
+    given = params.params
+    to = (given.to or "").removeprefix(f"{params.channel}:") or given.target
+    if not to:
+        raise InvalidRequest("params.to: a message needs a chat", param="params.to")
+    return await send(
+        call,
+        SendParams(
+            channel=params.channel,
+            to=to,
+            message=given.message,
+            account_id=given.account_id or params.account_id,
+            thread_id=given.thread_id,
+            session_key=params.session_key,
+            idempotency_key=params.idempotency_key,
+        ),
+    )
 
 
 def _outside(call: Call, channel: str, to: str, account_id: str | None, thread_id: str | None) -> Address:
@@ -169,6 +215,7 @@ _MENDED = f"`{_RECEIPT}`; with `ids` or `state` `{{count, refused: [{{id, error}
 
 METHODS: tuple[Method[Any], ...] = (
     Method("send", SendParams, TokenScope.WRITE, send, f"`{_RECEIPT}`, the receipt"),
+    Method("message.action", MessageActionParams, TokenScope.WRITE, message_action, f"`{_RECEIPT}`, the receipt"),
     Method(
         "deliveries.list",
         DeliveriesListParams,

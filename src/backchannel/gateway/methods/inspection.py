@@ -1,4 +1,4 @@
-"""The log and the settings of a running gateway, for administrators; no secret is in either."""
+"""The log of a running gateway, for administrators, and its settings; no secret is in either."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from backchannel.core.redaction import redact
 from backchannel.core.settings import HIDDEN, Settings, secret_fields
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.gateway.connections import Call, Method
@@ -87,7 +88,9 @@ def shown_settings(value: Any) -> Any:
             return {str(name): shown_settings(inner) for name, inner in value.items()}
         case tuple() | list() | frozenset():
             return [shown_settings(inner) for inner in value]
-        case str() | int() | float() | bool() | None:
+        case str():
+            return redact(value)[0]
+        case int() | float() | bool() | None:
             return value
     return str(value)
 
@@ -104,8 +107,9 @@ METHODS: tuple[Method[Any], ...] = (
     Method(
         "config.get",
         SharedNoParams,
-        TokenScope.ADMIN,
+        TokenScope.READ,
         config_get,
-        "`{path, exists, valid, hash, config, issues, warnings}`; a setting that is a secret is `<hidden>`",
+        "`{path, exists, valid, hash, config, issues, warnings}`; a setting that is a secret is `<hidden>`, and "
+        "what looks like one elsewhere is `[redacted]`",
     ),
 )
