@@ -12,7 +12,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -161,10 +161,16 @@ class Up:
         return self.said.partition("running at ")[2].split()[0]
 
     def wait_ready(self) -> None:
+        self._wait_until(lambda: "try: " in self.said)
+
+    def wait_logged(self, text: str) -> None:
+        self._wait_until(lambda: text in self.logged)
+
+    def _wait_until(self, is_there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while "try: " not in self.said:
+        while not is_there():
             assert self.process.poll() is None, self.logged
-            assert time.monotonic() < deadline, f"not ready: {self.said} {self.logged}"
+            assert time.monotonic() < deadline, f"it did not come: {self.said} {self.logged}"
             select.select([], [], [], 0.02)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:

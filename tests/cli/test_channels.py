@@ -62,6 +62,15 @@ for channel in (Fine(), Refused(), Mended(), Slow()):
 """
 
 
+def test_what_is_logged_of_a_bot_is_a_line_like_any_other(program: Program) -> None:
+    program.write_config('{ channels: { chat: { adapter: "telegram", token: "no-token-of-a-bot", owners: ["1"] } } }')
+    with program.up() as up:
+        up.wait_logged("cannot be used")
+        logged = [json.loads(line) for line in up.logged.splitlines()]
+        (line,) = [line for line in logged if line["message"] == "a channel cannot be used"]
+        assert (line["level"], line["channel"]) == ("error", "chat")
+
+
 def test_a_channel_that_cannot_log_in_is_named_by_up_and_status_and_everything_else_works(program: Program) -> None:
     (program.home / "shop.py").write_text(SHOP)
     with program.up("--app", "shop:gateway") as up:

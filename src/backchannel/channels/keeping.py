@@ -20,8 +20,6 @@ from backchannel.core.channels import (
 )
 from backchannel.core.contracts import Clock
 
-log = structlog.get_logger(__name__)
-
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 LONGEST_ASKED_S = 3600.0
@@ -41,7 +39,8 @@ class Kept:
         self._tells = tells
         self._steady: asyncio.TimerHandle | None = None
         self._clock = clock
-        self._log = log.bind(channel=channel, **({} if account_id is None else {"account": account_id}))
+        about = {"channel": channel} if account_id is None else {"channel": channel, "account": account_id}
+        self._log = structlog.get_logger(__name__, **about)  # not bound: the logs may be configured later than this
         self.health = ChannelHealth(is_up=not tells, is_connecting=tells, since_ms=clock.now_ms())
 
     async def keep(self, run: Callable[[InboundTaker], Awaitable[None] | None], taker: InboundTaker) -> None:
