@@ -189,7 +189,13 @@ class TestInOpenClawsWords:
         await client.ask("agent.wait", runId=fired["runId"])
         (entry,) = (await client.ask("cron.runs", id=job["id"]))["entries"]
         assert (entry["runId"], entry["status"], entry["summary"]) == (fired["runId"], "ok", "echo look around")
-        assert (await client.ask("cron.runs"))["entries"] == [entry]
+        for params, found in (
+            ({}, 1),
+            ({"status": "ok", "agentId": "echo"}, 1),
+            ({"statuses": ["error", "skipped"]}, 0),
+        ):
+            assert len((await client.ask("cron.runs", **params))["entries"]) == found
+        assert (await client.ask("cron.runs", agentId="main"))["entries"] == []
         patch = {"enabled": False, "payload": {"kind": "agentTurn", "message": "look again"}}
         changed = await client.ask("cron.update", id=job["id"], patch=patch)
         assert (changed["enabled"], changed["payload"]["message"], changed["state"]["lastRunStatus"]) == (

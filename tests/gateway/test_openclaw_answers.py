@@ -131,10 +131,10 @@ async def test_only_administrators_read_the_log(world: World) -> None:
 
 
 async def test_a_message_is_sent_to_a_chat_once(make_world: MakeWorld) -> None:
-    sent = {
+    sent: dict[str, Any] = {
         "channel": "desk",
         "action": "send",
-        "params": {"target": "room", "message": "hello"},
+        "params": {"target": "Room", "to": "desk:room", "message": "hello"},
         "idempotencyKey": "k",
     }
     async with make_world({"channels": {"desk": DESK}}) as world, world.client() as client:

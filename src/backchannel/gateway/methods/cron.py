@@ -96,6 +96,9 @@ class CronUpdateParams(JobParams, frozen=True, kw_only=True):
 
 
 class CronRunsParams(JobParams, frozen=True, kw_only=True):
+    agent_id: str | None = None
+    status: str = "all"
+    statuses: tuple[str, ...] = ()
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
     offset: Annotated[int, Meta(ge=0, le=_MOST_SKIPPED)] = 0
 
@@ -214,7 +217,10 @@ async def cron_runs(call: Call, params: CronRunsParams) -> JobRunsPage:
         jobs = [await call.parts.store.cron_job(_id(params))]
     else:
         jobs = await call.parts.cron.list()
-    entries = [entry for job in jobs for entry in await _runs_of(call, job, end + 1)]
+    if params.agent_id is not None:
+        jobs = [job for job in jobs if _key(call, job).agent == normalise_agent_id(params.agent_id)]
+    states = _states(params)
+    entries = [entry for job in jobs if states for entry in await _runs_of(call, job, states, end + 1)]
     entries.sort(key=lambda entry: entry.ts, reverse=True)
     has_more = len(entries) > end
     return JobRunsPage(
@@ -226,9 +232,15 @@ async def cron_runs(call: Call, params: CronRunsParams) -> JobRunsPage:
     )
 
 
-async def _runs_of(call: Call, listed: ListedJob, limit: int) -> list[JobRunView]:
+def _states(params: CronRunsParams) -> tuple[RunState, ...]:
+    """Tell which runs are asked for; one that was skipped is no run."""
+    words = set(params.statuses) or {params.status}
+    return tuple(state for state in _FINISHED if words & {"all", "ok" if state is RunState.OK else "error"})
+
+
+async def _runs_of(call: Call, listed: ListedJob, states: tuple[RunState, ...], limit: int) -> list[JobRunView]:
     key = _key(call, listed)
-    runs = await call.parts.store.runs(session_key=str(key), states=_FINISHED, limit=limit, before=None)
+    runs = await call.parts.store.runs(session_key=str(key), states=states, limit=limit, before=None)
     return [_show_run(call, listed.stored.id, run) for run in runs if run.kind is RunKind.CRON]
 
 
