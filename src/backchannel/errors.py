@@ -24,7 +24,7 @@ word, and `details` holds the facts a program may want. Messages say what came a
         └── ConfigError, StateFolderInUse, DatabaseUnusable
 
 `RunFailed` (a run that a Python program waited for, in `gateway/app.py`) and the errors of the command line (in `cli/`)
-derive from `GatewayError` too. `FenceLost`, `StopRequested` and `ChatMovedMeanwhile` never
+derive from `GatewayError` too. `FenceLost`, `StopRequested`, `ChatMovedMeanwhile` and `OwnPostUnderway` never
 reach a caller.
 """
 
@@ -345,6 +345,10 @@ class FenceLost(Exception):
 
 class ChatMovedMeanwhile(Exception):
     """A message was routed before its chat got another id. Internal: it is routed anew."""
+
+
+class OwnPostUnderway(Exception):
+    """A post may be one of ours whose id the platform has yet to tell. Internal: it is judged again in a moment."""
 
 
 class StopRequested(Exception):

@@ -32,10 +32,13 @@ from backchannel.core.pairing import Acquaintance
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
-from backchannel.errors import ChatMovedMeanwhile, InvalidRequest, NotFound
+from backchannel.errors import ChatMovedMeanwhile, InvalidRequest, NotFound, OwnPostUnderway
 from backchannel.runtime.runtime import Runtime
 from backchannel.tools.base import Parts
 from backchannel.tools.commands import ChatCommands
+
+_LOOK_AGAIN_S = 0.1
+"""How soon a post is judged again that may be one of ours; what is being sent ends, and be it as uncertain."""
 
 
 class Inbound:
@@ -91,6 +94,8 @@ class Inbound:
                 return await self._take(event, files, home)
             except ChatMovedMeanwhile:
                 continue
+            except OwnPostUnderway:
+                await self._parts.clock.sleep(_LOOK_AGAIN_S)
 
     async def _take(self, event: InboundEvent, files: Sequence[IncomingFile], home: str | None) -> Taken:
         channel = self._find(event.channel)

@@ -332,9 +332,20 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """What stands in the transcript for the files that came with it."""
 
     @property
+    def may_be_own(self) -> bool:
+        """Whether it names no sender but the chat itself, so that another account of ours may have written it."""
+        return bool(self.twins) and self.event.sender_id == self.event.chat_id
+
+    @property
     def content(self) -> tuple[Block, ...]:
         """What was written, and what came with it."""
         return (*text_content(self.event.text), *self.attached)
+
+
+def ignore_own(event: InboundEvent) -> Admission:
+    """Ignore a post that another account of ours wrote in the name of the chat."""
+    reason = f"message {quote(event.message_id)} was sent by another account of ours"
+    return Admission(Verdict.IGNORE, reason, Standing.STRANGER)
 
 
 def once_for_all(admission: Admission, key: SessionKey, twins: Sequence[InboundOutcome]) -> Admission:

@@ -8,13 +8,13 @@ from backchannel.core.channels import InboundEvent, InboundId
 from backchannel.core.commands import Asker, CommandReply
 from backchannel.core.delivery import Post
 from backchannel.core.facts import PolicyShadowed
-from backchannel.core.inbound import Admission, Arrival, InboundOutcome, Taken, Verdict, once_for_all
+from backchannel.core.inbound import Admission, Arrival, InboundOutcome, Taken, Verdict, ignore_own, once_for_all
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender
 from backchannel.core.runs import Accepted, RunRequest
 from backchannel.core.sessions import write_address
 from backchannel.errors import ChatMovedMeanwhile
-from backchannel.storage import chats, commands, deliveries, inbox, pairing, runs, sessions
+from backchannel.storage import chats, commands, deliveries, inbox, own_posts, pairing, runs, sessions
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import Tx
 
@@ -26,6 +26,7 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
 
     Raises:
         ChatMovedMeanwhile: its chat got another id since it was routed; nothing was done.
+        OwnPostUnderway: it may be a post of ours that is being sent right now; nothing was done.
     """
     known = _known(tx, arrival.event.identity)
     if known is not None:
@@ -67,6 +68,8 @@ def judge(tx: Tx, arrival: Arrival) -> Admission | None:
 
 
 def _admit(tx: Tx, arrival: Arrival) -> Admission:
+    if arrival.may_be_own and own_posts.is_own(tx, arrival.event.identity, arrival.twins):
+        return ignore_own(arrival.event)
     acquaintance = pairing.look_up(tx, arrival.event) if arrival.is_pairing_asked else None
     admission = arrival.admit(sessions.find(tx, str(arrival.routed.key)), acquaintance)
     if admission.verdict is not Verdict.COMMAND:

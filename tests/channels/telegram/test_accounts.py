@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,11 @@ from backchannel.gateway.methods.channels import channel_states
 from backchannel.gateway.methods.health import examine
 from tests.channels.desk import Desk, desk
 from tests.support.gateways import QuickClock
-from tests.support.resting import at_rest
-from tests.support.telegram import ANN, GROUP, TOKEN, Fault, Hang, Telegram
+from tests.support.telegram import ANN, TOKEN, Fault, Hang, Telegram
 
 pytestmark = pytest.mark.anyio
 
 SECRET = "a-secret-of-the-tests_1234"
-SUPERGROUP = -1001234567890
 OTHER_TOKEN = "4343:another-token-of-the-tests-BBBBBBBBBBB"
 
 
@@ -227,61 +224,6 @@ async def test_a_post_that_a_fault_keeps_from_being_taken_is_asked_for_again_but
         assert "left out" in (channel.health().error or "")
         assert ["exc_info" in line for line in logs] == [True, False]
         await channel.close()
-
-
-@asynccontextmanager
-async def two_bots(telegram: Telegram, state: Path, **config: Any) -> AsyncIterator[tuple[Desk, Callable[..., Any]]]:
-    """Open a gateway with two bots, and give what posts a message of somebody to each of them."""
-    telegram.other_bots[OTHER_TOKEN] = (4343, "Work_Bot")
-    url = "https://gateway.example/channels/telegram/inbound"
-    secrets = (SECRET, SECRET + "_work")
-    work = {"token": OTHER_TOKEN, "webhook": {"url": url, "secret": secrets[1]}}
-    settings = telegram.settings(webhook={"url": url, "secret": SECRET}, accounts={"work": work}, requireMention=False)
-    async with desk(state, {"telegram": settings}, **config) as at:
-        await telegram.until(lambda: len(telegram.called("setWebhook")) == 2)
-
-        async def post(text: str, chat: int) -> None:
-            telegram.say(text, chat=chat)
-            body = json.dumps(telegram.updates[-1]).encode()
-            for secret in secrets:
-                answer = await at.http.post("/channels/telegram/inbound", content=body, headers={SECRET_HEADER: secret})
-                assert answer.status_code == 200
-
-        yield at, post
-
-
-async def test_a_command_for_one_of_two_bots_in_a_group_is_carried_out_once(tmp_path: Path) -> None:
-    async with Telegram() as telegram:
-        async with two_bots(telegram, tmp_path) as (at, post):
-            await post("/status@work_bot", GROUP)
-            await telegram.posted(1)
-            await at_rest(at.gateway)
-            (receipt,) = await at.receipts()
-        assert receipt.delivery.account_id == "work" and len(telegram.texts) == 1
-
-
-@pytest.mark.parametrize(("chat", "times"), [(SUPERGROUP, 1), (-42, 2)], ids=["supergroup", "small group"])
-async def test_a_command_for_any_of_two_bots_is_carried_out_once_where_messages_have_one_number(
-    tmp_path: Path, chat: int, times: int
-) -> None:
-    async with Telegram() as telegram:
-        telegram.chats[chat] = {"id": chat, "type": "supergroup" if chat == SUPERGROUP else "group", "title": "Us"}
-        async with two_bots(telegram, tmp_path) as (at, post):
-            for count, command in enumerate(("/new", "/new"), 1):
-                await post(command, chat)
-                await at_rest(at.gateway)
-                assert len(telegram.texts) == count * times, "the second time is another message"
-
-
-async def test_a_command_for_any_of_two_bots_is_for_the_sessions_of_both_agents(tmp_path: Path) -> None:
-    async with Telegram() as telegram:
-        telegram.chats[SUPERGROUP] = {"id": SUPERGROUP, "type": "supergroup", "title": "Us"}
-        agents = {"list": [{"id": id, "model": "scripted/test"} for id in ("main", "other")]}
-        bindings = [{"match": {"channel": "telegram", "accountId": "work"}, "agentId": "other"}]
-        async with two_bots(telegram, tmp_path, agents=agents, bindings=bindings) as (at, post):
-            await post("/new", SUPERGROUP)
-            await at_rest(at.gateway)
-    assert len(telegram.texts) == 2
 
 
 async def test_what_is_posted_before_the_bot_knows_itself_is_to_be_posted_again(tmp_path: Path) -> None:
