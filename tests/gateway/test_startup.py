@@ -42,6 +42,11 @@ async def test_a_session_that_is_not_there_is_opened_empty_and_not_made(client: 
     assert (await client.ask("sessions.list"))["count"] == 0
 
 
+async def test_a_short_id_of_another_gateway_opens_nothing(client: Client) -> None:
+    assert await client.ask("chat.startup", shortId="a1b2c3") == {"resolution": {"ok": False}}
+    assert (await client.refused("chat.startup", {}))["details"]["param"] == "sessionKey"
+
+
 async def test_an_answer_keeps_to_the_bytes_that_were_asked_for(client: Client) -> None:
     for _ in range(3):
         await client.run(message="x" * 1000, agentId="echo")

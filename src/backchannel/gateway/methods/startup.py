@@ -11,7 +11,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.rows import ModelShown, SessionRow
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, SharedParams
-from backchannel.errors import SessionNotFound
+from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import look_at, resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.catalog import (
@@ -37,7 +37,8 @@ class ChatHistoryParams(SharedParams, frozen=True, kw_only=True):
 
 
 class ChatStartupParams(SharedParams, frozen=True, kw_only=True):
-    session_key: str
+    session_key: str | None = None
+    short_id: str | None = None
     agent_id: str | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = LISTED
     max_bytes: Annotated[int, Meta(ge=_SHORTEST)] | None = None
@@ -62,6 +63,16 @@ class OpenedChat(ChatHistory, frozen=True, kw_only=True):
     session_info: SessionRow | None = None
 
 
+class Unresolved(Answer, frozen=True, kw_only=True):
+    """What is said of a session that was named by a short id: there are none of that kind here."""
+
+    ok: bool
+
+
+class NotOpened(Answer, frozen=True, kw_only=True):
+    resolution: Unresolved
+
+
 class SessionMessages(Answer, frozen=True, kw_only=True):
     messages: list[Raw]
 
@@ -77,8 +88,12 @@ async def chat_history(call: Call, params: ChatHistoryParams) -> OpenedChat:
     return await _open(call, key, session, params, before=params.before, after=params.after)
 
 
-async def chat_startup(call: Call, params: ChatStartupParams) -> OpenedChat:
+async def chat_startup(call: Call, params: ChatStartupParams) -> OpenedChat | NotOpened:
     """Opens a session: the end of its transcript, as `chat.history` reads it; a session that is not there has none."""
+    if params.session_key is None:
+        if params.short_id is None:
+            raise InvalidRequest("sessionKey: it is needed", param="sessionKey")
+        return NotOpened(resolution=Unresolved(ok=False))
     key, session = await _perhaps_new(call, params.session_key, params.agent_id)
     return await _open(call, key, session, params)
 
@@ -141,7 +156,13 @@ _OPENED = (
 
 METHODS: tuple[Method[Any], ...] = (
     Method("chat.history", ChatHistoryParams, TokenScope.READ, chat_history, _OPENED),
-    Method("chat.startup", ChatStartupParams, TokenScope.READ, chat_startup, _OPENED),
+    Method(
+        "chat.startup",
+        ChatStartupParams,
+        TokenScope.READ,
+        chat_startup,
+        _OPENED + "; with `shortId` in place of a key `{resolution {ok}}`: sessions have none here",
+    ),
     Method("chat.metadata", ChatMetadataParams, TokenScope.READ, chat_metadata, "`{models, commands}`"),
     Method("sessions.get", SessionsGetParams, TokenScope.READ, sessions_get, "`{messages}`"),
 )
