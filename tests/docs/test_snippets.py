@@ -234,7 +234,7 @@ def test_a_configuration_loads_without_findings(snippet: Snippet, tmp_path: Path
     file = tmp_path / "backchannel.json5"
     file.write_text(snippet.text.replace("change-me", "as-chosen"), encoding="utf-8")
     (tmp_path / "researcher.md").write_text("Find out.", encoding="utf-8")
-    env = {name: f"42:a-value-for-{name}" for name in re.findall(r"\$\{(\w+)\}", snippet.text)}
+    env = {name: "42:" + f"a-value-for-{name}".ljust(35, "-") for name in re.findall(r"\$\{(\w+)\}", snippet.text)}
 
     assert check_config(file, env, state=tmp_path) == []
 

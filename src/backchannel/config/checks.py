@@ -26,6 +26,7 @@ from backchannel.config.schema_agents import (
     ToolsSettings,
 )
 from backchannel.config.schema_doors import MIN_SECRET_LENGTH, TelegramSettings
+from backchannel.config.telegram import doubts_about
 from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelSettings, channel_name_problem
 from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import DmScope, KeyScheme, normalise_agent_id
@@ -277,9 +278,6 @@ def _session_keys(file: ConfigFile) -> Iterator[Issue]:
                 yield Issue("error", ("session", "identityLinks", person, index), message, id)
 
 
-_BOT_TOKEN = re.compile(r"\d+:\S+\Z")
-
-
 def _channels(file: ConfigFile) -> Iterator[Issue]:
     for name, channel in file.channels.items():
         path: SettingPath = ("channels", name)
@@ -293,20 +291,12 @@ def _channels(file: ConfigFile) -> Iterator[Issue]:
             )
             yield Issue("error", (*path, "accounts", DEFAULT_ACCOUNT), message)
         if isinstance(channel, TelegramSettings):
-            yield from _bot_tokens(channel, path)
+            for doubt in doubts_about(name, channel):
+                yield Issue("warning", (*path, *doubt.path), doubt.message, doubt.got)
     for index, binding in enumerate(file.bindings):
         if binding.match.channel not in file.channels:
             message = "no such channel is configured, so this binding has no effect"
             yield Issue("warning", ("bindings", index, "match", "channel"), message, binding.match.channel)
-
-
-def _bot_tokens(channel: TelegramSettings, path: SettingPath) -> Iterator[Issue]:
-    """Warn of what cannot be the token of a bot: Telegram is not even asked with it."""
-    accounts = ((("accounts", id, "token"), account.token) for id, account in channel.accounts.items())
-    for steps, token in ((("token",), channel.token), *accounts):
-        if not _BOT_TOKEN.match(token):
-            expected = "expected <number>:<letters and digits>, as @BotFather gave it"
-            yield Issue("warning", (*path, *steps), f"this is no token of a Telegram bot ({expected})")
 
 
 def _secrets(file: ConfigFile) -> Iterator[Issue]:

@@ -127,7 +127,10 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     control_ui: Annotated[ControlUiSettings, setting("Pages that others serve.")] = ControlUiSettings()
     allowed_hosts: Annotated[
         tuple[str, ...],
-        setting("Names under which the gateway may be asked for, besides loopback and `gateway.host`."),
+        setting(
+            "Names under which the gateway may be asked for, besides loopback, `gateway.host` and the host of "
+            "a channel's `webhook.url`."
+        ),
     ] = ()
     trusted_proxies: Annotated[
         tuple[str, ...],
@@ -180,7 +183,9 @@ class TelegramSettings(ChannelSettings, frozen=True, kw_only=True, tag_field="ad
     token: Annotated[str, secret("The bot's token, from @BotFather. It is the account `default`.", min_length=1)]
     api_root: Annotated[
         str,
-        setting("Where the Bot API is, for a server of your own.", pattern=r"^https?://\S+$"),
+        setting(
+            "Where the Bot API is, `https://…` or `http://…`: for a server of your own.", pattern=r"^https?://\S+$"
+        ),
     ] = "https://api.telegram.org"
     streaming: Annotated[bool, setting("Whether a reply is shown while it is written.")] = True
     webhook: Annotated[TelegramWebhookSettings | None, setting("Let Telegram post. Unset: it is asked.")] = None

@@ -277,8 +277,9 @@ def check_bind(settings: GatewaySettings) -> None:
 class OriginCheck:
     """Checks `Host` and `Origin`, the same for HTTP and WebSocket."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
-        self._names = LOOPBACK_NAMES | {settings.host.lower().strip("[]")}
+    def __init__(self, settings: GatewaySettings, webhooks: frozenset[str] = frozenset()) -> None:
+        """Make it; `webhooks` are the hosts of addresses that others were told to post to."""
+        self._names = LOOPBACK_NAMES | webhooks | {settings.host.lower().strip("[]")}
         self._names |= {name.lower().strip("[]") for name in settings.allowed_hosts}
         allowed = (*settings.allowed_origins, *settings.control_ui.allowed_origins)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in allowed)

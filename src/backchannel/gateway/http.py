@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.utils import ClientDisconnected
 
 from backchannel.config.schema_doors import LimitSettings as Sizes
+from backchannel.config.telegram import webhook_hosts
 from backchannel.errors import (
     BadSignature,
     GatewayError,
@@ -83,7 +84,7 @@ class Web:
         self._mcp = McpDoor(parts, self.access)
         self._waits = OpenWaits()
         self._forgeries = FailedAttempts(parts.clock, "signature")
-        self._origins = OriginCheck(settings)
+        self._origins = OriginCheck(settings, webhook_hosts(parts.config.channels.values()))
         self._proxies = Proxies(settings.trusted_proxies)
         self.routes = self._routes()
         self._http = _limit_bodies(

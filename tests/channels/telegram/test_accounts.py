@@ -165,8 +165,9 @@ async def test_telegram_posts_where_the_settings_say_and_is_answered_after_the_c
             await telegram.until(lambda: telegram.webhook is not None)
             telegram.say("hello")
             body = json.dumps(telegram.updates[0]).encode()
-            for _ in range(2):
-                answer = await at.http.post("/channels/telegram/inbound", content=body, headers={SECRET_HEADER: SECRET})
+            for host in ("127.0.0.1", "gateway.example"):  # a proxy may pass on by which name it was asked
+                headers = {SECRET_HEADER: SECRET, "Host": host}
+                answer = await at.http.post("/channels/telegram/inbound", content=body, headers=headers)
                 assert answer.status_code == 200, answer.text
             await telegram.posted(1)
             wrong = await at.http.post("/channels/telegram/inbound", content=body, headers={SECRET_HEADER: "wrong"})
@@ -243,6 +244,10 @@ async def test_without_a_webhook_nothing_can_be_posted(tmp_path: Path) -> None:
         assert answer.status_code in (401, 404)
 
 
+def _hook(url: str) -> dict[str, Any]:
+    return {"webhook": {"url": url, "secret": SECRET}}
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -260,7 +265,10 @@ def test_settings_that_cannot_work_are_told(tmp_path: Path, changed: dict[str, A
     assert told in finding.message and TOKEN not in finding.message
 
 
-@pytest.mark.parametrize("token", ["4242" * 5, f"bot{OTHER_TOKEN}", OTHER_TOKEN.replace(":", ": "), "${TELEGRAM_TOKEN"])
+@pytest.mark.parametrize(
+    "token",
+    ["4242" * 5, f"bot{OTHER_TOKEN}", OTHER_TOKEN.replace(":", ": "), "${TELEGRAM_TOKEN", OTHER_TOKEN[:39]],
+)
 def test_what_cannot_be_a_token_is_warned_of_without_showing_it(tmp_path: Path, token: str) -> None:
     file = tmp_path / "backchannel.json5"
     channel = {"adapter": "telegram", "token": TOKEN, "owners": ["7"], "accounts": {"work": {"token": token}}}
@@ -268,6 +276,34 @@ def test_what_cannot_be_a_token_is_warned_of_without_showing_it(tmp_path: Path, 
     (finding,) = check_config(file, {}, state=tmp_path)
     assert (finding.level, finding.path) == ("warning", "channels.telegram.accounts.work.token")
     assert "expected <number>:<letters and digits>" in finding.message and token not in finding.message
+
+
+@pytest.mark.parametrize(
+    ("changed", "path", "told"),
+    [
+        ({"owners": ["7", "@ann"]}, "owners[1]", "got '@ann', Telegram knows people by a number"),
+        ({"allowFrom": ["*", "-1001", "Ann"]}, "allowFrom[2]", "`backchannel pairing list --all` shows the number"),
+        (_hook("http://a.example/channels/telegram/inbound"), "webhook.url", "Telegram posts by https only"),
+        (_hook("https://a.example/hook"), "webhook.url", "posts are taken at /channels/telegram/inbound"),
+        (_hook("https:///channels/telegram/inbound"), "webhook.url", "no host is named in it"),
+        (_hook("https://[a/channels/telegram/inbound"), "webhook.url", "no host is named in it"),
+        (_hook("https://a.example/below/channels/telegram/inbound"), None, None),
+        (_hook("http://a/channels/telegram/inbound") | {"apiRoot": "http://127.0.0.1:8081"}, None, None),
+    ],
+)
+def test_what_telegram_would_never_send_or_take_is_warned_of(
+    tmp_path: Path, changed: dict[str, Any], path: str | None, told: str | None
+) -> None:
+    file = tmp_path / "backchannel.json5"
+    channel = {"adapter": "telegram", "token": TOKEN, "owners": ["7"], **changed}
+    settings = {"session": {"dmScope": "per-peer"}, "channels": {"telegram": channel}}
+    file.write_text(json.dumps(settings))
+    found = check_config(file, {}, state=tmp_path)
+    if path is None or told is None:
+        assert found == []
+    else:
+        assert [(finding.level, finding.path) for finding in found] == [("warning", f"channels.telegram.{path}")]
+        assert told in found[0].message
 
 
 def test_the_settings_hide_every_token_and_secret() -> None:

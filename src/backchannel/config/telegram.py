@@ -1,0 +1,82 @@
+"""What cannot work in the settings of a Telegram bot, though each of them is well formed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from backchannel.config.agents import ANY
+from backchannel.config.findings import SettingPath
+from backchannel.config.schema_doors import TelegramAccountSettings, TelegramSettings, TelegramWebhookSettings
+from backchannel.core.channels import ChannelSettings
+
+_TOKEN = re.compile(r"\d+:[A-Za-z0-9_-]{35,}\Z")
+_ID = re.compile(r"-?\d+\Z")
+_TELEGRAMS_OWN = "https://api.telegram.org"
+
+
+class BotDoubt(NamedTuple):
+    """What is hardly meant: the setting, from the channel's on, why, and what came if it may be shown."""
+
+    path: SettingPath
+    message: str
+    got: str | None = None
+
+
+def doubts_about(name: str, channel: TelegramSettings) -> Iterator[BotDoubt]:
+    """Find what Telegram would refuse or never send, in the settings of one channel."""
+    for path, bot in _bots(channel):
+        if not _TOKEN.match(bot.token):
+            expected = "expected <number>:<letters and digits>, 35 after the colon, as @BotFather gave it"
+            yield BotDoubt((*path, "token"), f"this is no token of a Telegram bot ({expected})")
+        if bot.webhook is not None:
+            is_telegrams = channel.api_root.rstrip("/") == _TELEGRAMS_OWN
+            yield from _webhook(name, (*path, "webhook", "url"), bot.webhook, needs_tls=is_telegrams)
+    yield from _people("allowFrom", channel.allow_from)
+    yield from _people("owners", channel.owners)
+
+
+def webhook_hosts(channels: Iterable[ChannelSettings]) -> frozenset[str]:
+    """List the names under which Telegram posts to this gateway; a proxy may pass them on as `Host`."""
+    bots = [bot for channel in channels if isinstance(channel, TelegramSettings) for _, bot in _bots(channel)]
+    return frozenset(host for bot in bots if bot.webhook and (host := _parts(bot.webhook.url)[1]))
+
+
+def _bots(channel: TelegramSettings) -> Iterator[tuple[SettingPath, TelegramAccountSettings]]:
+    yield (), TelegramAccountSettings(token=channel.token, webhook=channel.webhook)
+    for id, account in channel.accounts.items():
+        yield ("accounts", id), account
+
+
+def _webhook(name: str, path: SettingPath, webhook: TelegramWebhookSettings, *, needs_tls: bool) -> Iterator[BotDoubt]:
+    scheme, host, at = _parts(webhook.url)
+    expected = f"/channels/{name}/inbound"
+    if not host:
+        yield BotDoubt(path, f"no host is named in it (expected https://<host>{expected})", webhook.url)
+        return
+    if scheme != "https" and needs_tls:
+        yield BotDoubt(path, f"Telegram posts by https only (expected https://{host}{expected})", webhook.url)
+    if not at.endswith(expected):
+        message = f"posts are taken at {expected}: unless a proxy changes the path, none arrives"
+        yield BotDoubt(path, message, webhook.url)
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    """Take the scheme, the host and the path out of an address; without a host if it cannot be read."""
+    try:
+        read = urlsplit(url)
+        return read.scheme, read.hostname or "", read.path
+    except ValueError:
+        return "", "", ""
+
+
+def _people(setting: str, ids: tuple[str, ...]) -> Iterator[BotDoubt]:
+    for index, id in enumerate(ids):
+        if id != ANY and not _ID.match(id):
+            message = (
+                "Telegram knows people by a number, not by a name, so this is nobody; with `pairing: true`, "
+                "`backchannel pairing list --all` shows the number of everyone who wrote to the bot"
+            )
+            yield BotDoubt((setting, index), message, id)
