@@ -45,6 +45,7 @@ FULL = WIRE | {
     "senderName": "Bob B.",
     "senderIsBot": False,
     "mentioned": True,
+    "mentionedAccounts": ["private"],
     "ts": NOW,
 }
 
@@ -72,6 +73,7 @@ def test_an_event_is_read_by_its_wire_names() -> None:
         message_id="m1",
         text="hello",
         mentioned=True,
+        mentioned_accounts=("private",),
         ts=NOW,
     )
     assert event.identity == InboundId("telegram", "work", "C1", "m1")

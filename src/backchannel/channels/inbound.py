@@ -24,6 +24,7 @@ from backchannel.core.inbound import (
     admit,
     check,
     is_pairing_asked,
+    left_to,
     route,
 )
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey
@@ -127,6 +128,7 @@ class Inbound:
             agent_model=model,
             judge=judge,
             twins=tuple(channel.twins(event.identity)),
+            left_to=left_to(event, routed, self._routing, home),
         )
         if files:
             arrival = msgspec.structs.replace(arrival, attached=await self._attached(arrival, channel, files))

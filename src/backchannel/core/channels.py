@@ -177,6 +177,8 @@ class InboundEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     message_id: _Id
     text: str
     mentioned: bool = False
+    mentioned_accounts: tuple[_Id, ...] = ()
+    """Which other accounts of ours it mentions, or answers, by their ids."""
     ts: int | None = None
     """When it was written, in milliseconds since 1970."""
 
@@ -330,8 +332,8 @@ class Channel(ABC):
     def twins(self, id: InboundId) -> Collection[InboundId]:
         """List by what else a message is known, should other accounts of ours read it too.
 
-        A command that several of them bring to one session is carried out once. None, where the platform numbers
-        messages for each account by itself.
+        What several of them bring to one session is taken once. None, where the platform numbers messages for each
+        account by itself.
         """
         return ()
 

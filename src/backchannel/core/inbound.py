@@ -3,8 +3,9 @@
 `parse_event` reads an event as it came. `route` names the session, the agent and the address that a reply goes to.
 `admit` decides, in this order: our own messages and other bots' are ignored; a stranger is ignored, or in a direct chat
 sent a code (`core/pairing.py`); a command is carried out, by the account that it is for; what the send policy denies,
-and what in a group does not mention the agent, is recorded as a note; everything else is answered. An event is known by
-its `identity`, and the store handles each once, in the commit that accepts it.
+and what in a group does not mention the agent, is recorded as a note; everything else is answered. What several
+accounts of ours read is taken once (`once_for_all`). An event is known by its `identity`, and the store handles each
+once, in the commit that accepts it.
 """
 
 from __future__ import annotations
@@ -182,6 +183,19 @@ def _full_id(event: InboundEvent) -> str:
     return f"{event.channel}:{event.sender_id}"
 
 
+def left_to(event: InboundEvent, routed: Routed, routing: Routing, home: str | None) -> str | None:
+    """Name the account of ours that is to bring a message to its session, where that is another than this.
+
+    It would be a note if this one took it, and the one that it mentions would come too late.
+    """
+    if event.mentioned:
+        return None
+    for account_id in event.mentioned_accounts:
+        if _choose_agent(replace(event, account_id=account_id), routing, home) == routed.agent:
+            return account_id
+    return None
+
+
 class Verdict(StrEnum):
     """What is done with an inbound message."""
 
@@ -328,6 +342,8 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """Tells what the send policy says of its session, for `/status`."""
     twins: tuple[InboundId, ...] = ()
     """By what else it is known, where other accounts of ours read it too."""
+    left_to: str | None = None
+    """The account of ours that is to take it, because it mentions that one and not the one that brings it."""
     attached: tuple[Block, ...] = ()
     """What stands in the transcript for the files that came with it."""
 
@@ -348,11 +364,26 @@ def ignore_own(event: InboundEvent) -> Admission:
     return Admission(Verdict.IGNORE, reason, Standing.STRANGER)
 
 
-def once_for_all(admission: Admission, key: SessionKey, twins: Sequence[InboundOutcome]) -> Admission:
-    """Let a command pass unless it was carried out on this session when another account of ours brought it."""
-    if any(twin.verdict is Verdict.COMMAND and twin.session_key == str(key) for twin in twins):
-        reason = "another account of ours has brought this command, and it was carried out then"
+_TAKEN = (Verdict.RECORD, Verdict.ANSWER, Verdict.COMMAND)
+
+
+def once_for_all(
+    admission: Admission, arrival: Arrival, find: Callable[[InboundId], InboundOutcome | None]
+) -> Admission:
+    """Let a message pass that several accounts of ours read, unless it is for another to bring, or was taken then.
+
+    `find` tells what was made of it when another brought it.
+    """
+    if not arrival.twins or admission.verdict not in _TAKEN:
+        return admission
+    if arrival.left_to is not None and admission.verdict is not Verdict.COMMAND:
+        reason = f"it is for our account {quote(arrival.left_to)}, which brings it to this session"
         return Admission(Verdict.IGNORE, reason, admission.standing)
+    key = str(arrival.routed.key)
+    for twin in map(find, arrival.twins):
+        if twin is not None and twin.verdict in _TAKEN and twin.session_key == key:
+            reason = "another account of ours has brought it to this session, and it was taken then"
+            return Admission(Verdict.IGNORE, reason, admission.standing)
     return admission
 
 

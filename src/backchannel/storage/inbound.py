@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from backchannel.core.channels import InboundEvent, InboundId
@@ -72,10 +74,7 @@ def _admit(tx: Tx, arrival: Arrival) -> Admission:
         return ignore_own(arrival.event)
     acquaintance = pairing.look_up(tx, arrival.event) if arrival.is_pairing_asked else None
     admission = arrival.admit(sessions.find(tx, str(arrival.routed.key)), acquaintance)
-    if admission.verdict is not Verdict.COMMAND:
-        return admission
-    twins = [known for id in arrival.twins if (known := _known(tx, id)) is not None]
-    return once_for_all(admission, arrival.routed.key, twins)
+    return once_for_all(admission, arrival, partial(_known, tx))
 
 
 def _known(tx: Tx, id: InboundId) -> InboundOutcome | None:

@@ -14,12 +14,14 @@ import pytest
 
 from backchannel.channels.telegram.channel import SECRET_HEADER
 from backchannel.core.delivery import Post
+from backchannel.core.messages import Role
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Address
 from tests.channels.desk import Desk, desk
+from tests.support.gateways import transcript_of
 from tests.support.platform import Moment
 from tests.support.resting import at_rest
-from tests.support.telegram import GROUP, Telegram
+from tests.support.telegram import GROUP, Telegram, entity
 
 pytestmark = pytest.mark.anyio
 
@@ -104,6 +106,76 @@ async def test_a_command_for_any_of_two_bots_is_for_the_sessions_of_both_agents(
             await bots.post("/new", SUPERGROUP)
             await at_rest(bots.at.gateway)
     assert len(telegram.texts) == 2
+
+
+# What both of them read
+
+BOTH_ORDERS = pytest.mark.parametrize("order", [("default", "work"), ("work", "default")], ids=" then ".join)
+
+
+async def said(bots: TwoBots, agent: str = "main") -> list[str]:
+    """List what people have said in the session of the supergroup, notes that wait included."""
+    await at_rest(bots.at.gateway)
+    key = f"agent:{agent}:telegram:group:{SUPERGROUP}"
+    waiting = await bots.at.gateway.store.pending(key, 50)
+    messages = [*(await transcript_of(bots.at.gateway, key)), *waiting.messages]
+    return [message.text for message in messages if message.role is Role.USER]
+
+
+@BOTH_ORDERS
+async def test_a_message_that_two_bots_read_is_written_down_once(tmp_path: Path, order: tuple[str, str]) -> None:
+    async with Telegram() as telegram, two_bots(telegram, tmp_path, requireMention=True) as bots:
+        await bots.post("just so", SUPERGROUP, *order)
+        await bots.post("once more", SUPERGROUP, *order)
+        assert await said(bots) == ["just so", "once more"]
+
+
+@BOTH_ORDERS
+async def test_a_message_that_two_bots_read_is_answered_once_by_the_first(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
+    async with Telegram() as telegram, two_bots(telegram, tmp_path) as bots:
+        await bots.post("hello", SUPERGROUP, *order)
+        assert await said(bots) == ["hello"]
+        (receipt,) = await bots.at.receipts()
+        assert receipt.delivery.account_id == order[0]
+
+
+@pytest.mark.parametrize("requires", [True, False])
+@pytest.mark.parametrize("is_reply", [True, False])
+@BOTH_ORDERS
+async def test_a_message_for_one_of_two_bots_is_left_to_that_one(
+    tmp_path: Path, order: tuple[str, str], is_reply: bool, requires: bool
+) -> None:
+    async with Telegram() as telegram, two_bots(telegram, tmp_path, requireMention=requires) as bots:
+        text, sender = "hello @Work_Bot", {"id": 4343, "is_bot": True, "first_name": "Work"}
+        more: dict[str, Any] = {"entities": [entity(text, "@Work_Bot", "mention")]}
+        if is_reply:
+            more = {"reply_to_message": {"message_id": 1, "from": sender}}
+        await bots.post(text, SUPERGROUP, *order, **more)
+        assert await said(bots) == [text]
+        (receipt,) = await bots.at.receipts()
+        assert receipt.delivery.account_id == "work"
+
+
+@BOTH_ORDERS
+async def test_a_message_for_both_bots_is_answered_once(tmp_path: Path, order: tuple[str, str]) -> None:
+    async with Telegram() as telegram, two_bots(telegram, tmp_path, requireMention=True) as bots:
+        text = "@Work_Bot @Test_Bot hello"
+        both = [entity(text, name, "mention") for name in ("@Work_Bot", "@Test_Bot")]
+        await bots.post(text, SUPERGROUP, *order, entities=both)
+        assert await said(bots) == [text] and len(telegram.texts) == 1
+
+
+async def test_a_message_for_the_bot_of_another_agent_is_a_note_for_this_one(tmp_path: Path) -> None:
+    agents = {"list": [{"id": id, "model": "scripted/test"} for id in ("main", "other")]}
+    bindings = [{"match": {"channel": "telegram", "accountId": "work"}, "agentId": "other"}]
+    config: dict[str, Any] = {"agents": agents, "bindings": bindings, "requireMention": True}
+    async with Telegram() as telegram, two_bots(telegram, tmp_path, **config) as bots:
+        text = "hello @Work_Bot"
+        await bots.post(text, SUPERGROUP, entities=[entity(text, "@Work_Bot", "mention")])
+        assert await said(bots) == await said(bots, "other") == [text]
+        assert [run.session_key for run in await bots.runs()] == [f"agent:other:telegram:group:{SUPERGROUP}"]
 
 
 # What one of them writes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -42,8 +42,9 @@ class TelegramAccount:
         webhook: TelegramWebhookSettings | None,
         connections: TelegramConnections,
         clock: Clock,
+        others: Callable[[], Mapping[str, BotIdentity]],
     ) -> None:
-        """Make the bot of a token.
+        """Make the bot of a token; `others` tells which other bots the channel has, as far as is known.
 
         Raises:
             ChannelUnusable: no bot has such a token.
@@ -53,6 +54,7 @@ class TelegramAccount:
         self._wire = Wire(token, connections)
         self._webhook = webhook
         self._clock = clock
+        self._others = others
         self._faults: dict[int, int] = {}
         """How often faults of ours kept a post from being taken, for the newest of such posts."""
         self.sender = TelegramSender(self._wire, clock)
@@ -130,7 +132,7 @@ class TelegramAccount:
             raise Unavailable("Telegram was not yet asked who this bot is")
         try:
             update = parse_update(raw)
-            read = read_update(update, self.identity, self.id)
+            read = read_update(update, self.identity, self.id, self._others())
         except (msgspec.ValidationError, RecursionError) as error:
             log.error("an update of Telegram cannot be read, and is left out", error=str(error))
             return

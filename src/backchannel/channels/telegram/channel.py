@@ -39,6 +39,7 @@ from backchannel.errors import BadSignature, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from backchannel.channels.telegram.account import TelegramAccount
+    from backchannel.channels.telegram.reading import BotIdentity
     from backchannel.channels.telegram.wire import TelegramConnections
 
 _SMALL_GROUPS = 10**12
@@ -222,7 +223,14 @@ class TelegramChannel(Channel):
         if self._connections is None:
             self._connections = TelegramConnections(self.settings.api_root)
         bot = self._bots[id]
-        return TelegramAccount(id, bot.token, bot.webhook, self._connections, self._clock)
+        return TelegramAccount(id, bot.token, bot.webhook, self._connections, self._clock, partial(self._others, id))
+
+    def _others(self, id: str) -> Mapping[str, BotIdentity]:
+        return {
+            other: account.identity
+            for other, account in self._accounts.items()
+            if other != id and account.identity is not None
+        }
 
 
 class _NotInstalled(ChannelUnusable):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -151,6 +151,9 @@ class BotIdentity(NamedTuple):
     """Whether it gets all messages of groups, and not those alone that are meant for it."""
 
 
+_NO_OTHERS: Mapping[str, BotIdentity] = {}
+
+
 class AttachedFile(NamedTuple):
     """A file that came with a message."""
 
@@ -221,8 +224,10 @@ def parse_update(raw: Any) -> TelegramUpdate:
     return msgspec.convert(raw if storable is text else json.loads(storable), TelegramUpdate)
 
 
-def read_update(update: TelegramUpdate, bot: BotIdentity, account_id: str) -> ReadUpdate | ChatMoved | None:
-    """Make of an update what is handed in; None when there is nothing to hand in."""
+def read_update(
+    update: TelegramUpdate, bot: BotIdentity, account_id: str, others: Mapping[str, BotIdentity] = _NO_OTHERS
+) -> ReadUpdate | ChatMoved | None:
+    """Make of an update what is handed in; None when there is nothing to hand in. `others` are our other bots."""
     message = update.message or update.channel_post
     if message is None:
         return None
@@ -247,6 +252,7 @@ def read_update(update: TelegramUpdate, bot: BotIdentity, account_id: str) -> Re
         message_id=str(message.message_id),
         text=text,
         mentioned=is_mentioned(message, bot),
+        mentioned_accounts=tuple(id for id, other in others.items() if is_mentioned(message, other)),
     )
     return ReadUpdate(event, files)
 
