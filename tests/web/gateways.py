@@ -164,6 +164,10 @@ class GatewayProcess:
         """Say what becomes of the next posts to the channel."""
         self._side.tell(self.far_end.then, *told)
 
+    def posted(self, count: int) -> list[str]:
+        """Wait until so many messages in all have come to the far end of the channel."""
+        return [message.text for message in self._side.wait(self.far_end.took(count))]
+
     def hold(self, *texts: str, at: int = 1, calls: tuple[Call, ...] = ()) -> Held:
         """Let the next reply stop before its text number `at`."""
         held = Held(self._side, Answer(text=texts, calls=calls, gate=asyncio.Event(), held_at=at))

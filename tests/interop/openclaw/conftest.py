@@ -1,0 +1,143 @@
+"""The clients, a gateway for those of a file, and the table of what was seen."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.conftest import Node, fetched
+from tests.web.gateways import GatewayProcess, gateway_process
+
+from .rows import Row, row
+
+HERE = Path(__file__).parent
+PATIENCE_S = 90.0
+CHANNEL = "telegram"
+_SEEN = pytest.StashKey[dict[Row, list[bool]]]()
+
+
+class OpenClaw:
+    """The command line, on a home of its own that names a gateway and its token."""
+
+    def __init__(self, node: Node, home: Path, gateway: GatewayProcess) -> None:
+        self.node = node
+        self.home = home
+        self.gateway = gateway
+        self.url = gateway.url.replace("http:", "ws:")
+        self.at = ("--url", self.url, "--token", gateway.token)
+        """Where the gateway is, for commands that look elsewhere too."""
+        self.env = {
+            "PATH": node.env["PATH"],
+            "HOME": str(home),
+            "TERM": "xterm-256color",
+            "NO_COLOR": "1",
+            "OPENCLAW_GATEWAY_TOKEN": gateway.token,
+            "OPENCLAW_NO_RESPAWN": "1",
+        }
+        settings = {"gateway": {"mode": "remote", "remote": {"url": self.url, "token": gateway.token}}}
+        (home / ".openclaw").mkdir(parents=True)
+        (home / ".openclaw" / "openclaw.json").write_text(json.dumps(settings))
+
+    def command(self, *words: str) -> list[str]:
+        return [str(self.node.program), str(self.node.folder / "node_modules" / "openclaw" / "openclaw.mjs"), *words]
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*words),
+            env=self.env,
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    def answer(self, *words: str) -> str:
+        """Run a command that must succeed, and return what it printed."""
+        done = self.run(*words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def json(self, *words: str) -> Any:
+        printed = self.answer(*words, "--json")
+        return json.loads(printed[min(printed.find(bracket) for bracket in "{[" if bracket in printed) :])
+
+    def call(self, method: str, params: dict[str, Any]) -> Any:
+        """Call a method of the gateway by its name."""
+        return self.json("gateway", "call", method, "--params", json.dumps(params))
+
+
+@pytest.fixture(scope="session")
+def packages() -> Node:
+    return fetched(HERE)
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A gateway whose channel is called as one that OpenClaw's commands know: they take no other names."""
+    with gateway_process(tmp_path_factory.mktemp("gateway"), _with_channel) as started:
+        yield started
+
+
+def _with_channel(gateway: GatewayProcess) -> dict[str, Any]:
+    return {"channels": {CHANNEL: gateway.far_end.settings()}}
+
+
+@pytest.fixture(autouse=True)
+def forgetting(gateway: GatewayProcess) -> Iterator[None]:
+    """Leave nothing of what one test has told the models to the next."""
+    yield
+    gateway.forget()
+
+
+@pytest.fixture(scope="module")
+def openclaw(packages: Node, gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) -> OpenClaw:
+    return OpenClaw(packages, tmp_path_factory.mktemp("openclaw"), gateway)
+
+
+# The table
+
+
+def _row_of(item: pytest.Item) -> Row | None:
+    mark = item.get_closest_marker("shows")
+    return None if mark is None else row(*mark.args)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Expect a row that does not work to fail: one that works by now has to be moved."""
+    config.stash.setdefault(_SEEN, {})
+    for item in items:
+        shown = _row_of(item)
+        if shown is not None and not shown.works:
+            item.add_marker(pytest.mark.xfail(reason=shown.why, strict=True))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    shown = _row_of(item)
+    if shown is not None and (report.when == "call" or report.failed):
+        worked = call.excinfo is None
+        item.config.stash[_SEEN].setdefault(shown, []).append(worked)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    seen = config.stash.get(_SEEN, {})
+    if not seen:
+        return
+    terminalreporter.section("OpenClaw's clients")
+    for shown, worked in seen.items():
+        result = "works" if all(worked) else "does not"
+        changed = "" if all(worked) == shown.works else "  (THE TABLE SAYS OTHERWISE)"
+        terminalreporter.write_line(f"{result:9} {shown.client:12} {shown.what}{changed}")
+        if shown.why:
+            terminalreporter.write_line(f"{'':23}{shown.why}")

@@ -1,0 +1,107 @@
+"""What of OpenClaw's clients works here, and what does not: the table of `docs/how-to/use-openclaw-clients.md`.
+
+A row is tried by the tests that have it as their mark, `@shows(client, what)`. One that does not work is expected
+to fail, so that it is moved once it works.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that people do with a client."""
+
+    client: str
+    what: str
+    why: str = ""
+    """Why it does not work; empty where it does."""
+
+    @property
+    def works(self) -> bool:
+        return not self.why
+
+
+ROWS: tuple[Row, ...] = (
+    Row("gateway call", "every method of OpenClaw's that this gateway has"),
+    Row("health", "`health`, `gateway health`"),
+    Row("status", "`status`"),
+    Row("status", "`gateway status`"),
+    Row("status", "`gateway probe`"),
+    Row("agent", "`--agent`, `--session-key`, `--thinking`"),
+    Row("agent", "`--session-id`"),
+    Row("agent", "`--to`"),
+    Row("agent", "`--deliver`"),
+    Row("sessions", "`sessions archive`"),
+    Row("models", "`models list`"),
+    Row("cron", "`cron list`"),
+    Row("cron", "`cron add`, `cron rm`"),
+    Row("cron", "`cron status`, `cron run`, `cron runs`"),
+    Row("cron", "`cron disable`, `cron enable`"),
+    Row("system", "`system presence`, `system heartbeat last`"),
+    Row("system", "`system event`"),
+    Row("logs", "`logs`", "the log is for administrators, and the command asks for the right to read only"),
+    Row("nodes", "`nodes list`, `nodes status`"),
+    Row("devices", "`devices list`"),
+    Row("approvals", "`approvals get`", "there is no list of commands that may run: each agent has its tools"),
+    Row("skills", "`skills list`"),
+    Row("message", "`message send`"),
+    Row("tui", "the history of a session"),
+    Row("tui", "a reply as it is written"),
+    Row("tui", "Esc and `/abort`"),
+    Row("tui", "what agents say to each other meanwhile"),
+    Row("tui", "reading the history again: nothing twice"),
+    Row("tui", "`/sessions`, `/agents`, `/models`"),
+    Row("tui", "`/model`, `/think`, `/verbose`, `/reasoning`, `/usage`, `/trace`, `/elevated`, `/fast`"),
+    Row("tui", "`/gateway-status`"),
+    Row("tui", "`/new`"),
+    Row(
+        "tui",
+        "a session that is new",
+        "a key that no session has is told, as it may be mistyped; the first message makes the session",
+    ),
+    Row("tui", "`kill -9` of the gateway in the middle of a reply"),
+    Row("acp", "a prompt, and its reply as it is written"),
+    Row("acp", "cancelling"),
+    Row("acp", "listing and loading sessions"),
+    Row("acp", "a mode of the session"),
+    Row("Control UI", "logging in, and the list of sessions"),
+    Row("Control UI", "a conversation: its history, a message, its reply"),
+    Row("Control UI", "aborting a run"),
+    Row("Control UI", "loading the page anew: nothing twice"),
+    Row(
+        "Control UI",
+        "staying logged in when the page is loaded anew",
+        "the page keeps no token but one made for its device, and this gateway makes none of those",
+    ),
+    Row("Control UI", "another origin is told that it is not allowed"),
+    Row("mcp serve", "listing and reading conversations"),
+    Row("mcp serve", "sending to a conversation"),
+    Row("mcp serve", "approvals that wait"),
+    Row("node", "`node run` connects, and `nodes status` shows it"),
+    Row("library", "`@openclaw/gateway-client`: the handshake, a message, the events of its run"),
+)
+
+
+def row(client: str, what: str) -> Row:
+    """Find a row."""
+    return next(each for each in ROWS if (each.client, each.what) == (client, what))
+
+
+def shows(client: str, what: str) -> pytest.MarkDecorator:
+    """Mark a test as one that tries a row."""
+    row(client, what)  # there is one
+    return pytest.mark.shows(client, what)
+
+
+def table() -> str:
+    """Write the table as the page has it; `python -m tests.interop.openclaw.rows` prints it."""
+    lines = [f"| {each.client} | {each.what} | {f'no: {each.why}' if each.why else 'yes'} |" for each in ROWS]
+    return "\n".join(["| client | what | works |", "|---|---|---|", *lines]) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")

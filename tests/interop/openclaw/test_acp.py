@@ -1,0 +1,73 @@
+"""OpenClaw's ACP bridge, which editors start, over its standard input and output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.web.gateways import GatewayProcess
+
+from .conftest import OpenClaw
+from .lines import JsonRpc, json_rpc
+from .rows import shows
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+KEY = "agent:main:editor"
+
+
+@pytest.fixture(scope="module")
+def bridge(openclaw: OpenClaw) -> Iterator[JsonRpc]:
+    with json_rpc(openclaw, "acp", "--session", KEY, "--no-prefix-cwd") as started:
+        started.ask("initialize", protocolVersion=1, clientCapabilities={})
+        yield started
+
+
+@pytest.fixture(scope="module")
+def session(bridge: JsonRpc, openclaw: OpenClaw) -> str:
+    made = bridge.ask("session/new", cwd=str(openclaw.home), mcpServers=[])
+    return str(made["sessionId"])
+
+
+def prompt(bridge: JsonRpc, session: str, text: str) -> int:
+    return bridge.begin("session/prompt", sessionId=session, prompt=[{"type": "text", "text": text}])
+
+
+@shows("acp", "a prompt, and its reply as it is written")
+def test_a_reply_is_told_as_it_is_written(bridge: JsonRpc, session: str, gateway: GatewayProcess) -> None:
+    held = gateway.hold("begun, ", "and ended")
+    asked = prompt(bridge, session, "write slowly")
+    bridge.hears("begun,")
+    assert "and ended" not in str(bridge.told)
+    held.release()
+    assert bridge.end(asked)["stopReason"] == "end_turn"
+    assert "and ended" in str(bridge.told)
+    assert "You said" not in str(bridge.told)
+
+
+@shows("acp", "cancelling")
+def test_a_prompt_is_cancelled(bridge: JsonRpc, session: str, gateway: GatewayProcess) -> None:
+    gateway.hold("never to end ", "ended")
+    asked = prompt(bridge, session, "wait for ever")
+    bridge.hears("never to end")
+    bridge.tell("session/cancel", sessionId=session)
+    assert bridge.end(asked)["stopReason"] == "cancelled"
+    gateway.rest()
+
+
+@shows("acp", "listing and loading sessions")
+def test_sessions_are_listed_and_loaded(bridge: JsonRpc, session: str, openclaw: OpenClaw) -> None:
+    assert bridge.end(prompt(bridge, session, "remember this"))["stopReason"] == "end_turn"
+    listed = bridge.ask("session/list")["sessions"]
+    assert listed
+    before = len(bridge.told)
+    bridge.ask("session/load", sessionId=session, cwd=str(openclaw.home), mcpServers=[])
+    updates = [each["params"]["update"] for each in bridge.told[before:]]
+    texts = [update["content"]["text"] for update in updates if update["sessionUpdate"] == "agent_message_chunk"]
+    assert texts.count("You said: remember this") == 1
+
+
+@shows("acp", "a mode of the session")
+def test_the_level_of_thinking_is_set_as_a_mode(bridge: JsonRpc, session: str) -> None:
+    bridge.ask("session/set_mode", sessionId=session, modeId="low")

@@ -1,0 +1,71 @@
+"""`openclaw gateway call`, with each method that both gateways have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from backchannel.gateway.methods import METHODS
+from tests.gateway.openclaw_scenario import JOB, PLAIN
+from tests.support.openclaw.violations import published
+
+from .conftest import CHANNEL, OpenClaw
+from .rows import shows
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+KEY = "agent:main:main"
+CALLS: dict[str, dict[str, Any]] = {
+    "agent": {"message": "hello", "sessionKey": KEY, "idempotencyKey": "call-1"},
+    "agent.wait": {"runId": "call-1", "timeoutMs": 10_000},
+    "chat.send": {"sessionKey": KEY, "message": "hello again", "idempotencyKey": "call-2"},
+    "chat.history": {"sessionKey": KEY, "limit": 20},
+    "chat.startup": {"sessionKey": KEY, "limit": 20, "maxBytes": 100_000},
+    "chat.inject": {"sessionKey": KEY, "message": "a note", "label": "note"},
+    "chat.abort": {"sessionKey": KEY, "preserveSideRuns": True},
+    "sessions.list": {"limit": 10, "includeDerivedTitles": True, "archived": "all"},
+    "sessions.describe": {"key": KEY},
+    "sessions.preview": {"keys": [KEY], "limit": 3},
+    "sessions.resolve": {"key": KEY},
+    "sessions.get": {"key": KEY, "limit": 10},
+    "sessions.search": {"query": "hello"},
+    "sessions.usage": {"key": KEY},
+    "sessions.create": {"key": "agent:main:made", "label": "made"},
+    "sessions.send": {"key": "agent:main:made", "message": "hello", "idempotencyKey": "call-3"},
+    "sessions.abort": {"key": "agent:main:made"},
+    "sessions.patch": {"key": "agent:main:made", "label": "renamed", "pinned": True},
+    "sessions.compact": {"key": "agent:main:made"},
+    "sessions.reset": {"key": "agent:main:made"},
+    "sessions.delete": {"key": "agent:main:made"},
+    "sessions.subscribe": {},
+    "sessions.messages.subscribe": {"key": KEY},
+    "sessions.messages.unsubscribe": {"key": KEY},
+    "tools.invoke": {"name": "sessions_list", "args": {}},
+    "send": {"channel": CHANNEL, "to": "room", "message": "hello", "idempotencyKey": "call-4"},
+    **dict(PLAIN),
+    "cron.add": JOB,
+    "cron.list": {"includeDisabled": True, "limit": 50, "offset": 0},
+}
+BY_JOB = ("cron.get", "cron.update", "cron.run", "cron.runs", "cron.remove")
+"""These name a job, whose id is not known before it is made."""
+
+
+@shows("gateway call", "every method of OpenClaw's that this gateway has")
+@pytest.mark.parametrize("method", [method for method in CALLS if method in METHODS])
+def test_a_method_answers_what_the_command_asks(openclaw: OpenClaw, method: str) -> None:
+    openclaw.call(method, CALLS[method])
+
+
+@shows("gateway call", "every method of OpenClaw's that this gateway has")
+def test_a_job_is_shown_changed_run_and_removed_by_its_id(openclaw: OpenClaw) -> None:
+    id = openclaw.call("cron.add", {**JOB, "name": "by its id"})["id"]
+    patch = {"patch": {"enabled": False}}
+    for method in BY_JOB:
+        if method in METHODS:
+            openclaw.call(method, {"id": id, **(patch if method == "cron.update" else {})})
+    assert all(job["id"] != id for job in openclaw.call("cron.list", {"includeDisabled": True})["jobs"])
+
+
+def test_every_method_that_both_have_is_called() -> None:
+    assert METHODS.keys() & set(published()["methods"]) <= {*CALLS, *BY_JOB}

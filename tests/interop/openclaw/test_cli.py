@@ -1,0 +1,156 @@
+"""The commands of `openclaw` that ask the gateway."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from tests.web.gateways import GatewayProcess
+
+from .conftest import CHANNEL, OpenClaw
+from .rows import shows
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+
+@shows("health", "`health`, `gateway health`")
+def test_health_is_told(openclaw: OpenClaw) -> None:
+    assert openclaw.json("health")["ok"] is True
+    openclaw.answer("gateway", "health")
+
+
+@shows("status", "`status`")
+def test_status_shows_the_gateway_without_an_error(openclaw: OpenClaw) -> None:
+    told = openclaw.json("status")
+    assert told["gateway"]["reachable"] is True
+    assert told["gateway"]["error"] is None
+
+
+@shows("status", "`gateway status`")
+def test_the_status_of_the_gateway_is_told(openclaw: OpenClaw) -> None:
+    assert openclaw.json("gateway", "status", *openclaw.at, "--require-rpc")["rpc"]["ok"] is True
+
+
+@shows("status", "`gateway probe`")
+def test_a_probe_finds_nothing_degraded(openclaw: OpenClaw) -> None:
+    told = openclaw.json("gateway", "probe", *openclaw.at)
+    assert told["ok"] is True
+    assert told["degraded"] is False
+
+
+@shows("agent", "`--agent`, `--session-key`, `--thinking`")
+def test_an_agent_answers(openclaw: OpenClaw) -> None:
+    assert openclaw.answer("agent", "--agent", "main", "--message", "one").strip() == "You said: one"
+    told = openclaw.json("agent", "--session-key", "agent:writer:main", "--message", "two", "--thinking", "low")
+    assert told["result"]["payloads"][0]["text"] == "You said: two"
+
+
+@shows("agent", "`--session-id`")
+def test_an_agent_answers_in_a_session_of_an_id(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    id = str(uuid.uuid4())
+    for message in ("one", "two"):
+        openclaw.answer("agent", "--session-id", id, "--message", message)
+    assert len(gateway.call("chat.history", sessionKey=f"agent:main:explicit:{id}")["messages"]) == 4
+
+
+@shows("agent", "`--to`")
+def test_an_agent_answers_somebody_who_has_a_number(openclaw: OpenClaw) -> None:
+    assert openclaw.answer("agent", "--to", "+15555550123", "--message", "one").strip() == "You said: one"
+
+
+@shows("agent", "`--deliver`")
+def test_a_reply_is_delivered_where_the_session_speaks(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    openclaw.answer("agent", "--session-key", "agent:main:main", "--message", "to be delivered", "--deliver")
+
+
+@shows("sessions", "`sessions archive`")
+def test_a_session_is_archived(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    gateway.call("agent", message="hello", sessionKey="agent:main:old", idempotencyKey="old")
+    gateway.rest()
+    assert "rchived" in openclaw.answer("sessions", "archive", "agent:main:old")
+    keys = [session["key"] for session in gateway.call("sessions.list", limit=100)["sessions"]]
+    assert "agent:main:old" not in keys
+
+
+@shows("models", "`models list`")
+def test_models_are_listed(openclaw: OpenClaw) -> None:
+    assert "stub/test" in openclaw.answer("models", "list")
+
+
+@shows("cron", "`cron list`")
+def test_jobs_are_listed(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    gateway.call("cron.add", id="weekly", schedule="0 9 * * 1", message="hello")
+    assert "weekly" in openclaw.answer("cron", "list")
+    assert "weekly" in [job["name"] for job in openclaw.json("cron", "list")["jobs"]]
+
+
+@shows("cron", "`cron add`, `cron rm`")
+def test_a_job_is_added_and_removed(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    job = openclaw.json("cron", "add", "--name", "hourly", "--every", "1h", "--message", "look", "--agent", "main")
+    assert job["id"] in [each["id"] for each in gateway.call("cron.list")["jobs"]]
+    openclaw.answer("cron", "rm", job["id"])
+    assert job["id"] not in [each["id"] for each in gateway.call("cron.list")["jobs"]]
+
+
+@shows("cron", "`cron status`, `cron run`, `cron runs`")
+def test_a_job_is_run_by_hand_and_its_runs_are_told(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    job = openclaw.json("cron", "add", "--name", "by hand", "--cron", "0 7 * * *", "--message", "look")
+    assert openclaw.json("cron", "status")["jobs"] >= 1
+    openclaw.answer("cron", "run", job["id"])
+    gateway.rest()
+    assert len(openclaw.json("cron", "runs", "--id", job["id"])["entries"]) == 1
+
+
+@shows("cron", "`cron disable`, `cron enable`")
+def test_a_job_is_disabled_and_enabled(openclaw: OpenClaw) -> None:
+    job = openclaw.json("cron", "add", "--name", "resting", "--every", "2h", "--message", "look")
+    openclaw.answer("cron", "disable", job["id"])
+    assert "resting" not in openclaw.answer("cron", "list")
+    openclaw.answer("cron", "enable", job["id"])
+    assert "resting" in openclaw.answer("cron", "list")
+
+
+@shows("system", "`system presence`, `system heartbeat last`")
+def test_presence_and_the_last_heartbeat_are_told(openclaw: OpenClaw) -> None:
+    openclaw.answer("system", "presence")
+    openclaw.answer("system", "heartbeat", "last")
+
+
+@shows("system", "`system event`")
+def test_an_event_wakes_the_agent(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    openclaw.answer("system", "event", "--text", "the bell rang", "--mode", "now")
+    gateway.rest()
+    assert "the bell rang" in str(gateway.call("chat.history", sessionKey="main")["messages"])
+
+
+@shows("logs", "`logs`")
+def test_the_log_is_shown(openclaw: OpenClaw) -> None:
+    openclaw.answer("logs", "--plain", "--limit", "20", *openclaw.at)
+
+
+@shows("nodes", "`nodes list`, `nodes status`")
+def test_nodes_are_listed(openclaw: OpenClaw) -> None:
+    openclaw.answer("nodes", "list")
+    openclaw.answer("nodes", "status")
+
+
+@shows("devices", "`devices list`")
+def test_devices_are_listed(openclaw: OpenClaw) -> None:
+    openclaw.answer("devices", "list")
+
+
+@shows("approvals", "`approvals get`")
+def test_approvals_are_shown(openclaw: OpenClaw) -> None:
+    openclaw.answer("approvals", "get", "--gateway")
+
+
+@shows("skills", "`skills list`")
+def test_skills_are_listed(openclaw: OpenClaw) -> None:
+    openclaw.answer("skills", "list")
+
+
+@shows("message", "`message send`")
+def test_a_message_is_sent_to_a_chat(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    openclaw.answer("message", "send", "--channel", CHANNEL, "--target", "42", "--message", "hello")
+    assert "hello" in gateway.posted(1)

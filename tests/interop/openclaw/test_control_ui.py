@@ -1,0 +1,126 @@
+"""OpenClaw's Control UI in a real browser, from the files of its package, on another origin than the gateway's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+
+from tests.interop.conftest import Node
+from tests.web.browser import DESK, find_chromium
+from tests.web.gateways import GatewayProcess, gateway_process
+
+from .rows import shows
+from .static import served
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+PATIENCE_MS = 45_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=find_chromium())
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def origin(packages: Node) -> Iterator[str]:
+    with served(packages.folder / "node_modules" / "openclaw" / "dist" / "control-ui") as at:
+        yield at
+
+
+@pytest.fixture(scope="module")
+def gateway(origin: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    settings = {"gateway": {"allowedOrigins": [origin]}}
+    with gateway_process(tmp_path_factory.mktemp("gateway"), lambda _: settings) as started:
+        yield started
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    opened = browser.new_context(viewport={"width": DESK["width"], "height": DESK["height"]})
+    opened.set_default_timeout(PATIENCE_MS)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext, origin: str, gateway: GatewayProcess) -> Page:
+    """The page, logged in with a link that names the gateway and its token."""
+    for key, text in (("main", "from before"), ("agent:main:beside", "what stands beside")):
+        gateway.call("chat.send", sessionKey=key, message=text, idempotencyKey=key)
+    gateway.rest()
+    return logged_in(context, origin, gateway)
+
+
+def logged_in(context: BrowserContext, origin: str, gateway: GatewayProcess) -> Page:
+    page = context.new_page()
+    page.goto(f"{origin}/?gatewayUrl={quote(gateway.url.replace('http:', 'ws:'), safe='')}#token={gateway.token}")
+    page.get_by_role("button", name="Switch to").click()
+    return page
+
+
+def say(page: Page, text: str) -> None:
+    composer = page.get_by_role("textbox", name="Chat composer")
+    composer.fill(text)
+    composer.press("Enter")
+
+
+def said(page: Page, text: str) -> Locator:
+    """Find a message of the conversation: its text also stands in the list, and where screen readers are told of it."""
+    return page.locator(".chat-bubble").get_by_text(text)
+
+
+@shows("Control UI", "logging in, and the list of sessions")
+def test_it_connects_and_lists_sessions(page: Page) -> None:
+    expect(page.get_by_role("textbox", name="Chat composer")).to_be_visible()
+    expect(page.get_by_text("what stands beside").first).to_be_visible()
+
+
+@shows("Control UI", "a conversation: its history, a message, its reply")
+def test_a_message_is_sent_and_answered(page: Page) -> None:
+    expect(said(page, "You said: from before")).to_have_count(1)
+    say(page, "hello from the page")
+    expect(said(page, "You said: hello from the page")).to_have_count(1)
+
+
+@shows("Control UI", "aborting a run")
+def test_a_run_is_aborted(page: Page, gateway: GatewayProcess) -> None:
+    gateway.hold("never to end ", "ended")
+    say(page, "wait for ever")
+    expect(said(page, "never to end")).to_be_visible()
+    page.get_by_role("button", name="Stop").first.click()
+    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+    gateway.rest()
+    assert gateway.call("runs.list", states=["aborted"])["runs"]
+
+
+@shows("Control UI", "loading the page anew: nothing twice")
+def test_nothing_is_shown_twice_after_the_page_is_loaded_anew(page: Page, gateway: GatewayProcess) -> None:
+    say(page, "said once")
+    expect(said(page, "You said: said once")).to_have_count(1)
+    page.reload()
+    page.get_by_role("textbox", name="Gateway secret").fill(gateway.token)
+    page.get_by_role("button", name="Connect").click()
+    expect(said(page, "You said: said once")).to_have_count(1)
+
+
+@shows("Control UI", "staying logged in when the page is loaded anew")
+def test_the_page_is_still_logged_in_when_it_is_loaded_anew(page: Page) -> None:
+    expect(said(page, "You said: from before")).to_have_count(1)
+    page.reload()
+    expect(page.get_by_role("textbox").first).to_be_visible()
+    expect(page.get_by_role("textbox", name="Gateway secret")).to_have_count(0, timeout=5_000)
+
+
+@shows("Control UI", "another origin is told that it is not allowed")
+def test_another_origin_is_told_so(context: BrowserContext, packages: Node, gateway: GatewayProcess) -> None:
+    with served(packages.folder / "node_modules" / "openclaw" / "dist" / "control-ui") as elsewhere:
+        page = logged_in(context, elsewhere, gateway)
+        expect(page.get_by_text("origin", exact=False).first).to_be_visible(timeout=15_000)

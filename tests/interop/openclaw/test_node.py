@@ -1,0 +1,23 @@
+"""`openclaw node run`: a machine that connects as a node."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.web.gateways import GatewayProcess
+
+from .conftest import OpenClaw
+from .lines import json_rpc
+from .rows import shows
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+
+@shows("node", "`node run` connects, and `nodes status` shows it")
+def test_a_node_connects_and_is_shown(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    port = gateway.url.rpartition(":")[2]
+    words = ("--host", "127.0.0.1", "--port", port, "--node-id", "lamp", "--display-name", "Lamp")
+    with json_rpc(openclaw, "node", "run", *words) as node, gateway.connected() as client:
+        while not (nodes := client.call("node.list")["nodes"]):
+            node.wait_alive(0.2)
+        assert nodes[0]["nodeId"][:12] in openclaw.answer("nodes", "status")

@@ -1,0 +1,158 @@
+"""OpenClaw's terminal UI in a pseudo-terminal. It takes long to start, so all of a file look at one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.web.gateways import GatewayProcess
+
+from .conftest import OpenClaw
+from .rows import shows
+from .terminal import Tui, tui
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+
+KEY = "agent:main:desk"
+
+
+@pytest.fixture(scope="module")
+def terminal(openclaw: OpenClaw, gateway: GatewayProcess) -> Iterator[Tui]:
+    gateway.call("chat.send", sessionKey=KEY, message="from before", idempotencyKey="before")
+    gateway.rest()
+    with tui(openclaw, KEY) as opened:
+        yield opened
+
+
+def run_ids(gateway: GatewayProcess, *states: str) -> list[str]:
+    return [run["runId"] for run in gateway.call("runs.list", sessionKey=KEY, states=list(states))["runs"]]
+
+
+@shows("tui", "the history of a session")
+def test_what_was_said_before_is_shown(terminal: Tui) -> None:
+    terminal.sees("from before", "You said: from before")
+    assert terminal.count("failed") == 0, terminal.lines
+
+
+@shows("tui", "a reply as it is written")
+def test_a_reply_is_shown_as_it_is_written(terminal: Tui, gateway: GatewayProcess) -> None:
+    held = gateway.hold("begun, ", "and ended")
+    terminal.submit("write slowly")
+    terminal.sees("begun,")
+    assert terminal.count("and ended") == 0
+    held.release()
+    terminal.sees("begun, and ended")
+    terminal.rests()
+
+
+@shows("tui", "Esc and `/abort`")
+@pytest.mark.parametrize("keys", ["\x1b", "/abort"])
+def test_a_run_is_aborted(terminal: Tui, gateway: GatewayProcess, keys: str) -> None:
+    before = len(run_ids(gateway, "aborted"))
+    gateway.hold(f"never to end {keys!r} ", "ended")
+    terminal.submit("wait for ever")
+    terminal.sees(f"never to end {keys!r}")
+    terminal.submit(keys) if keys.startswith("/") else terminal.type(keys)
+    terminal.rests()
+    gateway.rest()
+    assert len(run_ids(gateway, "aborted")) == before + 1
+
+
+@shows("tui", "what agents say to each other meanwhile")
+def test_it_is_at_rest_after_agents_have_spoken_to_each_other(terminal: Tui, gateway: GatewayProcess) -> None:
+    gateway.answer("a word back", "REPLY_SKIP", "ANNOUNCE_SKIP")
+    args = {"sessionKey": KEY, "message": "a word among agents", "timeoutSeconds": 10}
+    gateway.call("tools.invoke", tool="sessions_send", args=args, sessionKey="agent:writer:main")
+    gateway.rest()
+    terminal.sees("a word among agents")
+    terminal.rests()
+    terminal.submit("still there?")
+    terminal.sees("You said: still there?")
+
+
+@shows("tui", "reading the history again: nothing twice")
+def test_nothing_is_shown_twice_when_the_history_is_read_again(terminal: Tui) -> None:
+    terminal.submit("said once")
+    terminal.sees("You said: said once")
+    terminal.rests()
+    terminal.submit("/verbose on")
+    terminal.sees("verbose on |")
+    terminal.rests()
+    assert terminal.count("You said: said once") == 1, terminal.lines
+    assert terminal.count("said once") == 2, terminal.lines
+
+
+@shows("tui", "`/sessions`, `/agents`, `/models`")
+@pytest.mark.parametrize(("command", "shown"), [("/sessions", "desk"), ("/agents", "researcher"), ("/models", "test")])
+def test_a_list_is_opened(terminal: Tui, command: str, shown: str) -> None:
+    before = terminal.count(shown)
+    terminal.submit(command)
+    terminal.until(lambda: terminal.count(shown) > before, shown)
+    terminal.type("\x1b")  # alone: with a key right after it, it would be another key
+    terminal.until(lambda: terminal.count(shown) == before, "the list closed")
+
+
+@shows("tui", "`/model`, `/think`, `/verbose`, `/reasoning`, `/usage`, `/trace`, `/elevated`, `/fast`")
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("/model stub/test", "model set to stub/test"),
+        ("/think low", "thinking set to low"),
+        ("/reasoning on", "reasoning set to on"),
+        ("/usage tokens", "usage footer: tokens"),
+        ("/trace on", "trace set to on"),
+        ("/elevated off", "elevated set to off"),
+        ("/fast on", "fast mode set to on"),
+    ],
+)
+def test_a_setting_of_the_session_is_taken(terminal: Tui, command: str, answer: str) -> None:
+    terminal.submit(command)
+    terminal.sees(answer)
+
+
+@shows("tui", "`/model`, `/think`, `/verbose`, `/reasoning`, `/usage`, `/trace`, `/elevated`, `/fast`")
+def test_the_fullest_level_of_telling_is_taken_as_the_one_that_there_is(terminal: Tui) -> None:
+    terminal.submit("/verbose off")
+    terminal.until(lambda: terminal.count("verbose on |") == 0, "verbose off")
+    terminal.submit("/verbose full")
+    terminal.sees("verbose on |")
+
+
+@shows("tui", "`/gateway-status`")
+def test_the_status_of_the_gateway_is_shown(terminal: Tui) -> None:
+    terminal.submit("/gateway-status")
+    terminal.sees("Default model: ")
+    assert terminal.count("Default model: unknown") == 0
+
+
+@shows("tui", "`kill -9` of the gateway in the middle of a reply")
+def test_a_reply_comes_once_after_the_gateway_was_killed(terminal: Tui, gateway: GatewayProcess) -> None:
+    gateway.hold("half of ", "it")
+    terminal.submit("survive this")
+    terminal.sees("half of")
+    gateway.kill()
+    terminal.sees("disconnected")
+    gateway.answer("the whole of it")
+    gateway.start()
+    terminal.sees("the whole of it")
+    terminal.rests()
+    assert terminal.count("survive this") == 1, terminal.lines
+    assert terminal.count("the whole of it") == 1, terminal.lines
+
+
+@shows("tui", "`/new`")
+def test_a_new_session_is_begun(terminal: Tui) -> None:
+    terminal.submit("/new")
+    terminal.until(lambda: terminal.count("said once") == 0, "a new session")
+    terminal.rests()
+    terminal.submit("the first in it")
+    terminal.sees("You said: the first in it")
+
+
+@shows("tui", "a session that is new")
+def test_a_session_that_is_new_is_opened_without_a_complaint(terminal: Tui) -> None:
+    terminal.submit("/session agent:main:unheard-of")
+    terminal.sees("session unheard-of")
+    terminal.rests()
+    assert terminal.count("failed") == 0, terminal.lines
