@@ -198,6 +198,45 @@ class Keyless(Channel):
         return Sent(None)
 
 
+class Forgetful(Keyless):
+    """Takes each part, and does not answer to one of them."""
+
+    max_text_length = 12
+
+    def __init__(self, forgets: str) -> None:
+        super().__init__()
+        self.forgets = forgets
+
+    async def send(self, part: OutboundPart) -> Sent:
+        self.is_silent = part.text == self.forgets
+        return await super().send(part)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+async def test_a_part_that_a_person_confirms_is_not_sent_again_and_those_after_it_are(tmp_path: Path, k: int) -> None:
+    channel = Forgetful(LONG.splitlines()[k - 1])
+    async with desk(tmp_path, {}, channel) as world:
+        delivery_id = await world.send(to(text=LONG, channel="keyless"))
+        await world.becomes(S.UNCERTAIN, delivery_id)
+        assert channel.texts == LONG.splitlines()[:k]
+        await world.gateway.store.confirm_delivery(delivery_id)
+        receipt = await world.becomes(S.SENT, delivery_id)
+        assert channel.texts == LONG.splitlines()
+        assert [part.state for part in receipt.parts] == [S.SENT] * 3
+        assert receipt.delivery.error == receipt.parts[k - 1].error == "a person said that it arrived"
+        with pytest.raises(InvalidRequest, match="cannot confirm"):
+            await world.gateway.store.confirm_delivery(delivery_id)
+
+
+async def test_what_was_left_of_a_dropped_delivery_does_not_wait(tmp_path: Path) -> None:
+    channel = Forgetful(LONG.splitlines()[1])
+    async with desk(tmp_path, {}, channel) as world:
+        delivery_id = await world.send(to(text=LONG, channel="keyless"))
+        await world.becomes(S.UNCERTAIN, delivery_id)
+        dropped = await world.gateway.store.drop_delivery(delivery_id)
+    assert [part.state for part in dropped.parts] == [S.SENT, S.UNCERTAIN, S.DROPPED]
+
+
 async def test_a_doubt_on_a_channel_without_keys_is_told_and_not_sent_again(tmp_path: Path) -> None:
     channel = Keyless()
     channel.is_silent = True

@@ -48,6 +48,15 @@ def test_what_cannot_be_sent_again_is_named_with_the_reason(program_with_dead_le
         assert done.stderr.count("it has no text") == 2 and done.returncode == 1
 
 
+def test_only_what_is_uncertain_can_be_confirmed(program_with_dead_letters: Program) -> None:
+    program = program_with_dead_letters
+    failed, uncertain = f"{1:032x}", f"{3:032x}"
+    with program.up():
+        confirmed = program.json("deliveries", "confirm", uncertain)
+        assert (confirmed["state"], confirmed["error"]) == ("sent", "a person said that it arrived")
+        assert "only uncertain ones can be confirmed" in program.run("deliveries", "confirm", failed).stderr
+
+
 def test_the_table_shows_when_the_next_attempt_is(program_with_dead_letters: Program) -> None:
     with program_with_dead_letters.up():
         heading, *rows = program_with_dead_letters.answer("deliveries", "--status", "pending").splitlines()

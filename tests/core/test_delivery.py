@@ -240,14 +240,16 @@ def test_a_receipt_without_text_or_address_stands_in_no_lane(missing: str) -> No
 
 @pytest.mark.parametrize(("action", "state"), list(itertools.product(DeliveryAction, S)))
 def test_a_person_acts_on_failed_and_uncertain_deliveries_only(action: DeliveryAction, state: DeliveryState) -> None:
-    if state in (S.FAILED, S.UNCERTAIN):
+    may_confirm = action is not DeliveryAction.CONFIRM or state is not S.FAILED
+    if state in (S.FAILED, S.UNCERTAIN) and may_confirm:
         after = act(action, delivery(state=state))
-        assert after is (S.DROPPED if action is DeliveryAction.DROP else S.PENDING)
+        ends = {DeliveryAction.DROP: S.DROPPED, DeliveryAction.CONFIRM: S.SENT}
+        assert after is ends.get(action, S.PENDING)
         return
     with pytest.raises(InvalidRequest) as raised:
         act(action, delivery(state=state))
     assert f"cannot {action} delivery d1: it is {state}" in raised.value.message
-    assert "only failed and uncertain" in raised.value.message
+    assert ("only failed and uncertain" if may_confirm else "only uncertain") in raised.value.message
     assert raised.value.details == {"deliveryId": "d1", "state": state.value}
 
 
@@ -265,6 +267,8 @@ def test_what_waits_for_a_channel_that_is_gone_can_be_dropped_or_sent_elsewhere(
     assert act(DeliveryAction.REROUTE, waiting, has_channel=False) is S.PENDING
     with pytest.raises(InvalidRequest, match="re-route or drop it"):
         act(DeliveryAction.RETRY, waiting, has_channel=False)
+    with pytest.raises(InvalidRequest, match="re-route or drop it"):
+        act(DeliveryAction.CONFIRM, waiting, has_channel=False)
     with pytest.raises(InvalidRequest, match="being sent right now"):
         act(DeliveryAction.DROP, delivery(state=S.SENDING), has_channel=False)
     with pytest.raises(InvalidRequest, match="still trying"):

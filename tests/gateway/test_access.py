@@ -43,6 +43,7 @@ WRITE = {
     "chat.inject",
     "cron.run",
     "channels.test",
+    "deliveries.confirm",
     "deliveries.drop",
     "deliveries.reroute",
     "deliveries.retry",

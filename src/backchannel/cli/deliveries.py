@@ -15,7 +15,7 @@ from backchannel.cli.output import age, clock_time, say, say_more, show_facts, s
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import one_line
 
-app = typer.Typer(help="List, show, retry, re-route and drop what is sent to chats.", rich_markup_mode=None)
+app = typer.Typer(help="List, show, retry, re-route, drop and confirm what is sent to chats.", rich_markup_mode=None)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The delivery's id, or its beginning, as `deliveries` shows it.")]
 OneId = Annotated[
@@ -82,7 +82,8 @@ def place_of(delivery: answers.ReceiptRow) -> str:
 
 
 def _progress(delivery: answers.ReceiptRow) -> str:
-    parts = [part for part in delivery.parts if part.state != "dropped"]
+    is_given_up = delivery.state == "dropped"  # else the dropped parts are those for the chat that it went to before
+    parts = [part for part in delivery.parts if is_given_up or part.state != "dropped"]
     sent = sum(part.state == "sent" for part in parts)
     return f"{sent}/{len(parts)}" if parts else ""
 
@@ -131,6 +132,12 @@ def drop(
 ) -> None:
     """Give up what failed or is uncertain."""
     _change(options_of(ctx), as_json, "deliveries.drop", delivery_id, _states(failed, uncertain))
+
+
+@app.command()
+def confirm(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
+    """Say that an uncertain part arrived. What is left after it is sent."""
+    _call(options_of(ctx), as_json, "deliveries.confirm", delivery_id)
 
 
 def _states(failed: bool, uncertain: bool) -> list[str]:

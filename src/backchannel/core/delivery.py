@@ -8,8 +8,8 @@ known) or `pending` once more (to be sent again at `due_at`). From `failed` and 
 `uncertain` a proof, leads on. Every other state is settled for good.
 
 A delivery is sent in parts, one after the other, each with its own key and attempts. Parts are `pending`, `sending`,
-`sent`, `failed` or `uncertain`; the first that is not sent decides the state of the whole. Parts of a dropped
-delivery stay as they were, and tell how far it came.
+`sent`, `failed` or `uncertain`; the first that is not sent decides the state of the whole. Of a dropped delivery those
+that were still to be sent are `dropped`, and the others tell how far it came.
 """
 
 from __future__ import annotations
@@ -262,8 +262,18 @@ class DeliveryAction(StrEnum):
     RETRY = "retry"
     REROUTE = "reroute"
     DROP = "drop"
+    CONFIRM = "confirm"
+    """Say that the part arrived of which nobody knew: what is left is sent."""
 
 
+_BECOMES = {
+    DeliveryAction.RETRY: DeliveryState.PENDING,
+    DeliveryAction.REROUTE: DeliveryState.PENDING,
+    DeliveryAction.DROP: DeliveryState.DROPPED,
+    DeliveryAction.CONFIRM: DeliveryState.SENT,
+}
+CONFIRMED = "a person said that it arrived"
+"""What a part says that was confirmed."""
 _WHY_NOT = {
     DeliveryState.PENDING: "the gateway is still trying; wait until it is sent, failed or uncertain",
     DeliveryState.SENDING: "it is being sent right now; wait until it is sent, failed or uncertain",
@@ -276,6 +286,8 @@ _SETTLED = "it is settled for good; `send` can post a text of its own"
 def act(action: DeliveryAction, delivery: Delivery, *, has_channel: bool = True) -> DeliveryState:
     """Tell the state that a person's action brings a delivery to. A retry without a text runs its announce again.
 
+    One that is confirmed is sent, unless parts are left: then it goes on with those.
+
     Without `has_channel` this gateway does not have the channel that it waits for. Another one on the database may; if
     none does it would wait for ever, so a person may give it up or send it elsewhere.
 
@@ -285,14 +297,20 @@ def act(action: DeliveryAction, delivery: Delivery, *, has_channel: bool = True)
     state = delivery.state
     facts = {"deliveryId": delivery.id, "state": state.value}
     waits_in_vain = state is DeliveryState.PENDING and delivery.lane is not None and not has_channel
-    if not state.needs_person and not (waits_in_vain and action is not DeliveryAction.RETRY):
+    may_act = state.needs_person or (waits_in_vain and action in (DeliveryAction.REROUTE, DeliveryAction.DROP))
+    if not may_act:
         why = _WHY_GONE if waits_in_vain else _WHY_NOT.get(state, _SETTLED)
-        works = "only failed and uncertain deliveries can be retried, re-routed or dropped"
+        works = (
+            "only failed and uncertain deliveries can be retried, re-routed or dropped, and uncertain ones confirmed"
+        )
         raise InvalidRequest(f"cannot {action} delivery {delivery.id}: it is {state} ({why}; {works})", **facts)
     if action is DeliveryAction.REROUTE and delivery.text is None:
         works = "retry it: that runs the announce again"
         raise InvalidRequest(f"cannot reroute delivery {delivery.id}: it has no text yet ({works})", **facts)
-    return DeliveryState.DROPPED if action is DeliveryAction.DROP else DeliveryState.PENDING
+    if action is DeliveryAction.CONFIRM and state is not DeliveryState.UNCERTAIN:
+        works = "retry, re-route or drop it; only uncertain ones can be confirmed"
+        raise InvalidRequest(f"cannot confirm delivery {delivery.id}: it is {state} ({works})", **facts)
+    return _BECOMES[action]
 
 
 def _asked_delay_ms(retry_after_s: float | None) -> int:

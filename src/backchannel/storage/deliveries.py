@@ -12,6 +12,7 @@ from typing import Any
 from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.control_words import is_silent
 from backchannel.core.delivery import (
+    CONFIRMED,
     VERBOSE,
     Delivery,
     DeliveryAction,
@@ -347,8 +348,26 @@ def reroute(tx: Tx, delivery_id: str, address: Address) -> Receipt:
 def drop(tx: Tx, delivery_id: str) -> Receipt:
     """Settle a delivery as given up; its parts tell how far it came."""
     _act(tx, DeliveryAction.DROP, need(tx, delivery_id))
+    tx.run("UPDATE delivery_parts SET state = 'dropped' WHERE delivery_id = ? AND state = 'pending'", delivery_id)
     dropped = update(tx, delivery_id, state=DeliveryState.DROPPED.value, due_at=None, updated_at=tx.now)
     return Receipt(dropped, parts_of(tx, delivery_id))
+
+
+def confirm(tx: Tx, delivery_id: str) -> Receipt:
+    """Settle the part of which nobody knew as sent, because a person saw it in the chat, and go on with the rest."""
+    delivery = need(tx, delivery_id)
+    _act(tx, DeliveryAction.CONFIRM, delivery)
+    tx.run(
+        "UPDATE delivery_parts SET state = 'sent', error = ?, note = coalesce(note, ?) "
+        "WHERE delivery_id = ? AND state = 'uncertain'",
+        CONFIRMED,
+        CONFIRMED,
+        delivery_id,
+    )
+    if any(part.state is DeliveryState.PENDING for part in parts_of(tx, delivery_id)):
+        return _back_in_line(tx, delivery)
+    sent = update(tx, delivery_id, state=DeliveryState.SENT.value, due_at=None, error=CONFIRMED, updated_at=tx.now)
+    return Receipt(sent, parts_of(tx, delivery_id))
 
 
 def _act(tx: Tx, action: DeliveryAction, delivery: Delivery) -> None:

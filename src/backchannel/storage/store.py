@@ -210,6 +210,7 @@ class Store:
     retry_delivery = write(exchanges.retry_delivery)
     reroute_delivery = write(deliveries.reroute)
     drop_delivery = write(deliveries.drop)
+    confirm_delivery = write(deliveries.confirm)
 
     # Cron jobs; what fires them is their timer
     count_sessions = read(session_units.count)

@@ -207,6 +207,11 @@ async def deliveries_drop(call: Call, params: MendParams) -> ReceiptRow | Mended
     return await _mend(call, params, "deliveries.drop", call.parts.store.drop_delivery)
 
 
+async def deliveries_confirm(call: Call, params: DeliveryParams) -> ReceiptRow:
+    """Takes a person's word that the part arrived of which nobody knows; the parts after it are sent."""
+    return show_receipt(await call.parts.store.confirm_delivery(params.id), call.parts.rows.key)
+
+
 _RECEIPT = (
     "{id, state, sessionKey, exchangeId?, runId?, channel?, accountId?, to?, threadId?, text?, "
     "parts: [{n, state, messageId?, attempts?, error?}], attempts, error?, dueAt?, createdAt, updatedAt}"
@@ -227,4 +232,5 @@ METHODS: tuple[Method[Any], ...] = (
     Method("deliveries.retry", MendParams, TokenScope.WRITE, deliveries_retry, _MENDED),
     Method("deliveries.reroute", RerouteParams, TokenScope.WRITE, deliveries_reroute, f"`{_RECEIPT}`"),
     Method("deliveries.drop", MendParams, TokenScope.WRITE, deliveries_drop, _MENDED),
+    Method("deliveries.confirm", DeliveryParams, TokenScope.WRITE, deliveries_confirm, f"`{_RECEIPT}`"),
 )

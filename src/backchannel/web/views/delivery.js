@@ -61,7 +61,9 @@ function Mend({ delivery, reload, onReroute }) {
   const held = useScope("operator.write") ?? (isBusy ? "Wait for the answer" : undefined) ?? whyNot(delivery);
   const retry = () => act(() => gateway.call("deliveries.retry", { id: delivery.id }), () => "It is in line to be sent again.");
   const drop = () => act(() => gateway.call("deliveries.drop", { id: delivery.id }), () => "It is given up.");
+  const confirm = () => act(() => gateway.call("deliveries.confirm", { id: delivery.id }), () => "It counts as sent; what is left of it follows.");
   return html`
+    ${delivery.state === "uncertain" && html`<${Button} disabledReason=${held} onClick=${confirm}>Confirm that it arrived<//>`}
     <${Button} disabledReason=${held} onClick=${drop}>Drop<//>
     <${Button} disabledReason=${held} onClick=${onReroute}>Re-route…<//>
     <${Button} kind="primary" icon="retry" disabledReason=${held} onClick=${retry}>Send again<//>`;

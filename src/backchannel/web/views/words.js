@@ -51,7 +51,7 @@ export function place(delivery) {
 
 /** How many parts of a delivery have arrived: "1/3"; nothing where there are none. */
 export function progress(delivery) {
-  const parts = (delivery.parts ?? []).filter((part) => part.state !== "dropped");
+  const parts = (delivery.parts ?? []).filter((part) => delivery.state === "dropped" || part.state !== "dropped");
   return parts.length ? `${parts.filter((part) => part.state === "sent").length}/${parts.length}` : "";
 }
 
