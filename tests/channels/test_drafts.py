@@ -15,6 +15,7 @@ from backchannel.core.approvals import Decided
 from backchannel.core.channels import ChannelBusy, ChannelMoved, ChannelRefused, ChannelSilent, Draft, Sent
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, TextDelta
 from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryState, Post
+from backchannel.core.drafts import LEFT_BEHIND
 from backchannel.core.facts import ApprovalChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage, text_content
@@ -371,7 +372,22 @@ async def test_a_draft_does_not_follow_a_chat_that_moved_and_the_reply_does(tmp_
         await _known(at)
         slow.go.set()
         await at_rest(at.gateway)
+        (receipt,) = await at.receipts()
     assert platform.texts("N") == [WHOLE]
+    assert receipt.delivery.state is S.SENT and receipt.delivery.error == receipt.parts[0].error == LEFT_BEHIND
+
+
+async def test_the_receipt_says_that_a_beginning_may_stand_in_the_chat_that_moved_meanwhile(tmp_path: Path) -> None:
+    platform, slow = Platform(), Slow()
+    async with desk(tmp_path, {}, PlatformChannel(platform), model=slow.model) as at:
+        await ask(at)
+        await _known(at)
+        await at.gateway.inbound.moved("chat", "default", "C", "N")
+        slow.go.set()
+        await at_rest(at.gateway)
+        (receipt,) = await at.receipts()
+    assert platform.texts("N") == [WHOLE]
+    assert receipt.delivery.state is S.SENT and receipt.delivery.error == receipt.parts[0].error == LEFT_BEHIND
 
 
 async def test_what_the_policy_forbids_meanwhile_is_taken_back(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ was put in line for the chat meanwhile: the reply would stand above what it come
 end, and the draft is `removing`. `removed` is told of one whose row is gone: nothing is left to do.
 
 A lost draft may stand in its chat. If the first part of the delivery says what it said, posting it could show the reply
-twice: the part is settled as uncertain, without being sent. If not, it is posted, with a note on its receipt.
+twice: the part is settled as uncertain, without being sent. If not, it is posted, with a note on its receipt. So is one
+whose draft was left in a chat that has got another id since: there nothing is edited any more.
 """
 
 from __future__ import annotations
@@ -76,6 +77,10 @@ def next_move(known: ShownDraft | None, *, is_allowed: bool, is_line_busy: bool)
     return DraftMove.WAIT if is_line_busy else DraftMove.POST
 
 
+LEFT_BEHIND = "its chat got another id while it was written: a beginning may stand in the old one"
+"""The note of a part whose draft was left in a chat that has moved."""
+
+
 class Before(msgspec.Struct, frozen=True):
     """What the first part of a delivery finds in its chat."""
 
@@ -83,10 +88,14 @@ class Before(msgspec.Struct, frozen=True):
     """The draft that it edits."""
     lost: ShownDraft | None = None
     """A draft that may be there."""
+    is_left_behind: bool = False
+    """Whether there was a draft in the chat before it got another id."""
 
     @property
     def note(self) -> str | None:
         """What the receipt says of it."""
+        if self.is_left_behind:
+            return LEFT_BEHIND
         return None if self.lost is None else "the answer to a draft of it was lost: a beginning may stand above it"
 
     def doubt(self, text: str) -> str | None:

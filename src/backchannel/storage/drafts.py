@@ -177,7 +177,8 @@ def claimed(tx: Tx, delivery: Delivery) -> Before:
         forget(tx, draft.run_id)
         return Before(draft_id=draft.message_id)
     _remove(tx, draft)
-    return Before()
+    has_moved = chats.moved_to(tx, ChatPlace(draft.channel, draft.account_id, draft.target)) is not None
+    return Before(is_left_behind=has_moved and draft.message_id is not None)
 
 
 def receipt_settled(tx: Tx, event: ReceiptSettled) -> None:

@@ -18,7 +18,7 @@ from backchannel.core.delivery import (
     after_crash,
     state_of,
 )
-from backchannel.core.drafts import Before
+from backchannel.core.drafts import LEFT_BEHIND, Before
 from backchannel.core.sessions import WEBCHAT
 from backchannel.storage import chats, deliveries, drafts, lines
 from backchannel.storage.chats import ChatPlace
@@ -127,14 +127,15 @@ def _chat(lane: DeliveryLane) -> ChatPlace:
 def _follow(tx: Tx, lane: DeliveryLane, to: str) -> None:
     """Put all that stands in line for a chat at the end of the line of the id that it has now, in its order.
 
-    Message ids are those of the old chat: nothing is quoted or edited in the new one.
+    Message ids are those of the old chat: nothing is quoted or edited in the new one, and a draft stays behind.
     """
     moved_on = lines.take_places_of(tx, lane._replace(to=to), lane)
     where, values = lines.in_lane(lane)
     row = tx.one(f"SELECT id FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values)
     tx.run(
-        "UPDATE delivery_parts SET draft_id = NULL WHERE draft_id IS NOT NULL "
+        "UPDATE delivery_parts SET draft_id = NULL, note = ? WHERE draft_id IS NOT NULL AND state <> 'sent' "
         f"AND delivery_id IN (SELECT id FROM deliveries WHERE {where})",
+        LEFT_BEHIND,
         *values,
     )
     tx.run(
