@@ -131,6 +131,7 @@ WRITINGS = [
     ),
     ("/model a b", "/model does not know 'a b' (write /model list|default|<ref>)"),
     ("/subagents", "This session has started no sub-agents."),
+    ("/subagents info", "/subagents info needs more: <child> (write /subagents list|info <child>|"),
     ("/subagents kill 1", "/subagents does not know 'kill 1'"),
 ]
 

@@ -111,9 +111,11 @@ async def test_one_code_an_hour_is_sent_and_an_old_one_is_void(tmp_path: Path) -
             assert await here.says("please", **EVE) == "ignore"
         clock.move_on(LIFE_MS / 1000)
         assert "nobody waits with this code" in await here.asks(f"/pairing approve {first}", **OLGA)
+        without = "/pairing approve needs more: <code> (write /pairing list|approve <code>|deny <code>)"
+        assert await here.asks("/pairing Approve", **OLGA) == without
         second = await here.code()
         assert second != first
-        assert "nobody waits with this code" in await here.asks(f"/pairing approve {first}", **OLGA)
+        assert "`/pairing list` in a chat" in await here.asks(f"/pairing approve {first}", **OLGA)
         assert "may speak now" in await here.asks(f"/pairing approve {second}", **OLGA)
         assert here.rows("SELECT code FROM pairings") == [(second,)]
 

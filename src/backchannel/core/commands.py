@@ -231,6 +231,9 @@ def _usage_reply(spec: CommandSpec, words: list[str]) -> str:
     given = " ".join(words)
     if not given:
         return f"/{spec.name} needs more (write {spec.usage})"
+    for form in spec.forms:
+        if form.argument is not None and given.lower() == form.word:
+            return f"/{spec.name} {form.word} needs more: <{form.argument}> (write {spec.usage})"
     shown = cut(given, _QUOTED_LENGTH)
     return f"/{spec.name} does not know {shown!r} (write {spec.usage})"
 

@@ -102,12 +102,14 @@ def answer(tx: Tx, code: str, state: PairingState, by: str) -> Pairing:
     """
     found = [pairing for pairing in with_codes(tx) if pairing.has_code(code, tx.now)]
     if not found:
-        raise PairingNotFound("nobody waits with this code (it counts for an hour; `pairing list` shows who waits)")
+        where = "`/pairing list` in a chat and `backchannel pairing list` show who waits"
+        raise PairingNotFound(f"nobody waits with this code (it counts for an hour; {where})")
     (pairing,) = found
     if pairing.state is state:
         return pairing
     if pairing.state is not PairingState.PENDING:
-        works = "`pairing remove` takes that back, and the next message gets a new code"
+        removing = "`backchannel pairing remove`, on the machine of the gateway,"
+        works = f"{removing} takes that back, and the next message gets a new code"
         raise InvalidRequest(f"this code was {pairing.state} already ({works})", param="code")
     changed = "UPDATE pairings SET state = ?, answered_at = ?, answered_by = ? WHERE number = ? RETURNING "
     row = tx.one(changed + FIELDS, state.value, tx.now, by, pairing.number)
@@ -130,7 +132,7 @@ def remove(tx: Tx, channel: str, sender_id: str, account_id: str | None = None) 
     removed = [_of_row(row) for row in tx.all(delete, channel, sender_id, *values)]
     if not removed:
         shown = f"{quoted(sender_id, 64)} on {quoted(channel, 64)}"
-        raise PairingNotFound(f"nobody is known as {shown} by pairing (`pairing list --all` shows who is)")
+        raise PairingNotFound(f"nobody is known as {shown} by pairing (`backchannel pairing list --all` shows who is)")
     return removed
 
 
