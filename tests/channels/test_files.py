@@ -217,7 +217,7 @@ async def test_what_is_too_large_is_told_and_not_kept(tmp_path: Path) -> None:
     async with opened(tmp_path) as desk:
         await desk.send(said.image("a.png", size=MAX_IMAGE_BYTES + 1), hidden.image("b.png"))
         assert (await desk.told()).splitlines() == [
-            "[image a.png, 10 MB, image/png, not fetched: larger than 10 MB]",
+            "[image a.png, 10.1 MB, image/png, not fetched: larger than 10 MB]",
             "[image b.png, image/png, not fetched: larger than 10 MB]",
         ]
         assert (desk.media, desk.received, desk.shown()) == ([], {}, [])
@@ -231,9 +231,9 @@ async def test_what_is_too_large_for_a_workspace_is_told_and_not_kept(tmp_path: 
             said.image("a.png", size=20 * MB + 1), hidden.image("b.png"), said.file("c.zip", size=20 * MB + 1)
         )
         assert (await desk.told()).splitlines() == [
-            "[image a.png, 20 MB, image/png, not fetched: larger than 20 MB]",
+            "[image a.png, 20.1 MB, image/png, not fetched: larger than 20 MB]",
             "[image b.png, image/png, not fetched: larger than 20 MB]",
-            "[file c.zip, 20 MB, not fetched: larger than 20 MB]",
+            "[file c.zip, 20.1 MB, not fetched: larger than 20 MB]",
         ]
         assert (desk.media, desk.received, desk.shown()) == ([], {}, [])
     assert (said.fetched, hidden.fetched) == (0, 1)
@@ -244,7 +244,7 @@ async def test_a_picture_that_is_too_large_to_be_shown_lies_in_the_workspace(tmp
     async with opened(tmp_path, WITH_WORKSPACE) as desk:
         await desk.send(Offer(large).image("big.png", size=len(large)))
         (line,) = (await desk.told()).splitlines()
-        assert line == "[file big.png, 10 MB, at received/big.png, not shown: larger than 10 MB]"
+        assert line == "[file big.png, 10.1 MB, at received/big.png, not shown: larger than 10 MB]"
         assert (desk.media, desk.received, desk.shown()) == ([], {"big.png": large}, [])
 
 

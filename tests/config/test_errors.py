@@ -98,6 +98,10 @@ def test_a_word_like_no_other_is_told_what_is_known(write: Write) -> None:
             "{ channels: { c: { adapter: 'bridge', url: 'http://c', secret: '1234567890123456', owners: [5] } } }",
             "channels.c.owners[0]: got 5, expected text (put it in quotes)",
         ),
+        (
+            "{ channels: { c: { adapter: 'telegram', token: 't', apiRoot: 'api.example' } } }",
+            "got 'api.example', expected text (Where the Bot API is, `https://…` or `http://…`",
+        ),
         ("{ channels: { c: { adapter: 'brigde' } } }", 'expected one of "bridge", "telegram"; did you mean `bridge`?'),
     ],
 )

@@ -143,9 +143,9 @@ def file_line(
 
 
 def shown_size(size: int) -> str:
-    """Write a number of bytes for people: `240 KB`, `2.1 MB`."""
+    """Write a number of bytes for people: `240 KB`, `2.1 MB`. It is rounded up: over 10 MB never looks like 10 MB."""
     if size < 1024:
         return f"{size} bytes"
     if size < 1024 * 1000:
-        return f"{size / 1024:.0f} KB"
-    return f"{size / 1024**2:.1f} MB".replace(".0 MB", " MB")
+        return f"{-(-size // 1024)} KB"
+    return f"{-(-size * 10 // 1024**2) / 10:.1f} MB".replace(".0 MB", " MB")

@@ -51,7 +51,14 @@ from aiogram.methods import (
 from aiogram.methods.base import Response
 from aiogram.types import BotCommand, BotCommandScopeChat, ReplyParameters
 from aiogram.utils.token import TokenValidationError
-from aiohttp import ClientConnectorError, ClientError, ClientTimeout, ConnectionTimeoutError
+from aiohttp import (
+    ClientConnectorError,
+    ClientError,
+    ClientPayloadError,
+    ClientResponseError,
+    ClientTimeout,
+    ConnectionTimeoutError,
+)
 
 from backchannel.channels.telegram.reading import KINDS, BotIdentity
 from backchannel.core.channels import (
@@ -62,6 +69,7 @@ from backchannel.core.channels import (
     ChannelSilent,
     ChannelUnusable,
 )
+from backchannel.core.received import shown_size
 from backchannel.core.text import one_line
 
 CONNECT_LIMIT_S = 15.0
@@ -235,9 +243,9 @@ class Wire:
             async for chunk in session.stream_content(url, timeout=0):
                 content += chunk
                 if len(content) > limit:
-                    raise ChannelRefused(f"the file is larger than {limit} bytes")
+                    raise ChannelRefused(f"the file is larger than {shown_size(limit)}")
         except (TimeoutError, ClientError) as error:
-            raise ChannelSilent(self._masked(f"the file did not come: {_words(error)}")) from None
+            raise ChannelSilent(self._masked(f"the file did not come: {_way_it_failed(error)}")) from None
         return bytes(content)
 
     async def _call(self, method: TelegramMethod[Any], limits: Any = None) -> Any:
@@ -276,6 +284,16 @@ class Wire:
 
     def _masked(self, text: str) -> str:
         return text.replace(self._token, _HIDDEN)
+
+
+def _way_it_failed(error: TimeoutError | ClientError) -> str:
+    """Tell why a file did not come, for a model to read; aiohttp's own words are for programmers."""
+    match error:
+        case ClientPayloadError():
+            return "the connection ended before the file did"
+        case ClientResponseError():
+            return f"Telegram answered {error.status}"
+    return _words(error)
 
 
 def _words(error: Exception) -> str:
