@@ -147,7 +147,9 @@ async def test_a_channel_over_which_nothing_gets_through_is_down_since_the_first
             await at.becomes(DeliveryState.SENT, await at.send(Post(session_key=MAIN, address=TO_DESK, text="hello")))
             (after,) = channel_states(at.gateway.parts)
     down = [(now, state) for now, state in seen if state.status == "down"]
-    assert down and after.status == "ok" and after.last_error is None
+    assert down and after.status == "ok" and "answered 503" in (after.last_error or "")
+    assert after.last_error_at is not None and started < after.last_error_at
+    assert all((state.last_error_at or 0) <= after.last_error_at for _, state in down)
     for now, state in down:
         assert state.since is not None and started <= state.since <= now - 3000  # two pauses before, of 1 s and 2 s
         assert "answered 503" in (state.last_error or "")

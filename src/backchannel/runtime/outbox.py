@@ -86,11 +86,20 @@ class _InARow(NamedTuple):
     since_ms: int
 
 
+class SendFailure(NamedTuple):
+    """What kept messages from getting through, and when it did so last."""
+
+    error: str
+    at_ms: int
+
+
 class Reach:
     """Which channels can be reached, by their last attempts. A refusal is an answer: such a channel is up."""
 
     def __init__(self) -> None:
         self._failures: dict[str, _InARow] = {}
+        self.last: dict[str, SendFailure] = {}
+        """Why channels were down last, also those that are up again."""
 
     @property
     def down(self) -> dict[str, str]:
@@ -110,6 +119,8 @@ class Reach:
             return
         error = answer.reason[:_LONGEST_ERROR]
         self._failures[channel] = _InARow(count + 1, error, since_ms)
+        if count + 1 >= DOWN_AFTER:
+            self.last[channel] = SendFailure(error, now_ms)
         if count + 1 == DOWN_AFTER:
             log.warning("a channel is down", channel=channel, attempts=DOWN_AFTER, error=error)
 

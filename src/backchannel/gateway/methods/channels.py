@@ -77,13 +77,18 @@ def _state(parts: GatewayParts, channel: Channel) -> dict[str, Any]:
     health, reach = parts.keeper.health(channel.name), parts.runtime.outbox.reach
     unsent = reach.down.get(channel.name)
     is_up = health.is_up and unsent is None
+    error, error_at = health.error, health.error_at_ms
+    if (last := reach.last.get(channel.name)) and (
+        unsent is not None or (health.is_up and last.at_ms > (error_at or 0))
+    ):
+        error, error_at = last
     return {
         "name": channel.name,
         "adapter": str(channel.settings.__struct_config__.tag or type(channel).__name__),
         "status": OK if is_up else CONNECTING if health.is_connecting and unsent is None else DOWN,
         "since": health.since_ms if health.is_up is is_up else reach.down_since(channel.name),
-        "last_error": unsent or health.error,
-        "last_error_at": health.error_at_ms if unsent is None else None,
+        "last_error": error,
+        "last_error_at": error_at,
     }
 
 
