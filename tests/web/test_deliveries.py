@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
@@ -69,6 +71,20 @@ def test_one_is_sent_elsewhere(person: Person, gateway: GatewayProcess) -> None:
 
     expect(dialog.locator(".headline")).to_contain_text("It has arrived")
     assert ("Room-2", "to another room") in [(message.to, message.text) for message in gateway.far_end.messages]
+
+
+def test_one_that_is_uncertain_is_confirmed_by_who_saw_it_in_the_chat(person: Person, gateway: GatewayProcess) -> None:
+    (id,) = fail(gateway, "seen in the chat")
+    with closing(sqlite3.connect(gateway.program.state / "backchannel.db")) as database, database:
+        database.execute("UPDATE deliveries SET state = 'uncertain' WHERE id = ?", (id,))
+        database.execute("UPDATE delivery_parts SET state = 'uncertain' WHERE delivery_id = ?", (id,))
+    page = person.open(f"#/deliveries?id={id}")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Confirm that it arrived").click()
+
+    expect(dialog.locator(".headline")).to_contain_text("It has arrived")
+    expect(dialog.get_by_role("button", name="Confirm that it arrived")).to_have_count(0)
+    assert "seen in the chat" not in gateway.far_end.texts
 
 
 def test_the_chosen_are_dropped_and_all_others_sent_again(person: Person, gateway: GatewayProcess) -> None:
