@@ -66,7 +66,7 @@ class OpenClaw:
 
     def json(self, *words: str) -> Any:
         printed = self.answer(*words, "--json")
-        return json.loads(printed[min(printed.find(bracket) for bracket in "{[" if bracket in printed) :])
+        return json.loads(printed)
 
     def call(self, method: str, params: dict[str, Any]) -> Any:
         """Call a method of the gateway by its name."""

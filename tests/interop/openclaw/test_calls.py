@@ -29,43 +29,48 @@ CALLS: dict[str, dict[str, Any]] = {
     "sessions.preview": {"keys": [KEY], "limit": 3},
     "sessions.resolve": {"key": KEY},
     "sessions.get": {"key": KEY, "limit": 10},
-    "sessions.search": {"query": "hello"},
-    "sessions.usage": {"key": KEY},
     "sessions.create": {"key": "agent:main:made", "label": "made"},
     "sessions.send": {"key": "agent:main:made", "message": "hello", "idempotencyKey": "call-3"},
     "sessions.abort": {"key": "agent:main:made"},
     "sessions.patch": {"key": "agent:main:made", "label": "renamed", "pinned": True},
-    "sessions.compact": {"key": "agent:main:made"},
     "sessions.reset": {"key": "agent:main:made"},
     "sessions.delete": {"key": "agent:main:made"},
     "sessions.subscribe": {},
     "sessions.messages.subscribe": {"key": KEY},
     "sessions.messages.unsubscribe": {"key": KEY},
-    "tools.invoke": {"name": "sessions_list", "args": {}},
+    "tools.invoke": {"tool": "sessions_list", "args": {}},
     "send": {"channel": CHANNEL, "to": "room", "message": "hello", "idempotencyKey": "call-4"},
+    "message.action": {
+        "channel": CHANNEL,
+        "action": "send",
+        "params": {"to": "room", "message": "hello"},
+        "idempotencyKey": "call-5",
+    },
     **dict(PLAIN),
-    "cron.add": JOB,
+    "tools.effective": {"sessionKey": KEY},
+    "cron.add": {**JOB, "agentId": "main"},
     "cron.list": {"includeDisabled": True, "limit": 50, "offset": 0},
 }
 BY_JOB = ("cron.get", "cron.update", "cron.run", "cron.runs", "cron.remove")
 """These name a job, whose id is not known before it is made."""
+ADMINS = ("logs.tail",)
+"""These are not for the scope that the command asks for: see `test_the_log_is_shown`."""
 
 
 @shows("gateway call", "every method of OpenClaw's that this gateway has")
-@pytest.mark.parametrize("method", [method for method in CALLS if method in METHODS])
+@pytest.mark.parametrize("method", [method for method in CALLS if method not in ADMINS])
 def test_a_method_answers_what_the_command_asks(openclaw: OpenClaw, method: str) -> None:
     openclaw.call(method, CALLS[method])
 
 
 @shows("gateway call", "every method of OpenClaw's that this gateway has")
 def test_a_job_is_shown_changed_run_and_removed_by_its_id(openclaw: OpenClaw) -> None:
-    id = openclaw.call("cron.add", {**JOB, "name": "by its id"})["id"]
+    id = openclaw.call("cron.add", {**JOB, "agentId": "main", "name": "by its id"})["id"]
     patch = {"patch": {"enabled": False}}
     for method in BY_JOB:
-        if method in METHODS:
-            openclaw.call(method, {"id": id, **(patch if method == "cron.update" else {})})
+        openclaw.call(method, {"id": id, **(patch if method == "cron.update" else {})})
     assert all(job["id"] != id for job in openclaw.call("cron.list", {"includeDisabled": True})["jobs"])
 
 
 def test_every_method_that_both_have_is_called() -> None:
-    assert METHODS.keys() & set(published()["methods"]) <= {*CALLS, *BY_JOB}
+    assert METHODS.keys() & set(published()["methods"]) == {*CALLS, *BY_JOB}

@@ -30,9 +30,6 @@ ANSWERS: Mapping[str, Shape] = {
     "sessions.create": Shape("SessionsCreateResult"),
     "sessions.resolve": Shape("SessionsResolveResult"),
     "sessions.delete": Shape("SessionsDeleteResult"),
-    "sessions.search": Shape("SessionsSearchResult"),
-    "sessions.groups.list": Shape("SessionsGroupsListResult"),
-    "sessions.catalog.list": Shape("SessionsCatalogListResult"),
     "cron.list": Shape("CronJob", ("jobs", "*")),
     "cron.get": Shape("CronJob"),
     "cron.add": Shape("CronAddResult"),
@@ -46,14 +43,11 @@ ANSWERS: Mapping[str, Shape] = {
     "projects.list": Shape("ProjectsListResult"),
     "question.list": Shape("QuestionListResult"),
     "system-presence": Shape("PresenceEntry", ("*",)),
-    "system.info": Shape("SystemInfoResult"),
     "tasks.list": Shape("TasksListResult"),
     "tools.catalog": Shape("ToolsCatalogResult"),
     "tools.effective": Shape("ToolsEffectiveResult"),
     "tools.invoke": Shape("ToolsInvokeResult"),
     "worktrees.list": Shape("WorktreesListResult"),
-    "exec.approvals.get": Shape("ExecApprovalsSnapshot"),
-    "node.event": Shape("NodeEventResult"),
 }
 """Of the methods that both gateways have, those whose answers have a published definition."""
 
