@@ -12,17 +12,17 @@ from urllib.parse import urlsplit
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.errors import Unavailable
+from backchannel.errors import ShuttingDown, Unavailable
 from backchannel.gateway.app import Gateway
 from backchannel.storage import postgres_lane
 from backchannel.storage.tx import Tx
 from tests.cluster import house
-from tests.cluster.house import gateways, until
+from tests.cluster.house import gateways, knows, until
 from tests.cluster.lives import check_done_once
 from tests.cluster.member import come_to_rest, open_member, talk
 from tests.storage.support import Host
 from tests.support.cut import CutLine
-from tests.support.gateways import ended, held
+from tests.support.gateways import ended, held, request
 from tests.support.kill import check_invariants
 from tests.support.postgres import Cluster, Rows, new_database
 
@@ -194,3 +194,21 @@ def on_either(primary: Cluster, standby: Cluster) -> str:
     name = urlsplit(new_database(server=primary.url)).path.strip("/")
     hosts = f"{primary.socket.parent},{standby.socket.parent}"
     return f"postgresql://postgres@/{name}?host={hosts}&target_session_attrs=read-write"
+
+
+async def test_a_gateway_that_has_lost_its_lease_with_the_database_asks_to_come_back_and_does_not_say_that_it_stops(
+    tmp_path: Path, primary: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_lane, "GONE_LIMIT_S", 0.2)
+    url = new_database(server=primary.url)
+    async with open_member(tmp_path, url, "one", 1.0) as one, open_member(tmp_path, url, "other", 1.0):
+        await knows(one, 2)
+        primary.stop()
+        said = ""
+        async with asyncio.timeout(PATIENCE_S):
+            while "without its database" not in said:
+                with pytest.raises(Unavailable) as refused:
+                    await one.runtime.submit(request("agent:main:main", "hi"))
+                said = refused.value.message
+                assert not isinstance(refused.value, ShuttingDown) and refused.value.details["retryAfterMs"] > 0
+        primary.start()

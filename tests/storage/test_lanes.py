@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import count, islice
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,6 +22,8 @@ from backchannel.storage import postgres
 from backchannel.storage.driver import ProcessKilled
 from backchannel.storage.postgres import LANES
 from backchannel.storage.postgres_attempt import is_own
+from backchannel.storage.postgres_connection import connect, translated
+from backchannel.storage.postgres_locks import AdvisoryLocks, RowLocks
 from backchannel.storage.tx import Tx
 from tests.storage.support import Host, accept, converse, texts
 from tests.support.cut import CutLine
@@ -411,3 +413,28 @@ async def test_a_gateway_that_locks_otherwise_than_those_at_work_is_refused(
     with pytest.raises(DatabaseUnusable, match=r'lock rows: set cluster.locks to "rows"'):
         await host.start()
     await rows.end()
+
+
+@both_locks
+async def test_a_process_that_stands_still_in_the_middle_of_a_transaction_is_not_waited_for(
+    host: Host, url: str, locks_rows: bool
+) -> None:
+    locks = RowLocks() if locks_rows else AdvisoryLocks()
+    with closing(connect(url)) as paused, suppress(psycopg.OperationalError), paused.pipeline():
+        paused.execute("BEGIN")
+        for sql, values in locks.taking(None):
+            psycopg.RawCursor(paused).execute(translated(sql), values)
+        # Half of a pipeline: the server takes it for one that goes on.
+        accepted = await asyncio.wait_for(accept(host.store, "hi"), PATIENCE_S)
+    assert accepted.started is not None
+
+
+@both_locks
+async def test_gateways_that_start_together_on_an_empty_database_all_come_up(
+    url: str, tmp_path: Path, locks_rows: bool
+) -> None:
+    hosts = [Host(tmp_path / f"state-{n}", url, locks_rows=locks_rows) for n in range(3)]
+    started = await asyncio.gather(*(host.start() for host in hosts), return_exceptions=True)
+    for host in hosts:
+        await host.end()
+    assert [error for error in started if isinstance(error, BaseException)] == []

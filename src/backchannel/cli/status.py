@@ -39,6 +39,7 @@ def _show(options: Options, state: answers.Status) -> None:
     show_facts(
         {
             "gateway": f"{find_gateway(options).url} (version {state.version})",
+            "gateways": _gateways(state.gateways),
             "health": state.status,
             "up for": age(state.ts - state.uptime_ms, state.ts),
             "agents": ", ".join(
@@ -62,6 +63,11 @@ def _show(options: Options, state: answers.Status) -> None:
         say_styled(f"{counted(len(state.problems), 'problem')}:", fg=_COLOURS[state.status])
         problems = [[found.code, options.spell(f"{found.message} {found.hint}")] for found in state.problems]
         show_table(["problem", "what is wrong, and what to do"], problems, empty="")
+
+
+def _gateways(gateways: list[answers.GatewayState]) -> str | None:
+    """Name those that work on the database, if they are several."""
+    return "\n".join(each.name for each in gateways) if len(gateways) > 1 else None
 
 
 def _channel(channel: answers.ChannelState, now_ms: int) -> str:

@@ -83,7 +83,10 @@ class ClusterSettings(Settings, frozen=True, kw_only=True):
     ] = 15.0
     wakeups: Annotated[
         Literal["notify", "poll"],
-        setting("`poll`: the database has no LISTEN; what other gateways do is seen within a second."),
+        setting(
+            "`poll`: the database has no LISTEN; what other gateways do is seen within a second. "
+            "The same for all gateways of a database."
+        ),
     ] = "notify"
     locks: Annotated[
         Literal["advisory", "rows"],

@@ -58,6 +58,7 @@ log = structlog.get_logger(__name__)
 
 SUSPECT_ALONE_S = 30.0
 """How long a suspect that neither commits nor waits keeps the next one from going on."""
+AWAY_MS = 1000
 SIGN_OF_LIFE_S = 5.0
 """How often it is written that runs are at work: of what a crash takes, the time up to the last sign is known."""
 
@@ -108,6 +109,8 @@ class Runtime:
         self._suspects: set[str] = set()
         """Runs whose turn to go on alone is waited for."""
         self._is_open = False
+        self._is_away = False
+        """Whether it has no lease for now: the database does not answer, or others have taken it for dead."""
         self._reactions: Mapping[type, Sequence[Callable[[Any], None]]] = {
             # Waits come before the lanes: a run that returns from a wait comes before queued ones.
             RunChanged: (self._waits.on_run, self._lanes.on_run, self._resume_suspect),
@@ -163,7 +166,7 @@ class Runtime:
         self._spawn(self._record_signs_of_life())
 
     def _open_or_close(self, is_open: bool) -> None:
-        self._is_open = is_open
+        self._is_open, self._is_away = is_open, not is_open
         if not is_open:
             self._suspects.clear()
 
@@ -271,7 +274,7 @@ class Runtime:
 
     async def close(self) -> None:
         """Stop working; what was accepted goes on at the next start."""
-        self._is_open = False
+        self._is_open = self._is_away = False
         await self.house.close()
         self.watchdog.close()
         for task in self._tasks:
@@ -300,11 +303,16 @@ class Runtime:
             PolicyDenied: the send policy forbids it; asked for messages of people and programs only.
             IdempotencyConflict, SessionIdReplaced, Unavailable
         """
-        if not self._is_open:
-            raise ShuttingDown("the gateway is stopping: send the message again when it is back")
+        self._check_open()
         if request.kind is RunKind.MESSAGE:
             check = self.guard.check if check is None else _both(self.guard.check, check)
         return await self._lanes.submit(request, check)
+
+    def _check_open(self) -> None:
+        if self._is_away:
+            raise Unavailable("the gateway is without its database: send the message again soon", retryAfterMs=AWAY_MS)
+        if not self._is_open:
+            raise ShuttingDown("the gateway is stopping: send the message again when it is back")
 
     async def take(self, arrival: Arrival) -> Taken:
         """Handle an inbound message exactly once; what follows is durable when this returns.
@@ -312,8 +320,7 @@ class Runtime:
         Raises:
             ShuttingDown, Unavailable: nothing was taken, and it may be sent again.
         """
-        if not self._is_open:
-            raise ShuttingDown("the gateway is stopping: send the message again when it is back")
+        self._check_open()
         return await self._lanes.take(arrival)
 
     async def abort(self, key: str, run_id: str | None) -> list[str]:

@@ -26,6 +26,8 @@ from backchannel.storage.tx import Row, UnitContext
 Connection: TypeAlias = "psycopg.Connection[Row]"
 
 RETRY_AFTER_MS = 1000
+PROGRAM = "backchannel"
+"""How the names begin that its processes have in the list of connections."""
 _STATEMENTS_KEPT = 512
 _DEFAULTS = {
     "connect_timeout": "5",
@@ -141,7 +143,7 @@ def read_url(url: str) -> dict[str, Any]:
 
 def process_name() -> str:
     """Name this process as others see it in the list of connections."""
-    return f"backchannel {socket.gethostname()[:40]}:{os.getpid()}"
+    return f"{PROGRAM} {socket.gethostname()[:40]}:{os.getpid()}"
 
 
 def connect(url: str, *, readonly: bool = False) -> Connection:
@@ -162,6 +164,11 @@ def connect(url: str, *, readonly: bool = False) -> Connection:
 def is_lost(connection: Connection, error: BaseException) -> bool:
     """Whether an error means that the connection is of no use any more."""
     return connection.closed or _has(error, _LOST)
+
+
+def is_kept_waiting(error: BaseException) -> bool:
+    """Whether others have held a lock for longer than it is waited for at a time."""
+    return _has(error, (errors.LockNotAvailable,))
 
 
 def runs_again(error: BaseException) -> bool:

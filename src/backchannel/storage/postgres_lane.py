@@ -36,6 +36,7 @@ from backchannel.storage.postgres_connection import (
     as_refusal,
     in_words,
     is_in_transaction,
+    is_kept_waiting,
     is_lost,
     runs_again,
     unavailable,
@@ -185,6 +186,9 @@ class Lane:
                     self._desk.after_commit()
                     self._take_number(group[: attempt.done])
                     return attempt.done
+                if is_kept_waiting(error) and not self._desk.is_ending.is_set():
+                    self._server.end_paused(attempt.writer.connection)
+                    continue
                 tries += 1
                 is_alone = len(group) == 1 and attempt.keys is None
                 goes_on = is_lost(attempt.writer.connection, error) or (is_alone and runs_again(error))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from time import monotonic, sleep
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from psycopg import errors
 
 from backchannel.errors import DatabaseUnusable, StartupError, StateFolderInUse, Unavailable
 from backchannel.storage.migrations import load_oldest_beside, load_versions, refuse_newer
-from backchannel.storage.postgres_connection import Connection, connect, in_words, read_url, unavailable
+from backchannel.storage.postgres_connection import PROGRAM, Connection, connect, in_words, read_url, unavailable
 from backchannel.storage.postgres_locks import AdvisoryLocks, Locks, RowLocks, holder
 from backchannel.storage.postgres_marks import CommitMark
 
@@ -39,8 +40,18 @@ BESIDE_LIMIT_S = 60.0
 """How long it is tried to change the schema beside others."""
 LONGEST_PAUSE_MS = 2000
 """How long a transaction that writes may be left alone by its process, while all others wait for it."""
+_PAUSED = f"""
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE '{PROGRAM} %'
+    AND state = 'active' AND wait_event = 'ClientRead'
+    AND query_start < clock_timestamp() - interval '{LONGEST_PAUSE_MS} milliseconds'
+"""
+"""Ends those who have sent half of a pipeline and then nothing: for them the server's own limit does not count."""
 # A limit for statements that ends the wait for a synchronous standby lets a commit return which that does not have.
-_WRITES = f"SET idle_in_transaction_session_timeout = {LONGEST_PAUSE_MS}; SET statement_timeout = 0"
+_WRITES = (
+    f"SET idle_in_transaction_session_timeout = {LONGEST_PAUSE_MS}; SET lock_timeout = {LONGEST_PAUSE_MS}; "
+    "SET statement_timeout = 0"
+)
 _TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
 _TEXT = re.compile(r"\bTEXT\b")
 VERSION_TABLE = "backchannel_schema"
@@ -126,6 +137,14 @@ class Server:
             connection.close()
             raise
 
+    def end_paused(self, connection: Connection) -> None:
+        """End transactions of processes that have stood still in the middle of one, while others wait for it."""
+        try:
+            if ended := connection.execute(_PAUSED.encode()).fetchall():
+                log.warning("transactions of processes that stand still were ended", count=len(ended))
+        except (errors.UndefinedFunction, errors.UndefinedTable, errors.FeatureNotSupported) as error:
+            log.debug("who stands still is not known", error=in_words(error))
+
     def check_oldest(self, connection: Connection) -> None:
         """Refuse a schema that this program does not know enough of to go on with.
 
@@ -204,7 +223,9 @@ class Server:
             if load_oldest_beside() <= current:
                 _take_steps_beside(connection, current, is_last=monotonic() > began + BESIDE_LIMIT_S)
             elif self.locks.try_alone(connection):
-                self.make_current(connection, refuse_empty=refuse_empty)
+                # Where there is no lock to have alone, somebody else may be making the same tables.
+                with suppress(errors.UniqueViolation, errors.DuplicateTable):
+                    self.make_current(connection, refuse_empty=refuse_empty)
                 self.locks.let_in(connection)
             elif monotonic() > began + LOCK_LIMIT_S:
                 raise StateFolderInUse(
