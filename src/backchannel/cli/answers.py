@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from backchannel.core.answers import *  # noqa: F403
+    from backchannel.core.jobs import *  # noqa: F403
     from backchannel.core.rows import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        answers = import_module("backchannel.core.answers")
-        return getattr(answers, name, None) or getattr(import_module("backchannel.core.rows"), name)
+        for module in ("answers", "rows", "jobs"):
+            if found := getattr(import_module(f"backchannel.core.{module}"), name, None):
+                return found
+        raise AttributeError(name)

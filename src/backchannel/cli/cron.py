@@ -12,7 +12,6 @@ from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import age, clock_time, say_or_json, show_json, show_table, until
-from backchannel.core.jobs import JobPage, JobView
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import one_line
 
@@ -28,7 +27,7 @@ def list_jobs(ctx: typer.Context, as_json: AsJson = False) -> None:
     if ctx.invoked_subcommand is not None:
         return
     options = options_of(ctx)
-    listed = answers.JobsListed(jobs=[job.backchannel for job in ask(options, "cron.list", JobPage).jobs])
+    listed = answers.JobsListed(jobs=[job.backchannel for job in ask(options, "cron.list", answers.JobPage).jobs])
     if as_json:
         show_json(listed)
         return
@@ -79,7 +78,7 @@ def add(
     job = ask(
         options,
         "cron.add",
-        JobView,
+        answers.JobView,
         id=job_id,
         schedule=schedule,
         message=message,
