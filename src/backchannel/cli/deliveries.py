@@ -15,7 +15,7 @@ from backchannel.cli.output import age, clock_time, say, say_more, show_facts, s
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import one_line
 
-app = typer.Typer(help="List, show, retry, re-route, drop and confirm what is sent to chats.", rich_markup_mode=None)
+app = typer.Typer(help="Show and settle what is sent to chats.", rich_markup_mode=None)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The delivery's id, or its beginning, as `deliveries` shows it.")]
 OneId = Annotated[

@@ -27,6 +27,7 @@ import msgspec
 
 from backchannel.core.contracts import THINKING_LEVELS
 from backchannel.core.keys import ChatType, KeyScheme, SessionKey, is_full_key
+from backchannel.core.runs import OPENCLAW_ENDS
 from backchannel.core.sessions import Address, Session, write_address
 from backchannel.core.text import cut, stored_name
 from backchannel.errors import InvalidSessionKey
@@ -54,6 +55,7 @@ _SURROGATE = re.compile(r"\\u[dD]")
 """Perhaps a lone surrogate; files without any need not be walked through."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 _VERBOSE = {"on": "on", "full": "on", "off": "off"}
+_STATES = {shown: state for state, shown in OPENCLAW_ENDS.items()}
 
 
 def imported_key(agent: str, session_id: str) -> SessionKey:
@@ -265,6 +267,7 @@ class EntryReader:
             send_policy=fields.word("sendPolicy", {"allow": "allow", "deny": "deny"}),
             system_sent=value.get("systemSent") is True,
             aborted_last_run=value.get("abortedLastRun") is True,
+            last_state=_STATES.get(text_in(value, "status") or ""),
             total_tokens=count_in(value, "totalTokens"),
             context_tokens=count_in(value, "contextTokens"),
             tokens_in=count_in(value, "inputTokens") or 0,

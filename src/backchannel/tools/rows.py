@@ -16,20 +16,13 @@ from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.messages import Message
 from backchannel.core.readable import text_for_people
 from backchannel.core.rows import ApprovalRow, DeliveryRow, ModelShown, PartRow, ReceiptRow, Row, RunRow, SessionRow
-from backchannel.core.runs import Run, RunState
+from backchannel.core.runs import OPENCLAW_ENDS, Run
 from backchannel.core.sessions import WEBCHAT, Session, SessionStatus
 from backchannel.core.text import ELLIPSIS, one_line, shown_name
 from backchannel.errors import UnknownAgent, UnknownModel
 from backchannel.tools.base import Parts
 
 PREVIEW_CHARS, TITLE_CHARS = 240, 64
-_ENDED = {
-    RunState.OK.value: "done",
-    RunState.ERROR.value: "failed",
-    RunState.TIMEOUT.value: "timeout",
-    RunState.ABORTED.value: "killed",
-}
-"""How a run ended, in the words of OpenClaw's gateway."""
 
 
 class Rows:
@@ -66,7 +59,7 @@ class Rows:
         more["input_tokens"] = session.tokens_in
         more["output_tokens"] = session.tokens_out
         more["estimated_cost_usd"] = session.cost
-        shown = _ENDED.get(session.last_state or "") if is_idle else status.value
+        shown = OPENCLAW_ENDS.get(session.last_state or "") if is_idle else status.value
         return SessionRow(**self._fields(session, "group" if kind == Kind.GROUP else "direct", shown, more))
 
     def _fields(self, session: Session, kind: str, status: str | None, more: dict[str, Any]) -> dict[str, Any]:
