@@ -61,7 +61,9 @@ def test_an_agent_answers_somebody_who_has_a_number(openclaw: OpenClaw) -> None:
 
 @shows("agent", "`--deliver`")
 def test_a_reply_is_delivered_where_the_session_speaks(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    gateway.write(CHANNEL, text="from a chat")
     openclaw.answer("agent", "--session-key", "agent:main:main", "--message", "to be delivered", "--deliver")
+    assert gateway.posted(2) == ["You said: from a chat", "You said: to be delivered"]
 
 
 @shows("sessions", "`sessions archive`")
@@ -152,5 +154,6 @@ def test_skills_are_listed(openclaw: OpenClaw) -> None:
 
 @shows("message", "`message send`")
 def test_a_message_is_sent_to_a_chat(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    before = len(gateway.posted(0))
     openclaw.answer("message", "send", "--channel", CHANNEL, "--target", "42", "--message", "hello")
-    assert "hello" in gateway.posted(1)
+    assert gateway.posted(before + 1)[before:] == ["hello"]

@@ -37,7 +37,7 @@ def origin(packages: Node) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def gateway(origin: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    settings = {"gateway": {"allowedOrigins": [origin]}}
+    settings = {"gateway": {"controlUi": {"allowedOrigins": [origin]}}}
     with gateway_process(tmp_path_factory.mktemp("gateway"), lambda _: settings) as started:
         yield started
 
