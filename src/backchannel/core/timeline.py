@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from math import inf
 from typing import Any
 
 import msgspec
@@ -86,13 +87,27 @@ class Timeline(msgspec.Struct, frozen=True):
     is_cut: bool
 
 
+_DONE = ("model", "tool")
+
+
 def build_timeline(story: RunStory) -> Timeline:
     """Put everything into the order in which it began; of more than `MOST_ENTRIES`, the newest are kept."""
     # What happened in the same millisecond stays in this order: a restart comes before the step that goes on with it.
     entries = [*(_event(event) for event in story.events), *_steps(story), *_approvals(story)]
     entries.sort(key=lambda entry: entry.at)
+    _put_deaths_last(entries)
     entries = [_queued(story), *entries, *_ended(story)]
     return Timeline(entries[-MOST_ENTRIES:], story.is_cut or len(entries) > MOST_ENTRIES)
+
+
+def _put_deaths_last(entries: list[TimelineEntry]) -> None:
+    """Put the death of a process behind the steps that it had done: its last sign of life may be older than they."""
+    for died in [entry for entry in entries if entry.kind == RunEventKind.INTERRUPTED.value]:
+        done = [entry.kind in _DONE and (entry.step or inf) < (died.step or 0) for entry in entries]
+        last = max((n for n, is_done in enumerate(done) if is_done), default=-1)
+        here = entries.index(died)
+        if here < last:
+            entries.insert(last, entries.pop(here))
 
 
 def _queued(story: RunStory) -> TimelineEntry:
