@@ -27,7 +27,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from time import perf_counter
+from time import perf_counter, time_ns
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from backchannel.core.contracts import Clock
@@ -44,6 +44,7 @@ LARGEST_GROUP = 512
 LONGEST_GROUP_S = 0.02
 """How long the units of one group may hold the loop; the last one is run to its end."""
 READERS = 2
+COARSE_NS = 1_000_000_000
 BUSY_PAUSE_S = 0.02
 BUSY_LIMIT_S = 10.0
 """How long another program may hold the file before writes are refused."""
@@ -285,21 +286,32 @@ class _Files:
     """The database's two files: a commit into one that was deleted or moved meanwhile is lost at the next start."""
 
     def __init__(self, path: Path) -> None:
+        self._folder = str(path.parent)
         self._paths = (str(path), f"{path}-wal")
         self._known: list[tuple[int, int]] | None = None
+        self._unchanged_since = 0
+        """The time of the folder's last change when both were last found, if that was long enough before."""
 
     def trouble(self) -> OSError | None:
         """Say whether one is not where the next start looks for it: it is gone, or is another file.
 
-        Asked on the event loop: the commit thread would wait for its turn after each question.
+        Asked on the event loop: the commit thread would wait for its turn after each question. While nothing in the
+        folder has changed, that is all there is to ask.
         """
         try:
+            changed_at = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - a Path would take twice as long
+            if changed_at == self._unchanged_since:
+                return None
             found = [(at.st_dev, at.st_ino) for at in map(os.stat, self._paths)]
         except OSError as gone:
             return gone
         if self._known is None:
             self._known = found  # the first commit has made the log, and from then on it stays
-        return None if found == self._known else OSError(f"{self._paths[0]} was replaced while the gateway used it")
+        if found != self._known:
+            return OSError(f"{self._paths[0]} was replaced while the gateway used it")
+        # A change right after this one could bear the same time: clocks of file systems are coarse.
+        self._unchanged_since = changed_at if time_ns() - changed_at > COARSE_NS else 0
+        return None
 
 
 class _Readers:
