@@ -126,7 +126,7 @@ class Bench:
             yield
         finally:
             go_on.set()
-        await held
+        await asyncio.wait([held])  # what becomes of it is not the question
 
 
 def put(ref: str, size: int = 1) -> Unit[str]:

@@ -178,8 +178,13 @@ class Runtime:
             self._spawn(self._resume_agent(agent, self._store.remember_function(agent)))
 
     async def _resume_agent(self, agent_id: str, remembered: asyncio.Future[None]) -> None:
-        await remembered
-        await self._recover({agent_id})
+        try:
+            await remembered
+            await self._recover({agent_id})
+        except Unavailable:
+            if not self._store.is_closed:
+                raise
+            log.debug("the gateway ends before it went on with an agent", agent=agent_id)  # the next start does
 
     async def forget_agent(self, agent_id: str) -> None:
         """Stop waiting for an agent's function: the agent is what the configuration says from now on.

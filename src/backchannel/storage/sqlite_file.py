@@ -145,13 +145,20 @@ def _refuse_emptied(path: Path, has_past: Callable[[], bool]) -> None:
     """
     if path.exists() and (not path.is_file() or path.stat().st_size):
         return
-    log = path.with_name(path.name + "-wal")
-    if (log.exists() and log.stat().st_size) or has_past():
+    if _has_log(path) or has_past():
         lost = "empty" if path.exists() else "missing"
         raise DatabaseUnusable(
             f"{path} is {lost}, but what lies beside it tells of earlier sessions: its content is lost, and nothing "
             f"was changed; restore it from a backup, or move {path.name}* and the folder `agents` away to start anew"
         )
+
+
+def _has_log(path: Path) -> bool:
+    """Whether commits wait beside the file; whoever closes it last takes them over, at any moment."""
+    try:
+        return path.with_name(path.name + "-wal").stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def _versions() -> list[list[str]]:
@@ -161,8 +168,7 @@ def _versions() -> list[list[str]]:
 def _version(path: Path) -> int:
     """Read a file's version without touching it."""
     # Where no commits wait beside the file, SQLite need not make files of its own there to read it.
-    log = path.with_name(path.name + "-wal")
-    mode = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
+    mode = "mode=ro" if _has_log(path) else "mode=ro&immutable=1"
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
         try:
