@@ -126,7 +126,9 @@ class Bench:
             yield
         finally:
             go_on.set()
-        await asyncio.wait([held])  # what becomes of it is not the question
+        await asyncio.wait([held])
+        assert not held.cancelled(), "it was committed before anything in here, and is answered"
+        held.result()
 
 
 def put(ref: str, size: int = 1) -> Unit[str]:

@@ -284,7 +284,7 @@ async def _kept_going(loop: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await loop()
-        except Exception:  # the edge that keeps the loop going
+        except Exception:  # the edge that keeps the loop going: what one look finds wrong must not end all later ones
             log.exception("what is streamed is not shared with other gateways for a moment")
             await asyncio.sleep(1)
 
