@@ -83,6 +83,7 @@ def test_what_nothing_is_called_is_told_with_a_command_that_lists_the_sessions(
         (("cron", "remove", "nope"), "no cron job 'nope'", "See the jobs with: ", "cron"),
         (("runs", "show", "nope"), "no run 'nope'", "See the runs with: ", "runs"),
         (("history", "agent:main:nope"), "no session 'agent:main:nope'", "See the sessions with: ", "sessions"),
+        (("history", "-f", "cron:nope"), "no session 'cron:nope'", "See the sessions with: ", "sessions"),
     ],
 )
 def test_hints_are_commands_and_not_methods(

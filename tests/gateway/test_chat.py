@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 
 import pytest
 from msgspec import Raw
@@ -93,12 +94,37 @@ async def test_a_main_session_that_nobody_spoke_to_has_an_empty_history(client: 
     assert history == {"sessionKey": "agent:main:main", "messages": [], "pending": [], "hasMore": False}
 
 
+@pytest.mark.parametrize("key", ["cron:never", "agent:echo:unheard-of", "agent:main:direct:somebody"])
+async def test_a_key_that_no_session_has_yet_has_an_empty_history_and_makes_none(client: Client, key: str) -> None:
+    history = await client.ask("chat.history", sessionKey=key)
+    assert (history["messages"], history["pending"], history["hasMore"]) == ([], [], False)
+    assert "sessionId" not in history and history["sessionKey"].endswith(key)
+    assert (await client.ask("sessions.list"))["count"] == 0
+    assert (await client.refused("chat.search", {"sessionKey": key, "query": "x"}))["details"]["code"] == (
+        "session_not_found"
+    )
+
+
+async def test_who_opens_a_session_before_its_first_message_hears_what_is_said(client: Client, world: World) -> None:
+    await client.ask("chat.history", sessionKey="agent:echo:to-come")
+    async with world.client() as other:
+        run = await other.ask("chat.send", sessionKey="agent:echo:to-come", message="hi")
+        assert (await client.said(runId=run["runId"]))["state"] == "final"
+
+
+@pytest.mark.parametrize("method", ["chat.history", "chat.startup"])
 @pytest.mark.parametrize(
     ("key", "code"),
-    [("cron:never", "session_not_found"), ("agent:nobody:main", "unknown_agent"), ("unknown", "invalid_session_key")],
+    [
+        ("agent:nobody:main", "unknown_agent"),
+        ("agent:nobody:beside", "unknown_agent"),
+        ("unknown", "invalid_session_key"),
+        ("agent::main", "invalid_session_key"),
+        (str(uuid.UUID(int=7)), "session_not_found"),
+    ],
 )
-async def test_a_session_that_is_not_there_has_none(client: Client, key: str, code: str) -> None:
-    assert (await client.refused("chat.history", {"sessionKey": key}))["details"]["code"] == code
+async def test_what_no_message_can_make_has_no_history(client: Client, method: str, key: str, code: str) -> None:
+    assert (await client.refused(method, {"sessionKey": key}))["details"]["code"] == code
 
 
 async def test_a_long_history_stays_within_a_frame(make_world: MakeWorld) -> None:

@@ -14,7 +14,8 @@ from backchannel.cli.finding import NoGateway
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
 from backchannel.cli.output import WordWrap, clock_time, is_terminal, say, say_dim, say_styled, show_json
-from backchannel.core.text import shown_name
+from backchannel.core.text import quoted, shown_name
+from backchannel.errors import SessionNotFound
 
 if TYPE_CHECKING:
     from backchannel.core.messages import Block, Message
@@ -48,7 +49,7 @@ def history(
         return
 
     with connected(options) as client:
-        loaded = load_last(client, key, limit, with_tools=tools, as_stored=everything)
+        loaded = _load(client, key, limit, with_tools=tools, as_stored=everything)
     if as_json:
         show_json(loaded)
         return
@@ -110,7 +111,7 @@ class _Following:
             has_more = page.has_more
             self._show_all(page.messages)
         if self._last is None:
-            last = load_last(client, self._key, limit, with_tools=self._with_tools, as_stored=self._as_stored)
+            last = _load(client, self._key, limit, with_tools=self._with_tools, as_stored=self._as_stored)
             shown = last.messages
             self._show_all(shown)
         return shown
@@ -136,10 +137,28 @@ def _read(message: object) -> Message:
     return convert(message, Message)
 
 
+def _load(client: GatewayClient, session: str, limit: int, *, with_tools: bool, as_stored: bool) -> answers.ChatRead:
+    """Load the last messages of a session that is there, or of a main one, which need not be.
+
+    Raises:
+        SessionNotFound: no session has this key, which may be mistyped.
+    """
+    from backchannel.core.keys import SessionKey
+
+    loaded = load_last(client, session, limit, with_tools=with_tools, as_stored=as_stored)
+    is_main = SessionKey.parse(loaded.session_key).path in (("main",), (client.defaults.main_key,))
+    if loaded.session_id is None and not is_main:
+        raise SessionNotFound(f"no session {quoted(session)}")
+    return loaded
+
+
 def load_last(
     client: GatewayClient, session: str, limit: int, *, with_tools: bool = False, as_stored: bool = False
 ) -> answers.ChatRead:
-    """Load the last messages of a session, as many as asked for after those that say nothing to people are left out."""
+    """Load the last messages of a session, as many as asked for after those that say nothing to people are left out.
+
+    One that is not there yet has none, and no id.
+    """
     from msgspec.structs import replace
 
     def shown(messages: list[Message]) -> list[Message]:

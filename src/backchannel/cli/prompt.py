@@ -154,13 +154,7 @@ class Prompt:
         say()
 
     def _history(self, limit: int) -> answers.ChatRead:
-        try:
-            return load_last(self._link.client(), self._session, limit, with_tools=False)
-        except CallFailed as refused:
-            if refused.reason != "session_not_found":
-                raise
-            # The first message makes it.
-            return answers.ChatRead(session_key=self._session, messages=[], pending=[], has_more=False)
+        return load_last(self._link.client(), self._session, limit)
 
     @staticmethod
     def _show(loaded: answers.ChatRead) -> None:

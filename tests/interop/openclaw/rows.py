@@ -58,11 +58,7 @@ ROWS: tuple[Row, ...] = (
     Row("tui", "`/model`, `/think`, `/verbose`, `/reasoning`, `/usage`, `/trace`, `/elevated`, `/fast`"),
     Row("tui", "`/gateway-status`"),
     Row("tui", "`/new`"),
-    Row(
-        "tui",
-        "a session that is new",
-        "a key that no session has is told, as it may be mistyped; the first message makes the session",
-    ),
+    Row("tui", "a session that is new"),
     Row("tui", "`kill -9` of the gateway in the middle of a reply"),
     Row("acp", "a prompt, and its reply as it is written"),
     Row("acp", "cancelling"),

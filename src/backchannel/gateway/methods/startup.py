@@ -12,7 +12,7 @@ from backchannel.core.rows import ModelShown, SessionRow
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import InvalidRequest, SessionNotFound
-from backchannel.gateway.addressing import look_at, resolve
+from backchannel.gateway.addressing import check_agent, look_at, resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.catalog import (
     CommandShown,
@@ -83,8 +83,11 @@ class ChatMetadata(Answer, frozen=True, kw_only=True):
 
 
 async def chat_history(call: Call, params: ChatHistoryParams) -> OpenedChat:
-    """Reads a session's transcript, oldest first, as it is stored; `pending` is accepted and not yet in it."""
-    key, session = await session_or_main(call, params.session_key, params.agent_id)
+    """Reads a session's transcript, oldest first, as it is stored; `pending` is accepted and not yet in it.
+
+    A key that no session has is one that the first message makes: clients open a conversation so before anyone speaks.
+    """
+    key, session = await _perhaps_new(call, params.session_key, params.agent_id)
     return await _open(call, key, session, params, before=params.before, after=params.after)
 
 
@@ -99,11 +102,17 @@ async def chat_startup(call: Call, params: ChatStartupParams) -> OpenedChat | No
 
 
 async def _perhaps_new(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
-    """Find a session; None where a message would make it."""
+    """Find a session; None where a message would make it.
+
+    Raises:
+        SessionNotFound, InvalidSessionKey, UnknownAgent: no message can make it.
+    """
     try:
         return await session_or_main(call, text, agent_id)
     except SessionNotFound:
-        return (await resolve(call.parts, text, agent_id)).key, None
+        key = (await resolve(call.parts, text, agent_id)).key
+        check_agent(call.parts, key.agent)
+        return key, None
 
 
 async def _open(
@@ -155,7 +164,13 @@ _OPENED = (
 )
 
 METHODS: tuple[Method[Any], ...] = (
-    Method("chat.history", ChatHistoryParams, TokenScope.READ, chat_history, _OPENED),
+    Method(
+        "chat.history",
+        ChatHistoryParams,
+        TokenScope.READ,
+        chat_history,
+        _OPENED + "; without `sessionId` there is no such session yet, and its first message makes it",
+    ),
     Method(
         "chat.startup",
         ChatStartupParams,
