@@ -23,7 +23,6 @@ ADMIN = {
     "cron.add",
     "cron.remove",
     "cron.update",
-    "logs.tail",
     "sessions.reset",
     "sessions.delete",
     "tokens.create",

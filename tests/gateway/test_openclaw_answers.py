@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import structlog
 
 from .client import OPERATOR, Client
 from .conftest import MakeWorld, World
@@ -125,9 +126,27 @@ async def test_the_settings_are_shown_without_their_secrets(make_world: MakeWorl
             assert await other.ask("config.get") == shown
 
 
-async def test_only_administrators_read_the_log(world: World) -> None:
-    async with world.client(scopes=["operator.write"]) as other:
-        assert (await other.refused("logs.tail"))["details"]["code"] == "scope_missing"
+async def test_who_reads_transcripts_reads_the_log_and_agents_and_nodes_do_not(world: World) -> None:
+    async with world.client(scopes=["operator.read"]) as reader:
+        assert (await reader.ask("logs.tail", limit=1))["file"] == "memory"
+    async with world.client(scopes=["operator.pairing"]) as stranger:
+        assert (await stranger.refused("logs.tail"))["details"]["code"] == "scope_missing"
+    async with world.client() as client:
+        made = await client.ask("tokens.create", label="an agent's", sessionKey="agent:echo:main")
+    async with world.client(made["token"]) as agent:
+        assert (await agent.refused("logs.tail"))["code"] == "FORBIDDEN"
+    async with world.client(role="node", nodeId="cellar") as node:
+        assert (await node.refused("logs.tail"))["code"] == "FORBIDDEN"
+
+
+async def test_what_looks_like_a_credential_is_hidden_in_the_log_that_is_read(client: Client) -> None:
+    before = (await client.ask("logs.tail", limit=1))["cursor"]
+    longest = "a word, " * 600
+    for text in ("it said password=hunter2abc", f"{longest} password=hunter2abc", "Bearer " + "k7" * 30):
+        structlog.get_logger().warning(text)
+    lines = (await client.ask("logs.tail", cursor=before))["lines"]
+    assert len(lines) == 3 and "it said password=[redacted]" in lines[0]
+    assert "hunter2abc" not in str(lines) and "k7k7" not in str(lines)
 
 
 async def test_a_message_is_sent_to_a_chat_once(make_world: MakeWorld) -> None:

@@ -22,6 +22,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from backchannel.agents.models import SERVICES
 from backchannel.core.credentials import is_secret_name
+from backchannel.core.redaction import redact_opening
 from backchannel.core.settings import Settings, secret_fields
 from backchannel.gateway.auth import TOKEN_PREFIX
 
@@ -140,7 +141,11 @@ class Tail(NamedTuple):
 
 
 class RecentLines:
-    """The last lines that this process logged, without secrets. Threads log too: what is read is a copy."""
+    """The last lines that this process logged. Threads log too: what is read is a copy.
+
+    Others read them than the terminal's owner. So besides the secrets that are known, what looks like a credential is
+    hidden: one that an MCP server wrote, or that a provider's error repeats.
+    """
 
     def __init__(self, kept: int = 1000, longest: int = 4000) -> None:
         self._lines: deque[str] = deque(maxlen=kept)
@@ -149,8 +154,9 @@ class RecentLines:
         self._lock = Lock()
 
     def add(self, line: str) -> None:
+        shown, _ = redact_opening(line, self._longest)
         with self._lock:
-            self._lines.append(line[: self._longest])
+            self._lines.append(shown)
             self._count += 1
 
     def after(self, cursor: int | None, limit: int, max_bytes: int) -> Tail:

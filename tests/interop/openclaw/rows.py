@@ -43,7 +43,7 @@ ROWS: tuple[Row, ...] = (
     Row("cron", "`cron disable`, `cron enable`"),
     Row("system", "`system presence`, `system heartbeat last`"),
     Row("system", "`system event`"),
-    Row("logs", "`logs`", "the log is for administrators, and the command asks for the right to read only"),
+    Row("logs", "`logs`, with `--follow`, `--json`, `--limit`"),
     Row("nodes", "`nodes list`, `nodes status`"),
     Row("devices", "`devices list`"),
     Row("approvals", "`approvals get`", "there is no list of commands that may run: each agent has its tools"),

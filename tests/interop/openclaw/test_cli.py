@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import uuid
+from collections.abc import Iterable
 
 import pytest
 
+from tests.support.stub_provider import Fault
 from tests.web.gateways import GatewayProcess
 
 from .conftest import CHANNEL, OpenClaw
@@ -126,9 +130,30 @@ def test_an_event_wakes_the_agent(openclaw: OpenClaw, gateway: GatewayProcess) -
     assert "the bell rang" in str(gateway.call("chat.history", sessionKey="main")["messages"])
 
 
-@shows("logs", "`logs`")
+@shows("logs", "`logs`, with `--follow`, `--json`, `--limit`")
 def test_the_log_is_shown(openclaw: OpenClaw) -> None:
-    openclaw.answer("logs", "--plain", "--limit", "20", *openclaw.at)
+    assert "listening" in openclaw.answer("logs", "--plain")
+    kind, last = [json.loads(line)["type"] for line in openclaw.answer("logs", "--json", "--limit", "1").splitlines()]
+    assert (kind, last) == ("meta", "log")
+
+
+@shows("logs", "`logs`, with `--follow`, `--json`, `--limit`")
+def test_the_log_is_followed(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    command = openclaw.command("logs", "--follow", "--json", "--interval", "200")
+    with subprocess.Popen(command, env=openclaw.env, cwd=openclaw.home, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        try:
+            _read_until(following.stdout, "listening")
+            gateway.answer(Fault(status=400))
+            gateway.call("chat.send", sessionKey="main", message="fail", idempotencyKey="to-be-followed")
+            _read_until(following.stdout, "to-be-followed")
+        finally:
+            following.kill()
+
+
+def _read_until(lines: Iterable[str], text: str) -> None:
+    """Read on until a text comes; the time limit of the test ends it where none does."""
+    assert any(text in line for line in lines), f"{text} did not come before the end"
 
 
 @shows("nodes", "`nodes list`, `nodes status`")

@@ -1,4 +1,4 @@
-"""The log of a running gateway, for administrators, and its settings; no secret is in either."""
+"""The log of a running gateway, and its settings; no secret is in either."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ class ConfigShown(Answer, frozen=True, kw_only=True):
 
 
 async def logs_tail(call: Call, params: LogsTailParams) -> LogLines:
-    """Reads the newest lines of this process's log, or those after a cursor; the last thousand are kept."""
+    """Reads the newest lines of this process's log, or those after a cursor; the last thousand are kept.
+
+    Who may read every transcript may read it: it tells less of what was said than they do, and shows no secret.
+    """
     tail = RECENT.after(params.cursor, params.limit, params.max_bytes)
     return LogLines(
         file="memory",
@@ -99,7 +102,7 @@ METHODS: tuple[Method[Any], ...] = (
     Method(
         "logs.tail",
         LogsTailParams,
-        TokenScope.ADMIN,
+        TokenScope.READ,
         logs_tail,
         "`{file, cursor, size, lines, truncated, reset}`; a cursor counts lines since the start, and `reset` says that "
         "it was one of an earlier process",
