@@ -73,6 +73,8 @@ leaves a gap, and is then closed.
 | `session.message` | `{sessionKey, agentId, sessionId, messageId, messageSeq, message}` | after `sessions.messages.subscribe` for its session, or `sessions.subscribe` |
 | `delivery` | `{id, state, sessionKey, exchangeId?, runId?, channel?, accountId?, to?, threadId?, attempts, error?, dueAt?, createdAt, updatedAt}`; `deliveries.get` shows text and parts | whoever watches the session, or subscribed to all |
 | `approval` | `{id, runId, sessionKey, tool, args, state, createdAt, answeredAt?, answeredBy?}` | whoever watches the session, or subscribed to all |
+| `plugin.approval.requested` | `{id, request, createdAtMs, expiresAtMs}`, as `plugin.approval.list` has it: the same for OpenClaw's clients | as `approval` |
+| `plugin.approval.resolved` | `{id, ts, request, decision?, resolvedBy?}`; without a decision its time or its run is over | as `approval` |
 | `tick` | `{ts}` | everyone, every `policy.tickIntervalMs` |
 | `shutdown` | `{reason}` | everyone, before the connection is closed with 1012 |
 

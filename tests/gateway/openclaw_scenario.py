@@ -45,11 +45,14 @@ PLAIN: tuple[tuple[str, dict[str, Any]], ...] = (
     ("device.pair.list", {}),
     ("environments.list", {}),
     ("exec.approval.list", {}),
+    ("exec.approval.grants.list", {}),
     ("last-heartbeat", {}),
     ("logs.tail", {"limit": 20}),
     ("node.list", {}),
     ("node.pair.list", {}),
     ("plugin.approval.list", {}),
+    ("openclaw.approval.list", {}),
+    ("approval.history", {"limit": 50}),
     ("plugins.list", {}),
     ("plugins.uiDescriptors", {}),
     ("projects.list", {}),
@@ -133,6 +136,9 @@ class Scenario:
         await self.call("chat.startup", sessionKey=SPEAKER, limit=50, maxBytes=100_000)
         for method, params in PLAIN:
             await self.call(method, **params)
+        await self.call("approval.get", id="nowhere")
+        await self.call("approval.resolve", id="nowhere", kind="plugin", decision="deny")
+        await self.call("plugin.approval.resolve", id="nowhere", decision="deny")
 
     async def change(self) -> None:
         """Make, change and remove sessions and jobs."""

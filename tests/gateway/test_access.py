@@ -28,10 +28,12 @@ ADMIN = {
     "tokens.create",
     "tokens.list",
     "tokens.revoke",
+    "approval.resolve",
     "approvals.answer",
     "pairing.approve",
     "pairing.deny",
     "pairing.remove",
+    "plugin.approval.resolve",
     "transcripts.list",
     "transcripts.rebuild",
 }

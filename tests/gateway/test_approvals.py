@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from backchannel.agents.scripted import Scripted, ScriptedModel, call
+from backchannel.core.approvals import Approval, ApprovalState
 from backchannel.core.contracts import ModelRequest, ToolContext
 from backchannel.core.messages import Role
+from backchannel.gateway import approval_words
 from backchannel.gateway.app import Gateway
 from tests.channels.desk import Desk, desk
 from tests.support.far_end import FarEnd
 from tests.support.gateways import ended
+from tests.support.openclaw.shapes import Shape
+from tests.support.openclaw.violations import violations
 
 from .client import OPERATOR, Client, Refused, connected
 
@@ -65,6 +71,99 @@ async def test_whoever_watches_hears_of_it_and_an_admin_answers_it_once(tmp_path
             with pytest.raises(Refused, match="approved already"):
                 await client.ask("approvals.answer", id=approval["id"], decision="deny")
             assert posted == ["hello"]
+
+
+async def test_openclaws_clients_are_shown_what_waits_and_answer_it_in_their_words(tmp_path: Path) -> None:
+    async with desk(tmp_path, {}, model=ScriptedModel(replies=posting), tools=APPROVAL) as world:
+        posted = equip(world.gateway)
+        async with connected(world.url, OPERATOR) as client:
+            await client.ask("sessions.subscribe")
+            sent = await client.ask("chat.send", sessionKey="main", message="go")
+            told = await client.event("plugin.approval.requested")
+            (waiting,) = await listed(client)
+            assert waiting["id"] == told["id"] and waiting["request"] == told["request"]
+            assert waiting["request"] | {"toolCallId": ""} == {
+                "title": "May main call post?",
+                "description": '{"text":"hello"}',
+                "severity": "warning",
+                "toolName": "post",
+                "toolCallId": "",
+                "agentId": "main",
+                "sessionKey": "agent:main:main",
+                "allowedDecisions": ["allow-once", "allow-always", "deny"],
+            }
+            assert waiting["expiresAtMs"] - waiting["createdAtMs"] > 86_400_000  # it waits for ever
+            shown = await client.ask("approval.get", id=told["id"])
+            assert shown["approval"]["status"] == "pending"
+            assert violations(Shape("ApprovalGetResult"), shown) == set()
+            assert await client.ask("plugin.approval.resolve", id=told["id"], decision="allow-once") == {"ok": True}
+            resolved = await client.event("plugin.approval.resolved", id=told["id"])
+            assert (resolved["decision"], resolved["resolvedBy"].split()[0]) == ("allow-once", "operator")
+            assert (await ended(world.gateway, sent["runId"])).reply == "so: posted" and posted == ["hello"]
+            assert await listed(client) == []
+
+
+async def test_a_decision_in_openclaws_words_that_comes_late_is_told_so(tmp_path: Path) -> None:
+    async with desk(tmp_path, {}, model=ScriptedModel(replies=posting), tools=APPROVAL) as world:
+        posted = equip(world.gateway)
+        async with connected(world.url, OPERATOR) as client:
+            await client.ask("sessions.subscribe")
+            await client.ask("chat.send", sessionKey="main", message="go")
+            id = (await client.event("plugin.approval.requested"))["id"]
+            settled = await client.ask("approval.resolve", id=id, kind="plugin", decision="deny")
+            assert settled["applied"] is True and settled["approval"]["decision"] == "deny"
+            again = await client.ask("approval.resolve", id=id, kind="plugin", decision="allow-once")
+            assert again == {"applied": False, "approval": settled["approval"]}
+            assert violations(Shape("ApprovalResolveResult"), again) == set()
+            history = await client.ask("approval.history", limit=50)
+            assert history == {"items": [settled["approval"]]}
+            assert violations(Shape("ApprovalHistoryResult"), history) == set()
+            assert await client.ask("approval.history", kind="exec") == {"items": []}
+            late = await client.refused("plugin.approval.resolve", {"id": id, "decision": "allow-once"})
+            assert late["details"]["reason"] == "APPROVAL_ALREADY_RESOLVED"
+            unknown = await client.refused("plugin.approval.resolve", {"id": "ffff", "decision": "deny"})
+            assert unknown["details"]["reason"] == "APPROVAL_NOT_FOUND" and posted == []
+
+
+async def test_a_tool_is_allowed_for_good_in_openclaws_words_by_an_admin_only(tmp_path: Path) -> None:
+    tools = APPROVAL | {"approvalTimeoutMinutes": 10}
+    async with desk(tmp_path, {}, model=ScriptedModel(replies=posting), tools=tools) as world:
+        equip(world.gateway)
+        async with connected(world.url, OPERATOR) as client:
+            await client.ask("sessions.subscribe")
+            await client.ask("chat.send", sessionKey="main", message="go")
+            told = await client.event("plugin.approval.requested")
+            assert told["expiresAtMs"] - told["createdAtMs"] == 600_000
+            writer = await client.ask("tokens.create", scopes=["write"])
+            async with connected(world.url, writer["token"]) as other:
+                assert [each["id"] for each in await listed(other)] == [told["id"]]
+                for method in ("plugin.approval.resolve", "approval.resolve"):
+                    refused = await other.refused(method, {"id": told["id"], "decision": "allow-once"})
+                    assert refused["details"]["code"] == "scope_missing"
+            await client.ask("plugin.approval.resolve", id=told["id"], decision="allow-always")
+            run = await client.ask("chat.send", sessionKey="main", message="and again")
+            assert (await ended(world.gateway, run["runId"])).reply == "so: posted"
+
+
+def test_of_a_long_call_openclaws_clients_get_more_than_fits_their_title() -> None:
+    text = "word " * 200 + "password=hunter2abc"
+    approval = Approval(
+        id="1", call_id="r/1/0", run_id="r", session_key="agent:main:main", tool="post" * 40,
+        arguments=json.dumps({"text": text}), state=ApprovalState.PENDING, created_at=1,
+    )  # fmt: skip
+    shown = approval_words.asked(approval, str, 2, 0).request
+    assert (len(shown.title), len(shown.description)) == (80, 512)
+    assert shown.detail is not None and shown.detail.endswith('password=[redacted]"}')
+    assert violations(Shape("ApprovalGetResult"), plain(approval_words.snapshot(approval, 2, 0))) == set()
+
+
+def plain(snapshot: approval_words.ApprovalSnapshot) -> Any:
+    return {"approval": msgspec.to_builtins(snapshot)}
+
+
+async def listed(client: Client) -> list[dict[str, Any]]:
+    found: Any = await client.ask("plugin.approval.list")
+    return list(found)
 
 
 async def test_lists_are_paged_and_filtered(tmp_path: Path) -> None:

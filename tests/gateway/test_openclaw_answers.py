@@ -23,7 +23,7 @@ DESK = {"adapter": "bridge", "url": "http://localhost:1/", "secret": "0123456789
         ("environments.list", {"environments": []}),
         ("skills.status", {"skills": []}),
         ("exec.approval.list", []),
-        ("plugin.approval.list", []),
+        ("openclaw.approval.list", []),
         ("last-heartbeat", None),
     ],
 )

@@ -38,6 +38,9 @@ DIFFERENCES: dict[str, str] = {
 """What does not fit, and why it stays so."""
 
 REFUSED: dict[str, str] = {
+    "approval.get: approval_not_found": "no call waits here; `test_approvals.py` has some",
+    "approval.resolve: approval_not_found": "as above",
+    "plugin.approval.resolve: approval_not_found": "as above",
     "agent.wait: run_not_found": "a wrong id is told at once: a client that waited for it would wait for ever",
 }
 """What OpenClaw's clients ask and are refused, and why."""

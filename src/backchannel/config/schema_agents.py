@@ -236,6 +236,11 @@ class ToolsSettings(Settings, frozen=True, kw_only=True):
         float, setting("How long a call waits for that; then it is not carried out. 0 is for ever.", ge=0, le=525_600)
     ] = 0
 
+    @property
+    def approval_lives_ms(self) -> int:
+        """How long a question about a call stands; 0 is for ever."""
+        return round(self.approval_timeout_minutes * 60_000)
+
 
 McpEffects: TypeAlias = Literal["none", "outside"]
 _Secrets: TypeAlias = dict[str, Annotated[str, secret("Text.")]]

@@ -121,15 +121,22 @@ def _values(value: Any) -> Iterator[Any]:
                 yield single
 
 
+def shown_arguments(approval: Approval, limit: int) -> str:
+    """Write a call's arguments for people, cut to a length.
+
+    Credentials are hidden before the text is cut, since half of one would not be recognised.
+    """
+    arguments = msgspec.json.encode(redact_value_opening(approval.args, limit)).decode()
+    return cut(made_visible(cut(arguments, limit)), limit)
+
+
 def ask_text(approval: Approval) -> str:
     """Write the question that an owner is asked in a chat.
 
-    Credentials are hidden before the text is cut, since half of one would not be recognised. A question that is cut
-    says so, since the end of a long call may be what matters in it.
+    A question that is cut says so, since the end of a long call may be what matters in it.
     """
     name = cut(" ".join(approval.tool.split()), _NAME_LIMIT)
-    arguments = msgspec.json.encode(redact_value_opening(approval.args, _SHOWN_ARGUMENTS)).decode()
-    shown = cut(made_visible(cut(arguments, _SHOWN_ARGUMENTS)), _SHOWN_ARGUMENTS)
+    shown = shown_arguments(approval, _SHOWN_ARGUMENTS)
     left_out = ""
     if len(shown) == _SHOWN_ARGUMENTS:
         left_out = f"\n(Only its beginning, of {len(approval.arguments)} characters: the page shows all of it.)"

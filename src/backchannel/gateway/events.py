@@ -7,7 +7,7 @@ them to the subscribers that asked for them. Who gets what:
 - `chat` alone: a node, of its own sessions;
 - `sessions.changed`: whoever subscribed to all sessions;
 - `session.message`: whoever subscribed to the messages of that session, or to all sessions;
-- `delivery`, `approval`: whoever watches the session of it, or subscribed to all sessions.
+- `delivery`, `approval` (also in OpenClaw's words): whoever watches the session of it, or subscribed to all sessions.
 
 Runs that belong to a flow of the gateway send `agent` events marked as internal, and of `chat` events only the last,
 without a message: it closes what their life cycle opened. What such a flow says to people is a delivery, and one to
@@ -32,6 +32,7 @@ from backchannel.core.messages import Role, text_content, text_of
 from backchannel.core.runs import Run, RunState
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.text import cut
+from backchannel.gateway.approval_words import asked, resolved
 from backchannel.gateway.audiences import Audiences, Subscriber
 from backchannel.gateway.places import placed
 from backchannel.gateway.protocol import (
@@ -65,9 +66,16 @@ class _Stream:
 class Subscriptions:
     """Which subscriber wants which events; sends them."""
 
-    def __init__(self, clock: Clock, show_key: Callable[[str], str] = str, look_up: LookUp = unknown_session) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        show_key: Callable[[str], str] = str,
+        look_up: LookUp = unknown_session,
+        approval_lives_ms: int = 0,
+    ) -> None:
         self._show_key = show_key
         """How operators see a stored key."""
+        self._approval_lives_ms = approval_lives_ms
         self._news = SessionNews(clock, show_key, look_up, self._send_news)
         self._clock = clock
         self._everything: dict[Subscriber, None] = {}
@@ -240,8 +248,14 @@ class Subscriptions:
 
     def _send_approval(self, approval: Approval) -> None:
         audience = self._everything.keys() | self._by_session.of(approval.session_key)
-        if audience:
-            self._send_to(audience, show_event_head("approval", show_approval(approval, self._show_key)))
+        if not audience:
+            return
+        self._send_to(audience, show_event_head("approval", show_approval(approval, self._show_key)))
+        if approval.is_pending:
+            told = asked(approval, self._show_key, self._clock.now_ms(), self._approval_lives_ms)
+            self._send_to(audience, show_event_head("plugin.approval.requested", told))
+        else:
+            self._send_to(audience, show_event_head("plugin.approval.resolved", resolved(approval, self._show_key)))
 
     def _posted(self, delivery: Delivery) -> str:
         """Show a text that was delivered to webchat; a run of a flow has no other `chat` event."""

@@ -76,7 +76,9 @@ class Web:
         self.peers = Peers(strangers=self.limits.strangers, most=most)
         self.access = Access(parts.store, operator_token, parts.clock, issuer_of(settings, parts.clock))
         self._resource = Resource(settings)
-        self.subscriptions = Subscriptions(parts.clock, parts.rows.key, partial(look_at, parts))
+        self.subscriptions = Subscriptions(
+            parts.clock, parts.rows.key, partial(look_at, parts), parts.config.tools.approval_lives_ms
+        )
         self.connections = Connections(parts, self.access, self.subscriptions, self.limits)
         self.metrics = Metrics(self.connections)
         self._parts = parts

@@ -21,6 +21,7 @@ from backchannel.core.messages import Block, Role
 from backchannel.core.rows import ApprovalRow, DeliveryRow, SessionRow
 from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.errors import InvalidRequest
+from backchannel.gateway.approval_words import ApprovalAsked, ApprovalResolved
 
 PROTOCOL_VERSION = 4
 MAX_REQUEST_ID_LENGTH = 256
@@ -283,6 +284,8 @@ EVENTS: Mapping[str, type[Answer]] = {
     "session.message": SessionMessage,
     "delivery": DeliveryRow,
     "approval": ApprovalRow,
+    "plugin.approval.requested": ApprovalAsked,
+    "plugin.approval.resolved": ApprovalResolved,
     "tick": Tick,
     "shutdown": Shutdown,
 }

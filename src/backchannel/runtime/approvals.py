@@ -20,11 +20,11 @@ class Approvals:
     """Asks for the calls that the rules name, and waits for the answers."""
 
     def __init__(
-        self, store: Store, rules: Sequence[ApprovalRuleSettings], timeout_minutes: float, hub: Hub, pause: Pause
+        self, store: Store, rules: Sequence[ApprovalRuleSettings], lives_ms: int, hub: Hub, pause: Pause
     ) -> None:
         self._store = store
         self._rules = rules
-        self._lives_ms = round(timeout_minutes * 60_000)
+        self._lives_ms = lives_ms
         self._hub = hub
         self._pause = pause
         self._waiting: dict[str, asyncio.Event] = {}

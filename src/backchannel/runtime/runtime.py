@@ -89,7 +89,7 @@ class Runtime:
         self._approvals = Approvals(
             store,
             config.tools.approval,
-            config.tools.approval_timeout_minutes,
+            config.tools.approval_lives_ms,
             self.hub,
             lambda key, run_id: self._lanes.paused(key, run_id),
         )

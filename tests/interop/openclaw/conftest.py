@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from tests.interop.conftest import Node, fetched
+from tests.support.stub_provider import Answer
+from tests.support.stub_wires import Call
 from tests.web.gateways import GatewayProcess, gateway_process
 
 from .rows import Row, row
@@ -18,6 +20,15 @@ from .rows import Row, row
 HERE = Path(__file__).parent
 PATIENCE_S = 90.0
 CHANNEL = "telegram"
+ASKED = "sessions_history"
+ASKING: dict[str, Any] = {
+    "tools": {
+        "sessions": {"visibility": "all"},
+        "agentToAgent": {"enabled": True},
+        "approval": [{"tool": ASKED, "ask": "always"}],
+    }
+}
+"""A tool that agents have to ask for before they call it."""
 _SEEN = pytest.StashKey[dict[Row, list[bool]]]()
 
 
@@ -86,7 +97,16 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 
 def _with_channel(gateway: GatewayProcess) -> dict[str, Any]:
-    return {"channels": {CHANNEL: gateway.far_end.settings()}}
+    return {"channels": {CHANNEL: gateway.far_end.settings()}, **ASKING}
+
+
+def let_ask(gateway: GatewayProcess, key: str) -> str:
+    """Let an agent call a tool that has to be allowed; returns the id of the run, which waits."""
+    gateway.answer(Answer(calls=(Call(ASKED, {"sessionKey": "main", "limit": 3}),)), "so be it")
+    run_id = str(gateway.call("chat.send", sessionKey=key, message="look it up")["runId"])
+    while not any(row["runId"] == run_id for row in gateway.call("approvals.list", state="pending")["approvals"]):
+        pass
+    return run_id
 
 
 @pytest.fixture(autouse=True)

@@ -46,7 +46,13 @@ ROWS: tuple[Row, ...] = (
     Row("logs", "`logs`, with `--follow`, `--json`, `--limit`"),
     Row("nodes", "`nodes list`, `nodes status`"),
     Row("devices", "`devices list`"),
-    Row("approvals", "`approvals get`", "there is no list of commands that may run: each agent has its tools"),
+    Row("approvals", "`approvals pending`, `approvals resolve`"),
+    Row(
+        "approvals",
+        "`approvals get`",
+        "there is no list of commands that may run: each agent has its tools, and rules say what is asked for; the "
+        "command would fill in defaults of OpenClaw's own, which do not hold here",
+    ),
     Row("skills", "`skills list`"),
     Row("message", "`message send`"),
     Row("tui", "the history of a session"),
@@ -57,6 +63,7 @@ ROWS: tuple[Row, ...] = (
     Row("tui", "`/sessions`, `/agents`, `/models`"),
     Row("tui", "`/model`, `/think`, `/verbose`, `/reasoning`, `/usage`, `/trace`, `/elevated`, `/fast`"),
     Row("tui", "`/gateway-status`"),
+    Row("tui", "a tool call that waits for permission"),
     Row("tui", "`/new`"),
     Row("tui", "a session that is new"),
     Row("tui", "`kill -9` of the gateway in the middle of a reply"),
@@ -67,6 +74,7 @@ ROWS: tuple[Row, ...] = (
     Row("Control UI", "logging in, and the list of sessions"),
     Row("Control UI", "a conversation: its history, a message, its reply"),
     Row("Control UI", "aborting a run"),
+    Row("Control UI", "a tool call that waits for permission"),
     Row("Control UI", "loading the page anew: nothing twice"),
     Row(
         "Control UI",
@@ -77,6 +85,11 @@ ROWS: tuple[Row, ...] = (
     Row("mcp serve", "listing and reading conversations"),
     Row("mcp serve", "sending to a conversation"),
     Row("mcp serve", "approvals that wait"),
+    Row(
+        "mcp serve",
+        "answering approvals",
+        "it takes an administrator to answer one, and this client asks for the rights to read and write only",
+    ),
     Row("node", "`node run` connects, and `nodes status` shows it"),
     Row("library", "`@openclaw/gateway-client`: the handshake, a message, the events of its run"),
 )

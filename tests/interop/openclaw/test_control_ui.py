@@ -12,6 +12,7 @@ from tests.interop.conftest import Node
 from tests.web.browser import DESK, find_chromium
 from tests.web.gateways import GatewayProcess, gateway_process
 
+from .conftest import ASKING, let_ask
 from .rows import shows
 from .static import served
 
@@ -37,7 +38,7 @@ def origin(packages: Node) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def gateway(origin: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    settings = {"gateway": {"controlUi": {"allowedOrigins": [origin]}}}
+    settings = {"gateway": {"controlUi": {"allowedOrigins": [origin]}}, **ASKING}
     with gateway_process(tmp_path_factory.mktemp("gateway"), lambda _: settings) as started:
         yield started
 
@@ -99,6 +100,15 @@ def test_a_run_is_aborted(page: Page, gateway: GatewayProcess) -> None:
     expect(page.get_by_role("button", name="Stop")).to_have_count(0)
     gateway.rest()
     assert gateway.call("runs.list", states=["aborted"])["runs"]
+
+
+@shows("Control UI", "a tool call that waits for permission")
+def test_a_call_that_waits_is_shown_and_allowed(page: Page, gateway: GatewayProcess) -> None:
+    expect(said(page, "You said: from before")).to_have_count(1)
+    let_ask(gateway, "main")
+    expect(page.get_by_text("May main call sessions_history?").first).to_be_visible()
+    page.get_by_role("button", name="Allow once").first.click()
+    expect(said(page, "so be it")).to_have_count(1)
 
 
 @shows("Control UI", "loading the page anew: nothing twice")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.web.gateways import GatewayProcess
 
-from .conftest import CHANNEL, OpenClaw
+from .conftest import CHANNEL, OpenClaw, let_ask
 from .lines import JsonRpc, json_rpc
 from .rows import shows
 
@@ -50,5 +50,25 @@ def test_a_message_is_sent_to_the_chat(server: JsonRpc, gateway: GatewayProcess)
 
 
 @shows("mcp serve", "approvals that wait")
-def test_approvals_are_listed(server: JsonRpc) -> None:
-    assert call(server, "permissions_list_open")["approvals"] == []
+def test_a_call_that_waits_is_listed_until_it_is_answered(server: JsonRpc, gateway: GatewayProcess) -> None:
+    let_ask(gateway, KEY)
+    call(server, "events_wait", timeout_ms=30_000)
+    while not (waiting := call(server, "permissions_list_open")["approvals"]):
+        pass
+    assert [each["kind"] for each in waiting] == ["plugin"]
+    gateway.call("approvals.answer", id=waiting[0]["id"], decision="deny")
+    while call(server, "permissions_list_open")["approvals"]:
+        pass
+    gateway.rest()
+
+
+@shows("mcp serve", "answering approvals")
+def test_a_call_that_waits_is_answered(server: JsonRpc, gateway: GatewayProcess) -> None:
+    let_ask(gateway, KEY)
+    try:
+        while not (waiting := call(server, "permissions_list_open")["approvals"]):
+            pass
+        call(server, "permissions_respond", kind="plugin", id=waiting[0]["id"], decision="allow-once")
+    finally:
+        for row in gateway.call("approvals.list", state="pending")["approvals"]:
+            gateway.call("approvals.answer", id=row["id"], decision="deny")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.web.gateways import GatewayProcess
 
-from .conftest import OpenClaw
+from .conftest import OpenClaw, let_ask
 from .rows import shows
 from .terminal import Tui, tui
 
@@ -139,6 +139,15 @@ def test_a_reply_comes_once_after_the_gateway_was_killed(terminal: Tui, gateway:
     terminal.rests()
     assert terminal.count("survive this") == 1, terminal.lines
     assert terminal.count("the whole of it") == 1, terminal.lines
+
+
+@shows("tui", "a tool call that waits for permission")
+def test_a_call_that_waits_is_shown_and_allowed(terminal: Tui, gateway: GatewayProcess) -> None:
+    let_ask(gateway, KEY)
+    terminal.sees("May main call sessions_history?", "Allow once")
+    terminal.type("\r")
+    terminal.sees("so be it")
+    terminal.rests()
 
 
 @shows("tui", "`/new`")

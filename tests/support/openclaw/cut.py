@@ -19,7 +19,17 @@ def cut(published: dict[str, Any]) -> dict[str, Any]:
     definitions, methods = published["definitions"], sorted(published["methods"])
     params = {params_of(method) for method in methods if method in METHODS or method in ANSWERS}
     kept = sorted((wanted() | params) & definitions.keys())
-    return {"methods": methods, "definitions": {name: definitions[name] for name in kept}}
+    return {"methods": methods, "definitions": {name: _without_surrogates(definitions[name]) for name in kept}}
+
+
+def _without_surrogates(value: Any) -> Any:
+    """Leave out patterns that want pairs of surrogates to be whole: texts have none here, and no validator reads it."""
+    if isinstance(value, list):
+        return [_without_surrogates(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: each for name, each in value.items() if name != "pattern" or "\\uD800" not in str(each)}
+    return {name: _without_surrogates(each) for name, each in kept.items()}
 
 
 def written(cut: dict[str, Any]) -> str:

@@ -44,6 +44,10 @@ class NoPlugins(Nothing, frozen=True, kw_only=True):
     mutation_allowed: bool = False
 
 
+class NoGrants(Nothing, frozen=True, kw_only=True):
+    grants: tuple[()] = ()
+
+
 class NoDescriptors(Nothing, frozen=True, kw_only=True):
     ok: bool = True
     descriptors: tuple[()] = ()
@@ -66,7 +70,7 @@ def _always(name: str, answer: type[Any], said: str, why: str) -> Method[Any]:
     return Method(name, SharedNoParams, TokenScope.READ, handler, said, is_open=True)
 
 
-_APPROVALS = "Lists nothing: what waits for an owner's word here is listed by `approvals.list`."
+_APPROVALS = "Lists nothing: every call that waits for an owner's word is in `plugin.approval.list`."
 
 METHODS: tuple[Method[Any], ...] = (
     _always("device.pair.list", NoPairs, "`{pending, paired}`", "Lists nothing: tokens let in here, not devices."),
@@ -80,6 +84,12 @@ METHODS: tuple[Method[Any], ...] = (
     _always("projects.list", NoProjects, "`{projects}`", "Lists nothing: there are no projects here."),
     _always("worktrees.list", NoWorktrees, "`{worktrees}`", "Lists nothing: there are no worktrees here."),
     _always("exec.approval.list", list, "`[]`", _APPROVALS),
-    _always("plugin.approval.list", list, "`[]`", _APPROVALS),
+    _always(
+        "exec.approval.grants.list",
+        NoGrants,
+        "`{grants}`",
+        "Lists nothing: what was allowed for good holds for a tool in a session, until that is reset.",
+    ),
+    _always("openclaw.approval.list", list, "`[]`", _APPROVALS),
     _always("last-heartbeat", type(None), "`null`", "Tells of no heartbeat: agents here wake by cron jobs."),
 )

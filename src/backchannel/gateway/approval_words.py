@@ -1,0 +1,159 @@
+"""Approvals in OpenClaw's words: a tool call that waits for an owner's word is one of its plugin approvals.
+
+Its clients know three kinds. Those of commands (`exec.approval.*`) are shown by some of them only, and have to be a
+command line, which a call of another tool is not; those of plugins are shown by all of them: a title, a text, a tool.
+So every call that waits is one of these, and there are none of the other kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from backchannel.core.approvals import Approval, ApprovalState, shown_arguments
+from backchannel.core.keys import SessionKey
+from backchannel.core.shapes import Answer
+from backchannel.core.text import cut, made_visible
+
+KIND = "plugin"
+ONCE, ALWAYS, DENY = "allow-once", "allow-always", "deny"
+DECISIONS = (ONCE, ALWAYS, DENY)
+NO_END_MS = 20 * 86_400_000
+"""How long a question without an end is shown before it is asked for anew. Clients drop a question at its end by a
+timer, and one of more than 24 days would end at once."""
+_TITLE, _DESCRIPTION, _DETAIL = 80, 512, 16_384
+
+ShowKey = Callable[[str], str]
+
+
+class CallAsked(Answer, frozen=True, kw_only=True):
+    """What is asked."""
+
+    title: str
+    description: str
+    severity: str
+    tool_name: str
+    tool_call_id: str
+    agent_id: str
+    session_key: str
+    allowed_decisions: tuple[str, ...]
+    detail: str | None = None
+    """More of the arguments, where the description has not all of them."""
+
+
+class ApprovalAsked(Answer, frozen=True, kw_only=True):
+    """A tool call waits for an owner's word, for OpenClaw's clients."""
+
+    id: str
+    request: CallAsked
+    created_at_ms: int
+    expires_at_ms: int
+
+
+class ApprovalResolved(Answer, frozen=True, kw_only=True):
+    """A tool call no longer waits, for OpenClaw's clients; without a decision its time or its run is over."""
+
+    id: str
+    ts: int
+    request: CallAsked
+    decision: str | None = None
+    resolved_by: str | None = None
+
+
+class Presentation(Answer, frozen=True, kw_only=True):
+    kind: str
+    title: str
+    description: str
+    severity: str
+    tool_name: str
+    agent_id: str
+    allowed_decisions: tuple[str, ...]
+    detail: str | None = None
+
+
+class ApprovalSnapshot(Answer, frozen=True, kw_only=True):
+    """An approval in any state."""
+
+    id: str
+    url_path: str
+    created_at_ms: int
+    expires_at_ms: int
+    presentation: Presentation
+    status: str
+    resolved_at_ms: int | None = None
+    decision: str | None = None
+    reason: str | None = None
+
+
+def asked(approval: Approval, show_key: ShowKey, now: int, lives_ms: int) -> ApprovalAsked:
+    """Show a call that waits; `lives_ms` is how long a question stands here, 0 for ever."""
+    return ApprovalAsked(
+        id=approval.id,
+        request=_request(approval, show_key),
+        created_at_ms=approval.created_at,
+        expires_at_ms=_end(approval, now, lives_ms),
+    )
+
+
+def resolved(approval: Approval, show_key: ShowKey) -> ApprovalResolved:
+    """Show a call that was answered, or whose time is over."""
+    return ApprovalResolved(
+        id=approval.id,
+        ts=approval.answered_at or approval.created_at,
+        request=_request(approval, show_key),
+        decision=_decision(approval),
+        resolved_by=approval.answered_by,
+    )
+
+
+def snapshot(approval: Approval, now: int, lives_ms: int) -> ApprovalSnapshot:
+    """Show an approval as it is now. Whether a call that was allowed was allowed for good is not told of it."""
+    request = msgspec.structs.asdict(_request(approval, str))
+    shown = {name: request[name] for name in Presentation.__struct_fields__ if name != "kind"}
+    return ApprovalSnapshot(
+        id=approval.id,
+        url_path="/",  # the page shows what waits wherever one is on it
+        created_at_ms=approval.created_at,
+        expires_at_ms=_end(approval, now, lives_ms),
+        presentation=Presentation(kind=KIND, **shown),
+        **_outcome(approval),
+    )
+
+
+def _outcome(approval: Approval) -> dict[str, Any]:
+    if approval.is_pending:
+        return {"status": "pending"}
+    status = {ApprovalState.APPROVED: "allowed", ApprovalState.DENIED: "denied"}.get(approval.state, "expired")
+    return {
+        "status": status,
+        "resolved_at_ms": approval.answered_at,
+        "decision": _decision(approval),
+        "reason": "timeout" if status == "expired" else "user",
+    }
+
+
+def _decision(approval: Approval) -> str | None:
+    return {ApprovalState.APPROVED: ONCE, ApprovalState.DENIED: DENY}.get(approval.state)
+
+
+def _end(approval: Approval, now: int, lives_ms: int) -> int:
+    return approval.created_at + lives_ms if lives_ms else (approval.answered_at or now) + NO_END_MS
+
+
+def _request(approval: Approval, show_key: ShowKey) -> CallAsked:
+    agent = SessionKey.stored(approval.session_key).agent
+    tool = made_visible(" ".join(approval.tool.split()))
+    description, detail = shown_arguments(approval, _DESCRIPTION), shown_arguments(approval, _DETAIL)
+    return CallAsked(
+        title=cut(f"May {agent} call {tool}?", _TITLE),
+        description=description,
+        detail=None if detail == description else detail,
+        severity="warning",
+        tool_name=tool,
+        tool_call_id=approval.call_id,
+        agent_id=agent,
+        session_key=show_key(approval.session_key),
+        allowed_decisions=DECISIONS,
+    )
