@@ -283,7 +283,7 @@ def test_a_name_that_leaves_no_usable_agent_id_is_refused(text: str) -> None:
 )
 def test_the_channel_of_a_row(rest: str, recorded: str | None, last: str | None, shown: str) -> None:
     key = parse(f"agent:main:{rest}")
-    assert row_channel(key, KeyScheme().kind(key), recorded, last) == shown
+    assert row_channel(str(key), KeyScheme().kind(key), recorded, last) == shown
 
 
 # Showing

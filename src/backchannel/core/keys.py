@@ -27,6 +27,7 @@ MAX_AGENT_ID_LENGTH = 64
 WHAT_WORKS = "write main, current, a key such as agent:main:cron:nightly, or a session id from sessions_list"
 
 _RESERVED = ("global", "unknown")
+_RESERVED_ENDS = tuple(f":{word}" for word in _RESERVED)
 _OWN_WORDS = ("cron", "hook", "subagent", "openai")  # they open a key of their own, so no channel has such a name
 ThreadWord = Literal["thread", "topic"]
 _SUFFIXES: tuple[ThreadWord, ...] = get_args(ThreadWord)
@@ -44,6 +45,9 @@ class Kind(StrEnum):
     HOOK = "hook"
     NODE = "node"
     OTHER = "other"
+
+
+_INTERNAL = (Kind.CRON, Kind.HOOK, Kind.NODE)
 
 
 class ChatType(StrEnum):
@@ -237,6 +241,10 @@ class KeyScheme:
         """Whether callers can ever see or address this session."""
         return not key.is_reserved or self.is_main(key)
 
+    def lists(self, stored: str) -> bool:
+        """Tell the same of a stored key; of most its end says it, and lists are long."""
+        return not stored.endswith(_RESERVED_ENDS) or self.is_listed(SessionKey.stored(stored))
+
     def in_force(self, key: SessionKey) -> SessionKey:
         """Replace any name of a main session by the key that it is stored under."""
         return self.main(key.agent) if self.is_main(key) else key
@@ -277,13 +285,11 @@ def read_part(text: str) -> tuple[str, ...]:
     return (written,) if spelled == written else (written, spelled)
 
 
-def row_channel(key: SessionKey, kind: Kind, recorded_channel: str | None, last_channel: str | None) -> str:
-    """Tell which channel a session's row shows."""
-    if kind in (Kind.CRON, Kind.HOOK, Kind.NODE):
-        return "internal"
-    if kind is Kind.GROUP:
-        return recorded_channel or key.channel or "unknown"
-    return last_channel or "unknown"
+def row_channel(key: str, kind: str, recorded_channel: str | None, last_channel: str | None) -> str:
+    """Tell which channel the row of a session shows, by what is stored of it."""
+    if kind == Kind.GROUP:
+        return recorded_channel or SessionKey.stored(key).channel or "unknown"
+    return "internal" if kind in _INTERNAL else last_channel or "unknown"
 
 
 def normalise_agent_id(text: str) -> str:

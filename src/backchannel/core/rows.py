@@ -14,8 +14,8 @@ from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, doc
 
 
-class SessionFields(Answer, frozen=True, kw_only=True):
-    """What every row of a session has."""
+class SessionFields(Answer, frozen=True):
+    """What every row of a session has. Lists are long, so these are given by their order, which costs the least."""
 
     key: Annotated[str, doc("What other tools take to name it, as short as the caller can write it.")]
     channel: Annotated[str, doc("Where it takes place, such as `telegram`; `internal` for cron, hooks and nodes.")]

@@ -34,7 +34,7 @@ from backchannel.core.exchange_values import (
 )
 from backchannel.core.facts import SessionChanged
 from backchannel.core.flow import Refused, RunEnded
-from backchannel.core.keys import Kind, SessionKey, row_channel
+from backchannel.core.keys import SessionKey, row_channel
 from backchannel.core.limits import ExchangeLimitSettings, Wait
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Session, read_address
@@ -343,13 +343,13 @@ def _requester(tx: Tx, key: SessionKey, show: Callable[[str], str]) -> Party:
 
 def _as_party(key: SessionKey, session: Session | None, show: Callable[[str], str]) -> Party:
     name = show(str(key))
-    channel = "unknown" if session is None else _channel(session, key)
+    channel = "unknown" if session is None else _channel(session)
     return Party(key=key, channel=channel, shown=None if name == str(key) else name)
 
 
-def _channel(session: Session, key: SessionKey) -> str:
+def _channel(session: Session) -> str:
     address = session.address
-    return row_channel(key, Kind(session.kind), session.channel, address.channel if address else None)
+    return row_channel(session.key, session.kind, session.channel, address.channel if address else None)
 
 
 def _waits(tx: Tx) -> list[Wait]:

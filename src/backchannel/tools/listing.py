@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from backchannel.core.excerpts import present_line
-from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey
+from backchannel.core.keys import MAX_KEY_LENGTH
 from backchannel.core.rows import Row
 from backchannel.core.sessions import Page, Session, SessionFilter
 from backchannel.core.shapes import Answer, Params
@@ -77,7 +77,7 @@ async def read_page(
     found = await parts.store.sessions(wanted, after=after, limit=limit + 1, offset=offset)
     page = found[:limit]
     return SessionPage(
-        [session for session in page if parts.scheme.is_listed(SessionKey.stored(session.key))],
+        [session for session in page if parts.scheme.lists(session.key)],
         write_cursor(query, Page(page[-1].updated_at, page[-1].key)) if len(found) > limit else None,
     )
 

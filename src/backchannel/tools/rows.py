@@ -23,6 +23,7 @@ from backchannel.errors import UnknownAgent, UnknownModel
 from backchannel.tools.base import Parts
 
 PREVIEW_CHARS, TITLE_CHARS = 240, 64
+_UNKNOWN = ModelShown()
 
 
 class Rows:
@@ -40,61 +41,65 @@ class Rows:
             return stored
         return self._keys.show(SessionKey.stored(stored))
 
-    def row(self, session: Session, **more: Any) -> Row:
+    def row(self, session: Session, messages: list[msgspec.Raw] | None = None) -> Row:
         """Show a session as the tools do."""
-        return Row(**self._fields(session, session.kind, session.status.value, more))
+        return Row(*self._fields(session), kind=session.kind, status=session.status.value, messages=messages)
 
-    def session_row(self, session: Session, live: Sequence[str], **more: Any) -> SessionRow:
+    def session_row(
+        self, session: Session, live: list[str], *, preview: str | None = None, title: str | None = None
+    ) -> SessionRow:
         """Show a session as methods and events do, with what it has used in all: the operator's affair, no agent's.
 
         `live` are its runs that are not over.
         """
         status, kind = session.status, session.kind
         is_idle = status is SessionStatus.IDLE
-        more["classification"] = kind
-        more["created_at"] = session.created_at
-        more["has_active_run"] = not is_idle
-        more["active_run_ids"] = list(live)
-        more["archived"] = session.archived_at is not None
-        more["input_tokens"] = session.tokens_in
-        more["output_tokens"] = session.tokens_out
-        more["estimated_cost_usd"] = session.cost
-        shown = OPENCLAW_ENDS.get(session.last_state or "") if is_idle else status.value
-        return SessionRow(**self._fields(session, "group" if kind == Kind.GROUP else "direct", shown, more))
+        return SessionRow(
+            *self._fields(session),
+            kind="group" if kind == Kind.GROUP else "direct",
+            classification=kind,
+            created_at=session.created_at,
+            has_active_run=not is_idle,
+            active_run_ids=live,
+            status=OPENCLAW_ENDS.get(session.last_state or "") if is_idle else status.value,
+            archived=session.archived_at is not None,
+            input_tokens=session.tokens_in,
+            output_tokens=session.tokens_out,
+            estimated_cost_usd=session.cost,
+            last_message_preview=preview,
+            derived_title=title,
+        )
 
-    def _fields(self, session: Session, kind: str, status: str | None, more: dict[str, Any]) -> dict[str, Any]:
-        """Give what both rows have; in one dictionary, since lists are long."""
+    def _fields(self, session: Session) -> tuple[Any, ...]:
+        """Give what both rows have, in the order of `SessionFields`."""
         address = session.address
-        last_channel = address.channel if address else None
-        model = self.model(session.model or self._agent_model(session.agent_id))
-        return {
-            **more,
-            "kind": kind,
-            "status": status,
-            "key": self.key(session.key),
-            "channel": self._channel(session, last_channel),
-            "updated_at": session.updated_at,
-            "session_id": session.session_id,
-            "agent_id": session.agent_id,
-            "system_sent": session.system_sent,
-            "aborted_last_run": session.aborted_last_run,
-            "label": shown_name(session.label),
-            "display_name": shown_name(session.display_name),
-            "model": model.model if model else None,
-            "model_provider": model.model_provider if model else None,
-            "context_tokens": model.context_tokens if model else session.context_tokens,
-            "total_tokens": session.total_tokens,
-            "thinking_level": session.thinking_level,
-            "verbose_level": session.verbose_level,
-            "send_policy": session.send_policy,
-            "last_channel": last_channel,
-            "last_to": address.to if address else None,
-            "last_account_id": address.account_id if address else None,
-            "delivery_context": address,
-            "transcript_path": self._transcript_path(session),
-            "spawned_by": session.spawned_by and self.key(session.spawned_by),
-            "archived_at": session.archived_at,
-        }
+        channel, to, account = (address.channel, address.to, address.account_id) if address else (None, None, None)
+        model = self.model(session.model or self._agent_model(session.agent_id)) or _UNKNOWN
+        return (
+            self.key(session.key),
+            row_channel(session.key, session.kind, session.channel, channel),
+            session.updated_at,
+            session.session_id,
+            session.agent_id,
+            session.system_sent,
+            session.aborted_last_run,
+            shown_name(session.label),
+            shown_name(session.display_name),
+            model.model or None,
+            model.model_provider or None,
+            session.context_tokens if model is _UNKNOWN else model.context_tokens,
+            session.total_tokens,
+            session.thinking_level,
+            session.verbose_level,
+            session.send_policy,
+            channel,
+            to,
+            account,
+            address,
+            self._transcript_path(session),
+            session.spawned_by and self.key(session.spawned_by),
+            session.archived_at,
+        )
 
     def _agent_model(self, agent_id: str) -> str | None:
         agents = self._parts.agents
@@ -121,12 +126,6 @@ class Rows:
             return self._parts.models.get(ref).context_window
         except UnknownModel:
             return None
-
-    @staticmethod
-    def _channel(session: Session, last_channel: str | None) -> str:
-        if session.kind == Kind.GROUP and session.channel is None:
-            return row_channel(SessionKey.parse(session.key), Kind.GROUP, None, last_channel)
-        return row_channel(_NO_KEY, Kind(session.kind), session.channel, last_channel)
 
     def _transcript_path(self, session: Session) -> str | None:
         if self._transcripts is None or session.archived_at is not None:
@@ -165,9 +164,6 @@ class Rows:
             exchange_id=run.exchange_id,
             spawn_id=run.spawn_id,
         )
-
-
-_NO_KEY = SessionKey("main", ("main",))  # only a group's channel is ever read from its key
 
 
 _UUID_END = re.compile(r"(?<=[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]{22}$")

@@ -16,7 +16,7 @@ from backchannel.core.answers import (
     Rebuilt,
     TranscriptsListed,
 )
-from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey, normalise_agent_id
+from backchannel.core.keys import MAX_KEY_LENGTH, normalise_agent_id
 from backchannel.core.records import PAGE_SIZE, ExportListed, ExportPlace, Passage
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, Params
@@ -101,7 +101,7 @@ async def _read_keys(call: Call, texts: list[str]) -> list[str]:
 def _is_wanted(call: Call, params: SessionsExportParams, session: Session) -> bool:
     if session.archived_at is not None and not params.archived:
         return False
-    return call.parts.scheme.is_listed(SessionKey.stored(session.key))
+    return call.parts.scheme.lists(session.key)
 
 
 def _exported(listed: ExportListed) -> ExportedSession:
@@ -128,7 +128,7 @@ async def _check_transcript(call: Call, session_id: str) -> None:
     """Refuse an id without a transcript, or one of a session which is not listed."""
     entry = await call.parts.store.session_by_id(session_id)
     is_whole = entry is not None and entry.end_reason != "importing"
-    if entry is None or not is_whole or not call.parts.scheme.is_listed(SessionKey.stored(entry.key)):
+    if entry is None or not is_whole or not call.parts.scheme.lists(entry.key):
         raise SessionNotFound(f"no session has or had the id {quoted(session_id)} (sessions.export shows them)")
 
 

@@ -128,9 +128,9 @@ async def _shown(call: Call, params: SessionsListParams, sessions: list[Session]
     return [
         call.parts.rows.session_row(
             session,
-            live.get(session.key, ()),
-            last_message_preview=last.get(session.session_id),
-            derived_title=None if first is None else title_of(session, first.get(session.session_id)),
+            live.get(session.key, []),
+            preview=last.get(session.session_id),
+            title=None if first is None else title_of(session, first.get(session.session_id)),
         )
         for session in sessions
     ]
@@ -221,7 +221,7 @@ def _preview(text: str, session: Session | None, last: dict[str, Any], params: S
 
 async def _row(call: Call, session: Session) -> SessionRow:
     live = await _live_runs(call, [session])
-    return call.parts.rows.session_row(session, live.get(session.key, ()))
+    return call.parts.rows.session_row(session, live.get(session.key, []))
 
 
 async def changed(call: Call, session: Session) -> Changed:
