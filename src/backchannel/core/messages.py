@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -213,8 +213,13 @@ class HistoryPage(msgspec.Struct, frozen=True):
 
     messages: list[Message]
     has_more: bool
-    seqs: list[int] = []
-    """The place of each in the transcript, from 0, where it was asked for."""
+
+
+class TranscriptLines(NamedTuple):
+    """The same as lines that are not read, each with its place in the transcript, from 0."""
+
+    lines: list[tuple[int, str]]
+    has_more: bool
 
 
 class Pending(msgspec.Struct, frozen=True):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
+from backchannel.core.messages import Pending, TranscriptLines
 from backchannel.core.visibility import VisibleScope
 
 MAX_INTEGER = 2**63 - 1
@@ -94,6 +95,17 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     @property
     def lane_is_free(self) -> bool:
         return self.running_run is None and self.queued == 0 and not self.flushing
+
+
+class OpenedSession(NamedTuple):
+    """What somebody who opens a session reads of it."""
+
+    page: TranscriptLines
+    pending: Pending
+    length: int
+    """How many messages the transcript has."""
+    seen: tuple[Session, list[str]] | None
+    """Its row, with its runs that are not over."""
 
 
 _read_address = msgspec.json.Decoder(Address).decode

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec import Raw
 
-from backchannel.core.messages import Message, Role, encode_message
+from backchannel.core.messages import Message, Role
 from backchannel.core.shapes import Answer
 
 
-class MessagePlace(Answer, frozen=True, kw_only=True):
+class MessagePlace(Answer, frozen=True):
     """A message's id, its number in its transcript, from 1, and the run that it belongs to."""
 
     id: str
@@ -24,22 +24,30 @@ class MessagePlace(Answer, frozen=True, kw_only=True):
     """Of a message that a run answers: how the client that sent it finds it, since it chose the run's id."""
 
 
+class _Line(msgspec.Struct, frozen=True, rename="camel"):
+    """What has to be known of a line to tell its place."""
+
+    id: str
+    role: Role
+    run_id: str | None = None
+
+
 _encode = msgspec.json.Encoder().encode
+_read = msgspec.json.Decoder(_Line).decode
 
 
-def placed(message: Message, line: bytes, seq: int) -> Raw:
+def placed(message: Message | _Line, line: bytes, seq: int) -> Raw:
     """Add a message's place to its line; `seq` counts from 0, as rows do."""
-    asks = message.role is Role.USER and message.run_id is not None
-    place = MessagePlace(
-        id=message.id,
-        seq=seq + 1,
-        run_id=None if asks else message.run_id,
-        idempotency_key=f"{message.run_id}:user" if asks else None,
-    )
+    run_id = message.run_id
+    if message.role is Role.USER and run_id is not None:
+        place = MessagePlace(message.id, seq + 1, None, f"{run_id}:user")
+    else:
+        place = MessagePlace(message.id, seq + 1, run_id)
     return Raw(b'%b,"__openclaw":%b}' % (line[:-1], _encode(place)))
 
 
-def placed_all(messages: Iterable[Message], seqs: Iterable[int]) -> Iterator[Raw]:
-    """Write messages with their places, one at a time: a page may hold fewer than were read."""
-    for message, seq in zip(messages, seqs, strict=True):
-        yield placed(message, encode_message(message), seq)
+def placed_all(lines: Iterable[tuple[int, str]]) -> Iterator[Raw]:
+    """Write lines with their places, one at a time: a page may hold fewer than were read."""
+    for seq, body in lines:
+        line = body.encode()
+        yield placed(_read(line), line, seq)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backchannel.core.facts import MessageAppended
-from backchannel.core.messages import HistoryPage, Message, Role, decode_message, decode_messages, encode_message
+from backchannel.core.messages import (
+    HistoryPage,
+    Message,
+    Role,
+    TranscriptLines,
+    decode_message,
+    decode_messages,
+    encode_message,
+)
 from backchannel.core.sessions import SessionIdEntry
 from backchannel.errors import NotFound
 from backchannel.storage import sessions
@@ -66,11 +74,19 @@ def history(
     with_tools: bool = True,
 ) -> HistoryPage:
     """Read a page: the newest, the ones before a message, or the ones after one. Of long messages it has fewer."""
+    page = lines(tx, session_id, limit=limit, before=before, after=after, with_tools=with_tools)
+    return HistoryPage(decode_messages([body for _, body in page.lines]), page.has_more)
+
+
+def lines(
+    tx: Tx, session_id: str, *, limit: int, before: str | None, after: str | None, with_tools: bool = True
+) -> TranscriptLines:
+    """Read the lines of a page."""
     low = -1 if after is None else seq_of(tx, session_id, after)
     high = _BEHIND_ALL if before is None else seq_of(tx, session_id, before)
     order = "DESC" if after is None else "ASC"
     roles = "" if with_tools else " AND role <> 'toolResult'"
-    found: list[Row] = []
+    found: list[tuple[int, str]] = []
     size, count, has_more = 0, FIRST_READ, True
     while has_more and len(found) <= limit and size < LARGEST_PAGE:
         count = min(count, limit + 1 - len(found))
@@ -89,8 +105,7 @@ def history(
             low, high = (low, rows[-1][0]) if after is None else (rows[-1][0], high)
         count = min(2 * count, MOST_READ)
     kept = found[:-1] if has_more else found
-    page = kept[::-1] if after is None else kept
-    return HistoryPage([decode_message(body) for _, body in page], has_more, [seq for seq, _ in page])
+    return TranscriptLines(kept[::-1] if after is None else kept, has_more)
 
 
 def last_text_of(tx: Tx, session_id: str, run_id: str, role: Role) -> str | None:

@@ -1,12 +1,12 @@
-"""What operators are shown of sessions besides their rows: the runs that are not over, and what was said first."""
+"""What operators are shown of sessions besides their rows: a page of the transcript, the runs that are not over."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backchannel.core.messages import Message, Role, decode_message
-from backchannel.core.sessions import Session
-from backchannel.storage import sessions
+from backchannel.core.messages import Message, Pending, Role, decode_message
+from backchannel.core.sessions import OpenedSession, Session
+from backchannel.storage import inbox, messages, sessions
 from backchannel.storage.tx import LIVE, Tx
 
 MOST_LIVE = 50
@@ -31,7 +31,19 @@ def session_seen(tx: Tx, key: str) -> tuple[Session, list[str]] | None:
     return None if session is None else (session, [] if session.is_idle else _live_of(tx, key))
 
 
-def transcript_length(tx: Tx, session_id: str) -> int:
+def opened(
+    tx: Tx, session: Session, *, limit: int, before: str | None, after: str | None, most_pending: int
+) -> OpenedSession:
+    """Read a page of a session's transcript, with what waits to enter it and its row: all as of one moment."""
+    return OpenedSession(
+        page=messages.lines(tx, session.session_id, limit=limit, before=before, after=after),
+        pending=Pending([], 0) if session.archived_at else inbox.pending(tx, session.key, most_pending),
+        length=_transcript_length(tx, session.session_id),
+        seen=session_seen(tx, session.key),
+    )
+
+
+def _transcript_length(tx: Tx, session_id: str) -> int:
     """Count the messages of a transcript."""
     row = tx.one("SELECT next_seq FROM session_ids WHERE session_id = ?", session_id)
     return 0 if row is None else int(row[0])

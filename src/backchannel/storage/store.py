@@ -101,7 +101,6 @@ class Store:
     session_by_id = look(session_units.by_id)
     session_seen = look(shown.session_seen)
     live_runs = read(shown.live_runs)
-    transcript_length = look(shown.transcript_length)
     sessions_labelled = read(session_units.labelled)
     sessions = read(session_units.page)
     agents_with_sessions = look(session_units.agents_with_sessions)
@@ -113,13 +112,14 @@ class Store:
 
     # Messages, in the transcript and on their way into it
     history = read(messages.history)
+    opened = read(shown.opened)
+    pending = read(inbox.pending)
     context = look(messages.context)
     message = look(messages.find)
     message_in = look(messages.find_in)
     last_lines = read(messages.last_of_each)
     first_said = read(shown.first_said)
     search = read(searching.search)
-    pending = read(inbox.pending)
     add_note = write_within(inbox.add_once, lambda key, *_: str(key))
 
     # Calls that a person has to allow

@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta, Raw
 
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, Pending, encode_message
-from backchannel.core.sessions import Session
+from backchannel.core.messages import Message, encode_message
+from backchannel.core.sessions import OpenedSession, Session
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import check_agent, no_session, resolve
@@ -69,8 +69,8 @@ async def read_history(
     max_bytes: int | None = None,
     before: str | None = None,
     after: str | None = None,
-) -> ChatHistory:
-    """Read a page of a session's transcript; a session that is not there yet has none.
+) -> tuple[ChatHistory, OpenedSession | None]:
+    """Read a page of a session's transcript, and what was read with it; a session that is not there yet has none.
 
     Raises:
         InvalidRequest: it cannot be read both before and after a message.
@@ -79,29 +79,30 @@ async def read_history(
     if before is not None and after is not None:
         raise InvalidRequest("before, after: only one of them can be given", param="before")
     if session is None:
-        return ChatHistory(session_key=call.parts.rows.key(str(key)), messages=[], pending=[], has_more=False)
-    store, limit = call.parts.store, min(limit, _MOST_LISTED)
-    # What waits is read first: a message that enters the transcript in between is then seen twice, never missed.
-    waiting = Pending([], 0) if session.archived_at else await store.pending(session.key, _PENDING_SHOWN)
-    page = await store.history(session.session_id, limit=limit, before=before, after=after)
+        return ChatHistory(session_key=call.parts.rows.key(str(key)), messages=[], pending=[], has_more=False), None
+    limit = min(limit, _MOST_LISTED)
+    opened = await call.parts.store.opened(
+        session, limit=limit, before=before, after=after, most_pending=_PENDING_SHOWN
+    )
+    page, waiting = opened.page, opened.pending
     room = min(call.connections.limits.frame_bytes, max_bytes or sys.maxsize)
-    fresh = _not_among(waiting.messages, page.messages)
-    pending, _ = fit(map(_line, fresh), room // 4)
+    pending, _ = fit(map(_line, waiting.messages), room // 4)
     room -= sum(len(bytes(line)) for line in pending)
     if after is not None:
-        messages, is_cut = fit(placed_all(page.messages, page.seqs), room)
+        messages, is_cut = fit(placed_all(page.lines), room)
     else:  # the newest are kept
-        messages, is_cut = fit(placed_all(reversed(page.messages), reversed(page.seqs)), room)
+        messages, is_cut = fit(placed_all(reversed(page.lines)), room)
         messages.reverse()
-    return ChatHistory(
+    history = ChatHistory(
         session_key=call.parts.rows.key(session.key),
         session_id=session.session_id,
         messages=messages,
         pending=pending,
-        pending_left_out=(waiting.total - len(waiting.messages) + len(fresh) - len(pending)) or None,
+        pending_left_out=(waiting.total - len(pending)) or None,
         has_more=page.has_more or is_cut,
         thinking_level=session.thinking_level,
     )
+    return history, opened
 
 
 def fit(lines: Iterable[Raw], max_bytes: int) -> tuple[list[Raw], bool]:
@@ -121,13 +122,6 @@ def fit(lines: Iterable[Raw], max_bytes: int) -> tuple[list[Raw], bool]:
 
 def _line(message: Message) -> Raw:
     return Raw(encode_message(message))
-
-
-def _not_among(pending: list[Message], messages: list[Message]) -> list[Message]:
-    if not pending:
-        return pending
-    seen = {message.id for message in messages}
-    return [message for message in pending if message.id not in seen]
 
 
 async def session_or_main(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:

@@ -55,7 +55,8 @@ async def node_history(call: Call, params: NodeHistoryParams) -> ChatHistory:
     session = await call.parts.store.session(str(key))
     if session is not None and session.archived_at is not None:
         session = None  # it was deleted, and starts afresh with the next message
-    return await read_history(call, key, session, limit=params.limit, before=params.before, after=params.after)
+    history, _ = await read_history(call, key, session, limit=params.limit, before=params.before, after=params.after)
+    return history
 
 
 def _node(call: Call) -> SessionKey:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from msgspec import Meta, Raw
-from msgspec.structs import replace
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.rows import ModelShown, SessionRow
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import InvalidRequest, SessionNotFound
-from backchannel.gateway.addressing import check_agent, look_at, resolve
+from backchannel.gateway.addressing import check_agent, resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.catalog import (
     CommandShown,
@@ -126,28 +125,23 @@ async def _open(
 ) -> OpenedChat:
     parts = call.parts
     call.subscriptions.watch(call.subscriber, str(key))  # before it is read, so that no event is missed
-    page = await read_history(
+    history, opened = await read_history(
         call, key, session, limit=params.limit, max_bytes=params.max_bytes, before=before, after=after
     )
-    opened = OpenedChat(
-        **{name: getattr(page, name) for name in page.__struct_fields__},
+    return OpenedChat(
+        **{name: getattr(history, name) for name in ChatHistory.__struct_fields__},
         defaults=parts.rows.model(parts.agents.get(parts.agents.default_id).model) or ModelShown(),
-    )
-    if session is None:
-        return opened
-    return replace(
-        opened,
-        verbose_level=session.verbose_level,
-        total_messages=await parts.store.transcript_length(session.session_id),
-        session_info=await look_at(parts, session.key),
+        verbose_level=None if session is None else session.verbose_level,
+        total_messages=opened and opened.length,
+        session_info=parts.rows.session_row(*opened.seen) if opened and opened.seen else None,
     )
 
 
 async def sessions_get(call: Call, params: SessionsGetParams) -> SessionMessages:
     """Reads the end of a session's transcript; a session that is not there has none."""
     key, session = await _perhaps_new(call, params.key, params.agent_id)
-    page = await read_history(call, key, session, limit=params.limit)
-    return SessionMessages(messages=page.messages)
+    history, _ = await read_history(call, key, session, limit=params.limit)
+    return SessionMessages(messages=history.messages)
 
 
 async def chat_metadata(call: Call, params: ChatMetadataParams) -> ChatMetadata:
