@@ -43,7 +43,10 @@ def context_budget(context_window: int, system_tokens: int, tool_tokens: int) ->
 
 def estimate_tokens(message: Message) -> int:
     """Estimate what a message costs of the context window, rather too much than too little."""
-    return MESSAGE_TOKENS + sum(map(_block_tokens, message.content))
+    content = message.content
+    if len(content) == 1 and isinstance(content[0], TextBlock):  # as most are
+        return MESSAGE_TOKENS + text_tokens(content[0].text)
+    return MESSAGE_TOKENS + sum(map(_block_tokens, content))
 
 
 def text_tokens(text: str) -> int:

@@ -166,13 +166,13 @@ def header_of(message: Message, mark: str, *, is_shared: bool = False) -> str | 
 
 
 def _what(message: Message, *, is_shared: bool) -> str | None:
-    match message.provenance:
-        case Provenance(kind=ProvenanceKind.INTER_SESSION):
-            return SESSION_MESSAGE
-        case Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM):
-            return SYSTEM_MESSAGE
-        case None:
-            return SYSTEM_MESSAGE if message.role is Role.SYSTEM else None
+    provenance = message.provenance
+    if provenance is None:
+        return SYSTEM_MESSAGE if message.role is Role.SYSTEM else None
+    if provenance.kind is ProvenanceKind.INTER_SESSION:
+        return SESSION_MESSAGE
+    if provenance.kind is ProvenanceKind.INTERNAL_SYSTEM:
+        return SYSTEM_MESSAGE
     # It was written outside: recording it as a note must not make it look like the gateway's own.
     if message.role is Role.SYSTEM or (message.sender is not None and message.run_id is None):
         return NOTE

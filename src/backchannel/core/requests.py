@@ -110,8 +110,9 @@ def _read(transcript: Sequence[Message], mark: str, *, is_shared: bool) -> list[
             reply = ReplyStep(message, []) if _is_plain(message, folded) else _read_reply(message, mark, called)
             if reply is not None:
                 pieces.append(reply)
-                open_calls.update((missing.tool_call_id or "", (reply, i)) for i, missing in enumerate(reply.results))
                 unanswered = reply if reply.results else None
+                for i, missing in enumerate(reply.results):
+                    open_calls[missing.tool_call_id or ""] = (reply, i)
         elif message.role is Role.TOOL_RESULT:
             # The first result of a call counts, wherever it stands behind it; one without a call is dropped.
             if call := open_calls.pop(message.tool_call_id or "", None):

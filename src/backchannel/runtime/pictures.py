@@ -8,7 +8,7 @@ never fails a run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeGuard
 
 from msgspec.structs import replace
@@ -35,7 +35,7 @@ class Pictures:
 
     async def shown(self, request: ModelRequest) -> ModelRequest:
         """Give the request with what its pictures show; one that refers to none is returned as it is."""
-        kept = list(_newest_first(request.messages))
+        kept = _newest_first(request.messages)
         if not kept:
             return request
         blocks = await self._read(kept)
@@ -63,7 +63,7 @@ def _shown(mime_type: str, content: bytes) -> ImageBlock:
 def limited(messages: list[Message], model: Model) -> list[Message]:
     """Give messages with a line for each picture that this model is not shown, so that it costs no more than that."""
     most, line = (MOST_SHOWN, EARLIER) if sees_images(model) else (0, UNSEEN)
-    kept = list(_newest_first(messages))
+    kept = _newest_first(messages)
     if len(kept) <= most:
         return messages
     return _with_blocks(messages, [*kept[:most], *(TextBlock(text=line) for _ in kept[most:])])
@@ -75,11 +75,14 @@ def told(request: ModelRequest, line: str) -> ModelRequest:
     return replace(request, messages=tuple(_with_blocks(request.messages, lines)))
 
 
-def _newest_first(messages: Sequence[Message]) -> Iterator[ImageBlock]:
-    for message in reversed(messages):
-        for block in reversed(message.content):
-            if _is_kept(block):
-                yield block
+def _newest_first(messages: Sequence[Message]) -> list[ImageBlock]:
+    """List the pictures in one go: every run looks through its whole transcript for them."""
+    return [
+        block
+        for message in reversed(messages)
+        for block in reversed(message.content)
+        if isinstance(block, ImageBlock) and block.file is not None
+    ]
 
 
 def _is_kept(block: Block) -> TypeGuard[ImageBlock]:
