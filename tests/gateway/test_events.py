@@ -110,6 +110,47 @@ def test_a_delta_carries_the_whole_text_and_what_is_new(desk: Subscriptions, lis
     assert listener.droppable == [True, True]
 
 
+def said(text: str, stop_reason: str | None = "toolUse", **more: Any) -> MessageAppended:
+    fields: dict[str, Any] = {"role": Role.ASSISTANT, "run_id": "r1", "stop_reason": stop_reason, **more}
+    message = Message(id="m1", content=text_content(text), timestamp=1, **fields)
+    return MessageAppended(KEY, "s1", 4, message, encode_message(message))
+
+
+def texts(listener: Listener) -> list[str]:
+    return [payload["message"]["content"][0]["text"] for payload in listener.payloads("chat")]
+
+
+def test_what_a_run_said_before_it_called_a_tool_stays_above_its_reply(desk: Subscriptions, listener: Listener) -> None:
+    desk.watch(listener, KEY)
+    for event in (
+        RunChanged(run()),
+        ReplyGrew(run(), "Let me look.", "Let me look."),
+        said("Let me look."),
+        ReplyGrew(run(), "do", "do"),
+        ReplyGrew(run(), "done", "ne"),
+        said("done", "stop"),
+        RunChanged(ended()),
+    ):
+        desk.publish(event)
+    whole = "Let me look.\n\ndone"
+    assert texts(listener) == ["Let me look.", "Let me look.\n\ndo", whole, whole]
+    assert "".join(payload.get("deltaText", "") for payload in listener.payloads("chat")) == whole
+    growing = [payload["data"]["text"] for payload in listener.payloads("agent") if payload["stream"] == "assistant"]
+    assert growing == ["Let me look.", "do", "done"]
+
+
+@pytest.mark.parametrize("messages", [["", "done"], ["NO_REPLY", "done"], []])
+def test_a_message_that_says_nothing_to_people_leaves_no_gap(
+    desk: Subscriptions, listener: Listener, messages: list[str]
+) -> None:
+    desk.watch(listener, KEY)
+    desk.publish(RunChanged(run()))
+    for text in messages:
+        desk.publish(said(text))
+    desk.publish(RunChanged(ended()))
+    assert texts(listener) == ["done"]
+
+
 def test_each_run_numbers_its_events(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, KEY)
     for event in EVERYTHING:
@@ -231,11 +272,22 @@ def test_what_a_tool_returned_is_shown_cut(desk: Subscriptions, listener: Listen
 def test_the_end_of_a_run_says_why_its_model_stopped(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, KEY)
     desk.publish(RunChanged(run()))
-    said = Message(id="m1", role=Role.ASSISTANT, content=(), timestamp=1, run_id="r1", stop_reason="length")
-    desk.publish(MessageAppended(KEY, "s1", 4, said, encode_message(said)))
+    desk.publish(said("", "length"))
     desk.publish(RunChanged(ended()))
     (final,) = listener.payloads("chat")
     assert (final["agentId"], final["stopReason"]) == ("main", "length")
+
+
+def test_results_of_tools_are_told_as_messages_only_to_those_who_read_the_transcript(
+    desk: Subscriptions, listener: Listener
+) -> None:
+    desk.subscribe(listener)
+    result = said("seen", role=Role.TOOL_RESULT, stop_reason=None, tool_call_id="c1", tool_name="look", is_error=False)
+    desk.publish(result)
+    assert listener.frames == []
+    desk.watch_messages(listener, KEY)
+    desk.publish(result)
+    assert listener.names == ["session.message"]
 
 
 def test_a_connection_that_left_is_forgotten(desk: Subscriptions, listener: Listener) -> None:

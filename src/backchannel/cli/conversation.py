@@ -82,9 +82,7 @@ class ReplyView:
         payload = event["payload"]
         if not self._is_live or payload.get("runId") != self._run_id:
             return
-        if event["event"] == "chat" and payload["state"] == "delta":
-            self._grow("".join(block.get("text", "") for block in payload["message"]["content"]))
-        elif event["event"] == "agent":
+        if event["event"] == "agent":
             self._hear_agent(payload)
 
     def _hear_agent(self, payload: Payload) -> None:
@@ -92,7 +90,7 @@ class ReplyView:
         if payload["stream"] == "tool" and data["phase"] == "start":
             self.remark(f"[{data['name']}]")
             self._shown = ""
-        elif payload["stream"] == "assistant" and "backchannel" in data:  # an internal run's text is in no `chat` event
+        elif payload["stream"] == "assistant":
             self._grow(data["text"])
 
     def _grow(self, text: str) -> None:

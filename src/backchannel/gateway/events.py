@@ -6,7 +6,8 @@ them to the subscribers that asked for them. Who gets what:
 - `chat` and `agent`: whoever started the run, watches its session, or subscribed to all sessions;
 - `chat` alone: a node, of its own sessions;
 - `sessions.changed`: whoever subscribed to all sessions;
-- `session.message`: whoever subscribed to the messages of that session, or to all sessions;
+- `session.message`: whoever subscribed to the messages of that session, or to all sessions; results of tools only the
+  former, for the latter have them in `agent` events;
 - `delivery`, `approval` (also in OpenClaw's words): whoever watches the session of it, or subscribed to all sessions.
 
 Runs that belong to a flow of the gateway send `agent` events marked as internal, and of `chat` events only the last,
@@ -28,7 +29,7 @@ from backchannel.core.delivery import Delivery, DeliveryState
 from backchannel.core.excerpts import TEXT_LIMIT
 from backchannel.core.facts import ApprovalChanged, DeliveryChanged, MessageAppended, RunChanged, SessionChanged
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Role, text_content, text_of
+from backchannel.core.messages import Message, Role, text_content, text_of
 from backchannel.core.runs import Run, RunState
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.text import cut
@@ -46,21 +47,37 @@ from backchannel.gateway.session_news import LookUp, SessionNews, unknown_sessio
 from backchannel.runtime.events import Event, Hub, ModelRetried, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
 from backchannel.tools.rows import show_approval, show_delivery
 
+_BETWEEN = "\n\n"
+"""What stands between two messages of a run, where they are shown as one."""
+
 
 class _Stream:
     """How much was sent of one run so far."""
 
-    __slots__ = ("is_started", "seq", "stop_reason")
+    __slots__ = ("is_started", "said", "seq", "stop_reason")
 
     def __init__(self) -> None:
         self.seq = 0
         self.is_started = False
         self.stop_reason: str | None = None
         """Why the newest message of the model ended."""
+        self.said = ""
+        """What the run has said to people in the messages that have ended: some are followed by calls of tools."""
 
     def next(self) -> int:
         self.seq += 1
         return self.seq
+
+    def end_message(self, message: Message) -> None:
+        """Keep what a message of the run said: the next one follows it."""
+        self.stop_reason = message.stop_reason
+        text = text_of(message.content)
+        if text and not is_control_word(text):
+            self.said = self.following(text)
+
+    def following(self, text: str) -> str:
+        """Put a text below what was said before it."""
+        return f"{self.said}{_BETWEEN}{text}" if self.said else text
 
 
 class Subscriptions:
@@ -212,10 +229,10 @@ class Subscriptions:
         head = self._agent(run, stream, "assistant", {"text": event.text, "delta": event.delta})
         self._send_to(audience, head, droppable=True)
         if not run.kind.is_internal:
-            message = ShownMessage(
-                role=Role.ASSISTANT, content=text_content(event.text), timestamp=self._clock.now_ms()
-            )
-            head = self._chat(run, stream, state="delta", delta_text=event.delta, message=message)
+            content = text_content(stream.following(event.text))
+            message = ShownMessage(role=Role.ASSISTANT, content=content, timestamp=self._clock.now_ms())
+            delta = _BETWEEN + event.delta if stream.said and event.text == event.delta else event.delta
+            head = self._chat(run, stream, state="delta", delta_text=delta, message=message)
             self._send_to(chatting, head, droppable=True)
 
     def _send_agent(self, run: Run, stream: str, data: dict[str, Any], *, droppable: bool = False) -> None:
@@ -225,8 +242,10 @@ class Subscriptions:
     def _send_message(self, event: MessageAppended) -> None:
         message = event.message
         if message.stop_reason is not None and (stream := self._streams.get(message.run_id or "")):
-            stream.stop_reason = message.stop_reason
-        audience = self._everything.keys() | self._by_transcript.of(event.key)
+            stream.end_message(message)
+        audience: Set[Subscriber] = self._by_transcript.of(event.key)
+        if message.role is not Role.TOOL_RESULT:
+            audience = audience | self._everything.keys()
         if not audience:
             return
         payload = SessionMessage(
@@ -306,7 +325,7 @@ class Subscriptions:
         return show_event_head("chat", payload)
 
     def _chat_end(self, run: Run, stream: _Stream) -> str:
-        message = _last_said(run)
+        message = _last_said(run, stream.said)
         match run.state:
             case RunState.OK:
                 return self._chat(run, stream, state="final", message=message, stop_reason=stream.stop_reason)
@@ -323,12 +342,14 @@ def _agent_of(key: str) -> str:
     return SessionKey.stored(key).agent
 
 
-def _last_said(run: Run) -> ShownMessage | None:
-    """Show what a run replied; nothing of an internal one, which speaks to people by a delivery."""
+def _last_said(run: Run, said: str) -> ShownMessage | None:
+    """Show what a run said, as far as it was heard, and its reply; an internal one speaks by a delivery instead."""
     if run.kind.is_internal or not (run.reply or run.state is RunState.OK):
         return None
     reply = run.reply or ""
-    content = text_content("" if is_control_word(reply) else reply)  # meant for the gateway, not for a person
+    if is_control_word(reply):  # meant for the gateway, not for a person
+        reply = ""
+    content = text_content(said if said.rstrip().endswith(reply.rstrip()) else reply)
     return ShownMessage(role=Role.ASSISTANT, content=content, timestamp=run.ended_at or 0)
 
 

@@ -217,7 +217,7 @@ class ShownMessage(Answer, frozen=True, kw_only=True):
 
 
 class ChatEvent(Answer, frozen=True, kw_only=True):
-    """How a person's message is being answered; a delta carries the whole text so far."""
+    """How a person's message is being answered; it carries all that the run has said so far."""
 
     run_id: str
     session_key: str

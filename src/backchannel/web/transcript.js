@@ -271,12 +271,8 @@ export class Transcript {
   #chat(payload) {
     const { runId, state } = payload;
     const text = payload.message ? textOf(payload.message) : "";
-    if (state === "delta") {
-      if (!this.isSaid(runId, text)) this.#grow(runId, { text });
-      return;
-    }
+    if (state === "delta") return; // all that the run has said; what it is saying now is in `agent` events
     this.#ended.set(runId, { state, text, error: payload.errorMessage });
-    if (this.live.has(runId) && text && !this.isSaid(runId, text)) this.#grow(runId, { text });
     this.syncSoon(0);
   }
 
@@ -286,8 +282,9 @@ export class Transcript {
     else if (stream === "lifecycle") {
       if (!this.#ended.has(runId)) this.#ended.set(runId, { state: "ended", text: "" });
       this.syncSoon(0);
-    } else if (stream === "assistant" && isInternal && !this.isSaid(runId, data.text)) this.#grow(runId, { text: data.text, isInternal: true });
-    else if (stream === "thinking") this.#grow(runId, { thinking: (this.live.get(runId)?.thinking || "") + data.delta });
+    } else if (stream === "assistant") {
+      if (!this.isSaid(runId, data.text)) this.#grow(runId, { text: data.text, isInternal });
+    } else if (stream === "thinking") this.#grow(runId, { thinking: (this.live.get(runId)?.thinking || "") + data.delta });
     else if (stream === "tool") this.#tool(runId, data);
   }
 

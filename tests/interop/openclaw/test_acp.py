@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.stub_provider import Answer, Call
 from tests.web.gateways import GatewayProcess
 
 from .conftest import OpenClaw
@@ -44,6 +45,19 @@ def test_a_reply_is_told_as_it_is_written(bridge: JsonRpc, session: str, gateway
     assert bridge.end(asked)["stopReason"] == "end_turn"
     assert "and ended" in str(bridge.told)
     assert "You said" not in str(bridge.told)
+
+
+@shows("acp", "a call of a tool, and what is said before and after it")
+def test_nothing_that_is_said_around_a_call_of_a_tool_is_lost(
+    bridge: JsonRpc, session: str, gateway: GatewayProcess
+) -> None:
+    gateway.answer(Answer(text="Let me look.", calls=(Call("sessions_list", {}),)), "Here it is.")
+    before = len(bridge.told)
+    assert bridge.end(prompt(bridge, session, "what is there?"))["stopReason"] == "end_turn"
+    updates = [each["params"]["update"] for each in bridge.told[before:]]
+    said = [each["content"]["text"] for each in updates if each["sessionUpdate"] == "agent_message_chunk"]
+    assert "".join(said) == "Let me look.\n\nHere it is."
+    assert [each["status"] for each in updates if "toolCallId" in each] == ["in_progress", "completed"]
 
 
 @shows("acp", "cancelling")

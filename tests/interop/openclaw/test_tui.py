@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.stub_provider import Answer, Call
 from tests.web.gateways import GatewayProcess
 
 from .conftest import OpenClaw, let_ask
@@ -81,6 +82,18 @@ def test_nothing_is_shown_twice_when_the_history_is_read_again(terminal: Tui) ->
     terminal.rests()
     assert terminal.count("You said: said once") == 1, terminal.lines
     assert terminal.count("said once") == 2, terminal.lines
+
+
+@shows("tui", "a call of a tool, and what is said before and after it")
+def test_a_call_of_a_tool_stays_on_the_screen(terminal: Tui, gateway: GatewayProcess) -> None:
+    terminal.submit("/verbose on")
+    terminal.sees("verbose on |")
+    gateway.answer(Answer(text="Let me look.", calls=(Call("sessions_list", {"limit": 77}),)), "There they are.")
+    terminal.submit("which are there?")
+    shown = ("Let me look.", "There they are.", "77")  # the arguments of the call
+    terminal.sees(*shown)
+    terminal.rests()
+    assert [terminal.count(text) for text in shown] == [1, 1, 1]
 
 
 @shows("tui", "`/sessions`, `/agents`, `/models`")
