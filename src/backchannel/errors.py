@@ -17,7 +17,9 @@ word, and `details` holds the facts a program may want. Messages say what came a
     │   └── ApprovalNotFound, PairingNotFound, UnknownTool
     ├── Forbidden               the caller is known, and may not
     │   └── ScopeMissing, PolicyDenied, OriginNotAllowed
-    ├── Unauthorized, BadSignature, SlowDown
+    ├── Unauthorized            no valid token
+    │   └── DeviceTokenRefused
+    ├── BadSignature, SlowDown
     ├── Unavailable             not now; nothing was changed
     │   └── StorageFull, ShuttingDown
     └── StartupError            the gateway cannot start
@@ -272,6 +274,12 @@ class Unauthorized(GatewayError):
     code = "AUTH_TOKEN_MISMATCH"
     wire_code = "FORBIDDEN"
     http_status = 401
+
+
+class DeviceTokenRefused(Unauthorized):
+    """A page's device token does not count. By this code OpenClaw's page forgets it, and asks for another token."""
+
+    code = "AUTH_DEVICE_TOKEN_MISMATCH"
 
 
 class BadSignature(GatewayError):

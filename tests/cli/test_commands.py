@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from backchannel.storage.folder import load_address
+from tests.support.device import Device
+
 from .conftest import Provider
 from .program import PATIENCE_S, Program
 
@@ -165,6 +168,19 @@ def test_tokens_are_made_listed_used_and_revoked(running: Program) -> None:
     assert refused.returncode == 4
     assert "BACKCHANNEL_TOKEN" in refused.stderr
     assert running.run("tokens", "revoke", made["id"]).returncode == 1
+
+
+def test_a_page_that_stays_logged_in_is_listed_and_logged_out(running: Program) -> None:
+    url, device = load_address(running.state) or "", Device()
+    token = device.log_in(url, running.token)["payload"]["auth"]["deviceToken"]
+    listed = running.answer("tokens", "list")
+    assert f"openclaw-control-ui at {url}" in listed
+    assert "device of operator, used" in listed
+    (made,) = [each for each in running.json("tokens", "list")["tokens"] if "device" in each]
+    assert (made["device"]["id"], made["device"]["platform"]) == (device.id, "Linux x86_64")
+    running.answer("tokens", "revoke", made["id"][:6])
+    assert device.log_in(url, token, by_device=True)["error"]["details"]["code"] == "AUTH_DEVICE_TOKEN_MISMATCH"
+    assert device.id not in running.answer("tokens", "list", "--json")
 
 
 def test_an_agents_token_is_bound_to_its_session(running: Program) -> None:

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tests.support.device import Device
+
 from .client import Client, opened
 from .conftest import World
 
@@ -42,7 +44,6 @@ PLAIN: tuple[tuple[str, dict[str, Any]], ...] = (
     ("chat.metadata", {"agentId": "main"}),
     ("channels.status", {"probe": False}),
     ("config.get", {}),
-    ("device.pair.list", {}),
     ("environments.list", {}),
     ("exec.approval.list", {}),
     ("exec.approval.grants.list", {}),
@@ -163,6 +164,17 @@ class Scenario:
         await self.call("cron.runs", id=id, limit=20)
         await self.call("cron.remove", id=id)
 
+    async def pair(self, url: str, token: str) -> None:
+        """Log in as a page that stays logged in, see it in the list, and end that in both ways."""
+        device = Device()
+        for method in ("device.pair.remove", "device.token.revoke"):
+            async with opened(url, origin=url.replace("ws:", "http:").removesuffix("/ws")) as client:
+                page = Scenario(client)
+                page.exchanged = self.exchanged
+                await page.call("connect", **device.connect(await client.event("connect.challenge"), token))
+            await self.call("device.pair.list")
+            await self.call(method, deviceId=device.id, **({"role": "operator"} if "token" in method else {}))
+
 
 @asynccontextmanager
 async def played(world: World, token: str) -> AsyncIterator[Scenario]:
@@ -173,5 +185,6 @@ async def played(world: World, token: str) -> AsyncIterator[Scenario]:
         await scenario.talk(world.release)
         await scenario.look()
         await scenario.change()
+        await scenario.pair(world.url, token)
         await client.event("tick")
         yield scenario

@@ -87,7 +87,7 @@ async def test_a_node_is_known_by_its_device_or_its_installation(world: World, c
         assert (await node.refused("node.list"))["code"] == "FORBIDDEN"
 
 
-async def test_a_client_that_asks_for_pairing_alone_hears_that_there_is_none_and_no_more(world: World) -> None:
+async def test_a_client_that_asks_for_pairing_alone_sees_devices_and_no_more(world: World) -> None:
     async with world.client(scopes=["operator.pairing"]) as client:
         assert await client.ask("device.pair.list") == {"pending": [], "paired": []}
         for method in ("node.list", "sessions.list"):

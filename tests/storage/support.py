@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from backchannel.core.devices import DeviceToken
 from backchannel.core.facts import Fact
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import (
@@ -223,3 +224,27 @@ async def texts(store: Store, key: SessionKey = MAIN) -> list[str]:
 
 def without_id(message: Message) -> Message:
     return msgspec.structs.replace(message, id="")
+
+
+def digest_of(salt: str) -> str:
+    """Tell the hash of the token that a salt gives, of one parent that never changes."""
+    return f"digest of {salt}"
+
+
+def device(name: str = "laptop", salt: str = "s1", parent: str = "operator:1", **more: Any) -> DeviceToken:
+    """Make a device token as it is offered to the store."""
+    fields = {
+        "id": f"{name} {salt} {parent}",
+        "digest": digest_of(salt),
+        "salt": salt,
+        "device_id": name,
+        "public_key": "key",
+        "parent": parent,
+        "scopes": "operator.read",
+        "client": "page",
+        "platform": "Linux",
+        "origin": "http://127.0.0.1",
+        "created_at": START_MS,
+        "used_at": START_MS,
+    }
+    return DeviceToken(**{**fields, **more})

@@ -20,7 +20,7 @@ from backchannel.storage.store import Store
 from tests.storage.support import Host, ManualClock, converse, rows, texts
 from tests.support.privileges import folder_of_somebody
 
-NEWEST = 16
+NEWEST = 17
 OTHER = SessionKey.of("main", "project")
 
 pytestmark = pytest.mark.sqlite_only
@@ -81,6 +81,7 @@ def test_a_new_file_gets_every_table_and_says_whose_it_is(database: Path) -> Non
         "cron_jobs",
         "deliveries",
         "delivery_parts",
+        "device_tokens",
         "drafts",
         "exchanges",
         "idempotency",

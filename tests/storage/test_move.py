@@ -18,7 +18,7 @@ from backchannel.core.sessions import SessionPatch
 from backchannel.errors import DatabaseUnusable, StartupError, StateFolderInUse
 from backchannel.storage.databases import database_at, move_state
 from backchannel.storage.postgres_server import MOVE_TABLE, VERSION_TABLE
-from tests.storage.support import MAIN, Host, accept, answer, begin, converse, note, texts
+from tests.storage.support import MAIN, Host, accept, answer, begin, converse, device, digest_of, note, texts
 from tests.support.postgres import new_database
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sqlite_only]
@@ -37,6 +37,7 @@ async def source(tmp_path: Path, database_kind: None) -> AsyncIterator[Host]:
     await accept(store, "runs")
     await accept(store, "waits")
     await store.add_note(OTHER, note("\\N and \\. are nothing special"))
+    assert await store.keep_device_token(device(), digest_of)
     await host.stop()
     yield host
     await host.end()
@@ -64,7 +65,7 @@ def check_same(host: Host, url: str) -> None:
                 "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
             )
         ]
-        assert {"sessions", "messages", "runs", "inbox", "processes"} <= set(tables)
+        assert {"sessions", "messages", "runs", "inbox", "processes", "device_tokens"} <= set(tables)
         for table in tables:
             columns = ", ".join(row[1] for row in here.execute(f"PRAGMA table_info({table})"))
             expected = [

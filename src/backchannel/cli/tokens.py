@@ -12,6 +12,7 @@ from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id, find_key, short_key
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import age, is_terminal, say, say_or_json, show_json, show_table
+from backchannel.core.rows import TokenDevice, TokenShown
 from backchannel.core.short_ids import IdKind
 
 app = typer.Typer(help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
@@ -44,7 +45,7 @@ def create(
 
 @app.command("list")
 def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the tokens that were made. The operator's own is not among them."""
+    """List the tokens that were made, also those of pages that stay logged in. The operator's own is not among them."""
     listed = ask(options_of(ctx), "tokens.list", answers.TokensListed)
     if as_json:
         show_json(listed)
@@ -52,14 +53,30 @@ def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
     rows = [
         [
             token.id,
-            token.label,
+            token.label if token.device is None else _name(token.device),
             ", ".join(token.scopes) if token.session_key is None else short_key(token.session_key),
             age(token.created_at),
-            f"revoked {age(token.revoked_at)} ago" if token.revoked_at else "valid",
+            _state(token),
         ]
         for token in listed.tokens
     ]
     show_table(["id", "label", "for", "age", "state"], rows, empty="No tokens were made.")
+
+
+def _name(device: TokenDevice) -> str:
+    """Name a page that stays logged in by what it says of itself."""
+    named = device.client or f"device {device.id[:12]}"
+    return f"{named} at {device.origin}" if device.origin else named
+
+
+def _state(token: TokenShown) -> str:
+    if token.revoked_at:
+        return f"revoked {age(token.revoked_at)} ago"
+    if token.device is None:
+        return "valid"
+    if token.device.is_stale:
+        return "of another operator's token"
+    return f"device of {token.device.made_from}, used {age(token.device.last_used_at)} ago"
 
 
 @app.command()
@@ -68,7 +85,7 @@ def revoke(
     token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, or its beginning.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make a token invalid for good. At once: whoever is connected with it is closed."""
+    """Make a token invalid for good, with those of devices made from it. Whoever is connected with them is closed."""
     options = options_of(ctx)
     revoked = ask(options, "tokens.revoke", answers.TokenRevoked, id=find_id(options, IdKind.TOKEN, token_id))
     say_or_json(f"Token {revoked.id} is no longer valid.", revoked, as_json=as_json)

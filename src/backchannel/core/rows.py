@@ -384,6 +384,22 @@ class TokenShown(Answer, frozen=True, kw_only=True):
     session_key: str | None = None
     label: str | None = None
     revoked_at: int | None = None
+    device: TokenDevice | None = None
+
+
+class TokenDevice(Answer, frozen=True, kw_only=True):
+    """What a device token has besides: whose it is, and until when it counts."""
+
+    id: str
+    made_from: str
+    """The id of a token, or `operator`."""
+    is_stale: bool = False
+    """Whether it was made from an operator's token that is not this gateway's, or no longer."""
+    client: str | None = None
+    platform: str | None = None
+    origin: str | None = None
+    last_used_at: int
+    ends_at: int
 
 
 class AgentModel(Answer, frozen=True, kw_only=True):

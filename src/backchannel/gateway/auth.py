@@ -21,7 +21,7 @@ import secrets
 import socket
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -63,6 +63,8 @@ from backchannel.tools.registry import find_tool, invoke
 OPERATOR_TOKEN_ID = "operator"
 TOKEN_PREFIX = "bc_"
 MAX_WRONG_REMEMBERED = 10_000
+PAIRING = "operator.pairing"
+"""What OpenClaw's clients ask for to see to devices, and for nothing else; here it is a part of the scope admin."""
 
 _ORDER = (TokenScope.READ, TokenScope.WRITE, TokenScope.ADMIN)
 
@@ -76,6 +78,12 @@ class TokenHolder:
     session_key: str | None = None
     node: SessionKey | None = None
     """The session of a client that connected as a node; it has no scopes, whatever its token has."""
+    is_issued: bool = False
+    """Whether its token is that of an OAuth issuer."""
+    device_token: str | None = None
+    """The id of the device token that it came in by; `token_id` is that of the one that this was made from."""
+    may_pair: bool = False
+    """Whether it may see to devices: the token permits all, and the connection asked for that, if for nothing else."""
 
     @property
     def is_agent(self) -> bool:
@@ -89,13 +97,15 @@ class TokenHolder:
 
     def as_node(self, key: SessionKey) -> TokenHolder:
         """Make it a node, which has nothing but its own sessions."""
-        return TokenHolder(self.token_id, frozenset(), node=key)
+        return TokenHolder(self.token_id, frozenset(), node=key, is_issued=self.is_issued)
 
     def with_scopes(self, asked: Iterable[str] | None) -> TokenHolder:
         """Keep what was asked for and the token has; nothing asked means all it has."""
         if not asked:
             return self
-        return TokenHolder(self.token_id, self.scopes & expand_scopes(asked), self.session_key)
+        asked = set(asked)
+        may_pair = PAIRING in asked and TokenScope.ADMIN in self.scopes
+        return replace(self, scopes=self.scopes & expand_scopes(asked), may_pair=may_pair)
 
     @property
     def shown_scopes(self) -> list[str]:

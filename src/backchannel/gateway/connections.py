@@ -19,6 +19,7 @@ from backchannel.core.shapes import Params, SharedParams, bad_params
 from backchannel.errors import Forbidden, ScopeMissing, ShuttingDown, Unavailable
 from backchannel.gateway.audiences import Subscriber
 from backchannel.gateway.auth import Access, TokenHolder
+from backchannel.gateway.devices import Devices
 from backchannel.gateway.events import Subscriptions
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import Peer
@@ -86,9 +87,12 @@ class OpenConnection(Subscriber, Protocol):
 class Connections:
     """All WebSocket connections of one gateway."""
 
-    def __init__(self, parts: GatewayParts, access: Access, subscriptions: Subscriptions, limits: Limits) -> None:
+    def __init__(
+        self, parts: GatewayParts, access: Access, devices: Devices, subscriptions: Subscriptions, limits: Limits
+    ) -> None:
         self.parts = parts
         self.access = access
+        self.devices = devices
         self.subscriptions = subscriptions
         self.limits = limits
         self.failed_logins = 0
@@ -175,7 +179,8 @@ class Connections:
     def close_token(self, token_id: str) -> None:
         """Close the connections that a token opened which is no longer valid."""
         for connection in list(self._open):
-            if connection.holder is not None and connection.holder.token_id == token_id:
+            holder = connection.holder
+            if holder is not None and token_id in (holder.token_id, holder.device_token):
                 connection.close(REFUSED, "the token was revoked")
 
 
@@ -267,6 +272,7 @@ class Method(Generic[P]):
         for_agents: bool = False,
         for_nodes: bool = False,
         is_open: bool = False,
+        for_pairing: bool = False,
     ) -> None:
         self.name = name
         self.params = params
@@ -279,6 +285,8 @@ class Method(Generic[P]):
         """Whether only nodes may call it; the handler keeps it to the node's own sessions."""
         self.is_open = is_open
         """Whether an operator needs no scope for it: it tells everybody the same, which is nothing."""
+        self.for_pairing = for_pairing
+        """Whether it is for those who see to devices: OpenClaw's clients then ask for no other scope."""
         self._decode = msgspec.json.Decoder(params).decode
 
     @property
@@ -321,7 +329,7 @@ def check_allowed(holder: TokenHolder, method: Method[Any], methods: Mapping[str
     elif holder.is_agent:
         if not method.for_agents:
             raise Forbidden(f"an agent's token may not call {method.name}")
-    elif method.scope not in holder.scopes and not method.is_open:
+    elif not (method.scope in holder.scopes or method.is_open or (method.for_pairing and holder.may_pair)):
         raise ScopeMissing(
             f"{method.name} needs the scope {method.scope.value} (granted: {', '.join(holder.shown_scopes) or 'none'})",
             scope=method.scope.value,

@@ -40,6 +40,7 @@ from backchannel.gateway import peers
 from backchannel.gateway.addressing import look_at
 from backchannel.gateway.auth import Access, InvokeParams, OriginCheck, hash_token, invoke_as
 from backchannel.gateway.connections import Connections, Limits, OpenWaits
+from backchannel.gateway.devices import Devices
 from backchannel.gateway.errors import show_error
 from backchannel.gateway.events import Subscriptions
 from backchannel.gateway.fields import read_posted
@@ -79,7 +80,8 @@ class Web:
         self.subscriptions = Subscriptions(
             parts.clock, parts.rows.key, partial(look_at, parts), parts.config.tools.approval_lives_ms
         )
-        self.connections = Connections(parts, self.access, self.subscriptions, self.limits)
+        devices = Devices(parts.store, operator_token, parts.clock)
+        self.connections = Connections(parts, self.access, devices, self.subscriptions, self.limits)
         self.metrics = Metrics(self.connections)
         self._parts = parts
         self._hooks = HookDoor(parts, operator_token)
@@ -178,7 +180,8 @@ class Web:
         await send({"type": "websocket.accept"})
         client = scope.get("client")
         address = client[0] if client else LOCAL
-        await serve_connection(self.connections, address, receive, send, peer_of(scope), refusal=foreign)
+        origin = Headers(scope=scope).get("origin")
+        await serve_connection(self.connections, address, receive, send, peer_of(scope), origin=origin, refusal=foreign)
 
     def _routes(self) -> list[Route]:
         is_open = self._parts.config.gateway.http.chat_completions

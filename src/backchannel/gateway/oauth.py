@@ -99,9 +99,9 @@ class Issuer:
         bound = claims.get(self._settings.session_claim)
         if bound is None:
             given = {self._settings.scopes[scope] for scope in _scopes(claims) if scope in self._settings.scopes}
-            return TokenHolder(who, expand_scopes(given))
+            return TokenHolder(who, expand_scopes(given), is_issued=True)
         try:
-            return TokenHolder(who, frozenset(), str(SessionKey.parse(str(bound))))
+            return TokenHolder(who, frozenset(), str(SessionKey.parse(str(bound))), is_issued=True)
         except InvalidSessionKey:
             log.warning("a token is bound to what is no session key", claim=self._settings.session_claim)
             return None

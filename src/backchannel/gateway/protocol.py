@@ -147,23 +147,38 @@ class ClientInfo(Struct, frozen=True, rename="camel"):
     id: str = ""
     version: str = ""
     platform: str = ""
+    device_family: str | None = None
     mode: str = ""
     instance_id: str | None = None
 
 
 class DeviceInfo(Struct, frozen=True, rename="camel"):
-    """The device that it runs on, as OpenClaw's clients name it; nothing of it is believed but its name."""
+    """The device that it runs on, as OpenClaw's clients name it, with a signature of its key over this connection.
+
+    A node is named by it; nothing else of it is believed without the signature.
+    """
 
     id: str | None = None
+    public_key: str | None = None
+    signature: str | None = None
+    signed_at: int | None = None
+    nonce: str | None = None
 
 
 class ConnectAuth(Struct, frozen=True, rename="camel"):
-    """How a client proves who it is. No `repr` shows the token."""
+    """How a client proves who it is. No `repr` shows a token."""
 
     token: str | None = None
+    device_token: str | None = None
+    """The token of a page that stays logged in; OpenClaw's sends it as `token` too."""
+
+    @property
+    def signed_token(self) -> str:
+        """The one that a device's signature is about, and that is looked up where the other does not count."""
+        return self.token or self.device_token or ""
 
     def __repr__(self) -> str:
-        return "ConnectAuth(token=<hidden>)"
+        return "ConnectAuth(token=<hidden>, device_token=<hidden>)"
 
 
 class Connect(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -178,6 +193,10 @@ class Connect(Struct, frozen=True, kw_only=True, rename="camel"):
     device: DeviceInfo | None = None
     scopes: list[str] | None = None
     auth: ConnectAuth | None = None
+
+    @property
+    def brought(self) -> ConnectAuth:
+        return self.auth or ConnectAuth()
 
     @property
     def node_name(self) -> str | None:
@@ -202,7 +221,7 @@ class Policy(Answer, frozen=True, kw_only=True):
 
 
 class Challenge(Answer, frozen=True, kw_only=True):
-    """The first thing that a client gets; nothing in its answer depends on it."""
+    """The first thing that a client gets; a device signs the nonce, and other clients need not look at it."""
 
     nonce: str
     ts: int

@@ -27,6 +27,7 @@ from backchannel.core.answers import SessionDefaults
 from backchannel.core.keys import SessionKey
 from backchannel.core.text import nearest, quoted
 from backchannel.errors import (
+    DeviceTokenRefused,
     Forbidden,
     GatewayError,
     InvalidRequest,
@@ -40,6 +41,7 @@ from backchannel.errors import (
 from backchannel.gateway.addressing import check_agent
 from backchannel.gateway.auth import TokenHolder
 from backchannel.gateway.connections import CLOSE_S, REFUSED, Call, Connections, OpenWaits, check_allowed
+from backchannel.gateway.devices import Issued, ProvenDevice, prove
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.peers import Peer
 from backchannel.gateway.protocol import (
@@ -77,10 +79,14 @@ async def serve_connection(
     send: Send,
     peer: Peer | None = None,
     *,
+    origin: str | None = None,
     refusal: GatewayError | None = None,
 ) -> None:
-    """Serve one accepted connection until it ends; with a `refusal` that is all that its first request hears."""
-    connection = WebSocketConnection(connections, address, receive, send, peer, refusal)
+    """Serve one accepted connection until it ends; with a `refusal` that is all that its first request hears.
+
+    One with an `origin` is that of a page.
+    """
+    connection = WebSocketConnection(connections, address, receive, send, peer, origin, refusal)
     connections.enter(connection)
     try:
         await connection.serve()
@@ -98,6 +104,7 @@ class WebSocketConnection:
         receive: Receive,
         send: Send,
         peer: Peer | None,
+        origin: str | None,
         refusal: GatewayError | None,
     ) -> None:
         self.id = secrets.token_hex(8)
@@ -106,7 +113,10 @@ class WebSocketConnection:
         self._address = address
         self._receive = receive
         self._peer = peer
+        self._origin = origin
         self._refusal = refusal
+        self._nonce = secrets.token_urlsafe(24)
+        self._issued: Issued | None = None
         unsent = (lambda: 0) if peer is None else peer.unsent_bytes
         self._out = Outgoing(send, connections.limits.buffered_bytes, unsent)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,7 +152,7 @@ class WebSocketConnection:
     # Reading
 
     async def _read(self) -> None:
-        challenge = Challenge(nonce=secrets.token_urlsafe(24), ts=self._connections.parts.clock.now_ms())
+        challenge = Challenge(nonce=self._nonce, ts=self._connections.parts.clock.now_ms())
         self.send_event(show_event_head("connect.challenge", challenge), droppable=False)
         try:
             async with asyncio.timeout(self._connections.limits.handshake_s):
@@ -229,14 +239,31 @@ class WebSocketConnection:
             )
         if asked.role not in ("operator", "node"):
             raise InvalidRequest(f"unknown role {quoted(asked.role, 64)} (expected operator or node)", param="role")
-        token = asked.auth.token if asked.auth else None
         try:
-            holder = await self._connections.access.login(token, self._address)
-        except Unauthorized:
+            holder = await self._admit(asked)
+        except Unauthorized as error:
             self._connections.failed_logins += 1
-            raise
-        holder = holder.with_scopes(asked.scopes)
+            raise (DeviceTokenRefused(error.message) if asked.brought.device_token else error) from None
         return self._as_node(holder, asked.node_name) if asked.role == "node" else holder
+
+    async def _admit(self, asked: Connect) -> TokenHolder:
+        """Let a client in by the token of its device or another, with the scopes that it asks for."""
+        devices, brought = self._connections.devices, asked.brought
+        proven = self._prove(asked)
+        if brought.device_token and (known := await devices.find(brought.device_token, proven)) is not None:
+            return known.with_scopes(asked.scopes)
+        holder = await self._connections.access.login(brought.signed_token, self._address)
+        holder = holder.with_scopes(asked.scopes)
+        # Programs keep their token themselves, and shall cost no write.
+        if proven and self._origin and holder.scopes and not holder.is_issued:
+            self._issued = await devices.issue(holder, brought.signed_token, proven, self._origin)
+        return holder
+
+    def _prove(self, asked: Connect) -> ProvenDevice | None:
+        """Check the signature of a device where something depends on it."""
+        if asked.role != "operator" or not (self._origin or asked.brought.device_token):
+            return None
+        return prove(asked, self._nonce, self._connections.parts.clock.now_ms())
 
     def _as_node(self, holder: TokenHolder, node_id: str | None) -> TokenHolder:
         """Authenticate a node: by a token that is bound to its session, or by an operator's that may write."""
@@ -277,6 +304,7 @@ class WebSocketConnection:
             "auth": {
                 "role": holder.role,
                 "scopes": holder.shown_scopes,
+                **({"deviceToken": self._issued.token, "issuedAtMs": self._issued.at} if self._issued else {}),
             },
             "policy": self._connections.limits.policy,
         }

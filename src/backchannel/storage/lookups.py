@@ -16,6 +16,7 @@ _PLACES = {
     IdKind.TOKEN: "SELECT id FROM tokens WHERE id",
     IdKind.APPROVAL: "SELECT id FROM approvals WHERE id",
 }
+_DEVICE_TOKENS = "SELECT id FROM device_tokens WHERE id"
 _CURRENT_IDS = "SELECT session_id FROM session_ids WHERE end_reason IS NULL AND session_id"
 _ARCHIVED_IDS = "SELECT session_id FROM session_ids WHERE end_reason = 'deleted' AND session_id"
 _KEYS = "SELECT key FROM sessions WHERE key"
@@ -30,6 +31,8 @@ def matching(tx: Tx, kind: IdKind, written: WrittenId) -> list[str]:
     """
     select = _PLACES.get(kind) or (_KEYS if ":" in written.head else _CURRENT_IDS)
     found = _fitting(tx, select, written)
+    if kind is IdKind.TOKEN and found != [written.text]:
+        found += _fitting(tx, _DEVICE_TOKENS, written)
     if kind is IdKind.SESSION and not written.tail and ":" not in written.head and found != [written.text]:
         found += _children(tx, written.head) if written.is_long_enough else []
     return found or (_fitting(tx, _ARCHIVED_IDS, written) if select is _CURRENT_IDS else [])

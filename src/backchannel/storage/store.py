@@ -38,6 +38,7 @@ from backchannel.storage import (
     commands,
     cron,
     deliveries,
+    devices,
     exchange_lists,
     exchanges,
     exports,
@@ -250,6 +251,12 @@ class Store:
     tokens = read(token_units.all_tokens)
     token_by_digest = look(token_units.by_digest)
     revoke_token = write(token_units.revoke)
+    device_tokens = read(devices.all_devices)
+    device_token_by_digest = look(devices.by_digest)
+    device_token_of = look(devices.of_device)
+    keep_device_token = write(devices.keep)
+    use_device_token = write(devices.use)
+    remove_device = write(devices.remove)
     keep_mcp_call = write(idempotency.keep_mcp_call)
     mcp_call = read(idempotency.find_mcp_call)
     matching_ids = read(lookups.matching)

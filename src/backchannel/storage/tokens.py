@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backchannel.core.records import TokenRow
+from backchannel.storage import devices
 from backchannel.storage.tx import Row, Tx
 
 _FIELDS = "id, digest, scopes, session_key, label, created_at, revoked_at"
@@ -45,5 +46,9 @@ def by_digest(tx: Tx, digest: str) -> TokenRow | None:
 
 
 def revoke(tx: Tx, token_id: str) -> bool:
+    """End a token and the device tokens that were made from it, or one of those; returns whether it counted."""
     ended = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL RETURNING id"
-    return tx.one(ended, tx.now, token_id) is not None
+    if tx.one(ended, tx.now, token_id) is None:
+        return devices.revoke(tx, token_id)
+    devices.revoke_of(tx, token_id)
+    return True

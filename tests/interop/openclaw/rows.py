@@ -46,6 +46,7 @@ ROWS: tuple[Row, ...] = (
     Row("logs", "`logs`, with `--follow`, `--json`, `--limit`"),
     Row("nodes", "`nodes list`, `nodes status`"),
     Row("devices", "`devices list`"),
+    Row("devices", "`devices remove`, `devices revoke`"),
     Row("approvals", "`approvals pending`, `approvals resolve`"),
     Row(
         "approvals",
@@ -78,11 +79,7 @@ ROWS: tuple[Row, ...] = (
     Row("Control UI", "aborting a run"),
     Row("Control UI", "a tool call that waits for permission"),
     Row("Control UI", "loading the page anew: nothing twice"),
-    Row(
-        "Control UI",
-        "staying logged in when the page is loaded anew",
-        "the page keeps no token but one made for its device, and this gateway makes none of those",
-    ),
+    Row("Control UI", "staying logged in when the page is loaded anew"),
     Row("Control UI", "another origin is told that it is not allowed"),
     Row("mcp serve", "listing and reading conversations"),
     Row("mcp serve", "sending to a conversation"),

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.support.device import Device
 from tests.support.stub_provider import Fault
 from tests.web.gateways import GatewayProcess
 
@@ -163,8 +164,21 @@ def test_nodes_are_listed(openclaw: OpenClaw) -> None:
 
 
 @shows("devices", "`devices list`")
-def test_devices_are_listed(openclaw: OpenClaw) -> None:
-    openclaw.answer("devices", "list")
+def test_devices_are_listed(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    device = Device()
+    assert device.log_in(gateway.url, gateway.token)["ok"]
+    assert device.id in [each["deviceId"] for each in openclaw.json("devices", "list")["paired"]]
+    assert "openclaw-control-ui" in openclaw.answer("devices", "list")
+
+
+@shows("devices", "`devices remove`, `devices revoke`")
+@pytest.mark.parametrize("words", [("remove", "{id}"), ("revoke", "--device", "{id}", "--role", "operator")])
+def test_a_device_is_logged_out(openclaw: OpenClaw, gateway: GatewayProcess, words: tuple[str, ...]) -> None:
+    device = Device()
+    token = device.log_in(gateway.url, gateway.token)["payload"]["auth"]["deviceToken"]
+    assert device.log_in(gateway.url, token, by_device=True)["ok"]
+    openclaw.answer("devices", *(word.format(id=device.id) for word in words))
+    assert not device.log_in(gateway.url, token, by_device=True)["ok"]
 
 
 @shows("approvals", "`approvals get`")

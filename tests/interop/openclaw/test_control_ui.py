@@ -112,21 +112,39 @@ def test_a_call_that_waits_is_shown_and_allowed(page: Page, gateway: GatewayProc
 
 
 @shows("Control UI", "loading the page anew: nothing twice")
-def test_nothing_is_shown_twice_after_the_page_is_loaded_anew(page: Page, gateway: GatewayProcess) -> None:
+def test_nothing_is_shown_twice_after_the_page_is_loaded_anew(page: Page) -> None:
     say(page, "said once")
     expect(said(page, "You said: said once")).to_have_count(1)
     page.reload()
-    page.get_by_role("textbox", name="Gateway secret").fill(gateway.token)
-    page.get_by_role("button", name="Connect").click()
     expect(said(page, "You said: said once")).to_have_count(1)
 
 
 @shows("Control UI", "staying logged in when the page is loaded anew")
-def test_the_page_is_still_logged_in_when_it_is_loaded_anew(page: Page) -> None:
+def test_the_page_is_still_logged_in_when_it_is_loaded_anew(page: Page, gateway: GatewayProcess) -> None:
     expect(said(page, "You said: from before")).to_have_count(1)
     page.reload()
-    expect(page.get_by_role("textbox").first).to_be_visible()
-    expect(page.get_by_role("textbox", name="Gateway secret")).to_have_count(0, timeout=5_000)
+    expect(said(page, "You said: from before")).to_have_count(1)
+    say(page, "still here")
+    expect(said(page, "You said: still here")).to_have_count(1)
+    assert gateway.call("device.pair.list")["paired"][-1]["connected"]
+    assert "login refused" not in gateway.process.logged
+
+
+@shows("Control UI", "staying logged in when the page is loaded anew")
+def test_a_page_whose_token_was_revoked_asks_for_another(page: Page, gateway: GatewayProcess) -> None:
+    expect(said(page, "You said: from before")).to_have_count(1)
+    page.reload()
+    expect(said(page, "You said: from before")).to_have_count(1)
+    for token in gateway.call("tokens.list")["tokens"]:
+        gateway.call("tokens.revoke", id=token["id"])
+    secret = page.get_by_role("textbox", name="Gateway secret")
+    expect(secret).to_be_visible()
+    page.reload()
+    secret.fill(gateway.token)
+    page.get_by_role("button", name="Connect").click()
+    expect(said(page, "You said: from before")).to_have_count(1)
+    page.reload()
+    expect(said(page, "You said: from before")).to_have_count(1)
 
 
 @shows("Control UI", "another origin is told that it is not allowed")

@@ -1,7 +1,7 @@
 """What OpenClaw's gateway has and this one has none of: each is answered with an empty list, never with made-up data.
 
-Its clients ask for these when they start, and take an unknown method for a fault. Some ask with a scope that there is
-not here (`operator.pairing`), and so have none: for these answers they need none.
+Its clients ask for these when they start, and take an unknown method for a fault. Some ask with a scope that lets them
+do little here (`operator.pairing`): for these answers they need none.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ def _always(name: str, answer: type[Any], said: str, why: str) -> Method[Any]:
 _APPROVALS = "Lists nothing: every call that waits for an owner's word is in `plugin.approval.list`."
 
 METHODS: tuple[Method[Any], ...] = (
-    _always("device.pair.list", NoPairs, "`{pending, paired}`", "Lists nothing: tokens let in here, not devices."),
     _always("node.pair.list", NoPairs, "`{pending, paired}`", "Lists nothing: a node is let in by its token."),
     _always("question.list", NoQuestions, "`{questions}`", "Lists nothing: agents here ask in their replies."),
     _always("tasks.list", NoTasks, "`{tasks}`", "Lists nothing: what goes on here are runs, as in `runs.list`."),

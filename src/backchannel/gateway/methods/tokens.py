@@ -6,14 +6,15 @@ import secrets
 from typing import Any
 
 from backchannel.core.answers import TokenMade, TokenRevoked, TokensListed
+from backchannel.core.devices import DeviceToken
 from backchannel.core.keys import SessionKey
 from backchannel.core.records import TokenRow
-from backchannel.core.rows import TokenShown
+from backchannel.core.rows import TokenDevice, TokenShown
 from backchannel.core.shapes import Params
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, TokenNotFound
 from backchannel.gateway.addressing import check_agent, no_session, resolve
-from backchannel.gateway.auth import hash_token, new_token, read_scopes, show_scopes
+from backchannel.gateway.auth import OPERATOR_TOKEN_ID, hash_token, new_token, read_scopes, show_scopes
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import Label
 from backchannel.gateway.protocol import NoParams, TokenScope
@@ -71,25 +72,44 @@ async def _bound_session(call: Call, text: str) -> SessionKey:
 
 
 async def tokens_list(call: Call, params: NoParams) -> TokensListed:
-    """Lists the tokens that were made, without what would let anyone use them."""
-    rows = await call.parts.store.tokens()
+    """Lists the tokens that were made, those of devices last, without what would let anyone use them."""
+    shown = [
+        TokenShown(
+            id=row.id,
+            scopes=list(row.scopes),
+            session_key=row.session_key and call.parts.rows.key(row.session_key),
+            label=row.label,
+            created_at=row.created_at,
+            revoked_at=row.revoked_at,
+        )
+        for row in await call.parts.store.tokens()
+    ]
     return TokensListed(
-        tokens=[
-            TokenShown(
-                id=row.id,
-                scopes=list(row.scopes),
-                session_key=row.session_key and call.parts.rows.key(row.session_key),
-                label=row.label,
-                created_at=row.created_at,
-                revoked_at=row.revoked_at,
-            )
-            for row in rows
-        ]
+        tokens=shown + [await _show_device(call, row) for row in await call.parts.store.device_tokens()]
+    )
+
+
+async def _show_device(call: Call, row: DeviceToken) -> TokenShown:
+    is_stale = row.is_of_operator and row.parent != await call.connections.devices.operators_parent()
+    return TokenShown(
+        id=row.id,
+        scopes=row.scopes.split(),
+        created_at=row.created_at,
+        device=TokenDevice(
+            id=row.device_id,
+            made_from=OPERATOR_TOKEN_ID if row.is_of_operator else row.parent,
+            is_stale=is_stale,
+            client=row.client or None,
+            platform=row.platform or None,
+            origin=row.origin or None,
+            last_used_at=row.used_at,
+            ends_at=row.ends_at,
+        ),
     )
 
 
 async def tokens_revoke(call: Call, params: TokenParams) -> TokenRevoked:
-    """Revokes a token and closes the connections that came in by it."""
+    """Revokes a token and those of devices that were made from it, and closes the connections that came in by them."""
     if not await call.parts.store.revoke_token(params.id):
         raise TokenNotFound(f"no valid token has the id {quoted(params.id, 64)} (tokens.list shows those there are)")
     call.connections.close_token(params.id)
@@ -109,7 +129,8 @@ METHODS: tuple[Method[Any], ...] = (
         NoParams,
         TokenScope.ADMIN,
         tokens_list,
-        "`{tokens: [{id, scopes, sessionKey?, label?, createdAt, revokedAt?}]}`",
+        "`{tokens: [{id, scopes, sessionKey?, label?, createdAt, revokedAt?, device?: {id, madeFrom, isStale?, "
+        "client?, platform?, origin?, lastUsedAt, endsAt}}]}`",
     ),
     Method("tokens.revoke", TokenParams, TokenScope.ADMIN, tokens_revoke, "`{ok, id}`"),
 )

@@ -1,0 +1,143 @@
+"""Devices, in OpenClaw's words: the pages that stay logged in, and ending that.
+
+It calls a device paired that has a token of its own. Here it gets one by logging in, so none ever waits to be paired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from backchannel.core.devices import DeviceToken
+from backchannel.core.shapes import Answer, SharedParams
+from backchannel.core.text import quoted
+from backchannel.errors import TokenNotFound
+from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.protocol import SharedNoParams, TokenScope
+
+_ROLE = "operator"
+
+
+class DeviceParams(SharedParams, frozen=True, kw_only=True):
+    device_id: str
+
+
+class DeviceTokenParams(SharedParams, frozen=True, kw_only=True):
+    device_id: str
+    role: str = _ROLE
+
+
+class PairedToken(Answer, frozen=True, kw_only=True):
+    role: str
+    scopes: list[str]
+    created_at_ms: int
+    last_used_at_ms: int
+
+
+class PairedDevice(Answer, frozen=True, kw_only=True):
+    device_id: str
+    public_key: str
+    client_id: str | None = None
+    platform: str | None = None
+    browser_origin: str | None = None
+    role: str
+    roles: list[str]
+    scopes: list[str]
+    created_at_ms: int
+    approved_at_ms: int
+    last_seen_at_ms: int
+    connected: bool
+    tokens: list[PairedToken]
+
+
+class DevicesListed(Answer, frozen=True, kw_only=True):
+    pending: tuple[()]
+    paired: list[PairedDevice]
+
+
+class DeviceRemoved(Answer, frozen=True, kw_only=True):
+    device_id: str
+
+
+class DeviceTokenRevoked(Answer, frozen=True, kw_only=True):
+    device_id: str
+    role: str
+    revoked_at_ms: int
+
+
+async def device_pair_list(call: Call, params: SharedNoParams) -> DevicesListed:
+    """Lists the devices that stay logged in by a token of their own; none waits to be let in."""
+    rows = sorted(await call.parts.store.device_tokens(), key=lambda row: row.device_id)
+    connected = {holder.device_token for holder in call.connections.holders}
+    devices = [_show(list(tokens), connected) for _, tokens in groupby(rows, key=lambda row: row.device_id)]
+    return DevicesListed(pending=(), paired=sorted(devices, key=lambda device: device.created_at_ms))
+
+
+def _show(rows: Sequence[DeviceToken], connected: set[str | None]) -> PairedDevice:
+    """Show the tokens of one device, of which it has one for each token that somebody logged in with there."""
+    first, last = min(rows, key=lambda row: row.created_at), max(rows, key=lambda row: row.used_at)
+    return PairedDevice(
+        device_id=last.device_id,
+        public_key=last.public_key,
+        client_id=last.client or None,
+        platform=last.platform or None,
+        browser_origin=last.origin or None,
+        role=_ROLE,
+        roles=[_ROLE],
+        scopes=max((row.scopes.split() for row in rows), key=len),
+        created_at_ms=first.created_at,
+        approved_at_ms=first.created_at,
+        last_seen_at_ms=last.used_at,
+        connected=any(row.id in connected for row in rows),
+        tokens=[
+            PairedToken(
+                role=_ROLE, scopes=row.scopes.split(), created_at_ms=row.created_at, last_used_at_ms=row.used_at
+            )
+            for row in rows
+        ],
+    )
+
+
+async def device_pair_remove(call: Call, params: DeviceParams) -> DeviceRemoved:
+    """Revokes the tokens of a device and closes the connections that came in by them."""
+    await _remove(call, params.device_id)
+    return DeviceRemoved(device_id=params.device_id)
+
+
+async def device_token_revoke(call: Call, params: DeviceTokenParams) -> DeviceTokenRevoked:
+    """Does the same: a device has no other role than that of an operator."""
+    if params.role != _ROLE:
+        raise TokenNotFound(f"no device has a token of the role {quoted(params.role, 64)} (all are of {_ROLE})")
+    await _remove(call, params.device_id)
+    return DeviceTokenRevoked(device_id=params.device_id, role=_ROLE, revoked_at_ms=call.parts.clock.now_ms())
+
+
+async def _remove(call: Call, device_id: str) -> None:
+    ended = await call.parts.store.remove_device(device_id)
+    if not ended:
+        raise TokenNotFound(f"no device has the id {quoted(device_id, 80)} (device.pair.list shows those there are)")
+    for token_id in ended:
+        call.connections.close_token(token_id)
+
+
+METHODS: tuple[Method[Any], ...] = (
+    Method(
+        "device.pair.list",
+        SharedNoParams,
+        TokenScope.ADMIN,
+        device_pair_list,
+        "`{pending: [], paired: [{deviceId, publicKey, clientId?, platform?, browserOrigin?, role, roles, scopes, "
+        "createdAtMs, approvedAtMs, lastSeenAtMs, connected, tokens: [{role, scopes, createdAtMs, lastUsedAtMs}]}]}`",
+        for_pairing=True,
+    ),
+    Method("device.pair.remove", DeviceParams, TokenScope.ADMIN, device_pair_remove, "`{deviceId}`", for_pairing=True),
+    Method(
+        "device.token.revoke",
+        DeviceTokenParams,
+        TokenScope.ADMIN,
+        device_token_revoke,
+        "`{deviceId, role, revokedAtMs}`",
+        for_pairing=True,
+    ),
+)

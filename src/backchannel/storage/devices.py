@@ -1,0 +1,93 @@
+"""Device tokens: only their hashes are kept, and one for each device and token that it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from backchannel.core.devices import LIFE_MS, MOST_OF_ONE, DeviceToken
+from backchannel.storage.tx import Tx, columns, marks, required, row_reader
+
+_NAMES = DeviceToken.__struct_fields__
+FIELDS = columns(_NAMES)
+_of_row = row_reader(DeviceToken)
+_NEW = ", ".join(f"{name} = excluded.{name}" for name in _NAMES if name != "id")
+
+
+def by_digest(tx: Tx, digest: str) -> DeviceToken | None:
+    """Find one that still counts by its hash; whether the operator's token is still the same is not known here."""
+    return _counting(tx, "digest = ?", digest)
+
+
+def of_device(tx: Tx, device_id: str, parent: str) -> DeviceToken | None:
+    """Find what a device has of a token."""
+    return _counting(tx, "device_id = ? AND parent = ?", device_id, parent)
+
+
+def _counting(tx: Tx, condition: str, *values: str) -> DeviceToken | None:
+    row = tx.one(f"SELECT {FIELDS} FROM device_tokens WHERE {condition}", *values)
+    if row is None:
+        return None
+    found = _of_row(row)
+    return found if not found.is_over(tx.now) and _has_parent(tx, found) else None
+
+
+def _has_parent(tx: Tx, token: DeviceToken) -> bool:
+    """Whether the token that it was made from still counts."""
+    valid = "SELECT 1 FROM tokens WHERE id = ? AND revoked_at IS NULL"
+    return token.is_of_operator or tx.one(valid, token.parent) is not None
+
+
+def keep(tx: Tx, offered: DeviceToken, digest_with: Callable[[str], str]) -> DeviceToken | None:
+    """Keep a device token, or the one that is there and would be the same; None if its parent no longer counts.
+
+    `digest_with` tells the hash of the token that a salt gives. One that takes another's place has its id.
+    """
+    if not _has_parent(tx, offered):
+        return None
+    found = of_device(tx, offered.device_id, offered.parent)
+    if found is not None and found.is_that_of(offered, digest_with(found.salt), tx.now):
+        return use(tx, found.id)
+    kept = tx.one(
+        f"INSERT INTO device_tokens ({FIELDS}) VALUES ({marks(_NAMES)}) "
+        f"ON CONFLICT (device_id, parent) DO UPDATE SET {_NEW} RETURNING {FIELDS}",
+        *msgspec.structs.astuple(msgspec.structs.replace(offered, created_at=tx.now, used_at=tx.now)),
+    )
+    _sweep(tx, offered.parent)
+    return _of_row(required(kept))
+
+
+def _sweep(tx: Tx, parent: str) -> None:
+    """Forget those that are over, and those that were used longest ago where one token has too many."""
+    tx.run("DELETE FROM device_tokens WHERE used_at <= ? OR used_at >= ?", tx.now - LIFE_MS, tx.now + LIFE_MS)
+    latest = "SELECT id FROM device_tokens WHERE parent = ? ORDER BY used_at DESC, created_at DESC LIMIT ?"
+    tx.run(f"DELETE FROM device_tokens WHERE parent = ? AND id NOT IN ({latest})", parent, parent, MOST_OF_ONE)
+
+
+def use(tx: Tx, id: str) -> DeviceToken | None:
+    """Write that one is used now; None if it is gone."""
+    row = tx.one(f"UPDATE device_tokens SET used_at = ? WHERE id = ? RETURNING {FIELDS}", tx.now, id)
+    return None if row is None else _of_row(row)
+
+
+def all_devices(tx: Tx) -> list[DeviceToken]:
+    """List those that still count, as far as is known here, the newest last."""
+    revoked = "SELECT id FROM tokens WHERE revoked_at IS NOT NULL"
+    rows = tx.all(f"SELECT {FIELDS} FROM device_tokens WHERE parent NOT IN ({revoked}) ORDER BY created_at, id")
+    return [token for token in map(_of_row, rows) if not token.is_over(tx.now)]
+
+
+def remove(tx: Tx, device_id: str) -> list[str]:
+    """End all tokens of a device; returns their ids."""
+    return [id for (id,) in tx.all("DELETE FROM device_tokens WHERE device_id = ? RETURNING id", device_id)]
+
+
+def revoke(tx: Tx, id: str) -> bool:
+    """End one; returns whether it was there."""
+    return tx.one("DELETE FROM device_tokens WHERE id = ? RETURNING id", id) is not None
+
+
+def revoke_of(tx: Tx, parent: str) -> None:
+    """End those that were made from a token."""
+    tx.run("DELETE FROM device_tokens WHERE parent = ?", parent)
