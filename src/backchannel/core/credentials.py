@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 REDACTED = "[redacted]"
 
@@ -61,14 +62,20 @@ _ALWAYS = ("AKIA", "ASIA", "ABIA", "ACCA")
 """Keys of capitals only, which look like nothing but the prefix."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Shape:
     """One kind of credential; the part to hide is the group `secret`, or all of it."""
 
     hint: str
-    pattern: re.Pattern[str]
+    source: str
     accepts: Callable[[re.Match[str], str], bool]
     """Asked with the match and the text that would be hidden."""
+    flags: re.RegexFlag = re.NOFLAG
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled when the hint is first met: all of them together would take a tenth of the gateway's start."""
+        return re.compile(self.source, self.flags)
 
 
 def has_digit(text: str) -> bool:
@@ -100,7 +107,7 @@ def _prefixed(prefix: str, body: str) -> _Shape:
         rf"(?:(?<![A-Za-z0-9]{start})|(?<=\\[nrt]{start})|(?<=%[0-9A-Fa-f]{{2}}{start})|(?<=\\u[0-9a-f]{{4}}{start}))"
     )
     accepts = _is_jwt if prefix == "eyJ" else _always if prefix in _ALWAYS else _is_random
-    return _Shape(prefix, re.compile(f"{start}{boundary}(?P<body>{body})"), accepts)
+    return _Shape(prefix, f"{start}{boundary}(?P<body>{body})", accepts)
 
 
 def _always(match: re.Match[str], secret: str) -> bool:
@@ -139,46 +146,40 @@ _KEY_BLOCK = r"(?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
 
 _KEYS = [
     *(_prefixed(prefix, body) for prefixes, body in _PREFIXES.items() for prefix in prefixes.split()),
-    _Shape("Q~", re.compile(r"[\w~.-]{3}[0-9]Q~[\w~.-]{31,}+", re.ASCII), _always),
-    _Shape(":AA", re.compile(rf"(?<![0-9])[0-9]{{6,12}}:AA{_WORD}{{30,}}+"), _always),
+    _Shape("Q~", r"[\w~.-]{3}[0-9]Q~[\w~.-]{31,}+", _always, re.ASCII),
+    _Shape(":AA", rf"(?<![0-9])[0-9]{{6,12}}:AA{_WORD}{{30,}}+", _always),
 ]
 _SHORTEST_KEY = 15
 _SHAPES = [
     # A block without its end goes to the end of the text; a mere mention has no key behind it.
     _Shape(
         "-----BEGIN",
-        re.compile(
-            rf"-----BEGIN {_KEY_BLOCK}(?=(?:[^-]|-(?!-)){{0,300}}?[A-Za-z0-9+/=]{{24}})"
-            rf"[\s\S]*?(?:-----END {_KEY_BLOCK}|\Z)"
-        ),
+        rf"-----BEGIN {_KEY_BLOCK}(?=(?:[^-]|-(?!-)){{0,300}}?[A-Za-z0-9+/=]{{24}})"
+        rf"[\s\S]*?(?:-----END {_KEY_BLOCK}|\Z)",
         _always,
     ),
-    _Shape("://", re.compile(r"://[^\s/:@\"'<>?#]*+:(?P<secret>[^\s/\"'<>?#]+)@"), _is_no_placeholder),
-    _Shape("://", re.compile(rf"://(?P<secret>{_WORD}{{20,}}+)@"), _is_random_word),
+    _Shape("://", r"://[^\s/:@\"'<>?#]*+:(?P<secret>[^\s/\"'<>?#]+)@", _is_no_placeholder),
+    _Shape("://", rf"://(?P<secret>{_WORD}{{20,}}+)@", _is_random_word),
 ]
 _FOLDED_SHAPES = [
     _Shape(
         "authorization",
-        re.compile(
-            r"authorization(?:\\?[\"'])?\s{0,3}[:=]\s{0,3}(?:[bfr]?\\?[\"'`])?"
-            r"(?:(?P<scheme>bearer|basic|token|bot|digest|apikey|negotiate)\s{1,3})?(?P<secret>[^\s\"'\\,;<>`]{6,}+)"
-        ),
+        r"authorization(?:\\?[\"'])?\s{0,3}[:=]\s{0,3}(?:[bfr]?\\?[\"'`])?"
+        r"(?:(?P<scheme>bearer|basic|token|bot|digest|apikey|negotiate)\s{1,3})?(?P<secret>[^\s\"'\\,;<>`]{6,}+)",
         _is_authorization,
     ),
-    _Shape("bearer ", re.compile(r"bearer {1,3}(?P<secret>[\w.~+/=-]{16,}+)", re.ASCII), _is_random_word),
+    _Shape("bearer ", r"bearer {1,3}(?P<secret>[\w.~+/=-]{16,}+)", _is_random_word, re.ASCII),
     _Shape(
         "cookie",
-        re.compile(r"cookie[\"']?\s{0,3}:\s{0,3}[\"']?(?P<secret>[^\s=]{1,64}=[^\r\n\"']{6,}+)"),
+        r"cookie[\"']?\s{0,3}:\s{0,3}[\"']?(?P<secret>[^\s=]{1,64}=[^\r\n\"']{6,}+)",
         _is_no_placeholder,
     ),
     *(
-        _Shape(
-            hint, re.compile(rf"{hint}(?<![a-z0-9]{hint})(?P<secret>[\w%+/=~.-]{{16,}}+)", re.ASCII), _is_random_word
-        )
+        _Shape(hint, rf"{hint}(?<![a-z0-9]{hint})(?P<secret>[\w%+/=~.-]{{16,}}+)", _is_random_word, re.ASCII)
         for hint in ("sig=", "signature=")
     ),
     *(
-        _Shape(hint, re.compile(rf"{hint}[\"']?[\w.@+-]{{1,64}}:(?P<secret>[^\s\"']{{3,}}+)"), _is_login)
+        _Shape(hint, rf"{hint}[\"']?[\w.@+-]{{1,64}}:(?P<secret>[^\s\"']{{3,}}+)", _is_login)
         for hint in (" -u ", " --user ")
     ),
 ]
@@ -240,7 +241,14 @@ _TAIL = (
     rf"{_ENDING}(?P<close>\\?[\"'`]\]?)?[*_]{{0,2}}[ \t]{{0,4}}(?P<sep>=>|:=|={{1,3}}|:(?!:|//)|%3d)[*_]{{0,2}}"
     rf"(?P<gap>[ \t]{{0,4}})(?:{_VALUE})"
 )
-_PAIRS = {word: re.compile(pattern + _TAIL) for word, pattern in _WORDS.items()}
+
+
+@cache
+def _pair(word: str) -> re.Pattern[str]:
+    """Compile the pattern of a name and its value, when the name is first met."""
+    return re.compile(_WORDS[word] + _TAIL)
+
+
 _FLAG = re.compile(
     r"--(?:[a-z0-9]{1,20}[-_]){0,4}(?:pass(?:word|wd|phrase|code)?|secret|token|(?:api|access|secret|private)[-_]?key)"
     r"[ \t]{1,4}(?!-)(?P<quote>[\"']?)(?P<secret>[^\s\"'`]++)"
@@ -282,9 +290,9 @@ def is_secret_name(name: str) -> bool:
 def find_named_values(text: str, folded: str) -> Iterator[Span]:
     """Find values whose name says that they are secret; `folded` is the text in small letters, of the same length."""
     if "=" in folded or ":" in folded or "%3d" in folded:
-        for word, pattern in _PAIRS.items():
+        for word in _WORDS:
             if word in folded:
-                for match in pattern.finditer(folded):
+                for match in _pair(word).finditer(folded):
                     span = _value_span(match)
                     if _is_named(word, match, folded) and _is_secret(word, match, text, span):
                         yield span
