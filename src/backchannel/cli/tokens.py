@@ -12,7 +12,6 @@ from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id, find_key, short_key
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import age, is_terminal, say, say_or_json, show_json, show_table
-from backchannel.core.rows import TokenDevice, TokenShown
 from backchannel.core.short_ids import IdKind
 
 app = typer.Typer(help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
@@ -63,13 +62,13 @@ def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
     show_table(["id", "label", "for", "age", "state"], rows, empty="No tokens were made.")
 
 
-def _name(device: TokenDevice) -> str:
+def _name(device: answers.TokenDevice) -> str:
     """Name a page that stays logged in by what it says of itself."""
     named = device.client or f"device {device.id[:12]}"
     return f"{named} at {device.origin}" if device.origin else named
 
 
-def _state(token: TokenShown) -> str:
+def _state(token: answers.TokenShown) -> str:
     if token.revoked_at:
         return f"revoked {age(token.revoked_at)} ago"
     if token.device is None:
