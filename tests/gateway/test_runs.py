@@ -6,6 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import UNSET
+
+from backchannel.core.runs import Run, RunState
+from backchannel.gateway.methods.runs import ended as show_end
 
 from .client import Client
 from .conftest import MakeWorld, World
@@ -208,6 +212,27 @@ class TestWaiting:
         world.release.set()
         assert (await client.ask("agent.wait", runId=run["runId"]))["status"] == "ok"
 
+    async def test_whoever_is_told_that_a_run_goes_on_hears_how_it_ends(self, client: Client, world: World) -> None:
+        run = await client.ask("chat.send", sessionKey="agent:held:main", message="a")
+        async with world.client() as back:  # as one that lost its connection
+            assert (await back.ask("agent.wait", runId=run["runId"], timeoutMs=0))["running"] is True
+            world.release.set()
+            final = await back.event("chat", runId=run["runId"], state="final")
+            assert final["message"]["content"] == [{"type": "text", "text": "released a"}]
+            waited = await back.ask("agent.wait", runId=run["runId"], timeoutMs=0)
+            assert waited["terminalReply"] == {"disposition": "visible", "text": "released a"}
+
+    async def test_an_agents_token_hears_nothing_of_runs_but_what_it_waits_for(
+        self, client: Client, world: World
+    ) -> None:
+        made = await client.ask("tokens.create", sessionKey="agent:held:main")
+        run = await client.ask("chat.send", sessionKey="agent:held:main", message="a")
+        async with world.client(made["token"]) as agent:
+            assert (await agent.ask("agent.wait", runId=run["runId"], timeoutMs=0))["running"] is True
+            world.release.set()
+            assert (await agent.ask("agent.wait", runId=run["runId"]))["status"] == "ok"
+            assert [*agent.seen("chat"), *agent.seen("agent")] == []
+
     async def test_a_failed_run_has_its_error(self, client: Client) -> None:
         ended = await client.run(message="hi", agentId="broken")
         waited = await client.ask("agent.wait", runId=ended["runId"])
@@ -222,6 +247,15 @@ class TestWaiting:
             run = await gone.take(await gone.begin("agent", {"message": "hi", "agentId": "held"}))
         world.release.set()
         assert (await client.ask("agent.wait", runId=run["runId"]))["reply"] == "released hi"
+
+
+@pytest.mark.parametrize(("reply", "texts"), [("half of", ["half of", "its time was over"]), ("", []), (None, [])])
+def test_below_a_part_of_a_reply_stands_why_there_is_no_more(reply: str | None, texts: list[str]) -> None:
+    values: dict[str, Any] = dict.fromkeys(Run.__struct_fields__)
+    run = Run(**values | {"id": "r1", "state": RunState.TIMEOUT, "error": "its time was over", "reply": reply})
+    payloads = show_end(run).result.payloads
+    assert [payload.text for payload in payloads] == texts
+    assert [payload.is_error for payload in payloads] == [UNSET, True][: len(texts)]
 
 
 class TestLooking:

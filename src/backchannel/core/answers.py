@@ -204,6 +204,13 @@ class ChatAborted(Answer, frozen=True, kw_only=True):
     run_ids: list[str]
 
 
+class TerminalReply(Answer, frozen=True, kw_only=True, omit_defaults=False):
+    """A reply, as OpenClaw's clients look for it after they lost the connection."""
+
+    disposition: str = "visible"
+    text: str
+
+
 class Waited(Answer, frozen=True, kw_only=True):
     run_id: str
     status: str
@@ -211,6 +218,7 @@ class Waited(Answer, frozen=True, kw_only=True):
     ended_at: int | None = None
     error: str | None = None
     reply: str | None = None
+    terminal_reply: TerminalReply | None = None
     running: bool = False
     queued: bool = False
     resume_at: int | None = None

@@ -3,7 +3,8 @@
 The runtime's hub publishes committed facts and live progress; `Subscriptions` turns each into wire events and sends
 them to the subscribers that asked for them. Who gets what:
 
-- `chat` and `agent`: whoever started the run, watches its session, or subscribed to all sessions;
+- `chat` and `agent`: whoever started the run, was told by `agent.wait` that it goes on, watches its session, or
+  subscribed to all sessions;
 - `chat` alone: a node, of its own sessions;
 - `sessions.changed`: whoever subscribed to all sessions;
 - `session.message`: whoever subscribed to the messages of that session, or to all sessions; results of tools only the
@@ -144,6 +145,15 @@ class Subscriptions:
             stream.is_started = True
             subscriber.send_event(self._lifecycle(run, stream), droppable=False)
             self._wants_more()
+
+    def expect(self, subscriber: Subscriber, run_id: str) -> None:
+        """Send it the events of a run from now on; whoever looks at the run after this misses no end of it."""
+        self._by_run.add(run_id, subscriber)
+        self._wants_more()
+
+    def expect_no_more(self, subscriber: Subscriber, run_id: str) -> None:
+        """End `expect` for a run that had ended before."""
+        self._by_run.remove(run_id, subscriber)
 
     def answer(self, subscriber: Subscriber, id: str, key: str, text: str) -> None:
         """Send it the answer to a chat command, which no run has given."""

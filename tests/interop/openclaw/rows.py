@@ -74,6 +74,7 @@ ROWS: tuple[Row, ...] = (
     Row("acp", "cancelling"),
     Row("acp", "listing and loading sessions"),
     Row("acp", "a mode of the session"),
+    Row("acp", "`kill -9` of the gateway in the middle of a reply"),
     Row("Control UI", "logging in, and the list of sessions"),
     Row("Control UI", "a conversation: its history, a message, its reply"),
     Row("Control UI", "aborting a run"),

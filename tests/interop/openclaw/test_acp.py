@@ -85,3 +85,24 @@ def test_sessions_are_listed_and_loaded(bridge: JsonRpc, session: str, openclaw:
 @shows("acp", "a mode of the session")
 def test_the_level_of_thinking_is_set_as_a_mode(bridge: JsonRpc, session: str) -> None:
     bridge.ask("session/set_mode", sessionId=session, modeId="low")
+
+
+@shows("acp", "`kill -9` of the gateway in the middle of a reply")
+def test_a_prompt_ends_with_its_reply_after_the_gateway_was_killed(
+    bridge: JsonRpc, session: str, gateway: GatewayProcess
+) -> None:
+    gateway.hold("half of ", "it")
+    before = len(bridge.told)
+    asked = prompt(bridge, session, "survive this")
+    bridge.hears("half of")
+    gateway.kill()
+    held = gateway.hold("half of ", "the whole")
+    gateway.start()
+    with gateway.connected() as client:
+        while len(client.call("system-presence")) < 3:  # the gateway, this connection, and the bridge
+            pass
+    held.release()
+    assert bridge.end(asked)["stopReason"] == "end_turn"
+    updates = [each["params"]["update"] for each in bridge.told[before:]]
+    said = [each["content"]["text"] for each in updates if each["sessionUpdate"] == "agent_message_chunk"]
+    assert "".join(said) == "half of the whole"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
-from backchannel.core.answers import RunShown, RunsListed, TimelineShown, Waited
+from backchannel.core.answers import RunShown, RunsListed, TerminalReply, TimelineShown, Waited
 from backchannel.core.control_words import is_silent
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, Usage
@@ -66,6 +66,7 @@ class AgentAccepted(Answer, frozen=True, kw_only=True):
 class Payload(Answer, frozen=True, kw_only=True, omit_defaults=False):
     text: str
     media_url: str | None = None
+    is_error: bool | UnsetType = UNSET
 
 
 class ResultMeta(Answer, frozen=True, kw_only=True):
@@ -154,17 +155,40 @@ def ended(run: Run) -> AgentEnded:
         summary=error or "completed",
         error=error,
         result=RunResult(
-            payloads=[] if run.reply is None or is_silent(run.reply) else [Payload(text=run.reply)],
+            payloads=_payloads(run, error),
             meta=ResultMeta(usage=run.usage, duration_ms=duration_ms(run), model=run.answered_by),
         ),
     )
 
 
+def _payloads(run: Run, error: str | None) -> list[Payload]:
+    """Show the texts of a run: what it replied and, below a part of a reply, why there is no more."""
+    if run.reply is None or is_silent(run.reply):
+        return []
+    shown = [Payload(text=run.reply)]
+    return shown if error is None else [*shown, Payload(text=error, is_error=True)]
+
+
 async def agent_wait(call: Call, params: WaitParams) -> Waited:
-    """Waits for a run to end, also for one that ended long ago; `timeoutMs: 0` only looks."""
+    """Waits for a run to end, also for one that ended long ago; `timeoutMs: 0` only looks.
+
+    An operator who is told that the run goes on gets its events from then on: a client that lost its connection asks
+    so, and would else never hear of the end.
+    """
     await _check_own_run(call, params.run_id)
     run = await call.waits.until(call.parts.runtime.wait(params.run_id, params.timeout_ms / 1000))
+    if not run.is_finished and call.holder.session_key is None:
+        run = await _expected(call, run.id)
     return waited(run)
+
+
+async def _expected(call: Call, run_id: str) -> Run:
+    """Let a connection hear of a run, and look again: it may have ended just before."""
+    call.subscriptions.expect(call.subscriber, run_id)
+    run = await call.parts.runtime.wait(run_id, 0)
+    if run.is_finished:
+        call.subscriptions.expect_no_more(call.subscriber, run_id)
+    return run
 
 
 async def _check_own_run(call: Call, run_id: str) -> None:
@@ -198,6 +222,7 @@ def waited(run: Run) -> Waited:
         ended_at=run.ended_at,
         error=None if run.state is RunState.OK else error_of(run),
         reply=(run.reply or "") if run.state is RunState.OK else run.reply,
+        terminal_reply=None if run.reply is None or is_silent(run.reply) else TerminalReply(text=run.reply),
     )
 
 
@@ -258,7 +283,7 @@ METHODS: tuple[Method[Any], ...] = (
         TokenScope.WRITE,
         agent,
         '`{runId, status: "accepted", acceptedAt}`, then `{runId, status, summary, error?, '
-        "result {payloads: [{text, mediaUrl}], meta {durationMs, usage, model}}}`. A `sessionId` without a "
+        "result {payloads: [{text, mediaUrl, isError?}], meta {durationMs, usage, model}}}`. A `sessionId` without a "
         "`sessionKey` names the session; one that none has starts the session `explicit:<id>`. A `to` "
         "without a `channel` counts for nothing unless the reply is to be delivered, which then needs the channel too",
     ),
@@ -267,7 +292,8 @@ METHODS: tuple[Method[Any], ...] = (
         WaitParams,
         TokenScope.READ,
         agent_wait,
-        "`{runId, status: ok | error | timeout | aborted, startedAt?, endedAt?, error?, reply?}`; a wait that ended "
+        "`{runId, status: ok | error | timeout | aborted, startedAt?, endedAt?, error?, reply?, "
+        "terminalReply? {disposition, text}}`, the last for OpenClaw's clients; a wait that ended "
         "before the run has the status `timeout`, `running` or `queued`: `true`, no `endedAt`, and `resumeAt` "
         "if the run is set aside after crashes",
         for_agents=True,
