@@ -552,6 +552,32 @@ async def test_a_process_killed_around_a_commit_answers_nobody(bench: Bench, mom
     assert bench.in_file() == kept
 
 
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
+async def test_what_was_committed_before_a_death_is_answered_also_when_the_loop_hears_of_both_at_once(
+    bench: Bench,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    writer = next(thread for thread in threading.enumerate() if thread.name == "postgres-write-0")
+
+    def hold() -> None:
+        begun.set()
+        assert go_on.wait(5)
+
+    bench.disk.hold = hold
+    first = bench.driver.write(put("a"))
+    assert await asyncio.to_thread(begun.wait, 5)
+    bench.disk.before = {2: ProcessKilled()}
+    second = bench.driver.write(put("b"))
+    go_on.set()
+    writer.join(5)  # and the loop waits meanwhile
+
+    assert not writer.is_alive()
+    assert await first == "a"
+    await asyncio.wait([second])
+    assert second.cancelled()
+    assert bench.in_file() == ["a"]
+
+
 # The end
 
 

@@ -67,7 +67,10 @@ class PostgresDriver:
         self.units = 0
         self.is_full = False
         self.is_closed = False
+        self._is_stopped = False
+        """Set at once by a thread that could not tell what became of a commit: none is made any more."""
         self._is_dead = False
+        """Set when the loop has heard of it: what was committed before is answered."""
         self.on_ended: Callable[[], None] = lambda: None
         self.slowest: tuple[float, str] = (0.0, "")
         self._line: list[WaitingUnit] = []
@@ -199,7 +202,7 @@ class PostgresDriver:
 
         What other lanes are at they bring to an end; nobody hears of it.
         """
-        self.is_closed = True
+        self.is_closed = self._is_dead = True
         self.is_ending.set()
         waiting = [entry for lane in self._lanes for entry in lane.take_all()]
         _cancel([*group, *self._line, *waiting])
@@ -216,7 +219,7 @@ class PostgresDriver:
     def before_commit(self) -> None:
         if self._faults:
             self._faults.before_commit(self.commits + 1)
-        if self._is_dead:
+        if self._is_stopped:
             raise DriverStopped
 
     def after_commit(self) -> None:
@@ -241,7 +244,7 @@ class PostgresDriver:
         self._to_loop(self._tell_ended)
 
     def died(self, group: Sequence[WaitingUnit], cause: BaseException) -> None:
-        self._is_dead = True
+        self._is_stopped = True
         self._to_loop(self._die, group, cause)
 
     def _to_loop(self, what: Callable[..., None], *args: Any) -> None:
