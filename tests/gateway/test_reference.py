@@ -115,6 +115,15 @@ async def test_the_catalogue_lists_agents_and_models(client: Client) -> None:
 
 
 @pytest.mark.anyio
+async def test_models_that_nobody_can_ask_are_listed_only_when_all_are_asked_for(client: Client) -> None:
+    listed = {view: (await client.ask("models.list", view=view))["models"] for view in ("default", "all")}
+    assert {model["available"] for model in listed["default"]} == {True}
+    assert [model for model in listed["all"] if model["available"]] == listed["default"]
+    without = [model for model in listed["all"] if model["provider"] == "openai"]
+    assert without and {model["unavailableReason"] for model in without} == {"missing-auth"}
+
+
+@pytest.mark.anyio
 async def test_models_are_listed_of_one_provider_and_for_one_agent(client: Client) -> None:
     listed = (await client.ask("models.list", provider="test", agentId="speaker"))["models"]
     assert {model["provider"] for model in listed} == {"test"}

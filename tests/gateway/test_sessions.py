@@ -33,7 +33,7 @@ async def test_a_row_tells_what_is_known_and_nothing_else(client: Client, world:
     assert (row["status"], row["hasActiveRun"], row["activeRunIds"]) == ("done", False, [])
     assert row["createdAt"] <= row["updatedAt"]
     assert (row["model"], row["modelProvider"], row["contextTokens"]) == ("test/speaker", "test", 1000)
-    assert row["totalTokens"] == 13
+    assert (row["totalTokens"], row["totalTokensFresh"]) == (13, True)
     assert (row["inputTokens"], row["outputTokens"]) == (10, 3)
     assert (row["systemSent"], row["abortedLastRun"]) == (True, False)
     assert row["transcriptPath"].endswith(f"agents/speaker/sessions/{row['sessionId']}.jsonl")

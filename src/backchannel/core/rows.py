@@ -66,6 +66,7 @@ class SessionRow(SessionFields, frozen=True, kw_only=True):
         ),
     ] = None
     archived: Annotated[bool, doc("Whether it is archived.")] = False
+    total_tokens_fresh: Annotated[bool, doc("Whether `totalTokens` is known: it is that of the last reply.")] = False
     input_tokens: Annotated[int | None, doc("What its models were sent in all.")] = None
     output_tokens: Annotated[int | None, doc("What they replied in all.")] = None
     estimated_cost_usd: Annotated[float | None, doc("What that cost, where the prices are known.")] = None

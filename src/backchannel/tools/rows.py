@@ -63,6 +63,7 @@ class Rows:
             active_run_ids=live,
             status=OPENCLAW_ENDS.get(session.last_state or "") if is_idle else status.value,
             archived=session.archived_at is not None,
+            total_tokens_fresh=session.total_tokens is not None,
             input_tokens=session.tokens_in,
             output_tokens=session.tokens_out,
             estimated_cost_usd=session.cost,

@@ -45,6 +45,7 @@ def test_a_reply_is_told_as_it_is_written(bridge: JsonRpc, session: str, gateway
     assert bridge.end(asked)["stopReason"] == "end_turn"
     assert "and ended" in str(bridge.told)
     assert "You said" not in str(bridge.told)
+    bridge.hears("usage_update")
 
 
 @shows("acp", "a call of a tool, and what is said before and after it")

@@ -83,6 +83,7 @@ def test_a_session_is_archived(openclaw: OpenClaw, gateway: GatewayProcess) -> N
 @shows("models", "`models list`")
 def test_models_are_listed(openclaw: OpenClaw) -> None:
     assert "stub/test" in openclaw.answer("models", "list")
+    assert {model["available"] for model in openclaw.json("models", "list")["models"]} == {True}
 
 
 @shows("cron", "`cron list`")

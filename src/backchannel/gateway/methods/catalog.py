@@ -47,6 +47,8 @@ class ModelsListed(Answer, frozen=True, kw_only=True):
 class ModelsListParams(SharedParams, frozen=True, kw_only=True):
     agent_id: str | None = None
     provider: str | None = None
+    view: str = "default"
+    """`all` lists those too that nobody can ask here; all other words of OpenClaw's mean the same."""
 
 
 class ProviderAuth(Answer, frozen=True, kw_only=True):
@@ -119,7 +121,10 @@ def _workspace(parts: GatewayParts, agent_id: str) -> str | None:
 
 
 async def models_list(call: Call, params: ModelsListParams) -> ModelsListed:
-    """Lists the models that are known by name, of all providers or of one; `ref` is how requests name one."""
+    """Lists the models that can be asked, of all providers or of one; `ref` is how requests name one.
+
+    The agent's own is among them in any case, and with the view `all` every model that is known by name.
+    """
     parts = call.parts
     agent_id = parts.agents.default_id if params.agent_id is None else known_agent(parts, params.agent_id)
     default = None if parts.agents.is_function(agent_id) else parts.agents.get(agent_id).model
@@ -128,6 +133,7 @@ async def models_list(call: Call, params: ModelsListParams) -> ModelsListed:
             _show_model(model, is_default=model.ref == default)
             for model in await _known_models(call)
             if params.provider in (None, model.provider)
+            and (params.view == "all" or model.usable or model.ref == default)
         ]
     )
 
@@ -243,7 +249,8 @@ METHODS: tuple[Method[Any], ...] = (
         TokenScope.READ,
         models_list,
         "`{models: [{id, name, provider, available, unavailableReason?, contextWindow?, tags?, backchannel {ref, cost? "
-        "{input, output}}}]}`; the tag `default` marks the model of the agent named, else of the default one",
+        "{input, output}}}]}`; the tag `default` marks the model of the agent named, else of the default one. "
+        "With the view `all` there are those too that cannot be asked, with the reason",
     ),
     Method(
         "models.authStatus",

@@ -47,7 +47,7 @@ export function SpawnDialog({ session, as, agentId = "", onClose }) {
   const { result, error, isBusy, invoke } = useInvoke("sessions_spawn");
   const { data: agents } = useLive(() => gateway.call("tools.invoke", { tool: "agents_list", args: {}, sessionKey: caller || undefined }),
     [caller]);
-  const { data: models } = useLive(() => gateway.call("models.list"), []);
+  const { data: models } = useLive(() => gateway.call("models.list", { view: "all" }), []);
   const noScope = useScope("operator.write") ?? (isBusy ? "Wait for the answer" : undefined);
   const set = (name) => (value) => setTask((before) => ({ ...before, [name]: value }));
   const start = (event) => {

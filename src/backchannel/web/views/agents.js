@@ -10,7 +10,7 @@ import { counted } from "./words.js";
 
 export function AgentsView() {
   const { data, error, reload } = useLive(() => gateway.call("agents.list"), [], { everyMs: 30_000 });
-  const { data: models } = useLive(() => gateway.call("models.list"), [], { everyMs: 60_000 });
+  const { data: models } = useLive(() => gateway.call("models.list", { view: "all" }), [], { everyMs: 60_000 });
   return html`<section class="page" aria-labelledby="agents-title">
     <${Heading} id="agents-title" title="Agents" about="Who answers: each with its model, its tools and its sessions." />
     <${ErrorNote} error=${error} retry=${reload} />

@@ -27,7 +27,7 @@ function PatchForm({ row, onClose }) {
     isArchived: Boolean(row.archivedAt) }));
   const [values, setValues] = useState(before);
   const [error, setError] = useState();
-  const { data: models } = useLive(() => gateway.call("models.list"), []);
+  const { data: models } = useLive(() => gateway.call("models.list", { view: "all" }), []);
   const noScope = useScope("operator.admin");
   const changes = changed(before, values);
   const set = (name) => (value) => setValues((now) => ({ ...now, [name]: value }));
