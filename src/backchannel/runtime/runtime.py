@@ -111,7 +111,15 @@ class Runtime:
         self._is_open = False
         self._is_away = False
         """Whether it has no lease for now: the database does not answer, or others have taken it for dead."""
-        self._reactions: Mapping[type, Sequence[Callable[[Any], None]]] = {
+        self._reactions = self._reacting(holds)
+        """Who does something about a fact, in order; whoever only watches listens to the hub."""
+        self.house = self._make_house(config, channels, holds)
+        """This gateway among others on the same database."""
+        self.wait = self._waits.ended
+        store.on_facts = self._on_facts
+
+    def _reacting(self, holds: AccountHolds) -> Mapping[type, Sequence[Callable[[Any], None]]]:
+        return {
             # Waits come before the lanes: a run that returns from a wait comes before queued ones.
             RunChanged: (self._waits.on_run, self._lanes.on_run, self._resume_suspect),
             DeliveryChanged: (self.outbox.on_delivery, self._timers.on_delivery),
@@ -120,29 +128,23 @@ class Runtime:
             TimerSet: (self._timers.on_timer,),
             PolicyShadowed: (self.guard.on_shadowed,),
         }
-        """Who does something about a fact, in order; whoever only watches listens to the hub."""
-        self.house = House(
-            HouseParts(
-                config=config,
-                store=store,
-                agents=agents,
-                channels=channels,
-                hub=self.hub,
-                lanes=self._lanes,
-                waits=self._waits,
-                approvals=self._approvals,
-                outbox=self.outbox,
-                drafts=self._drafts,
-                timers=self._timers,
-                holds=holds,
-            ),
-            resume=self._resume_interrupted,
-            recover=self._recover,
-            open_or_close=self._open_or_close,
+
+    def _make_house(self, config: Config, channels: Channels, holds: AccountHolds) -> House:
+        parts = HouseParts(
+            config=config,
+            store=self._store,
+            agents=self._agents,
+            channels=channels,
+            hub=self.hub,
+            lanes=self._lanes,
+            waits=self._waits,
+            approvals=self._approvals,
+            outbox=self.outbox,
+            drafts=self._drafts,
+            timers=self._timers,
+            holds=holds,
         )
-        """This gateway among others on the same database."""
-        self.wait = self._waits.ended
-        store.on_facts = self._on_facts
+        return House(parts, resume=self._resume_interrupted, recover=self._recover, open_or_close=self._open_or_close)
 
     def _on_facts(self, facts: Sequence[Fact]) -> None:
         for fact in facts:

@@ -84,25 +84,27 @@ async def read_history(
     opened = await call.parts.store.opened(
         session, limit=limit, before=before, after=after, most_pending=_PENDING_SHOWN
     )
-    page, waiting = opened.page, opened.pending
     room = min(call.connections.limits.frame_bytes, max_bytes or sys.maxsize)
-    pending, _ = fit(map(_line, waiting.messages), room // 4)
-    room -= sum(len(bytes(line)) for line in pending)
-    if after is not None:
-        messages, is_cut = fit(placed_all(page.lines), room)
-    else:  # the newest are kept
-        messages, is_cut = fit(placed_all(reversed(page.lines)), room)
-        messages.reverse()
+    messages, pending, is_cut = _fitted(opened, room, is_forwards=after is not None)
     history = ChatHistory(
         session_key=call.parts.rows.key(session.key),
         session_id=session.session_id,
         messages=messages,
         pending=pending,
-        pending_left_out=(waiting.total - len(pending)) or None,
-        has_more=page.has_more or is_cut,
+        pending_left_out=(opened.pending.total - len(pending)) or None,
+        has_more=opened.page.has_more or is_cut,
         thinking_level=session.thinking_level,
     )
     return history, opened
+
+
+def _fitted(opened: OpenedSession, room: int, *, is_forwards: bool) -> tuple[list[Raw], list[Raw], bool]:
+    """Write as many messages, and as many that wait, as there is room for; reading backwards the newest are kept."""
+    pending, _ = fit(map(_line, opened.pending.messages), room // 4)
+    room -= sum(len(bytes(line)) for line in pending)
+    lines = opened.page.lines
+    messages, is_cut = fit(placed_all(lines if is_forwards else reversed(lines)), room)
+    return messages if is_forwards else messages[::-1], pending, is_cut
 
 
 def fit(lines: Iterable[Raw], max_bytes: int) -> tuple[list[Raw], bool]:
