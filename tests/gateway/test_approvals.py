@@ -125,7 +125,7 @@ async def test_a_decision_in_openclaws_words_that_comes_late_is_told_so(tmp_path
             assert unknown["details"]["reason"] == "APPROVAL_NOT_FOUND" and posted == []
 
 
-async def test_a_tool_is_allowed_for_good_in_openclaws_words_by_an_admin_only(tmp_path: Path) -> None:
+async def test_a_tool_is_allowed_for_good_in_openclaws_words_with_a_token_of_an_admin_only(tmp_path: Path) -> None:
     tools = APPROVAL | {"approvalTimeoutMinutes": 10}
     async with desk(tmp_path, {}, model=ScriptedModel(replies=posting), tools=tools) as world:
         equip(world.gateway)
@@ -137,10 +137,19 @@ async def test_a_tool_is_allowed_for_good_in_openclaws_words_by_an_admin_only(tm
             writer = await client.ask("tokens.create", scopes=["write"])
             async with connected(world.url, writer["token"]) as other:
                 assert [each["id"] for each in await listed(other)] == [told["id"]]
+            asked_for = {"scopes": ["operator.write", "operator.approvals"]}
+            async with connected(world.url, writer["token"], **asked_for) as other:
                 for method in ("plugin.approval.resolve", "approval.resolve"):
                     refused = await other.refused(method, {"id": told["id"], "decision": "allow-once"})
                     assert refused["details"]["code"] == "scope_missing"
-            await client.ask("plugin.approval.resolve", id=told["id"], decision="allow-always")
+            bound = await client.ask("tokens.create", sessionKey="main")
+            async with connected(world.url, bound["token"]) as agent:
+                assert (await agent.refused("plugin.approval.list"))["code"] == "FORBIDDEN"
+            async with connected(world.url, OPERATOR, scopes=["operator.approvals"]) as reviewer:
+                for method in ("sessions.list", "tokens.list", "approvals.list", "device.pair.remove"):
+                    assert (await reviewer.refused(method))["details"]["code"] == "scope_missing"
+                assert [each["id"] for each in await listed(reviewer)] == [told["id"]]
+                await reviewer.ask("plugin.approval.resolve", id=told["id"], decision="allow-always")
             run = await client.ask("chat.send", sessionKey="main", message="and again")
             assert (await ended(world.gateway, run["runId"])).reply == "so: posted"
 

@@ -25,6 +25,10 @@ DESK = {"adapter": "bridge", "url": "http://localhost:1/", "secret": "0123456789
         ("exec.approval.list", []),
         ("openclaw.approval.list", []),
         ("last-heartbeat", None),
+        ("update.status", {"sentinel": None, "updateAvailable": None}),
+        ("sessions.branches.list", {"branches": []}),
+        ("progressCard.get", {"card": None}),
+        ("plugins.catalog.browse", {"items": []}),
     ],
 )
 async def test_what_there_is_none_of_is_answered_as_nothing(client: Client, method: str, answer: Any) -> None:

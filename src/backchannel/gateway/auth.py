@@ -63,8 +63,8 @@ from backchannel.tools.registry import find_tool, invoke
 OPERATOR_TOKEN_ID = "operator"
 TOKEN_PREFIX = "bc_"
 MAX_WRONG_REMEMBERED = 10_000
-PAIRING = "operator.pairing"
-"""What OpenClaw's clients ask for to see to devices, and for nothing else; here it is a part of the scope admin."""
+PAIRING, APPROVALS = "operator.pairing", "operator.approvals"
+"""What OpenClaw's clients ask for to see to devices, and to calls that wait; here each is a part of the scope admin."""
 
 _ORDER = (TokenScope.READ, TokenScope.WRITE, TokenScope.ADMIN)
 
@@ -82,8 +82,8 @@ class TokenHolder:
     """Whether its token is that of an OAuth issuer."""
     device_token: str | None = None
     """The id of the device token that it came in by; `token_id` is that of the one that this was made from."""
-    may_pair: bool = False
-    """Whether it may see to devices: the token permits all, and the connection asked for that, if for nothing else."""
+    parts: frozenset[str] = frozenset()
+    """Which parts of the scope admin it has: its token permits all, and it asked for these, if for nothing else."""
 
     @property
     def is_agent(self) -> bool:
@@ -104,8 +104,8 @@ class TokenHolder:
         if not asked:
             return self
         asked = set(asked)
-        may_pair = PAIRING in asked and TokenScope.ADMIN in self.scopes
-        return replace(self, scopes=self.scopes & expand_scopes(asked), may_pair=may_pair)
+        parts = asked & {PAIRING, APPROVALS} if TokenScope.ADMIN in self.scopes else frozenset()
+        return replace(self, scopes=self.scopes & expand_scopes(asked), parts=frozenset(parts))
 
     @property
     def shown_scopes(self) -> list[str]:

@@ -272,7 +272,7 @@ class Method(Generic[P]):
         for_agents: bool = False,
         for_nodes: bool = False,
         is_open: bool = False,
-        for_pairing: bool = False,
+        part: str | None = None,
     ) -> None:
         self.name = name
         self.params = params
@@ -285,8 +285,8 @@ class Method(Generic[P]):
         """Whether only nodes may call it; the handler keeps it to the node's own sessions."""
         self.is_open = is_open
         """Whether an operator needs no scope for it: it tells everybody the same, which is nothing."""
-        self.for_pairing = for_pairing
-        """Whether it is for those who see to devices: OpenClaw's clients then ask for no other scope."""
+        self.part = part
+        """The part of the scope admin that is enough for it: OpenClaw's clients then ask for no other scope."""
         self._decode = msgspec.json.Decoder(params).decode
 
     @property
@@ -329,7 +329,7 @@ def check_allowed(holder: TokenHolder, method: Method[Any], methods: Mapping[str
     elif holder.is_agent:
         if not method.for_agents:
             raise Forbidden(f"an agent's token may not call {method.name}")
-    elif not (method.scope in holder.scopes or method.is_open or (method.for_pairing and holder.may_pair)):
+    elif not (method.scope in holder.scopes or method.is_open or method.part in holder.parts):
         raise ScopeMissing(
             f"{method.name} needs the scope {method.scope.value} (granted: {', '.join(holder.shown_scopes) or 'none'})",
             scope=method.scope.value,

@@ -84,12 +84,7 @@ ROWS: tuple[Row, ...] = (
     Row("Control UI", "another origin is told that it is not allowed"),
     Row("mcp serve", "listing and reading conversations"),
     Row("mcp serve", "sending to a conversation"),
-    Row("mcp serve", "approvals that wait"),
-    Row(
-        "mcp serve",
-        "answering approvals",
-        "it takes an administrator to answer one, and this client asks for the rights to read and write only",
-    ),
+    Row("mcp serve", "approvals that wait, and answering them"),
     Row("node", "`node run` connects, and `nodes status` shows it"),
     Row("library", "`@openclaw/gateway-client`: the handshake, a message, the events of its run"),
 )

@@ -9,8 +9,9 @@ import pytest
 from backchannel.gateway.methods import METHODS
 from tests.gateway.openclaw_scenario import JOB, PLAIN
 from tests.support.openclaw.violations import published
+from tests.web.gateways import GatewayProcess
 
-from .conftest import CHANNEL, OpenClaw
+from .conftest import CHANNEL, OpenClaw, let_ask
 from .rows import shows
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -47,12 +48,17 @@ CALLS: dict[str, dict[str, Any]] = {
         "idempotencyKey": "call-5",
     },
     **dict(PLAIN),
+    "device.pair.list": {},
     "tools.effective": {"sessionKey": KEY},
     "cron.add": {**JOB, "agentId": "main"},
     "cron.list": {"includeDisabled": True, "limit": 50, "offset": 0},
 }
 BY_JOB = ("cron.get", "cron.update", "cron.run", "cron.runs", "cron.remove")
 """These name a job, whose id is not known before it is made."""
+BY_APPROVAL = ("approval.get", "approval.resolve", "plugin.approval.resolve")
+"""And these a call that waits."""
+BY_DEVICE = ("device.pair.remove", "device.token.revoke")
+"""And these a device, which only a browser is: `test_control_ui.py` has one."""
 
 
 @shows("gateway call", "every method of OpenClaw's that this gateway has")
@@ -70,5 +76,18 @@ def test_a_job_is_shown_changed_run_and_removed_by_its_id(openclaw: OpenClaw) ->
     assert all(job["id"] != id for job in openclaw.call("cron.list", {"includeDisabled": True})["jobs"])
 
 
+@shows("gateway call", "every method of OpenClaw's that this gateway has")
+@pytest.mark.parametrize("method", ["approval.resolve", "plugin.approval.resolve"])
+def test_a_call_that_waits_is_shown_and_answered_by_its_id(
+    openclaw: OpenClaw, gateway: GatewayProcess, method: str
+) -> None:
+    let_ask(gateway, KEY)
+    (waiting,) = openclaw.call("plugin.approval.list", {})
+    assert openclaw.call("approval.get", {"id": waiting["id"]})["approval"]["status"] == "pending"
+    openclaw.call(method, {"id": waiting["id"], "decision": "deny", "kind": "plugin"})
+    assert openclaw.call("approval.get", {"id": waiting["id"]})["approval"]["status"] == "denied"
+    gateway.rest()
+
+
 def test_every_method_that_both_have_is_called() -> None:
-    assert METHODS.keys() & set(published()["methods"]) == {*CALLS, *BY_JOB}
+    assert METHODS.keys() & set(published()["methods"]) == {*CALLS, *BY_JOB, *BY_APPROVAL, *BY_DEVICE}

@@ -49,26 +49,12 @@ def test_a_message_is_sent_to_the_chat(server: JsonRpc, gateway: GatewayProcess)
     assert gateway.posted(2) == ["You said: from a chat", "from an MCP client"]
 
 
-@shows("mcp serve", "approvals that wait")
-def test_a_call_that_waits_is_listed_until_it_is_answered(server: JsonRpc, gateway: GatewayProcess) -> None:
-    let_ask(gateway, KEY)
-    call(server, "events_wait", timeout_ms=30_000)
+@shows("mcp serve", "approvals that wait, and answering them")
+def test_a_call_that_waits_is_listed_and_answered(server: JsonRpc, gateway: GatewayProcess) -> None:
+    run_id = let_ask(gateway, KEY)
     while not (waiting := call(server, "permissions_list_open")["approvals"]):
         pass
-    assert [each["kind"] for each in waiting] == ["plugin"]
-    gateway.call("approvals.answer", id=waiting[0]["id"], decision="deny")
+    call(server, "permissions_respond", kind="plugin", id=waiting[0]["id"], decision="allow-once")
+    assert gateway.call("agent.wait", runId=run_id, timeoutMs=30_000)["reply"] == "so be it"
     while call(server, "permissions_list_open")["approvals"]:
         pass
-    gateway.rest()
-
-
-@shows("mcp serve", "answering approvals")
-def test_a_call_that_waits_is_answered(server: JsonRpc, gateway: GatewayProcess) -> None:
-    let_ask(gateway, KEY)
-    try:
-        while not (waiting := call(server, "permissions_list_open")["approvals"]):
-            pass
-        call(server, "permissions_respond", kind="plugin", id=waiting[0]["id"], decision="allow-once")
-    finally:
-        for row in gateway.call("approvals.list", state="pending")["approvals"]:
-            gateway.call("approvals.answer", id=row["id"], decision="deny")

@@ -44,13 +44,17 @@ ANSWERS: Mapping[str, Shape] = {
     "logs.tail": Shape("LogsTailResult"),
     "plugins.list": Shape("PluginsListResult"),
     "plugins.uiDescriptors": Shape("PluginsUiDescriptorsResult"),
+    "progressCard.get": Shape("ProgressCardGetResult"),
     "projects.list": Shape("ProjectsListResult"),
     "question.list": Shape("QuestionListResult"),
+    "sessions.branches.list": Shape("SessionsBranchesListResult"),
     "system-presence": Shape("PresenceEntry", ("*",)),
+    "talk.catalog": Shape("TalkCatalogResult"),
     "tasks.list": Shape("TasksListResult"),
     "tools.catalog": Shape("ToolsCatalogResult"),
     "tools.effective": Shape("ToolsEffectiveResult"),
     "tools.invoke": Shape("ToolsInvokeResult"),
+    "update.status": Shape("UpdateStatusResult"),
     "worktrees.list": Shape("WorktreesListResult"),
 }
 """Of the methods that both gateways have, those whose answers have a published definition."""

@@ -14,6 +14,7 @@ from backchannel.core.text import quoted
 from backchannel.errors import ApprovalNotFound, InvalidRequest
 from backchannel.gateway.addressing import resolve
 from backchannel.gateway.approval_words import ALWAYS, DENY, KIND, ApprovalAsked, ApprovalSnapshot, asked, snapshot
+from backchannel.gateway.auth import APPROVALS
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.tools.base import read_cursor, write_cursor
@@ -191,15 +192,26 @@ METHODS: tuple[Method[Any], ...] = (
         plugin_approval_list,
         "`{id, request {title, description, detail?, severity, toolName, toolCallId, agentId, sessionKey, "
         "allowedDecisions}, createdAtMs, expiresAtMs}`, a list of them; the end of one that waits for ever moves on",
+        part=APPROVALS,
     ),
-    Method("plugin.approval.resolve", ResolveParams, TokenScope.ADMIN, plugin_approval_resolve, "`{ok}`"),
-    Method("approval.get", ApprovalIdParams, TokenScope.READ, approval_get, f"`{{approval: {_SNAPSHOT}}}`"),
+    Method(
+        "plugin.approval.resolve",
+        ResolveParams,
+        TokenScope.ADMIN,
+        plugin_approval_resolve,
+        "`{ok}`",
+        part=APPROVALS,
+    ),
+    Method(
+        "approval.get", ApprovalIdParams, TokenScope.READ, approval_get, f"`{{approval: {_SNAPSHOT}}}`", part=APPROVALS
+    ),
     Method(
         "approval.history",
         ApprovalHistoryParams,
         TokenScope.READ,
         approval_history,
         f"`{{items: [{_SNAPSHOT}], nextCursor?}}`",
+        part=APPROVALS,
     ),
     Method(
         "approval.resolve",
@@ -207,5 +219,6 @@ METHODS: tuple[Method[Any], ...] = (
         TokenScope.ADMIN,
         approval_resolve,
         f"`{{applied, approval: {_SNAPSHOT}}}`; `applied` is `false` where it had been answered before",
+        part=APPROVALS,
     ),
 )

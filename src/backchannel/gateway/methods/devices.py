@@ -13,6 +13,7 @@ from backchannel.core.devices import DeviceToken
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import TokenNotFound
+from backchannel.gateway.auth import PAIRING
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 
@@ -129,15 +130,15 @@ METHODS: tuple[Method[Any], ...] = (
         device_pair_list,
         "`{pending: [], paired: [{deviceId, publicKey, clientId?, platform?, browserOrigin?, role, roles, scopes, "
         "createdAtMs, approvedAtMs, lastSeenAtMs, connected, tokens: [{role, scopes, createdAtMs, lastUsedAtMs}]}]}`",
-        for_pairing=True,
+        part=PAIRING,
     ),
-    Method("device.pair.remove", DeviceParams, TokenScope.ADMIN, device_pair_remove, "`{deviceId}`", for_pairing=True),
+    Method("device.pair.remove", DeviceParams, TokenScope.ADMIN, device_pair_remove, "`{deviceId}`", part=PAIRING),
     Method(
         "device.token.revoke",
         DeviceTokenParams,
         TokenScope.ADMIN,
         device_token_revoke,
         "`{deviceId, role, revokedAtMs}`",
-        for_pairing=True,
+        part=PAIRING,
     ),
 )

@@ -48,6 +48,45 @@ class NoGrants(Nothing, frozen=True, kw_only=True):
     grants: tuple[()] = ()
 
 
+class NoPluginsToGet(Nothing, frozen=True, kw_only=True):
+    items: tuple[()] = ()
+
+
+class NoSkillLibrary(Nothing, frozen=True, kw_only=True):
+    entries: tuple[()] = ()
+
+
+class NoUpdate(Nothing, frozen=True, kw_only=True):
+    sentinel: None = None
+    update_available: None = None
+
+
+class NoBranches(Nothing, frozen=True, kw_only=True):
+    branches: tuple[()] = ()
+
+
+class NoCard(Nothing, frozen=True, kw_only=True):
+    card: None = None
+
+
+class NoVoices(Nothing, frozen=True, kw_only=True):
+    ready: bool = False
+    providers: tuple[()] = ()
+
+
+class NoTalk(Nothing, frozen=True, kw_only=True):
+    modes: tuple[()] = ()
+    transports: tuple[()] = ()
+    brains: tuple[()] = ()
+    speech: NoVoices = NoVoices()
+    transcription: NoVoices = NoVoices()
+    realtime: NoVoices = NoVoices()
+
+
+class Acknowledged(Nothing, frozen=True, kw_only=True):
+    ok: bool = True
+
+
 class NoDescriptors(Nothing, frozen=True, kw_only=True):
     ok: bool = True
     descriptors: tuple[()] = ()
@@ -80,6 +119,28 @@ METHODS: tuple[Method[Any], ...] = (
     _always("skills.status", NoSkills, "`{skills}`", "Lists nothing: agents here have tools, and no skills."),
     _always("plugins.list", NoPlugins, "`{plugins, diagnostics, mutationAllowed}`", "Lists nothing: there are none."),
     _always("plugins.uiDescriptors", NoDescriptors, "`{ok, descriptors}`", "Lists nothing: there are no plugins."),
+    _always("plugins.catalog.browse", NoPluginsToGet, "`{items}`", "Lists nothing: there are none to be had."),
+    _always("skills.library.list", NoSkillLibrary, "`{entries}`", "Lists nothing: agents here have no skills."),
+    _always(
+        "update.status",
+        NoUpdate,
+        "`{sentinel, updateAvailable}`, both null",
+        "Tells of no update: this gateway does not look for any, and is updated as it was installed.",
+    ),
+    _always("sessions.branches.list", NoBranches, "`{branches}`", "Lists nothing: a transcript has no branches here."),
+    _always("progressCard.get", NoCard, "`{card}`, null", "Shows nothing: agents here keep no such card."),
+    _always(
+        "talk.catalog",
+        NoTalk,
+        "`{modes, transports, brains, speech, transcription, realtime}`, all empty",
+        "Lists nothing: nobody is spoken to by voice here.",
+    ),
+    _always(
+        "sessions.observer.visibility",
+        Acknowledged,
+        "`{ok}`",
+        "Takes note of nothing: what a client shows of sessions does not change what is done for it.",
+    ),
     _always("projects.list", NoProjects, "`{projects}`", "Lists nothing: there are no projects here."),
     _always("worktrees.list", NoWorktrees, "`{worktrees}`", "Lists nothing: there are no worktrees here."),
     _always("exec.approval.list", list, "`[]`", _APPROVALS),
