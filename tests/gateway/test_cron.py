@@ -221,6 +221,16 @@ class TestInOpenClawsWords:
         changed = await client.ask("cron.update", id=job["id"], patch={"schedule": daily})
         assert (changed["schedule"], changed["backchannel"]["tz"]) == (daily, "Europe/Berlin")
 
+    async def test_jobs_of_one_name_are_told_apart_by_a_number_and_the_same_again_is_no_other(
+        self, client: Client
+    ) -> None:
+        other = {**self.JOB, "schedule": {"kind": "cron", "expr": "0 7 * * *"}}
+        for _ in range(2):
+            ids = [(await client.ask("cron.add", **job))["id"] for job in (self.JOB, other)]
+            assert ids == ["nightly-look", "nightly-look-2"]
+        clash = await client.refused("cron.add", {**other, "id": "nightly-look"})
+        assert clash["details"]["code"] == "job_exists"
+
     async def test_jobs_are_sorted_filtered_and_paged(self, client: Client) -> None:
         for name in ("b", "a", "c"):
             await client.ask("cron.add", **{**self.JOB, "name": name})

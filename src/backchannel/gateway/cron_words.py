@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
@@ -153,6 +154,12 @@ def job_id_of(name: str) -> str:
     """Make a job's id of its name: the same of the same, so that a request that is repeated adds nothing."""
     plain = _NOT_IN_AN_ID.sub("-", name.lower()).strip("-._")[:_ID_LENGTH]
     return plain or f"job-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+def ids_of(id: str, count: int) -> Iterator[str]:
+    """Give an id, then the same with a number each, for jobs whose names are alike."""
+    yield id
+    yield from (f"{id}-{n}" for n in range(2, count + 1))
 
 
 class JobPatch(SharedParams, frozen=True, kw_only=True):

@@ -101,6 +101,22 @@ def test_a_job_is_added_and_removed(openclaw: OpenClaw, gateway: GatewayProcess)
     assert job["id"] not in [each["id"] for each in gateway.call("cron.list")["jobs"]]
 
 
+@shows("cron", "`cron add` in all forms of schedules, `cron edit`, `cron show`")
+def test_jobs_of_every_schedule_are_added_and_changed(openclaw: OpenClaw) -> None:
+    forms = {
+        "every": ["--every", "90m"],
+        "cron": ["--cron", "0 7 * * *", "--tz", "Europe/Berlin"],
+        "at": ["--at", "20m"],
+    }
+    for kind, words in forms.items():
+        job = openclaw.json("cron", "add", "--name", "one name", *words, "--message", "look")
+        assert job["schedule"]["kind"] == kind
+    changed = openclaw.json("cron", "edit", job["id"], "--every", "3h", "--message", "look again")
+    assert (changed["schedule"]["everyMs"], changed["payload"]["message"]) == (10_800_000, "look again")
+    assert "every 3h" in openclaw.answer("cron", "show", job["id"])
+    assert openclaw.answer("cron", "list").count("one name ") == 3
+
+
 @shows("cron", "`cron status`, `cron run`, `cron runs`")
 def test_a_job_is_run_by_hand_and_its_runs_are_told(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
     job = openclaw.json("cron", "add", "--name", "by hand", "--cron", "0 7 * * *", "--message", "look")

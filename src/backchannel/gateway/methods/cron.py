@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,7 +17,7 @@ from backchannel.core.rows import JobDeliverShown, JobShown, LastRun
 from backchannel.core.runs import Run, RunKind, RunState
 from backchannel.core.shapes import Params, SharedParams
 from backchannel.core.text import cut
-from backchannel.errors import InvalidRequest
+from backchannel.errors import InvalidRequest, JobExists
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.cron_words import (
     DeliveryGiven,
@@ -26,6 +27,7 @@ from backchannel.gateway.cron_words import (
     changed,
     check_payload,
     check_session_target,
+    ids_of,
     job_id_of,
     read_delivery,
     read_given_schedule,
@@ -40,6 +42,7 @@ from backchannel.storage.cron import ListedJob
 from backchannel.tools.rows import duration_ms
 
 _MOST_JOBS, _MOST_RUNS = 1000, 200
+_MOST_OF_A_NAME = 100
 _MOST_SKIPPED = 10_000
 _FINISHED = tuple(state for state in RunState if state not in (RunState.QUEUED, RunState.RUNNING))
 _SUMMARY_LENGTH = 500
@@ -143,9 +146,15 @@ async def cron_get(call: Call, params: JobParams) -> JobView:
 async def cron_add(call: Call, params: CronAddParams) -> JobView:
     """Adds a cron job that stays over restarts; the very same again changes nothing.
 
-    Its id may be left out where it has a name: it is made of that.
+    Its id may be left out where it has a name: it is made of that, with a number where another job has it.
     """
-    return view(call, await call.parts.cron.add(_read_job(params)))
+    job = _read_job(params)
+    if params.id is not None:
+        return view(call, await call.parts.cron.add(job))
+    for id in ids_of(job.id, _MOST_OF_A_NAME):
+        with suppress(JobExists):
+            return view(call, await call.parts.cron.add(msgspec.structs.replace(job, id=id)))
+    raise JobExists(f"there are {_MOST_OF_A_NAME} other cron jobs with this name: choose another", name=params.name)
 
 
 def _read_job(params: CronAddParams) -> CronJob:
