@@ -215,7 +215,7 @@ class DeliveryNotFound(NotFound):
 class JobNotFound(NotFound):
     """No cron job has this id."""
 
-    code = "job_not_found"
+    code = "CRON_JOB_NOT_FOUND"
 
 
 class TokenNotFound(NotFound):

@@ -159,7 +159,7 @@ async def test_what_cannot_work_is_refused_and_nothing_is_kept(
 @pytest.mark.parametrize("method", ["cron.run", "cron.remove"])
 async def test_a_job_that_is_not_there_is_not_found(client: Client, method: str) -> None:
     error = await client.refused(method, {"id": "x" * 1000})
-    assert (error["code"], error["details"]["code"]) == ("NOT_FOUND", "job_not_found")
+    assert (error["code"], error["details"]["code"]) == ("NOT_FOUND", "CRON_JOB_NOT_FOUND")
     assert len(error["message"]) < 300
     with pytest.raises(Refused, match="the parameter id is missing"):
         await client.ask(method)
@@ -270,4 +270,5 @@ class TestInOpenClawsWords:
         async with make_world({"cron": {"jobs": [HOURLY]}}) as world, world.client() as client:
             error = await client.refused("cron.update", {"id": "hourly", "patch": {"enabled": False}})
             assert error["details"]["code"] == "job_configured"
-            assert (await client.refused("cron.get", {"id": "nobody"}))["details"]["code"] == "job_not_found"
+            missing = (await client.refused("cron.get", {"id": "nobody"}))["details"]
+            assert missing == {"code": "CRON_JOB_NOT_FOUND", "jobId": "nobody"}

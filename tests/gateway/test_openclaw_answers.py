@@ -42,6 +42,9 @@ async def test_those_who_are_connected_are_listed(world: World, client: Client) 
         assert sorted(each["roles"][0] for each in present[1:]) == ["node", "operator"]
         (node,) = (await client.ask("node.list"))["nodes"]
         assert node == {"nodeId": "kitchen", "sessionKey": "agent:main:node-kitchen", "connected": True}
+    named = {"id": "node-host", "displayName": "The\nlamp \u202e"}
+    async with world.client(role="node", nodeId="lamp", client=named):
+        assert [each["displayName"] for each in (await client.ask("node.list"))["nodes"]] == ["The lamp"]
     assert (await client.ask("node.list"))["nodes"] == []
 
 

@@ -125,6 +125,20 @@ class TestBySessionId:
             assert row["key"] in error["message"]
         assert (await client.ask("runs.list"))["count"] == 1
 
+    async def test_a_message_for_a_transcript_that_is_there_goes_to_no_other(self, client: Client) -> None:
+        expected: dict[str, Any] = {"sessionKey": "agent:echo:main", "expectedExistingSessionId": self.ID}
+        assert (await client.refused("agent", {"message": "hi", **expected}))["details"][
+            "code"
+        ] == "session_id_replaced"
+        assert (await client.ask("sessions.list"))["count"] == 0, "nor is one made"
+        await client.run(message="hi", agentId="echo")
+        (row,) = (await client.ask("sessions.list"))["sessions"]
+        await client.run(message="again", **{**expected, "expectedExistingSessionId": row["sessionId"]})
+        for wrong in ({"sessionKey": None}, {"sessionId": row["sessionId"]}):
+            error = await client.refused("agent", {"message": "hi", **expected, **wrong})
+            assert error["details"]["param"] == "expectedExistingSessionId"
+        assert (await client.ask("runs.list"))["count"] == 2
+
     async def test_an_id_of_another_agents_session_is_refused(self, client: Client) -> None:
         await client.run(message="hi", agentId="echo")
         (row,) = (await client.ask("sessions.list"))["sessions"]

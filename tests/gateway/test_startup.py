@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .client import Client
-from .conftest import World
+from .conftest import MakeWorld, World
 
 pytestmark = pytest.mark.anyio
 
@@ -104,6 +104,30 @@ class TestMaking:
         assert (again["key"], again["runId"]) == (first["key"], "once")
         assert len((await client.ask("sessions.get", key=first["key"]))["messages"]) == 2
         assert (await client.ask("sessions.list"))["count"] == 1
+
+    async def test_it_is_made_with_its_first_message_or_not_at_all(self, make_world: MakeWorld) -> None:
+        rules = [{"match": {"keyPrefix": "agent:echo:closed"}, "action": "deny"}]
+        config = {"session": {"sendPolicy": {"rules": rules, "default": "allow"}}}
+        async with make_world(config) as world, world.client() as client:
+            await client.ask("sessions.create", key="agent:echo:first", label="taken")
+            for given, code in (
+                ({"key": "agent:echo:second", "label": "taken"}, "label_in_use"),
+                ({"key": "agent:echo:closed", "label": "other"}, "policy_denied"),
+            ):
+                error = await client.refused("sessions.create", {**given, "message": "hi", "idempotencyKey": "k"})
+                assert error["details"]["code"] == code
+            assert [row["key"] for row in (await client.ask("sessions.list"))["sessions"]] == ["agent:echo:first"]
+            assert (await client.ask("runs.list"))["count"] == 0
+            made = await client.ask(
+                "sessions.create", key="agent:echo:third", label="other", message="hi", idempotencyKey="k"
+            )
+            assert (made["entry"]["label"], made["runId"]) == ("other", "k"), "the key was not used up"
+            assert (await client.ask("agent.wait", runId="k"))["reply"] == "echo hi"
+
+    async def test_a_chat_command_as_the_first_message_is_answered(self, client: Client) -> None:
+        made = await client.ask("sessions.create", key="agent:echo:asked", label="asked", message="/status")
+        assert made["entry"]["label"] == "asked"
+        assert (await client.ask("runs.list"))["count"] == 0
 
     async def test_an_unknown_agent_and_an_attachment_are_refused(self, client: Client) -> None:
         assert (await client.refused("sessions.create", {"agentId": "nobody"}))["details"]["code"] == "unknown_agent"

@@ -44,7 +44,7 @@ _LISTED_BY = {
     "run_not_found": ("runs", ("runs",)),
     "delivery_not_found": ("deliveries", ("deliveries",)),
     "token_not_found": ("tokens", ("tokens", "list")),
-    "job_not_found": ("jobs", ("cron",)),
+    "CRON_JOB_NOT_FOUND": ("jobs", ("cron",)),
     "unknown_agent": ("agents", ("agents",)),
 }
 

@@ -78,6 +78,8 @@ class TokenHolder:
     session_key: str | None = None
     node: SessionKey | None = None
     """The session of a client that connected as a node; it has no scopes, whatever its token has."""
+    node_name: str | None = None
+    """What a node calls itself, for people; it proves nothing."""
     is_issued: bool = False
     """Whether its token is that of an OAuth issuer."""
     device_token: str | None = None
@@ -95,9 +97,9 @@ class TokenHolder:
             return "node"
         return "agent" if self.is_agent else "operator"
 
-    def as_node(self, key: SessionKey) -> TokenHolder:
+    def as_node(self, key: SessionKey, name: str | None) -> TokenHolder:
         """Make it a node, which has nothing but its own sessions."""
-        return TokenHolder(self.token_id, frozenset(), node=key, is_issued=self.is_issued)
+        return TokenHolder(self.token_id, frozenset(), node=key, node_name=name, is_issued=self.is_issued)
 
     def with_scopes(self, asked: Iterable[str] | None) -> TokenHolder:
         """Keep what was asked for and the token has; nothing asked means all it has."""

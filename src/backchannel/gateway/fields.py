@@ -30,7 +30,9 @@ NothingAttached: TypeAlias = Annotated[list[Any], Meta(max_length=0)] | Annotate
 """Files that clients of this protocol may send with a message: none is taken here, and none is dropped silently."""
 
 # They name the request or the session, which the digest holds in another form, or guard it against a reset.
-_NOT_PART_OF_THE_RUN = frozenset(["idempotency_key", "session_key", "agent_id", "session_id", "attachments"])
+_NOT_PART_OF_THE_RUN = frozenset(
+    ["idempotency_key", "session_key", "agent_id", "session_id", "expected_existing_session_id", "attachments"]
+)
 
 
 def read_posted(path: str, body: bytes, params: type[P]) -> P:

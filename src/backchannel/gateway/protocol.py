@@ -150,6 +150,7 @@ class ClientInfo(Struct, frozen=True, rename="camel"):
     device_family: str | None = None
     mode: str = ""
     instance_id: str | None = None
+    display_name: str | None = None
 
 
 class DeviceInfo(Struct, frozen=True, rename="camel"):

@@ -25,7 +25,7 @@ from starlette.types import Message, Receive, Send
 
 from backchannel.core.answers import SessionDefaults
 from backchannel.core.keys import SessionKey
-from backchannel.core.text import nearest, quoted
+from backchannel.core.text import nearest, quoted, shown_name
 from backchannel.errors import (
     DeviceTokenRefused,
     Forbidden,
@@ -244,7 +244,7 @@ class WebSocketConnection:
         except Unauthorized as error:
             self._connections.failed_logins += 1
             raise (DeviceTokenRefused(error.message) if asked.brought.device_token else error) from None
-        return self._as_node(holder, asked.node_name) if asked.role == "node" else holder
+        return self._as_node(holder, asked) if asked.role == "node" else holder
 
     async def _admit(self, asked: Connect) -> TokenHolder:
         """Let a client in by the token of its device or another, with the scopes that it asks for."""
@@ -265,7 +265,7 @@ class WebSocketConnection:
             return None
         return prove(asked, self._nonce, self._connections.parts.clock.now_ms())
 
-    def _as_node(self, holder: TokenHolder, node_id: str | None) -> TokenHolder:
+    def _as_node(self, holder: TokenHolder, asked: Connect) -> TokenHolder:
         """Authenticate a node: by a token that is bound to its session, or by an operator's that may write."""
         scheme = self._connections.parts.scheme
         bound = None if holder.session_key is None else SessionKey.parse(holder.session_key)
@@ -273,9 +273,9 @@ class WebSocketConnection:
             raise ScopeMissing(
                 f"a node needs the scope {TokenScope.WRITE.value}, or a token of its own", scope=TokenScope.WRITE.value
             )
-        node = choose_node(node_id, bound, scheme)
+        node = choose_node(asked.node_name, bound, scheme)
         check_agent(self._connections.parts, node.agent)
-        return holder.as_node(node)
+        return holder.as_node(node, shown_name(asked.client.display_name))
 
     def _hello(self, holder: TokenHolder) -> dict[str, Any]:
         parts, is_node = self._connections.parts, holder.node is not None

@@ -94,7 +94,7 @@ def find(tx: Tx, job_id: str) -> StoredJob | None:
 def need(tx: Tx, job_id: str) -> StoredJob:
     stored = find(tx, job_id)
     if stored is None:
-        raise JobNotFound(f"no cron job {quoted(job_id, 128)} (cron.list shows those there are)", id=job_id[:128])
+        raise JobNotFound(f"no cron job {quoted(job_id, 128)} (cron.list shows those there are)", jobId=job_id[:128])
     return stored
 
 

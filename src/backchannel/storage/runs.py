@@ -101,6 +101,8 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
         return Accepted(same, None, is_repeat=True)
     session = sessions.ensure(tx, request.key)
     sessions.check_current(tx, session, request.expected_session_id)
+    if request.settings is not None:
+        session = sessions.patch(tx, request.key, request.settings)
     if request.provenance.source_channel == WEBCHAT.channel and session.delivery_context is None:
         # Only if there is none: messages from channels change the return address, those of webchat do not.
         session = sessions.update(tx, session.key, "delivery_context = ?", write_address(WEBCHAT))

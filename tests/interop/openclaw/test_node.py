@@ -20,4 +20,6 @@ def test_a_node_connects_and_is_shown(openclaw: OpenClaw, gateway: GatewayProces
     with json_rpc(openclaw, "node", "run", *words) as node, gateway.connected() as client:
         while not (nodes := client.call("node.list")["nodes"]):
             node.wait_alive(0.2)
-        assert nodes[0]["nodeId"][:12] in openclaw.answer("nodes", "status")
+        assert nodes[0]["displayName"] == "Lamp"
+        shown = openclaw.answer("nodes", "status")
+        assert nodes[0]["nodeId"][:12] in shown and "Lamp" in shown

@@ -11,7 +11,7 @@ from backchannel.core.commands import Command, CommandReply, Standing, parse
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind
 from backchannel.core.runs import Accepted, RunRequest, RunState
-from backchannel.core.sessions import WEBCHAT
+from backchannel.core.sessions import WEBCHAT, SessionPatch
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.gateway.addressing import address_for_message, find_session
 from backchannel.gateway.connections import Call, Method
@@ -53,10 +53,16 @@ class ChatInjected(Answer, frozen=True, kw_only=True):
 
 async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
     """Sends a message to a session, which it makes if it is new; `chat` events tell how it is answered."""
-    parts = call.parts
-    key = await address_for_message(parts, params.session_key, params.agent_id)
+    key = await address_for_message(call.parts, params.session_key, params.agent_id)
     if command := parse(params.message):
         return await _carry_out(call, key, params, command)
+    return await start_run(call, key, params)
+
+
+async def start_run(
+    call: Call, key: SessionKey, params: ChatSendParams, settings: SessionPatch | None = None
+) -> ChatStarted:
+    """Accept a message that is no chat command, together with what changes of its session's settings."""
     request = RunRequest(
         key=key,
         content=read_content(params.message),
@@ -68,9 +74,10 @@ async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
         thinking=read_thinking(params.thinking),
         timeout_s=None if params.timeout_ms is None else params.timeout_ms / 1000,
         expected_session_id=params.session_id,
+        settings=settings,
     )
     call.subscriptions.watch(call.subscriber, str(key))  # before it is accepted, so that no event is missed
-    accepted = await parts.runtime.submit(request)
+    accepted = await call.parts.runtime.submit(request)
     return ChatStarted(run_id=accepted.run.id, status=shown_state(accepted))
 
 

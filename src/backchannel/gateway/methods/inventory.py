@@ -117,6 +117,7 @@ class NodeShown(Answer, frozen=True, kw_only=True):
     node_id: str
     session_key: str
     connected: bool
+    display_name: str | None = None
 
 
 class NodesListed(Answer, frozen=True, kw_only=True):
@@ -136,12 +137,17 @@ async def system_presence(call: Call, params: SharedNoParams) -> list[Present]:
 
 async def node_list(call: Call, params: SharedNoParams) -> NodesListed:
     """Lists the nodes that are connected now."""
-    keys = sorted({str(holder.node) for holder in call.connections.holders if holder.node is not None})
+    names = {str(holder.node): holder.node_name for holder in call.connections.holders if holder.node is not None}
     return NodesListed(
         ts=call.parts.clock.now_ms(),
         nodes=[
-            NodeShown(node_id=key.rpartition(":node-")[2], session_key=call.parts.rows.key(key), connected=True)
-            for key in keys
+            NodeShown(
+                node_id=key.rpartition(":node-")[2],
+                session_key=call.parts.rows.key(key),
+                connected=True,
+                display_name=name,
+            )
+            for key, name in sorted(names.items())
         ],
     )
 
@@ -262,7 +268,13 @@ METHODS: tuple[Method[Any], ...] = (
         system_presence,
         "`{ts, mode: gateway | client, version?, roles?, scopes?}`, a list of them",
     ),
-    Method("node.list", SharedNoParams, TokenScope.READ, node_list, "`{ts, nodes: [{nodeId, sessionKey, connected}]}`"),
+    Method(
+        "node.list",
+        SharedNoParams,
+        TokenScope.READ,
+        node_list,
+        "`{ts, nodes: [{nodeId, sessionKey, connected, displayName?}]}`",
+    ),
     Method(
         "channels.status",
         SharedNoParams,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta
 
 from backchannel.core.answers import ChatStarted
+from backchannel.core.commands import parse
 from backchannel.core.keys import SessionKey
 from backchannel.core.rows import SessionRow
 from backchannel.core.sessions import SessionPatch
@@ -17,7 +18,7 @@ from backchannel.errors import InvalidRequest, RunNotFound
 from backchannel.gateway.addressing import check_agent, check_agent_id, known_agent, look_at, operator_keys
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import IdempotencyKey, Label, NothingAttached, read_model, read_thinking
-from backchannel.gateway.methods.chat import ChatSendParams, chat_send
+from backchannel.gateway.methods.chat import ChatSendParams, chat_send, start_run
 from backchannel.gateway.methods.history import session_or_main
 from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.protocol import TokenScope
@@ -71,7 +72,7 @@ class SessionAborted(Answer, frozen=True, kw_only=True):
 
 
 async def sessions_create(call: Call, params: SessionsCreateParams) -> SessionCreated:
-    """Makes a session, under the key given or a new one, and with a message starts its first run."""
+    """Makes a session, under the key given or a new one, and with a message starts its first run, in one commit."""
     key = await _key_for(call, params)
     change = SessionPatch(
         label=params.label or UNSET,
@@ -79,14 +80,13 @@ async def sessions_create(call: Call, params: SessionsCreateParams) -> SessionCr
         model=read_model(call.parts, params.model) or UNSET,
         thinking_level=read_thinking(params.thinking_level, "thinkingLevel") or UNSET,
     )
-    session = await call.parts.store.patch_session(key, change)
-    started = await _first_run(call, params, key)
-    entry = await look_at(call.parts, session.key)
+    started = await _make(call, params, key, change)
+    entry = await look_at(call.parts, str(key))
     assert entry is not None, "it has just been made"
     return SessionCreated(
         ok=True,
         key=entry.key,
-        session_id=session.session_id,
+        session_id=entry.session_id,
         entry=entry,
         run_started=started is not None,
         run_id=None if started is None else started.run_id,
@@ -115,13 +115,16 @@ def _named(call: Call, text: str, agent_id: str | None) -> SessionKey:
     return key
 
 
-async def _first_run(call: Call, params: SessionsCreateParams, key: SessionKey) -> ChatStarted | None:
-    message = params.message or params.task
-    if not message:
-        return None
-    return await chat_send(
-        call, ChatSendParams(session_key=str(key), message=message, idempotency_key=params.idempotency_key)
-    )
+async def _make(
+    call: Call, params: SessionsCreateParams, key: SessionKey, settings: SessionPatch
+) -> ChatStarted | None:
+    """Make the session. Its first message is accepted with it: a crash leaves both or neither."""
+    message = params.message or params.task or ""
+    sent = ChatSendParams(session_key=str(key), message=message, idempotency_key=params.idempotency_key)
+    if message and not parse(message):
+        return await start_run(call, key, sent, settings)
+    await call.parts.store.patch_session(key, settings)
+    return await chat_send(call, sent) if message else None
 
 
 async def sessions_send(call: Call, params: SendByKeyParams) -> ChatStarted:

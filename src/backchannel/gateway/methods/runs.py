@@ -16,7 +16,7 @@ from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.text import quoted
-from backchannel.errors import Forbidden, RunNotFound
+from backchannel.errors import Forbidden, InvalidRequest, RunNotFound
 from backchannel.gateway.addressing import address_by_id, address_for_message, resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.events import error_of
@@ -44,6 +44,8 @@ class AgentParams(SharedParams, frozen=True, kw_only=True):
     session_key: str | None = None
     session_id: str | None = None
     """Alone it names the session; beside a key, it guards that one against a reset."""
+    expected_existing_session_id: str | None = None
+    """Guards the session of the key, too."""
     agent_id: str | None = None
     deliver: bool = False
     channel: str | None = None
@@ -119,7 +121,7 @@ async def agent(call: Call, params: AgentParams) -> AgentEnded:
         model=read_model(parts, params.model),
         thinking=read_thinking(params.thinking),
         timeout_s=params.timeout,
-        expected_session_id=params.session_id if params.session_key else None,
+        expected_session_id=_expected_id(params),
     )
     accepted = (await parts.runtime.submit(request)).run
     call.subscriptions.follow(call.subscriber, accepted)
@@ -131,6 +133,24 @@ async def _address(parts: GatewayParts, params: AgentParams) -> SessionKey:
     if params.session_id and not params.session_key:
         return await address_by_id(parts, params.session_id, params.agent_id)
     return await address_for_message(parts, params.session_key or "main", params.agent_id)
+
+
+def _expected_id(params: AgentParams) -> str | None:
+    """Read which transcript the sender means, where it says so beside the key.
+
+    Raises:
+        InvalidRequest: it says two things, or names no key.
+    """
+    beside = params.session_id if params.session_key else None
+    expected = params.expected_existing_session_id
+    if expected is None:
+        return beside
+    if not params.session_key or beside not in (None, expected):
+        raise InvalidRequest(
+            "expectedExistingSessionId: it goes with a sessionKey, and without another sessionId",
+            param="expectedExistingSessionId",
+        )
+    return expected
 
 
 def _reply_to(parts: GatewayParts, params: AgentParams) -> Address | None:
