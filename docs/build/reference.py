@@ -80,7 +80,8 @@ leaves a gap, and is then closed.
 
 Messages of `chat.history` and `session.message` have, besides [what every message has](tools.md#messages),
 `__openclaw {id, seq, runId?, idempotencyKey?}`: `seq` is the message's place in its transcript, from 1, as `messageSeq` is;
-a message that a run answers has `idempotencyKey` `<runId>:user`, any other of a run its `runId`.
+a message that a run answers has `idempotencyKey` `<runId>:user`, any other of a run its `runId`. Notes, of the role `system`,
+have `command: true`: OpenClaw's clients show no others.
 
 A session is watched by a connection that called `chat.send`, `chat.history` or `sessions.messages.subscribe` for it. A
 node hears the `chat` events of its own sessions, `tick` and `shutdown`, and no others.

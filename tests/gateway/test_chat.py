@@ -208,4 +208,5 @@ async def test_a_note_enters_an_idle_session_at_once_and_starts_no_run(client: C
     answer = await client.ask("chat.inject", sessionKey="agent:echo:main", message="a note", label="me")
     messages = (await client.ask("chat.history", sessionKey="agent:echo:main"))["messages"]
     assert [(m["id"], m["label"]) for m in messages] == [(answer["messageId"], "me")]
+    assert messages[0]["command"] is True, "OpenClaw's clients show no other notes"
     assert (await client.ask("runs.list"))["count"] == 0

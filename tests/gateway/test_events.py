@@ -151,6 +151,31 @@ def test_a_message_that_says_nothing_to_people_leaves_no_gap(
     assert texts(listener) == ["done"]
 
 
+def test_whoever_comes_in_the_middle_of_a_run_is_given_what_it_has_said(
+    desk: Subscriptions, listener: Listener
+) -> None:
+    assert desk.said_so_far("r1") == ""
+    desk.watch(listener, KEY)
+    for event, whole in (
+        (ReplyGrew(run(), "Let me", "Let me"), "Let me"),
+        (said("Let me look."), "Let me look."),
+        (ReplyGrew(run(), "do", "do"), "Let me look.\n\ndo"),
+        (RunChanged(ended()), ""),
+    ):
+        desk.publish(event)
+        assert desk.said_so_far("r1") == whole
+
+
+def test_runs_that_end_while_a_session_is_read_are_known(desk: Subscriptions) -> None:
+    with desk.hearing_ends(KEY) as first, desk.hearing_ends(KEY) as second, desk.hearing_ends("agent:main:b") as other:
+        desk.publish(RunChanged(run()))
+        assert first == set()
+        desk.publish(RunChanged(ended()))
+        assert (first, second, other) == ({"r1"}, {"r1"}, set())
+    desk.publish(RunChanged(ended(id="r2")))
+    assert first == {"r1"}
+
+
 def test_each_run_numbers_its_events(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, KEY)
     for event in EVERYTHING:

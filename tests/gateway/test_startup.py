@@ -30,8 +30,10 @@ async def test_a_session_that_is_opened_at_work_names_its_runs_and_tells_of_them
     async with world.client() as other:
         opened = await other.ask("chat.startup", sessionKey=HELD)
         assert opened["sessionInfo"]["activeRunIds"] == [run["runId"]]
+        assert opened["inFlightRun"] == {"runId": run["runId"], "text": ""}
         world.release.set()
         assert (await other.said(runId=run["runId"]))["state"] == "final"
+        assert "inFlightRun" not in await other.ask("chat.history", sessionKey=HELD)
 
 
 async def test_a_session_that_is_not_there_is_opened_empty_and_not_made(client: Client) -> None:

@@ -20,7 +20,8 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from typing import Any
 
 from backchannel.core.approvals import Approval
@@ -55,7 +56,7 @@ _BETWEEN = "\n\n"
 class _Stream:
     """How much was sent of one run so far."""
 
-    __slots__ = ("is_started", "said", "seq", "stop_reason")
+    __slots__ = ("growing", "is_started", "said", "seq", "stop_reason")
 
     def __init__(self) -> None:
         self.seq = 0
@@ -64,6 +65,8 @@ class _Stream:
         """Why the newest message of the model ended."""
         self.said = ""
         """What the run has said to people in the messages that have ended: some are followed by calls of tools."""
+        self.growing = ""
+        """What it has said in the message that it is writing."""
 
     def next(self) -> int:
         self.seq += 1
@@ -72,13 +75,14 @@ class _Stream:
     def end_message(self, message: Message) -> None:
         """Keep what a message of the run said: the next one follows it."""
         self.stop_reason = message.stop_reason
+        self.growing = ""
         text = text_of(message.content)
         if text and not is_control_word(text):
             self.said = self.following(text)
 
     def following(self, text: str) -> str:
         """Put a text below what was said before it."""
-        return f"{self.said}{_BETWEEN}{text}" if self.said else text
+        return f"{self.said}{_BETWEEN}{text}" if self.said and text else self.said or text
 
 
 class Subscriptions:
@@ -102,6 +106,8 @@ class Subscriptions:
         self._by_run = Audiences()
         self._by_transcript = Audiences()
         self._streams: dict[str, _Stream] = {}
+        self._ends: dict[str, list[set[str]]] = {}
+        """Who wants to know which runs end, by session."""
         self._wants_more: Callable[[], None] = lambda: None
 
     def listen_to(self, hub: Hub) -> Callable[[], None]:
@@ -154,6 +160,24 @@ class Subscriptions:
     def expect_no_more(self, subscriber: Subscriber, run_id: str) -> None:
         """End `expect` for a run that had ended before."""
         self._by_run.remove(run_id, subscriber)
+
+    @contextmanager
+    def hearing_ends(self, key: str) -> Iterator[Set[str]]:
+        """Collect which runs of a session end: what was read before their ends were told is told after them."""
+        ended: set[str] = set()
+        hearing = self._ends.setdefault(key, [])
+        hearing.append(ended)
+        try:
+            yield ended
+        finally:
+            hearing[:] = [other for other in hearing if other is not ended]
+            if not hearing:
+                self._ends.pop(key, None)
+
+    def said_so_far(self, run_id: str) -> str:
+        """Give what a run has said by now, as far as anybody has listened to it."""
+        stream = self._streams.get(run_id)
+        return "" if stream is None else stream.following(stream.growing)
 
     def answer(self, subscriber: Subscriber, id: str, key: str, text: str) -> None:
         """Send it the answer to a chat command, which no run has given."""
@@ -226,6 +250,8 @@ class Subscriptions:
                 stream.is_started = True
                 self._send_to(audience, self._lifecycle(run, stream))
         if run.is_finished:
+            for ended in self._ends.get(run.session_key, ()):
+                ended.add(run.id)
             self._streams.pop(run.id, None)
             self._by_run.drop(run.id)
 
@@ -236,6 +262,7 @@ class Subscriptions:
         if not chatting:
             return
         stream = self._stream(run)
+        stream.growing = event.text
         head = self._agent(run, stream, "assistant", {"text": event.text, "delta": event.delta})
         self._send_to(audience, head, droppable=True)
         if not run.kind.is_internal:

@@ -32,6 +32,9 @@ class _Line(msgspec.Struct, frozen=True, rename="camel"):
     run_id: str | None = None
 
 
+_NOTE = b'"command":true,'
+"""What a note is to OpenClaw's clients: something that is said beside the conversation. They show no other."""
+
 _encode = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder(_Line).decode
 
@@ -43,7 +46,8 @@ def placed(message: Message | _Line, line: bytes, seq: int) -> Raw:
         place = MessagePlace(message.id, seq + 1, None, f"{run_id}:user")
     else:
         place = MessagePlace(message.id, seq + 1, run_id)
-    return Raw(b'%b,"__openclaw":%b}' % (line[:-1], _encode(place)))
+    mark = _NOTE if message.role is Role.SYSTEM else b""
+    return Raw(b'%b,%b"__openclaw":%b}' % (line[:-1], mark, _encode(place)))
 
 
 def placed_all(lines: Iterable[tuple[int, str]]) -> Iterator[Raw]:

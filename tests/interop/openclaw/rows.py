@@ -63,6 +63,8 @@ ROWS: tuple[Row, ...] = (
     Row("tui", "what agents say to each other meanwhile"),
     Row("tui", "reading the history again: nothing twice"),
     Row("tui", "a call of a tool, and what is said before and after it"),
+    Row("tui", "a note that is put into the session"),
+    Row("tui", "two on one session, one of them opened in the middle of a reply"),
     Row("tui", "`/sessions`, `/agents`, `/models`"),
     Row("tui", "`/model`, `/think`, `/verbose`, `/reasoning`, `/usage`, `/trace`, `/elevated`, `/fast`"),
     Row("tui", "`/gateway-status`"),

@@ -119,11 +119,18 @@ class Tui(Terminal):
 
 
 @contextmanager
+def opened(openclaw: OpenClaw, key: str) -> Iterator[Tui]:
+    """Open the terminal UI on a session."""
+    started = Tui(openclaw, "tui", "--session", key)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+@contextmanager
 def tui(openclaw: OpenClaw, key: str) -> Iterator[Tui]:
     """Open the terminal UI on a session, and wait until it has connected."""
-    opened = Tui(openclaw, "tui", "--session", key)
-    try:
-        opened.rests()
-        yield opened
-    finally:
-        opened.close()
+    with opened(openclaw, key) as started:
+        started.rests()
+        yield started

@@ -11,7 +11,7 @@ from tests.web.gateways import GatewayProcess
 
 from .conftest import OpenClaw, let_ask
 from .rows import shows
-from .terminal import Tui, tui
+from .terminal import Tui, opened, tui
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
@@ -22,8 +22,8 @@ KEY = "agent:main:desk"
 def terminal(openclaw: OpenClaw, gateway: GatewayProcess) -> Iterator[Tui]:
     gateway.call("chat.send", sessionKey=KEY, message="from before", idempotencyKey="before")
     gateway.rest()
-    with tui(openclaw, KEY) as opened:
-        yield opened
+    with tui(openclaw, KEY) as at_rest:
+        yield at_rest
 
 
 def run_ids(gateway: GatewayProcess, *states: str) -> list[str]:
@@ -130,6 +130,29 @@ def test_the_fullest_level_of_telling_is_taken_as_the_one_that_there_is(terminal
     terminal.until(lambda: terminal.count("verbose on |") == 0, "verbose off")
     terminal.submit("/verbose full")
     terminal.sees("verbose on |")
+
+
+@shows("tui", "a note that is put into the session")
+def test_a_note_is_shown(terminal: Tui, gateway: GatewayProcess) -> None:
+    gateway.call("chat.inject", sessionKey=KEY, message="a note from elsewhere", label="note")
+    terminal.sees("a note from elsewhere")
+    assert terminal.count("a note from elsewhere") == 1
+
+
+@shows("tui", "two on one session, one of them opened in the middle of a reply")
+def test_another_that_is_opened_in_the_middle_of_a_reply_sees_it_and_stops_it(
+    terminal: Tui, openclaw: OpenClaw, gateway: GatewayProcess
+) -> None:
+    gateway.hold("half a reply ", "ended")
+    terminal.submit("speak to two")
+    terminal.sees("half a reply")
+    with opened(openclaw, KEY) as other:
+        other.sees("speak to two", "half a reply", "streaming")
+        other.type("\x1b")
+        for each in (terminal, other):
+            each.sees("run aborted")
+            each.rests()
+            assert [each.count(text) for text in ("speak to two", "half a reply")] == [1, 1], each.lines
 
 
 @shows("tui", "`/gateway-status`")

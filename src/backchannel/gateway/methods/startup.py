@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Annotated, Any
 
 from msgspec import Meta, Raw
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.rows import ModelShown, SessionRow
+from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import InvalidRequest, SessionNotFound
@@ -53,6 +55,13 @@ class ChatMetadataParams(SharedParams, frozen=True, kw_only=True):
     agent_id: str | None = None
 
 
+class InFlightRun(Answer, frozen=True, kw_only=True, omit_defaults=False):
+    """A run that is at work, and what it has said by now; empty where nobody has listened."""
+
+    run_id: str
+    text: str
+
+
 class OpenedChat(ChatHistory, frozen=True, kw_only=True):
     """A page of a session's transcript, with what else a client shows of the session."""
 
@@ -60,6 +69,7 @@ class OpenedChat(ChatHistory, frozen=True, kw_only=True):
     verbose_level: str | None = None
     total_messages: int | None = None
     session_info: SessionRow | None = None
+    in_flight_run: InFlightRun | None = None
 
 
 class Unresolved(Answer, frozen=True, kw_only=True):
@@ -125,16 +135,30 @@ async def _open(
 ) -> OpenedChat:
     parts = call.parts
     call.subscriptions.watch(call.subscriber, str(key))  # before it is read, so that no event is missed
-    history, opened = await read_history(
-        call, key, session, limit=params.limit, max_bytes=params.max_bytes, before=before, after=after
-    )
+    with call.subscriptions.hearing_ends(str(key)) as ended:
+        history, opened = await read_history(
+            call, key, session, limit=params.limit, max_bytes=params.max_bytes, before=before, after=after
+        )
+    row = parts.rows.session_row(*opened.seen) if opened and opened.seen else None
     return OpenedChat(
         **{name: getattr(history, name) for name in ChatHistory.__struct_fields__},
         defaults=parts.rows.model(parts.agents.get(parts.agents.default_id).model) or ModelShown(),
         verbose_level=None if session is None else session.verbose_level,
         total_messages=opened and opened.length,
-        session_info=parts.rows.session_row(*opened.seen) if opened and opened.seen else None,
+        session_info=row,
+        in_flight_run=_in_flight(call, row, ended),
     )
+
+
+def _in_flight(call: Call, row: SessionRow | None, ended: Set[str]) -> InFlightRun | None:
+    """Show the run at work: whoever opens a session in the middle of it shall not take it for idle.
+
+    One whose end was told while the rows were read is not shown: a client would wait for that end for ever.
+    """
+    if row is None or row.status != RunState.RUNNING.value or not row.active_run_ids:
+        return None
+    run_id = row.active_run_ids[0]
+    return None if run_id in ended else InFlightRun(run_id=run_id, text=call.subscriptions.said_so_far(run_id))
 
 
 async def sessions_get(call: Call, params: SessionsGetParams) -> SessionMessages:
@@ -153,8 +177,9 @@ async def chat_metadata(call: Call, params: ChatMetadataParams) -> ChatMetadata:
 
 _OPENED = (
     "`{sessionKey, sessionId?, messages, pending, pendingLeftOut?, hasMore, thinkingLevel?, verboseLevel?, "
-    "totalMessages?, defaults {modelProvider, model, contextTokens}, sessionInfo?}`; `sessionInfo` is "
-    "[the row](#rows-of-sessions)"
+    "totalMessages?, defaults {modelProvider, model, contextTokens}, sessionInfo?, inFlightRun? {runId, text}}`; "
+    "`sessionInfo` is [the row](#rows-of-sessions), `inFlightRun` a run at work and what it has said, as far as "
+    "anybody has listened"
 )
 
 METHODS: tuple[Method[Any], ...] = (
