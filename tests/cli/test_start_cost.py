@@ -7,6 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from typer.main import get_command
+
+from backchannel.cli.main import COMMANDS, app
+
 from .program import PROGRAM, Program
 
 HEAVY = {"pydantic_ai", "uvicorn", "starlette", "rich", "structlog", "websockets", "msgspec", "asyncio"}
@@ -18,6 +23,47 @@ def test_importing_the_command_line_imports_nothing_heavy() -> None:
 
     assert done.stderr.strip() == ""
     assert done.returncode == 0
+
+
+def _modules_of_commands_after(*words: str, **env: str) -> set[str]:
+    """Run the command line in a process of its own, and tell which modules of commands it has imported."""
+    script = """
+import sys
+from backchannel.cli.main import COMMANDS, main
+sys.argv[0] = "backchannel"
+try:
+    main()
+finally:
+    modules = {listed.place.split(".")[0] for listed in COMMANDS.values()}
+    print(*(module for module in modules if f"backchannel.cli.{module}" in sys.modules), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", script, *words], env=env, capture_output=True, text=True)
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--version",), (), ("sesions",)], ids=str)
+def test_what_concerns_all_commands_imports_none(words: tuple[str, ...]) -> None:
+    assert _modules_of_commands_after(*words) == set()
+
+
+@pytest.mark.parametrize("line", ["", "s", "--", "list "])
+def test_completing_the_name_of_a_command_imports_none(line: str) -> None:
+    completing = {"_BACKCHANNEL_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"backchannel {line}"}
+
+    assert _modules_of_commands_after(**completing) == set()
+
+
+@pytest.mark.parametrize(("command", "module"), [("mcp", "mcp"), ("import", "import_"), ("tokens", "tokens")])
+def test_a_command_imports_its_own_module_alone(command: str, module: str) -> None:
+    assert _modules_of_commands_after(command, "--help") == {module}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_lists_a_command_with_what_it_says_of_itself(name: str) -> None:
+    listed, command = COMMANDS[name], get_command(app).commands[name]  # type: ignore[attr-defined]
+
+    for room in (20, 45, 80, 200):
+        assert listed.get_short_help_str(room) == command.get_short_help_str(room)
 
 
 def test_a_gateway_with_a_bridge_only_imports_nothing_of_telegram(tmp_path: Path) -> None:
@@ -49,7 +95,7 @@ def test_help_costs_little_more_than_importing_what_it_is_made_with() -> None:
             took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         return min(took)
 
-    assert cost_s(*PROGRAM, "--help") < 4 * cost_s(sys.executable, "-c", "import typer")
+    assert cost_s(*PROGRAM, "--help") < 1.75 * cost_s(sys.executable, "-c", "import typer")
 
 
 def test_it_runs_as_a_module_too(program: Program) -> None:
@@ -73,3 +119,20 @@ def test_a_command_that_is_misspelt_is_a_usage_error_with_a_suggestion(program: 
 
     assert done.returncode == 2
     assert "sessions" in done.stderr
+
+
+def test_completion_goes_through_a_group_to_its_commands(program: Program) -> None:
+    def completed(line: str) -> list[str]:
+        done = program.run(
+            _BACKCHANNEL_COMPLETE="complete_fish",
+            _TYPER_COMPLETE_ARGS=f"backchannel {line}",
+            _TYPER_COMPLETE_FISH_ACTION="get-args",
+        )
+        assert done.stderr == ""
+        return [given.split("\t")[0] for given in done.stdout.splitlines()]
+
+    assert completed("") == list(COMMANDS)
+    assert completed("se") == ["send", "sessions"]
+    assert "list" in completed("sessions ")
+    assert "--follow" in completed("history --fo")
+    assert completed("ls ") == list(COMMANDS)  # there is no such command, which is told when it is run

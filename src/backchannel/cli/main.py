@@ -1,8 +1,10 @@
 """The command line: `backchannel`.
 
 `up`, `init`, `config`, `import`, `export` and `migrate` work on this machine; every other command is a client of the
-running gateway. What a command needs is imported when it runs, so that `--help` and completion are quick. `Commands`
-gives all of them the global options, before and after each, help by theme, and errors without a traceback.
+running gateway. `COMMANDS` lists them all: help and completion are made of that table, and only the command that is
+asked for is imported and built, so that more commands do not slow down the others. What a command needs is imported
+when it runs. `Commands` gives all of them the global options, before and after each, help by theme, and errors without
+a traceback.
 """
 
 from __future__ import annotations
@@ -10,43 +12,17 @@ from __future__ import annotations
 import io
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
-from backchannel.cli import (
-    agents,
-    approvals,
-    channels,
-    chat,
-    config,
-    cron,
-    deliveries,
-    export,
-    history,
-    import_,
-    mcp,
-    migrate,
-    page,
-    pairing,
-    policy,
-    runs,
-    send,
-    sessions,
-    spawn,
-    status,
-    tokens,
-    tools,
-    transcripts,
-    tree,
-    up,
-    watch,
-)
 from backchannel.cli.options import GLOBAL_OPTIONS, Options, exit_code_of, message_of, next_step, options_of
 from backchannel.cli.output import say, say_styled
 from backchannel.errors import GatewayError
@@ -57,31 +33,128 @@ AFTER_EVERY_HELP = "--state, --config, --url and --json go with every command, b
 _MEANT = {"list": "sessions", "ls": "sessions", "start": "up", "serve": "up"}
 """What people try first, and which command it is here."""
 
+START, TALK, LOOK, DECIDE, MOVE = (
+    "Start it",
+    "Talk to agents",
+    "See what they do",
+    "Decide who may do what",
+    "Files, and other programs",
+)
+
+
+class Listed(TyperCommand):
+    """A command as help and completion list it, and the place of the command itself."""
+
+    def __init__(self, theme: str, place: str, help: str) -> None:
+        super().__init__(None, help=help, rich_help_panel=theme)
+        self.place = place
+
+    def build(self, name: str) -> Any:
+        """Import and build the command itself: a function, or a `Typer` with commands of its own."""
+        module, attribute = self.place.split(".")
+        found = getattr(import_module(f"backchannel.cli.{module}"), attribute)
+        around = typer.Typer(rich_markup_mode=None)
+        if isinstance(found, typer.Typer):
+            around.add_typer(found, name=name, rich_help_panel=self.rich_help_panel)
+        else:
+            around.command(name, rich_help_panel=self.rich_help_panel)(found)
+        return get_group(around).commands[name]
+
+
+COMMANDS = {
+    "up": Listed(START, "up.up", "Start the gateway."),
+    "init": Listed(START, "up.init", "Write a commented starter configuration."),
+    "open": Listed(START, "page.open_", "Open the page in the browser, logged in."),
+    "status": Listed(START, "status.status", "Show what is wrong and what runs."),
+    "doctor": Listed(START, "status.doctor", "Look for what is wrong, on this machine and in the gateway."),
+    "chat": Listed(TALK, "chat.chat", "Talk to an agent."),
+    "send": Listed(TALK, "send.send", "Send a message into a session, as an agent would."),
+    "spawn": Listed(TALK, "spawn.spawn", "Start a sub-agent, as an agent would."),
+    "watch": Listed(LOOK, "watch.watch", "Watch sessions, runs and deliveries until Ctrl-C."),
+    "history": Listed(LOOK, "history.history", "Show the last messages of a session, oldest first."),
+    "tree": Listed(LOOK, "tree.tree", "Show who spawned whom, and how sub-agents are doing."),
+    "mcp": Listed(MOVE, "mcp.mcp", "Serve the session tools to an MCP client."),
+    "import": Listed(MOVE, "import_.import_", "Take sessions from OpenClaw, Clawdbot or an export."),
+    "export": Listed(MOVE, "export.export", "Write sessions and transcripts as OpenClaw has them."),
+    "migrate": Listed(MOVE, "migrate.migrate", "Move everything from the SQLite file into PostgreSQL."),
+    "config": Listed(START, "config.app", "Check, show and migrate the configuration."),
+    "cron": Listed(TALK, "cron.app", "List, add, run and remove cron jobs."),
+    "sessions": Listed(LOOK, "sessions.app", "List, label, reset and delete sessions."),
+    "runs": Listed(LOOK, "runs.app", "List, show, wait for, stop and retry runs."),
+    "channels": Listed(LOOK, "channels.app", "List the channels, and try one."),
+    "deliveries": Listed(LOOK, "deliveries.app", "Show and settle what is sent to chats."),
+    "agents": Listed(DECIDE, "agents.app", "List the agents, and forget one whose program is gone."),
+    "approvals": Listed(DECIDE, "approvals.app", "List the tool calls that wait for your word, and give it."),
+    "pairing": Listed(DECIDE, "pairing.app", "Decide which strangers may speak."),
+    "policy": Listed(DECIDE, "policy.app", "Explain what the rules decide."),
+    "tokens": Listed(DECIDE, "tokens.app", "Make, list and revoke tokens."),
+    "tools": Listed(MOVE, "tools.app", "List, show and call the session tools."),
+    "transcripts": Listed(MOVE, "transcripts.app", "Care for the transcript files."),
+}
+"""All commands, in the order of the reference; what is said of each is the first sentence of its own help."""
+
+
+class _OnDemand(Mapping[str, Any]):
+    """All commands by name, each imported and built when it is first asked for."""
+
+    def __init__(self, shared: list[Any]) -> None:
+        self._shared = shared
+        self._built: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+    def __contains__(self, name: object) -> bool:
+        return name in COMMANDS
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            self._built[name] = self._equip(COMMANDS[name].build(name))
+        return self._built[name]
+
+    def _equip(self, command: Any) -> Any:
+        """Give the global options to a command and to those below it."""
+        for each in (command, *_below(command)):
+            each.params += [_repeated(param) for param in self._shared if not _has(each, param.name)]
+            each.epilog = AFTER_EVERY_HELP
+        return command
+
 
 class Commands(TyperGroup):
     """All commands. An expected error is printed without a traceback, with what to do about it."""
 
     def __init__(self, **attrs: Any) -> None:
-        super().__init__(**attrs)
-        shared = [param for param in self.params if param.name in GLOBAL_OPTIONS]
-        for command in _below(self):
-            command.params += [_repeated(param) for param in shared if not _has(command, param.name)]
-            command.epilog = AFTER_EVERY_HELP
+        shared = [param for param in attrs["params"] if param.name in GLOBAL_OPTIONS]
+        super().__init__(**attrs | {"commands": _OnDemand(shared)})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands:  # `get` would take a KeyError of a module for a command that is not there
+            return None
+        return self.commands[cmd_name]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in _MEANT:
+        if args and args[0] in _MEANT and not ctx.resilient_parsing:  # completion has nobody to tell
             ctx.fail(f"No such command {args[0]!r}. Did you mean {_MEANT[args[0]]!r}?")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands under their themes."""
-        limit = formatter.width - 6 - max(map(len, self.commands))
-        themes: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for name, command in self.commands.items():
-            themes[getattr(command, "rich_help_panel", "")].append((name, command.get_short_help_str(limit)))
+        limit = formatter.width - 6 - max(map(len, COMMANDS))
+        themes: dict[str | None, list[tuple[str, str]]] = defaultdict(list)
+        for name, listed in COMMANDS.items():
+            themes[listed.rich_help_panel].append((name, listed.get_short_help_str(limit)))
         for theme, entries in themes.items():
             with formatter.section(theme):
                 formatter.write_dl(entries)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Complete a name or an option, as a group would in which the commands are only listed."""
+        listing = copy(ctx)
+        listing.command = TyperGroup(name=self.name, params=self.params, commands=dict(COMMANDS))
+        return listing.command.shell_complete(listing, incomplete)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -93,12 +166,12 @@ class Commands(TyperGroup):
             raise typer.Exit(exit_code_of(error)) from None
 
 
-def _below(group: TyperGroup) -> Iterator[Any]:
+def _below(command: Any) -> Iterator[Any]:
     """All commands of a group, and of the groups in it."""
-    for command in group.commands.values():
-        yield command
-        if isinstance(command, TyperGroup):
-            yield from _below(command)
+    if isinstance(command, TyperGroup):
+        for inner in command.commands.values():
+            yield inner
+            yield from _below(inner)
 
 
 def _has(command: Any, name: str) -> bool:
@@ -139,43 +212,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-START, TALK, LOOK, DECIDE, MOVE = (
-    "Start it",
-    "Talk to agents",
-    "See what they do",
-    "Decide who may do what",
-    "Files, and other programs",
-)
-
-app.command(rich_help_panel=START)(up.up)
-app.command(rich_help_panel=START)(up.init)
-app.command(name="open", rich_help_panel=START)(page.open_)
-app.command(rich_help_panel=START)(status.status)
-app.command(rich_help_panel=START)(status.doctor)
-app.add_typer(config.app, name="config", rich_help_panel=START)
-app.command(rich_help_panel=TALK)(chat.chat)
-app.command(rich_help_panel=TALK)(send.send)
-app.command(rich_help_panel=TALK)(spawn.spawn)
-app.add_typer(cron.app, name="cron", rich_help_panel=TALK)
-app.command(rich_help_panel=LOOK)(watch.watch)
-app.add_typer(sessions.app, name="sessions", rich_help_panel=LOOK)
-app.command(rich_help_panel=LOOK)(history.history)
-app.command(rich_help_panel=LOOK)(tree.tree)
-app.add_typer(runs.app, name="runs", rich_help_panel=LOOK)
-app.add_typer(channels.app, name="channels", rich_help_panel=LOOK)
-app.add_typer(deliveries.app, name="deliveries", rich_help_panel=LOOK)
-app.add_typer(agents.app, name="agents", rich_help_panel=DECIDE)
-app.add_typer(approvals.app, name="approvals", rich_help_panel=DECIDE)
-app.add_typer(pairing.app, name="pairing", rich_help_panel=DECIDE)
-app.add_typer(policy.app, name="policy", rich_help_panel=DECIDE)
-app.add_typer(tokens.app, name="tokens", rich_help_panel=DECIDE)
-app.add_typer(tools.app, name="tools", rich_help_panel=MOVE)
-app.command(rich_help_panel=MOVE)(mcp.mcp)
-app.command(name="import", rich_help_panel=MOVE)(import_.import_)
-app.command(rich_help_panel=MOVE)(export.export)
-app.command(rich_help_panel=MOVE)(migrate.migrate)
-app.add_typer(transcripts.app, name="transcripts", rich_help_panel=MOVE)
 
 
 def _show_version(wanted: bool) -> None:
