@@ -44,7 +44,7 @@ def create(
 
 @app.command("list")
 def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the tokens that were made, also those of pages that stay logged in. The operator's own is not among them."""
+    """List the tokens that were made. Those of pages that stay logged in are among them, the operator's own is not."""
     listed = ask(options_of(ctx), "tokens.list", answers.TokensListed)
     if as_json:
         show_json(listed)
