@@ -69,6 +69,8 @@ PLAIN: tuple[tuple[str, dict[str, Any]], ...] = (
     ("tools.catalog", {}),
     ("tools.effective", {"sessionKey": SPEAKER}),
     ("update.status", {}),
+    ("usage.cost", {"days": 7, "agentScope": "all"}),
+    ("usage.status", {}),
     ("worktrees.list", {}),
     ("wake", {"mode": "now", "text": "good morning"}),
     ("cron.status", {}),

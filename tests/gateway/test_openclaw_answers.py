@@ -177,3 +177,19 @@ async def test_a_message_is_sent_to_a_chat_once(make_world: MakeWorld) -> None:
         ):
             await client.refused("message.action", {**sent, "idempotencyKey": "other", **changed})
         assert (await client.ask("deliveries.list"))["count"] == 1
+
+
+async def test_what_runs_have_cost_is_told_by_days(client: Client) -> None:
+    for agent in ("main", "echo"):
+        await client.run(message="hi", agentId=agent)
+    told = await client.ask("usage.cost", days=7)
+    row = (await client.ask("sessions.describe", key="main"))["session"]
+    (today,) = told["daily"]
+    assert (today["input"], today["output"]) == (row["inputTokens"], row["outputTokens"])
+    assert today["totalTokens"] == row["inputTokens"] + row["outputTokens"] > 0
+    assert {**told["totals"], "date": today["date"]} == today and told["days"] == 7
+    everyone = await client.ask("usage.cost", agentScope="all")
+    assert everyone["totals"] == told["totals"], "a function uses no model"
+    assert (await client.ask("usage.cost", agentId="echo"))["totals"]["totalTokens"] == 0
+    assert (await client.refused("usage.cost", {"agentId": "nobody"}))["details"]["code"] == "unknown_agent"
+    assert (await client.ask("usage.status"))["providers"] == []

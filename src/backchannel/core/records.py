@@ -60,6 +60,27 @@ class Passage(NamedTuple):
     next: ExportPlace | None = None
 
 
+DAY_MS = 86_400_000
+
+
+class DayUsed(NamedTuple):
+    """What the runs of a day used; the number counts days since 1970."""
+
+    number: int
+    tokens_in: int
+    tokens_out: int
+    cost: float
+    unpriced: int
+    """How many of them used a model whose price is not known."""
+
+
+class Spending(NamedTuple):
+    """What was used, by days with runs; `is_part` where not all runs were looked at."""
+
+    days: list[DayUsed]
+    is_part: bool
+
+
 class Troubles(msgspec.Struct, frozen=True, kw_only=True):
     """What needs somebody's attention."""
 

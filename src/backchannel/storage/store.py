@@ -65,6 +65,7 @@ from backchannel.storage import drafts as draft_units
 from backchannel.storage import echoes as echo_units
 from backchannel.storage import runs as run_units
 from backchannel.storage import sessions as session_units
+from backchannel.storage import spending as spending_units
 from backchannel.storage import timeline as timeline_units
 from backchannel.storage import tokens as token_units
 from backchannel.storage import troubles as trouble_units
@@ -261,6 +262,7 @@ class Store:
     mcp_call = read(idempotency.find_mcp_call)
     matching_ids = read(lookups.matching)
     troubles = read(trouble_units.look)
+    spending = read(spending_units.look)
     delivery_counts = read(trouble_units.delivery_counts)
     remember_default_model = write(trouble_units.remember_default_model)
 

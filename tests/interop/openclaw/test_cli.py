@@ -44,6 +44,21 @@ def test_a_probe_finds_nothing_degraded(openclaw: OpenClaw) -> None:
     assert told["degraded"] is False
 
 
+@shows("status", "`gateway usage-cost`")
+def test_what_was_used_is_told(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    gateway.call("chat.send", sessionKey="main", message="to be counted")
+    gateway.rest()
+    assert "tokens" in openclaw.answer("gateway", "usage-cost", "--days", "7")
+    for which in (["--agent", "main"], ["--all-agents"]):
+        told = openclaw.json("gateway", "usage-cost", *which)
+        assert told["totals"]["totalTokens"] > 0 and told["totals"]["totalCost"] > 0
+
+
+@shows("status", "`gateway stability`")
+def test_stability_is_told(openclaw: OpenClaw) -> None:
+    openclaw.answer("gateway", "stability")
+
+
 @shows("agent", "`--agent`, `--session-key`, `--thinking`")
 def test_an_agent_answers(openclaw: OpenClaw) -> None:
     assert openclaw.answer("agent", "--agent", "main", "--message", "one").strip() == "You said: one"
@@ -78,6 +93,16 @@ def test_a_session_is_archived(openclaw: OpenClaw, gateway: GatewayProcess) -> N
     assert "rchived" in openclaw.answer("sessions", "archive", "agent:main:old")
     keys = [session["key"] for session in gateway.call("sessions.list", limit=100)["sessions"]]
     assert "agent:main:old" not in keys
+
+
+@shows("sessions", "`sessions compact`")
+def test_a_session_is_compacted(openclaw: OpenClaw) -> None:
+    openclaw.answer("sessions", "compact", "agent:main:main")
+
+
+@shows("channels", "`channels status`")
+def test_channels_are_shown(openclaw: OpenClaw) -> None:
+    assert f"{CHANNEL} default: configured, connected" in openclaw.answer("channels", "status")
 
 
 @shows("models", "`models list`")

@@ -31,6 +31,7 @@ from backchannel.gateway.methods import (
     tokens,
     tools,
     trees,
+    usage,
 )
 
 METHODS: Mapping[str, Method[Any]] = {
@@ -58,6 +59,7 @@ METHODS: Mapping[str, Method[Any]] = {
         tools,
         nodes,
         inventory,
+        usage,
         inspection,
         nothing,
     )
