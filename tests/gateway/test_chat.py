@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 
@@ -210,3 +211,32 @@ async def test_a_note_enters_an_idle_session_at_once_and_starts_no_run(client: C
     assert [(m["id"], m["label"]) for m in messages] == [(answer["messageId"], "me")]
     assert messages[0]["command"] is True, "OpenClaw's clients show no other notes"
     assert (await client.ask("runs.list"))["count"] == 0
+
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
+
+
+async def test_images_come_with_a_message_or_alone(client: Client) -> None:
+    for text, content in (("see", PNG), ("", f"data:image/jpeg;base64,{PNG}"), ("/status", PNG)):
+        image = {"type": "image", "mimeType": "image/jpeg", "fileName": "a.jpg", "content": content}
+        run = await client.ask("chat.send", sessionKey="agent:echo:main", message=text, attachments=[image])
+        assert (await client.ask("agent.wait", runId=run["runId"]))["status"] == "ok"
+    said = (await client.ask("chat.history", sessionKey="agent:echo:main"))["messages"][::2]
+    shown = {"type": "image", "mimeType": "image/png", "data": PNG}  # its content says what it is
+    texts = [[{"type": "text", "text": text}] if text else [] for text in ("see", "", "/status")]
+    assert [message["content"] for message in said] == [[*text, shown] for text in texts]
+
+
+@pytest.mark.parametrize("content", [base64.b64encode(b"%PDF-1.7").decode(), "no base64", ""])
+async def test_a_file_that_is_no_image_is_refused_with_its_message(client: Client, content: str) -> None:
+    sent = {"sessionKey": "agent:echo:main", "message": "see", "attachments": [{"content": content}]}
+    error = await client.refused("chat.send", sent)
+    assert (error["code"], error["details"]["param"]) == ("INVALID_REQUEST", "attachments")
+    assert (await client.ask("runs.list"))["count"] == 0
+
+
+async def test_another_image_under_the_same_key_is_another_request(client: Client) -> None:
+    sent = {"sessionKey": "agent:echo:main", "message": "see", "idempotencyKey": "once"}
+    first = await client.ask("chat.send", **sent, attachments=[{"content": PNG}])
+    assert (await client.ask("chat.send", **sent, attachments=[{"content": PNG}]))["runId"] == first["runId"]
+    await client.refused("chat.send", {**sent, "attachments": []})

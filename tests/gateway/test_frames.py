@@ -216,10 +216,10 @@ def test_an_unknown_parameter_of_a_method_of_our_own_is_refused(name: str) -> No
 
 @pytest.mark.parametrize(
     ("name", "param"),
-    [("agent", "attachments"), ("chat.send", "attachments"), ("send", "mediaUrl"), ("send", "buffer")],
+    [("agent", "attachments"), ("sessions.send", "attachments"), ("send", "mediaUrl"), ("send", "buffer")],
 )
 def test_a_file_that_would_be_dropped_is_refused(name: str, param: str) -> None:
-    needed = {"sessionKey": "main", "message": "hi", "channel": "c", "to": "t"}
+    needed = {"sessionKey": "main", "key": "main", "message": "hi", "channel": "c", "to": "t"}
     params = {field: text for field, text in needed.items() if field in METHODS[name].params.__struct_encode_fields__}
     with pytest.raises(InvalidRequest, match=f"^{name}: {param}: expected an empty list"):
         METHODS[name].read_params(_raw({**params, param: "data:x"}))

@@ -11,14 +11,17 @@ from backchannel.core.contracts import THINKING_LEVELS
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, text_content
 from backchannel.core.sessions import WEBCHAT, Address
-from backchannel.core.shapes import CLIENTS_KEY, NAME, NAME_LIMIT, Params, bad_params, in_words
+from backchannel.core.shapes import CLIENTS_KEY, NAME, NAME_LIMIT, Params, SharedParams, bad_params, in_words
 from backchannel.core.shapes import ONE_LINE as ONE_LINE
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest
+from backchannel.gateway.images import MAX_IMAGES, read_base64
 from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.base import hash_request
 
 P = TypeVar("P", bound=Params)
+
+_IMAGE_EXPECTED = "expected an image in base64 as content (PNG, JPEG, GIF or WebP)"
 
 IdempotencyKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=CLIENTS_KEY)]
 """A client's key is the id of its run. It must not be one that a hook or a node will need."""
@@ -29,9 +32,21 @@ Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT, patt
 NothingAttached: TypeAlias = Annotated[list[Any], Meta(max_length=0)] | Annotated[str, Meta(max_length=0)] | None
 """Files that clients of this protocol may send with a message: none is taken here, and none is dropped silently."""
 
+
+class Attachment(SharedParams, frozen=True, kw_only=True):
+    """A file that comes with a message, in base64, or as a data URL of that."""
+
+    content: str
+    mime_type: str = ""
+    file_name: str = ""
+
+
+ImagesAttached: TypeAlias = Annotated[list[Attachment], Meta(max_length=MAX_IMAGES)] | None
+"""Images that come with a message; other files are refused, and none is dropped silently."""
+
 # They name the request or the session, which the digest holds in another form, or guard it against a reset.
 _NOT_PART_OF_THE_RUN = frozenset(
-    ["idempotency_key", "session_key", "agent_id", "session_id", "expected_existing_session_id", "attachments"]
+    ["idempotency_key", "session_key", "agent_id", "session_id", "expected_existing_session_id"]
 )
 
 
@@ -71,6 +86,17 @@ def read_content(message: str, param: str = "message") -> tuple[Block, ...]:
     if not message.strip():
         raise InvalidRequest(f"{param}: it is empty", param=param)
     return text_content(message)
+
+
+def read_images(attached: ImagesAttached) -> tuple[Block, ...]:
+    """Read the images that come with a message.
+
+    Raises:
+        InvalidRequest: one of the files is no image that models can see, or too large.
+    """
+    return tuple(
+        read_base64(file.content.rpartition(";base64,")[2], "attachments", _IMAGE_EXPECTED) for file in attached or ()
+    )
 
 
 def read_thinking(level: str | None, param: str = "thinking") -> str | None:
@@ -133,5 +159,7 @@ def digest_of(token_id: str, method: str, key: SessionKey | str, params: Params)
     given: dict[str, Any] = msgspec.structs.asdict(params)
     if given.get("idempotency_key") is None:
         return None
+    if not given.get("attachments"):
+        given.pop("attachments", None)  # an empty list says no more than none
     shaping = {name: value for name, value in given.items() if name not in _NOT_PART_OF_THE_RUN}
     return hash_request(token_id, method, str(key), shaping)

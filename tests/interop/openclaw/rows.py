@@ -86,6 +86,7 @@ ROWS: tuple[Row, ...] = (
     Row("tui", "`kill -9` of the gateway in the middle of a reply"),
     Row("acp", "a prompt, and its reply as it is written"),
     Row("acp", "a call of a tool, and what is said before and after it"),
+    Row("acp", "an image in a prompt"),
     Row("acp", "cancelling"),
     Row("acp", "listing and loading sessions"),
     Row("acp", "a mode of the session"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,7 @@ from .rows import shows
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 KEY = "agent:main:editor"
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +61,15 @@ def test_nothing_that_is_said_around_a_call_of_a_tool_is_lost(
     said = [each["content"]["text"] for each in updates if each["sessionUpdate"] == "agent_message_chunk"]
     assert "".join(said) == "Let me look.\n\nHere it is."
     assert [each["status"] for each in updates if "toolCallId" in each] == ["in_progress", "completed"]
+
+
+@shows("acp", "an image in a prompt")
+def test_an_image_goes_with_its_prompt(bridge: JsonRpc, session: str, gateway: GatewayProcess) -> None:
+    image = {"type": "image", "mimeType": "image/png", "data": PNG}
+    parts = [{"type": "text", "text": "see this"}, image]
+    assert bridge.ask("session/prompt", sessionId=session, prompt=parts)["stopReason"] == "end_turn"
+    said = gateway.call("chat.history", sessionKey=KEY)["messages"][-2]
+    assert said["content"][-1] == image
 
 
 @shows("acp", "cancelling")

@@ -9,13 +9,21 @@ from msgspec import Meta
 from backchannel.core.answers import ChatAborted, ChatStarted
 from backchannel.core.commands import Command, CommandReply, Standing, parse
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Provenance, ProvenanceKind
+from backchannel.core.messages import Block, Provenance, ProvenanceKind
 from backchannel.core.runs import Accepted, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, SessionPatch
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.gateway.addressing import address_for_message, find_session
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.fields import IdempotencyKey, Label, NothingAttached, digest_of, read_content, read_thinking
+from backchannel.gateway.fields import (
+    IdempotencyKey,
+    ImagesAttached,
+    Label,
+    digest_of,
+    read_content,
+    read_images,
+    read_thinking,
+)
 from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.protocol import TokenScope
 from backchannel.storage.ids import new_id
@@ -29,7 +37,7 @@ class ChatSendParams(SharedParams, frozen=True, kw_only=True):
     deliver: bool = False
     thinking: str | None = None
     timeout_ms: Annotated[int, Meta(gt=0, le=MAX_RUN_S * 1000)] | None = None
-    attachments: NothingAttached = None
+    attachments: ImagesAttached = None
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -54,7 +62,7 @@ class ChatInjected(Answer, frozen=True, kw_only=True):
 async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
     """Sends a message to a session, which it makes if it is new; `chat` events tell how it is answered."""
     key = await address_for_message(call.parts, params.session_key, params.agent_id)
-    if command := parse(params.message):
+    if not params.attachments and (command := parse(params.message)):
         return await _carry_out(call, key, params, command)
     return await start_run(call, key, params)
 
@@ -65,7 +73,7 @@ async def start_run(
     """Accept a message that is no chat command, together with what changes of its session's settings."""
     request = RunRequest(
         key=key,
-        content=read_content(params.message),
+        content=_read_content(params),
         provenance=Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_channel="webchat"),
         id=params.idempotency_key,
         digest=digest_of(call.holder.token_id, "chat.send", key, params),
@@ -79,6 +87,13 @@ async def start_run(
     call.subscriptions.watch(call.subscriber, str(key))  # before it is accepted, so that no event is missed
     accepted = await call.parts.runtime.submit(request)
     return ChatStarted(run_id=accepted.run.id, status=shown_state(accepted))
+
+
+def _read_content(params: ChatSendParams) -> tuple[Block, ...]:
+    """Read a message: its text, which images may stand for, and its images."""
+    images = read_images(params.attachments)
+    text = read_content(params.message) if params.message.strip() or not images else ()
+    return (*text, *images)
 
 
 async def _carry_out(
@@ -128,7 +143,8 @@ METHODS: tuple[Method[Any], ...] = (
         chat_send,
         "`{runId, status: started | queued}`; a repeated request hears the state of the first; a "
         "[chat command](../how-to/use-chat-commands.md) is `{runId, status: ok, reply}` at once, and its reply is also "
-        "a `chat` event of state `final`",
+        "a `chat` event of state `final`. `attachments` are images (PNG, JPEG, GIF, WebP) in base64, at most 20, "
+        "within a frame; other files are refused",
     ),
     Method("chat.abort", ChatAbortParams, TokenScope.WRITE, chat_abort, "`{ok, aborted, runIds}`"),
     Method("chat.inject", ChatInjectParams, TokenScope.WRITE, chat_inject, "`{ok, messageId}`"),

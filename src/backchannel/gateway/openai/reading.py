@@ -12,8 +12,6 @@ own or a JSON schema for the reply, is refused.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple, TypeVar
@@ -21,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from backchannel.core.messages import Block, ImageBlock, text_content
-from backchannel.core.received import image_type
 from backchannel.errors import InvalidRequest
+from backchannel.gateway.images import MAX_IMAGES, read_base64
 
 
 class Speaker(Enum):
@@ -90,10 +88,6 @@ def describe_result(call: str | None, text: str) -> str:
     return f"[result of {call or 'a tool'}]\n{text}"
 
 
-MAX_IMAGES = 20
-MAX_IMAGE_BYTES = 5 * 1024 * 1024
-"""What providers take of one."""
-
 _EXPECTED = "expected the image itself, as data:image/png;base64,… (PNG, JPEG, GIF or WebP)"
 
 
@@ -108,15 +102,7 @@ def read_image(url: str) -> ImageBlock:
     head, _, data = url.partition(",")
     if not head.lower().endswith(";base64"):
         raise _refused(f"the image is not in base64: {_EXPECTED}")
-    if len(data) > MAX_IMAGE_BYTES * 4 // 3 + 4:
-        raise _refused(f"an image has at most {MAX_IMAGE_BYTES} bytes")
-    try:
-        kind = image_type(base64.b64decode(data, validate=True))
-    except (binascii.Error, ValueError):
-        raise _refused(f"the image is not in base64: {_EXPECTED}") from None
-    if kind is None:
-        raise _refused(f"the content is no image that models can see: {_EXPECTED}")
-    return ImageBlock(mime_type=kind, data=data)
+    return read_base64(data, "image_url", _EXPECTED)
 
 
 def _refused(message: str) -> InvalidRequest:
