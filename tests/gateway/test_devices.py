@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from backchannel.core.devices import LIFE_MS
-from backchannel.errors import Unauthorized
+from backchannel.errors import StorageFull, Unauthorized
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import TokenHolder
 from backchannel.gateway.devices import Devices, ProvenDevice
@@ -58,9 +58,11 @@ async def refusal(url: str, device: Device, token: str, **params: Any) -> dict[s
 
 
 @asynccontextmanager
-async def gateway(state: Path, operator_token: str = OPERATOR, ahead_ms: float = 0) -> AsyncIterator[str]:
-    """Run a gateway on a state folder; gives its address."""
-    config = databases.with_database({"gateway": {"port": 0}}, state)
+async def gateway(
+    state: Path, operator_token: str = OPERATOR, ahead_ms: float = 0, beside: Path | None = None
+) -> AsyncIterator[str]:
+    """Run a gateway on a state folder, and on the database of another if that is given; gives its address."""
+    config = databases.with_database({"gateway": {"port": 0}}, beside or state)
     made = Gateway(Gateway.open(config, state=state).config, clock=AheadClock(ahead_ms / 1000))
     async with made, listening(made, operator_token) as at:
         yield at.websocket_url
@@ -237,6 +239,28 @@ async def test_it_outlives_a_restart_but_not_another_operators_token(tmp_path: P
             assert listed["device"]["isStale"]
 
 
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
+async def test_it_counts_on_every_gateway_of_a_database_that_has_the_same_operators_token(
+    tmp_path: Path, anyio_backend: str
+) -> None:
+    device, state = Device(), tmp_path / "first"
+    async with (
+        gateway(state) as first,
+        gateway(tmp_path / "second", beside=state) as second,
+        gateway(tmp_path / "third", "a-token-of-its-own", beside=state) as third,
+    ):
+        token = await device_token(first, device)
+        assert (await auth(second, device, token, by_device=True))["scopes"] == ALL
+        await refusal(third, device, token)
+        of_third = await device_token(third, device, "a-token-of-its-own")
+        assert (await auth(third, device, of_third, by_device=True))["scopes"] == ALL
+        async with opened(second) as client:
+            await client.connect()
+            await client.ask("device.pair.remove", deviceId=device.id)
+        for url, ended in ((first, token), (second, token), (third, of_third)):
+            await refusal(url, device, ended)
+
+
 async def test_it_ends_when_it_was_not_used_for_a_month(tmp_path: Path, anyio_backend: str) -> None:
     device, state = Device(), tmp_path / "state"
     async with gateway(state) as url:
@@ -250,6 +274,19 @@ async def test_it_ends_when_it_was_not_used_for_a_month(tmp_path: Path, anyio_ba
         async with opened(url) as client:
             await client.connect()
             assert len((await client.ask("tokens.list"))["tokens"]) == 1, "the old one was swept away"
+
+
+async def test_a_full_disk_keeps_no_page_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(*_: object) -> None:
+        raise StorageFull("the disk is full")
+
+    device, store = Device(), world.gateway.parts.store
+    token = await device_token(world.url, device)
+    monkeypatch.setattr(store, "use_device_token", full)
+    monkeypatch.setattr(store, "keep_device_token", full)
+    monkeypatch.setattr("backchannel.core.devices.USED_MS", 0)
+    assert (await auth(world.url, device, token, by_device=True))["scopes"] == ALL
+    assert await auth(world.url, Device()) == {"role": "operator", "scopes": ALL}
 
 
 async def test_what_a_page_sent_before_it_was_loaded_anew_is_known_after_it(world: World) -> None:
