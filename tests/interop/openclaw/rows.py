@@ -97,6 +97,12 @@ ROWS: tuple[Row, ...] = (
     Row("Control UI", "a tool call that waits for permission"),
     Row("Control UI", "loading the page anew: nothing twice"),
     Row("Control UI", "staying logged in when the page is loaded anew"),
+    Row("Control UI", "agents, automations, plugins, systems, logs, approvals, updates, skills"),
+    Row(
+        "Control UI",
+        "the other pages of settings",
+        "most are about what is not here, such as themes, web search and memory; the rest is set in the configuration",
+    ),
     Row("Control UI", "another origin is told that it is not allowed"),
     Row("mcp serve", "listing and reading conversations"),
     Row("mcp serve", "sending to a conversation"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, WebSocket, expect, sync_playwright
 
 from tests.interop.conftest import Node
 from tests.web.browser import DESK, find_chromium
@@ -61,10 +63,45 @@ def page(context: BrowserContext, origin: str, gateway: GatewayProcess) -> Page:
 
 
 def logged_in(context: BrowserContext, origin: str, gateway: GatewayProcess) -> Page:
-    page = context.new_page()
+    return log_in(context.new_page(), origin, gateway)
+
+
+def log_in(page: Page, origin: str, gateway: GatewayProcess) -> Page:
     page.goto(f"{origin}/?gatewayUrl={quote(gateway.url.replace('http:', 'ws:'), safe='')}#token={gateway.token}")
     page.get_by_role("button", name="Switch to").click()
     return page
+
+
+class Frames:
+    """Which methods a page asks for, and which of them were refused."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._asked: dict[str, str] = {}
+        self.answered: set[str] = set()
+        self.refused: set[str] = set()
+        page.on("websocket", self._listen)
+
+    def _listen(self, socket: WebSocket) -> None:
+        socket.on("framesent", self._sent)
+        socket.on("framereceived", self._received)
+
+    def _sent(self, written: str | bytes) -> None:
+        frame = json.loads(written)
+        self._asked[frame["id"]] = frame["method"]
+
+    def _received(self, written: str | bytes) -> None:
+        frame = json.loads(written)
+        if frame["type"] == "res":
+            method = self._asked[frame["id"]]
+            (self.answered if frame["ok"] else self.refused).add(method)
+
+    def wait_for(self, method: str) -> None:
+        """Wait until a method was answered or refused."""
+        deadline = time.monotonic() + PATIENCE_MS / 1000
+        while method not in self.answered | self.refused:
+            assert time.monotonic() < deadline, f"{method} was not asked for; refused: {self.refused}"
+            self._page.wait_for_timeout(100)  # lets frames in
 
 
 def say(page: Page, text: str) -> None:
@@ -145,6 +182,62 @@ def test_a_page_whose_token_was_revoked_asks_for_another(page: Page, gateway: Ga
     expect(said(page, "You said: from before")).to_have_count(1)
     page.reload()
     expect(said(page, "You said: from before")).to_have_count(1)
+
+
+VIEWS = {
+    "/agents": "agents.list",
+    "/automations": "cron.list",
+    "/plugins": "plugins.catalog.browse",
+    "/systems": "environments.list",
+    "/logs": "logs.tail",
+    "/settings/approvals": "approval.history",
+    "/settings/updates": "update.status",
+    "/settings/skills": "skills.library.list",
+}
+"""Views of the page, and what each asks for."""
+IN_VAIN = {
+    "sessions.companion.state": "there is no chat beside the chat",
+    "system.info": "what machine it runs on is for those who log in there",
+}
+"""What these views ask for and are refused, and why; nobody sees more than that it is not there."""
+
+
+@shows("Control UI", "agents, automations, plugins, systems, logs, approvals, updates, skills")
+def test_views_ask_for_nothing_in_vain_but_what_is_listed(
+    context: BrowserContext, origin: str, gateway: GatewayProcess
+) -> None:
+    page = context.new_page()
+    frames = Frames(page)
+    log_in(page, origin, gateway)
+    expect(page.get_by_role("textbox", name="Chat composer")).to_be_visible()
+    for address, method in VIEWS.items():
+        go_to(page, address)
+        frames.wait_for(method)
+        expect(complaints(page)).to_have_count(0)
+    assert frames.refused == IN_VAIN.keys()
+
+
+@shows("Control UI", "the other pages of settings")
+def test_pages_of_settings_ask_for_nothing_in_vain(
+    context: BrowserContext, origin: str, gateway: GatewayProcess
+) -> None:
+    page = context.new_page()
+    frames = Frames(page)
+    log_in(page, origin, gateway)
+    expect(page.get_by_role("textbox", name="Chat composer")).to_be_visible()
+    go_to(page, "/settings/search")
+    frames.wait_for("webSearch.status")
+    assert "webSearch.status" not in frames.refused
+
+
+def go_to(page: Page, address: str) -> None:
+    """Go to another view without loading the page anew."""
+    page.evaluate("at => { history.pushState({}, '', at); dispatchEvent(new PopStateEvent('popstate')); }", address)
+
+
+def complaints(page: Page) -> Locator:
+    """Find what people are told of methods that are not there."""
+    return page.get_by_text("unknown method").locator("visible=true")
 
 
 @shows("Control UI", "another origin is told that it is not allowed")
