@@ -25,37 +25,49 @@ def test_importing_the_command_line_imports_nothing_heavy() -> None:
     assert done.returncode == 0
 
 
-def _modules_of_commands_after(*words: str, **env: str) -> set[str]:
-    """Run the command line in a process of its own, and tell which modules of commands it has imported."""
+def _imported_by(*words: str, **env: str) -> set[str]:
+    """Run the command line in a process of its own, and tell what it has imported at its end."""
     script = """
 import sys
-from backchannel.cli.main import COMMANDS, main
+from backchannel.cli.main import main
 sys.argv[0] = "backchannel"
 try:
     main()
 finally:
-    modules = {listed.place.split(".")[0] for listed in COMMANDS.values()}
-    print(*(module for module in modules if f"backchannel.cli.{module}" in sys.modules), file=sys.stderr)
+    print(*sys.modules, file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", script, *words], env=env, capture_output=True, text=True)
     return set(done.stderr.splitlines()[-1].split())
 
 
+def _commands_imported_by(*words: str, **env: str) -> set[str]:
+    modules = {listed.place.split(".")[0] for listed in COMMANDS.values()}
+    return {name.removeprefix("backchannel.cli.") for name in _imported_by(*words, **env)} & modules
+
+
 @pytest.mark.parametrize("words", [("--help",), ("--version",), (), ("sesions",)], ids=str)
 def test_what_concerns_all_commands_imports_none(words: tuple[str, ...]) -> None:
-    assert _modules_of_commands_after(*words) == set()
+    assert _commands_imported_by(*words) == set()
 
 
 @pytest.mark.parametrize("line", ["", "s", "--", "list "])
 def test_completing_the_name_of_a_command_imports_none(line: str) -> None:
     completing = {"_BACKCHANNEL_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"backchannel {line}"}
 
-    assert _modules_of_commands_after(**completing) == set()
+    assert _commands_imported_by(**completing) == set()
 
 
 @pytest.mark.parametrize(("command", "module"), [("mcp", "mcp"), ("import", "import_"), ("tokens", "tokens")])
 def test_a_command_imports_its_own_module_alone(command: str, module: str) -> None:
-    assert _modules_of_commands_after(command, "--help") == {module}
+    assert _commands_imported_by(command, "--help") == {module}
+
+
+@pytest.mark.parametrize("line", ["status", "sessions", "history main --tools", "runs --session main", "tokens list"])
+def test_a_command_that_is_given_texts_alone_does_without_pydantic(line: str, tmp_path: Path) -> None:
+    imported = _imported_by(*line.split(), BACKCHANNEL_STATE_DIR=str(tmp_path))
+
+    assert "backchannel.config" in imported  # it was at the point of asking the gateway
+    assert not {"pydantic", "pydantic_core"} & imported
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -23,6 +23,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from backchannel.cli.given import spare_conversion
 from backchannel.cli.options import GLOBAL_OPTIONS, Options, exit_code_of, message_of, next_step, options_of
 from backchannel.cli.output import say, say_styled
 from backchannel.errors import GatewayError
@@ -118,6 +119,7 @@ class _OnDemand(Mapping[str, Any]):
     def _equip(self, command: Any) -> Any:
         """Give the global options to a command and to those below it."""
         for each in (command, *_below(command)):
+            spare_conversion(each)
             each.params += [_repeated(param) for param in self._shared if not _has(each, param.name)]
             each.epilog = AFTER_EVERY_HELP
         return command
@@ -129,6 +131,7 @@ class Commands(TyperGroup):
     def __init__(self, **attrs: Any) -> None:
         shared = [param for param in attrs["params"] if param.name in GLOBAL_OPTIONS]
         super().__init__(**attrs | {"commands": _OnDemand(shared)})
+        spare_conversion(self)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands:  # `get` would take a KeyError of a module for a command that is not there
