@@ -35,7 +35,9 @@ def _process(param: Any, ctx: Any, value: Any) -> Any:
 
 def _is_ready(param: Any, value: Any) -> bool:
     """Whether a value was not given, and need not be, or is a text where one is asked for."""
+    asked = getattr(param, "type_descriptor", None)
+    if asked is None:  # an older version of typer, which converts without pydantic
+        return False
     if value is None:
         return not param.required
-    is_text = getattr(getattr(param, "type_descriptor", None), "annotation", None) is str  # older versions have none
-    return value is param.default or (is_text and isinstance(value, str))
+    return value is param.default or (asked.annotation is str and isinstance(value, str))
