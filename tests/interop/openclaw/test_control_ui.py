@@ -168,6 +168,24 @@ def test_the_page_is_still_logged_in_when_it_is_loaded_anew(page: Page, gateway:
 
 
 @shows("Control UI", "staying logged in when the page is loaded anew")
+def test_every_tab_is_still_logged_in_after_a_restart(
+    page: Page, context: BrowserContext, origin: str, gateway: GatewayProcess
+) -> None:
+    expect(said(page, "You said: from before")).to_have_count(1)
+    other = context.new_page()
+    other.goto(origin)
+    expect(said(other, "You said: from before")).to_have_count(1)
+    gateway.kill()
+    gateway.start()
+    for tab in (page, other):
+        say(tab, "after the restart")
+        expect(said(tab, "You said: after the restart").last).to_be_visible()
+        tab.reload()
+        expect(said(tab, "You said: from before")).to_have_count(1)
+    assert "login refused" not in gateway.process.logged
+
+
+@shows("Control UI", "staying logged in when the page is loaded anew")
 def test_a_page_whose_token_was_revoked_asks_for_another(page: Page, gateway: GatewayProcess) -> None:
     expect(said(page, "You said: from before")).to_have_count(1)
     page.reload()
