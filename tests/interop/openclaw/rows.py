@@ -109,6 +109,7 @@ ROWS: tuple[Row, ...] = (
     Row("mcp serve", "approvals that wait, and answering them"),
     Row("node", "`node run` connects, and `nodes status` shows it"),
     Row("library", "`@openclaw/gateway-client`: the handshake, a message, the events of its run"),
+    Row("library", "a call of a tool: its events in their order, with what it returned"),
 )
 
 
