@@ -16,6 +16,7 @@ from backchannel.errors import (
     FenceLost,
     IdempotencyConflict,
     InvalidRequest,
+    LabelInUse,
     RunNotFound,
     SessionIdReplaced,
     SessionNotFound,
@@ -267,6 +268,20 @@ async def test_the_last_reply_ends_the_run_in_its_own_commit(host: Host) -> None
     assert (session.total_tokens, session.context_tokens, session.system_sent) == (7, 99, True)
     assert (session.tokens_in, session.tokens_out, session.cost) == (3, 4, 0.5)
     assert session.lane_is_free
+
+
+@pytest.mark.both_databases
+async def test_a_session_gets_its_settings_with_its_message_or_neither(store: Store) -> None:
+    before = store.commits
+    accepted = await accept(store, key=CRON, settings=SessionPatch(label="nightly"), id="once", digest="d")
+    assert store.commits == before + 1
+    session = await store.session(str(CRON))
+    assert session is not None and (session.label, session.running_run) == ("nightly", accepted.run.id)
+    again = await accept(store, key=CRON, settings=SessionPatch(label="nightly"), id="once", digest="d")
+    assert again.is_repeat and again.run.id == "once"
+    with pytest.raises(LabelInUse):
+        await accept(store, settings=SessionPatch(label="nightly"), id="twice", digest="d")
+    assert await store.session(str(MAIN)) is None and await store.run("twice") is None
 
 
 async def test_usage_adds_up_and_an_unknown_price_stays_unknown(store: Store) -> None:
