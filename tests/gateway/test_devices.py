@@ -196,6 +196,16 @@ async def test_it_is_listed_with_its_device_and_ends_alone_with_its_connections(
     assert await device_token(world.url, device) != token, "who knows the operator's token may log in anew"
 
 
+async def test_who_logs_a_device_out_closes_the_page_that_logged_in_by_hand_too(world: World, client: Client) -> None:
+    device = Device()
+    async with page(world.url, device) as logged_in, page(world.url, Device()) as another:
+        (listed,) = [each for each in (await client.ask("device.pair.list"))["paired"] if each["deviceId"] == device.id]
+        assert listed["connected"]
+        await client.ask("device.pair.remove", deviceId=device.id)
+        assert await logged_in.closed() == 1008
+        assert await another.ask("health")
+
+
 @pytest.mark.both_databases
 async def test_it_ends_with_the_token_that_it_was_made_from(world: World, client: Client) -> None:
     made = await client.ask("tokens.create", scopes=["admin"])

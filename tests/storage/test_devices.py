@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from backchannel.core.devices import LIFE_MS, MOST_OF_ONE
+from backchannel.core.facts import TokenEnded
 from backchannel.core.records import TokenRow
 from backchannel.storage.store import Store
 from tests.storage.support import START_MS, Host, device, digest_of
@@ -112,6 +113,7 @@ async def test_a_token_has_so_many_devices_and_no_more(host: Host) -> None:
     await host.store.keep_device_token(device(salt="other", parent="operator:2"), digest_of)
     kept = [row.device_id for row in await host.store.device_tokens() if row.parent == "operator:1"]
     assert kept == [f"device {n}" for n in range(2, MOST_OF_ONE + 2)]
+    assert len([fact for fact in host.facts if isinstance(fact, TokenEnded)]) == 2, "and who came in by those has to go"
 
 
 async def test_what_a_device_has_survives_a_crash(host: Host) -> None:

@@ -19,6 +19,7 @@ from backchannel.core.facts import (
     RunChanged,
     SessionChanged,
     TimerSet,
+    TokenEnded,
     TranscriptClosed,
 )
 
@@ -26,6 +27,11 @@ Word = tuple[str, str]
 """A kind of row, and its id."""
 SESSION = "session-"
 """Words about sessions have the reason in their kind."""
+
+
+def token_word(id: str, *, is_device: bool) -> Word:
+    """Name a token, or the token of a device."""
+    return "device" if is_device else "token", id
 
 
 def words_of(facts: Iterable[Fact]) -> Iterator[Word]:
@@ -42,6 +48,8 @@ def words_of(facts: Iterable[Fact]) -> Iterator[Word]:
                 yield "delivery", delivery.id
             case ApprovalChanged(approval):
                 yield "approval", approval.id
+            case TokenEnded(id, is_device):
+                yield token_word(id, is_device=is_device)
             case AccountHeld():
                 yield "hold", ""
             case TimerSet():

@@ -82,6 +82,13 @@ class PairingChanged(msgspec.Struct, frozen=True):
     pairing: Pairing
 
 
+class TokenEnded(msgspec.Struct, frozen=True):
+    """A token no longer lets anyone in; those who came in by it have to go."""
+
+    id: str
+    is_device: bool = False
+
+
 class TimerSet(msgspec.Struct, frozen=True):
     """Something is due at this time."""
 
@@ -119,6 +126,7 @@ Fact = (
     | AccountHeld
     | ApprovalChanged
     | PairingChanged
+    | TokenEnded
     | TimerSet
     | GrowthWanted
     | GrowthWritten

@@ -15,6 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 from msgspec import Raw
 
+from backchannel.core.echoes import token_word
+from backchannel.core.facts import TokenEnded
 from backchannel.core.shapes import Params, SharedParams, bad_params
 from backchannel.errors import Forbidden, ScopeMissing, ShuttingDown, Unavailable
 from backchannel.gateway.audiences import Subscriber
@@ -32,6 +34,7 @@ from backchannel.gateway.protocol import (
     show_event_head,
 )
 from backchannel.gateway.throttling import FailedAttempts
+from backchannel.runtime.events import Event, Hub
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Params)
@@ -158,11 +161,13 @@ class Connections:
                 connection.send_event(head, droppable=False)
 
     async def tick(self) -> None:
-        """Send clients a sign of life at a steady pace."""
+        """Send clients a sign of life at a steady pace, and look whose token another gateway has ended unheard."""
         clock = self.parts.clock
         while True:
             await clock.sleep(self.limits.tick_s)
             self.broadcast("tick", Tick(ts=clock.now_ms()))
+            with suppress(Unavailable):  # the next look is as good
+                await self._look_for_ended()
 
     async def close(self, reason: str) -> None:
         """Announce to all clients that the gateway stops, and close their connections."""
@@ -176,12 +181,28 @@ class Connections:
                 async with asyncio.timeout(2 * CLOSE_S):
                     await self._is_empty.wait()
 
-    def close_token(self, token_id: str) -> None:
-        """Close the connections that a token opened which is no longer valid."""
+    def listen_to(self, hub: Hub) -> Callable[[], None]:
+        """Close connections whose token ends, here or on another gateway; the function returned stops it."""
+        return hub.listen(self._on_ended, TokenEnded, elsewhere=True)
+
+    def _on_ended(self, event: Event) -> None:
+        if isinstance(event, TokenEnded):
+            self._close_token(event)
+
+    def _close_token(self, ended: TokenEnded) -> None:
         for connection in list(self._open):
             holder = connection.holder
-            if holder is not None and token_id in (holder.token_id, holder.device_token):
+            if holder is not None and ended.id == (holder.device_token if ended.is_device else holder.token_id):
                 connection.close(REFUSED, "the token was revoked")
+
+    async def _look_for_ended(self) -> None:
+        """Close connections whose token was ended by a gateway of which nothing was heard."""
+        if self.parts.runtime.house.cluster is None:
+            return
+        words = {token_word(holder.token_id, is_device=False) for holder in self.holders if not holder.is_issued}
+        words |= {token_word(each.device_token, is_device=True) for each in self.holders if each.device_token}
+        for ended in await self.parts.store.echoes(list(words)):
+            self._on_ended(ended)
 
 
 class OpenWaits:

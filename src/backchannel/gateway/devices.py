@@ -97,13 +97,14 @@ def _is_signed(key: bytes, signature: bytes, text: str) -> bool:
 
 
 class Issued(NamedTuple):
-    """A device token, and when it was made."""
+    """A device token, its id, and when it was made."""
 
+    id: str
     token: str
     at: int
 
     def __repr__(self) -> str:
-        return f"Issued(<hidden>, at={self.at})"
+        return f"Issued({self.id}, <hidden>, at={self.at})"
 
 
 class _Parent(NamedTuple):
@@ -159,7 +160,7 @@ class Devices:
             return None
         if row is None:
             raise Unauthorized("the token was revoked just now")
-        return Issued(parent.token(device.id, row.salt), row.created_at)
+        return Issued(row.id, parent.token(device.id, row.salt), row.created_at)
 
     async def operators_parent(self) -> str:
         """Name the operator's token as device tokens name their parent."""

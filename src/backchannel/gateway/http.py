@@ -159,7 +159,8 @@ class Web:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        stops = [self.subscriptions.listen_to(self._parts.runtime.hub), self.metrics.listen_to(self._parts.runtime.hub)]
+        hub = self._parts.runtime.hub
+        stops = [each.listen_to(hub) for each in (self.subscriptions, self.metrics, self.connections)]
         ticks = asyncio.create_task(self.connections.tick())
         try:
             yield

@@ -16,6 +16,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from sys import getsizeof
 from typing import Any
 
@@ -257,7 +258,8 @@ class WebSocketConnection:
         # Programs keep their token themselves, and shall cost no write.
         if proven and self._origin and holder.scopes and not holder.is_issued:
             self._issued = await devices.issue(holder, brought.signed_token, proven, self._origin)
-        return holder
+        # Who logs the device out logs out this page too.
+        return holder if self._issued is None else replace(holder, device_token=self._issued.id)
 
     def _prove(self, asked: Connect) -> ProvenDevice | None:
         """Check the signature of a device where something depends on it."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from backchannel.core.devices import LIFE_MS, MOST_OF_ONE, DeviceToken
+from backchannel.core.facts import TokenEnded
 from backchannel.storage.tx import Tx, columns, marks, required, row_reader
 
 _NAMES = DeviceToken.__struct_fields__
@@ -60,9 +62,9 @@ def keep(tx: Tx, offered: DeviceToken, digest_with: Callable[[str], str]) -> Dev
 
 def _sweep(tx: Tx, parent: str) -> None:
     """Forget those that are over, and those that were used longest ago where one token has too many."""
-    tx.run("DELETE FROM device_tokens WHERE used_at <= ? OR used_at >= ?", tx.now - LIFE_MS, tx.now + LIFE_MS)
+    _delete(tx, "used_at <= ? OR used_at >= ?", tx.now - LIFE_MS, tx.now + LIFE_MS)
     latest = "SELECT id FROM device_tokens WHERE parent = ? ORDER BY used_at DESC, created_at DESC LIMIT ?"
-    tx.run(f"DELETE FROM device_tokens WHERE parent = ? AND id NOT IN ({latest})", parent, parent, MOST_OF_ONE)
+    _delete(tx, f"parent = ? AND id NOT IN ({latest})", parent, parent, MOST_OF_ONE)
 
 
 def use(tx: Tx, id: str) -> DeviceToken | None:
@@ -80,14 +82,22 @@ def all_devices(tx: Tx) -> list[DeviceToken]:
 
 def remove(tx: Tx, device_id: str) -> list[str]:
     """End all tokens of a device; returns their ids."""
-    return [id for (id,) in tx.all("DELETE FROM device_tokens WHERE device_id = ? RETURNING id", device_id)]
+    return _delete(tx, "device_id = ?", device_id)
 
 
 def revoke(tx: Tx, id: str) -> bool:
     """End one; returns whether it was there."""
-    return tx.one("DELETE FROM device_tokens WHERE id = ? RETURNING id", id) is not None
+    return bool(_delete(tx, "id = ?", id))
 
 
 def revoke_of(tx: Tx, parent: str) -> None:
     """End those that were made from a token."""
-    tx.run("DELETE FROM device_tokens WHERE parent = ?", parent)
+    _delete(tx, "parent = ?", parent)
+
+
+def _delete(tx: Tx, condition: str, *values: Any) -> list[str]:
+    """Delete some, and tell of each, since who came in by it has to go; returns their ids."""
+    ended = [id for (id,) in tx.all(f"DELETE FROM device_tokens WHERE {condition} RETURNING id", *values)]
+    for id in ended:
+        tx.tell(TokenEnded(id, is_device=True))
+    return ended

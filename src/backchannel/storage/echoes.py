@@ -14,6 +14,7 @@ from backchannel.core.facts import (
     RunChanged,
     SessionChanged,
     TimerSet,
+    TokenEnded,
     TranscriptClosed,
 )
 from backchannel.core.messages import decode_message
@@ -69,6 +70,16 @@ def _approvals(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
     return {approval.id: ApprovalChanged(approval) for approval in found if approval is not None}
 
 
+def _tokens(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
+    rows = tx.all(f"SELECT id FROM tokens WHERE id IN ({marks(ids)}) AND revoked_at IS NOT NULL", *ids)
+    return {id_: TokenEnded(id_) for (id_,) in rows}
+
+
+def _devices(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
+    kept = {id_ for (id_,) in tx.all(f"SELECT id FROM device_tokens WHERE id IN ({marks(ids)})", *ids)}
+    return {id_: TokenEnded(id_, is_device=True) for id_ in ids if id_ not in kept}
+
+
 def _closed(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
     rows = tx.all(
         "SELECT i.key, i.session_id, i.ended_at, CASE WHEN s.archived_at = s.updated_at THEN 1 ELSE 0 END "
@@ -84,6 +95,8 @@ _READ: Mapping[str, Callable[[Tx, Sequence[str]], Mapping[str, Fact]]] = {
     "message": _messages,
     "delivery": _deliveries,
     "approval": _approvals,
+    "token": _tokens,
+    "device": _devices,
     "grew": growing.find,
     "closed": _closed,
 }

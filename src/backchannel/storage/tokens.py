@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backchannel.core.facts import TokenEnded
 from backchannel.core.records import TokenRow
 from backchannel.storage import devices
 from backchannel.storage.tx import Row, Tx
@@ -51,4 +52,5 @@ def revoke(tx: Tx, token_id: str) -> bool:
     if tx.one(ended, tx.now, token_id) is None:
         return devices.revoke(tx, token_id)
     devices.revoke_of(tx, token_id)
+    tx.tell(TokenEnded(token_id))
     return True

@@ -58,7 +58,7 @@ BY_JOB = ("cron.get", "cron.update", "cron.run", "cron.runs", "cron.remove")
 BY_APPROVAL = ("approval.get", "approval.resolve", "plugin.approval.resolve")
 """And these a call that waits."""
 BY_DEVICE = ("device.pair.remove", "device.token.revoke")
-"""And these a device, which only a browser is: `test_control_ui.py` has one."""
+"""And these a device, which only a page is: `test_cli.py` makes one, and calls both by `devices`."""
 
 
 @shows("gateway call", "every method of OpenClaw's that this gateway has")

@@ -115,11 +115,8 @@ async def device_token_revoke(call: Call, params: DeviceTokenParams) -> DeviceTo
 
 
 async def _remove(call: Call, device_id: str) -> None:
-    ended = await call.parts.store.remove_device(device_id)
-    if not ended:
+    if not await call.parts.store.remove_device(device_id):
         raise TokenNotFound(f"no device has the id {quoted(device_id, 80)} (device.pair.list shows those there are)")
-    for token_id in ended:
-        call.connections.close_token(token_id)
 
 
 METHODS: tuple[Method[Any], ...] = (

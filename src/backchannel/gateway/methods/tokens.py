@@ -112,7 +112,6 @@ async def tokens_revoke(call: Call, params: TokenParams) -> TokenRevoked:
     """Revokes a token and those of devices that were made from it, and closes the connections that came in by them."""
     if not await call.parts.store.revoke_token(params.id):
         raise TokenNotFound(f"no valid token has the id {quoted(params.id, 64)} (tokens.list shows those there are)")
-    call.connections.close_token(params.id)
     return TokenRevoked(ok=True, id=params.id)
 
 
