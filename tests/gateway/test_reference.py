@@ -18,6 +18,7 @@ from backchannel.gateway.methods.runs import AgentAccepted
 from backchannel.gateway.protocol import EVENTS
 
 from .client import Client
+from .conftest import MakeWorld
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 HOW = "run `make reference`"
@@ -131,6 +132,21 @@ async def test_models_are_listed_of_one_provider_and_for_one_agent(client: Clien
     told = (await client.ask("models.authStatus"))["providers"]
     assert {"provider": "test", "displayName": "test", "status": "static", "profiles": []} in told
     assert (await client.refused("models.list", {"agentId": "nobody"}))["details"]["code"] == "unknown_agent"
+
+
+@pytest.mark.anyio
+async def test_a_provider_without_a_key_is_told_of_only_where_somebody_names_it(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(key, raising=False)
+    agents = [{"id": "main", "model": "anthropic/claude-sonnet-5-5"}, {"id": "home", "model": "ollama/llama"}]
+    desk = {"baseUrl": "http://127.0.0.1:9/v1", "api": "openai"}
+    config = {"agents": {"list": agents}, "models": {"providers": {"desk": desk}}}
+    async with make_world(config) as world, world.client() as client:
+        told = {each["provider"]: each["status"] for each in (await client.ask("models.authStatus"))["providers"]}
+        assert told["anthropic"] == "missing" and "openai" not in told
+        assert told["desk"] == told["ollama"] == told["builtin"] == "static"
 
 
 @pytest.mark.anyio

@@ -15,8 +15,10 @@ from backchannel.core.keys import normalise_agent_id
 from backchannel.core.rows import AgentDetails, AgentModel, AgentShown, AgentSubagents, AgentTool
 from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
+from backchannel.errors import UnknownModel
 from backchannel.gateway.addressing import known_agent
 from backchannel.gateway.connections import Call, Method
+from backchannel.gateway.methods.health import named_models
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.workspace.tools import COMMANDS, FILES
@@ -156,18 +158,30 @@ def _show_model(model: ModelInfo, *, is_default: bool) -> ModelListed:
 
 
 async def models_auth_status(call: Call, params: SharedNoParams) -> AuthStatus:
-    """Tells of each provider of models whether it can be asked: keys are read at the start, and are never shown."""
-    known = await _known_models(call)
-    usable = {model.provider for model in known if model.usable}
+    """Tells of each provider that is used, configured or has a key whether it can be asked.
+
+    Keys are read at the start, and are never shown. Providers that nobody here names are left out: clients take one
+    without a key for one that is broken.
+    """
+    usable = {model.provider for model in await _known_models(call) if model.usable}
+    states = dict.fromkeys([*call.parts.config.models.providers, *usable], "static")
+    for _, ref in named_models(call.parts):
+        states.setdefault(ref.partition("/")[0], "static" if _can_ask(call.parts, ref) else "missing")
     return AuthStatus(
         ts=call.parts.clock.now_ms(),
         providers=[
-            ProviderAuth(
-                provider=name, display_name=name, status="static" if name in usable else "missing", profiles=()
-            )
-            for name in sorted({model.provider for model in known})
+            ProviderAuth(provider=name, display_name=name, status=status, profiles=())
+            for name, status in sorted(states.items())
         ],
     )
+
+
+def _can_ask(parts: GatewayParts, ref: str) -> bool:
+    try:
+        parts.models.check(ref)
+    except UnknownModel:
+        return False
+    return True
 
 
 class AgentForgetParams(Params, frozen=True, kw_only=True):

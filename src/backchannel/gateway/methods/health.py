@@ -223,7 +223,7 @@ def _models(seen: Seen) -> Iterator[HealthProblem]:
 def model_problems(parts: GatewayParts) -> Iterator[HealthProblem]:
     """Find the models that cannot be asked, and the demo model where it is hardly meant."""
     users: dict[str, list[str]] = {}
-    for user, ref in _named_models(parts):
+    for user, ref in named_models(parts):
         users.setdefault(ref, []).append(user)
     for ref, names in users.items():
         try:
@@ -237,7 +237,8 @@ def model_problems(parts: GatewayParts) -> Iterator[HealthProblem]:
         yield HealthProblem(code="demo_model", message=reason, hint=hint)
 
 
-def _named_models(parts: GatewayParts) -> Iterator[tuple[str, str]]:
+def named_models(parts: GatewayParts) -> Iterator[tuple[str, str]]:
+    """Give each model that is named for an agent or a cron job, after whose it is."""
     agents = parts.agents
     for settings in (agents.get(id) for id in agents.ids() if not agents.is_function(id)):
         yield settings.id, settings.model
