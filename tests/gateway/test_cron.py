@@ -221,6 +221,30 @@ class TestInOpenClawsWords:
         changed = await client.ask("cron.update", id=job["id"], patch={"schedule": daily})
         assert (changed["schedule"], changed["backchannel"]["tz"]) == (daily, "Europe/Berlin")
 
+    async def test_a_job_tells_when_it_was_changed_and_firing_it_is_no_change(self, client: Client) -> None:
+        job = await client.ask("cron.add", **self.JOB)
+        assert job["updatedAtMs"] == job["createdAtMs"]
+        fired = await client.ask("cron.run", id=job["id"])
+        await client.ask("agent.wait", runId=fired["runId"])
+        assert (await client.ask("cron.get", id=job["id"]))["updatedAtMs"] == job["createdAtMs"]
+        changed = await client.ask("cron.update", id=job["id"], patch={"payload": {"message": "look again"}})
+        assert changed["createdAtMs"] == job["createdAtMs"] < changed["updatedAtMs"]
+        again = await client.ask("cron.update", id=job["id"], patch={"payload": {"message": "look again"}})
+        assert again["updatedAtMs"] == changed["updatedAtMs"]
+
+    async def test_the_list_tells_in_words_where_replies_go(self, make_world: MakeWorld) -> None:
+        desk = {"adapter": "bridge", "url": "http://127.0.0.1:9", "secret": "a secret of the desk"}
+        to = {"mode": "announce", "channel": "desk", "to": "C-1"}
+        async with make_world({"channels": {"desk": desk}}) as world, world.client() as client:
+            await client.ask("cron.add", **{**self.JOB, "name": "told", "delivery": to})
+            await client.ask("cron.add", **{**self.JOB, "name": "kept"})
+            told = (await client.ask("cron.list"))["deliveryPreviews"]
+            assert told["told"] == {"label": "announce -> desk:C-1", "detail": "set in the job"}
+            assert told["kept"]["label"] == "none"
+            assert list((await client.ask("cron.list", query="kept"))["deliveryPreviews"]) == ["kept"]
+            for left_out in ({"compact": True}, {"includeDeliveryPreviews": False}):
+                assert "deliveryPreviews" not in await client.ask("cron.list", **left_out)
+
     async def test_jobs_of_one_name_are_told_apart_by_a_number_and_the_same_again_is_no_other(
         self, client: Client
     ) -> None:

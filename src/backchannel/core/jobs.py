@@ -28,6 +28,13 @@ class DeliveryView(Answer, frozen=True, kw_only=True):
     account_id: str | None = None
 
 
+class DeliveryPreview(Answer, frozen=True, kw_only=True):
+    """Where a reply goes, in words."""
+
+    label: str
+    detail: str
+
+
 class JobStateView(Answer, frozen=True, kw_only=True):
     next_run_at_ms: int | None = None
     running_at_ms: int | None = None
@@ -64,6 +71,8 @@ class JobPage(Answer, frozen=True, kw_only=True):
     has_more: bool
     next_offset: int | None
     snapshot_revision: str
+    delivery_previews: dict[str, DeliveryPreview] | None = None
+    """By the ids of the jobs on this page."""
 
 
 class JobRunView(Answer, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from backchannel.config.schedules import Every, Once, read_schedule, show_moment
 from backchannel.config.schema_doors import UNIT_MS, CronDeliver, CronJob
-from backchannel.core.jobs import DeliveryView, PayloadView, ScheduleView
+from backchannel.core.jobs import DeliveryPreview, DeliveryView, PayloadView, ScheduleView
 from backchannel.core.shapes import SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, InvalidSchedule
@@ -148,6 +148,15 @@ def show_delivery(job: CronJob) -> DeliveryView:
         return DeliveryView(mode="none")
     place = job.deliver
     return DeliveryView(mode="announce", channel=place.channel, to=place.to, account_id=place.account_id)
+
+
+def preview_delivery(job: CronJob, channels: Collection[str]) -> DeliveryPreview:
+    """Tell in words where a job's reply goes, and whether that channel is among those there are."""
+    if job.deliver is None:
+        return DeliveryPreview(label="none", detail="the reply stays in the job's session")
+    place = job.deliver
+    detail = "set in the job" if place.channel in channels else f"there is no channel {place.channel} here"
+    return DeliveryPreview(label=f"announce -> {place.channel}:{place.to}", detail=detail)
 
 
 def job_id_of(name: str) -> str:

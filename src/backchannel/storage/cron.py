@@ -61,6 +61,8 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     last_run: str | None
     skipped: int
     error: str | None
+    updated_at: int | None
+    """When it was last changed, if ever; that it fired is no change."""
 
     @property
     def job(self) -> CronJob:
@@ -147,8 +149,15 @@ def _of_others(tx: Tx) -> set[str] | None:
 
 def _replace(tx: Tx, stored: StoredJob, job: CronJob, source: Source = Source.CONFIG) -> None:
     """Write a job anew. What it missed while no gateway ran stays due, unless it is to come at other times now."""
-    tx.run("UPDATE cron_jobs SET source = ?, body = ? WHERE id = ?", source.value, _encode(job), stored.id)
     was = stored.job
+    updated_at = stored.updated_at if job == was else tx.now
+    tx.run(
+        "UPDATE cron_jobs SET source = ?, body = ?, updated_at = ? WHERE id = ?",
+        source.value,
+        _encode(job),
+        updated_at,
+        stored.id,
+    )
     if (was.schedule, was.tz, was.enabled) != (job.schedule, job.tz, job.enabled) or stored.error:
         _set_next(tx, stored.id, *_next_time(job, stored.created_at, stored.fired_at, tx.now))
 

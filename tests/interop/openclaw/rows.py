@@ -52,6 +52,7 @@ ROWS: tuple[Row, ...] = (
     Row("cron", "`cron list`"),
     Row("cron", "`cron add`, `cron rm`"),
     Row("cron", "`cron add` in all forms of schedules, `cron edit`, `cron show`"),
+    Row("cron", "`cron show` says where a reply goes"),
     Row("cron", "`cron status`, `cron run`, `cron runs`"),
     Row("cron", "`cron disable`, `cron enable`"),
     Row("system", "`system presence`, `system heartbeat last`"),

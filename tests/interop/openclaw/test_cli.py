@@ -142,6 +142,15 @@ def test_jobs_of_every_schedule_are_added_and_changed(openclaw: OpenClaw) -> Non
     assert openclaw.answer("cron", "list").count("one name ") == 3
 
 
+@shows("cron", "`cron show` says where a reply goes")
+def test_it_is_told_where_the_reply_of_a_job_goes(openclaw: OpenClaw) -> None:
+    to = ["--announce", "--channel", CHANNEL, "--to", "C-1"]
+    job = openclaw.json("cron", "add", "--name", "announced", "--every", "4h", "--message", "look", *to)
+    assert f"delivery: announce -> {CHANNEL}:C-1 (set in the job)" in openclaw.answer("cron", "show", job["id"])
+    changed = openclaw.json("cron", "edit", job["id"], "--message", "look again")
+    assert changed["createdAtMs"] < changed["updatedAtMs"]
+
+
 @shows("cron", "`cron status`, `cron run`, `cron runs`")
 def test_a_job_is_run_by_hand_and_its_runs_are_told(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
     job = openclaw.json("cron", "add", "--name", "by hand", "--cron", "0 7 * * *", "--message", "look")

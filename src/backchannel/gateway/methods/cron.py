@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta
 
 from backchannel.config.schema_doors import CronDeliver, CronJob
 from backchannel.core.answers import JobFired, JobNotFired, JobRemoved
-from backchannel.core.jobs import JobPage, JobRunsPage, JobRunView, JobsStatus, JobStateView, JobView
+from backchannel.core.jobs import DeliveryPreview, JobPage, JobRunsPage, JobRunView, JobsStatus, JobStateView, JobView
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.rows import JobDeliverShown, JobShown, LastRun
 from backchannel.core.runs import Run, RunKind, RunState
@@ -29,6 +29,7 @@ from backchannel.gateway.cron_words import (
     check_session_target,
     ids_of,
     job_id_of,
+    preview_delivery,
     read_delivery,
     read_given_schedule,
     show_delivery,
@@ -81,6 +82,8 @@ class CronListParams(SharedParams, frozen=True, kw_only=True):
     last_run_status: str = "all"
     sort_by: Literal["nextRunAtMs", "updatedAtMs", "name"] = "nextRunAtMs"
     sort_dir: Literal["asc", "desc"] = "asc"
+    include_delivery_previews: bool = True
+    compact: bool = False
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _MOST_JOBS
     offset: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
 
@@ -116,15 +119,27 @@ async def cron_list(call: Call, params: CronListParams) -> JobPage:
         chosen.reverse()
     limit = min(params.limit, _MOST_JOBS)
     end = params.offset + limit
+    page = chosen[params.offset : end]
     return JobPage(
-        jobs=chosen[params.offset : end],
+        jobs=page,
         total=len(chosen),
         offset=params.offset,
         limit=limit,
         has_more=end < len(chosen),
         next_offset=end if end < len(chosen) else None,
         snapshot_revision=hashlib.sha256("\n".join(each.stored.body for each in found).encode()).hexdigest()[:16],
+        delivery_previews=_previews(call, found, page) if _wants_previews(params) else None,
     )
+
+
+def _wants_previews(params: CronListParams) -> bool:
+    return params.include_delivery_previews and not params.compact
+
+
+def _previews(call: Call, found: list[ListedJob], page: list[JobView]) -> dict[str, DeliveryPreview]:
+    shown = {job.id for job in page}
+    jobs = (each.stored.job for each in found if each.stored.id in shown)
+    return {job.id: preview_delivery(job, call.parts.channels) for job in jobs}
 
 
 def _fits(job: JobView, params: CronListParams) -> bool:
@@ -292,7 +307,7 @@ def view(call: Call, listed: ListedJob) -> JobView:
         agent_id=shown.agent_id,
         session_key=shown.session_key,
         created_at_ms=shown.created_at,
-        updated_at_ms=shown.created_at,
+        updated_at_ms=listed.stored.updated_at or shown.created_at,
         schedule=show_schedule(job),
         session_target="isolated",
         wake_mode="now",
@@ -364,7 +379,9 @@ METHODS: tuple[Method[Any], ...] = (
         CronListParams,
         TokenScope.READ,
         cron_list,
-        f"`{{jobs: [{_JOB}], total, offset, limit, hasMore, nextOffset, snapshotRevision}}`",
+        f"`{{jobs: [{_JOB}], total, offset, limit, hasMore, nextOffset, snapshotRevision, "
+        "deliveryPreviews? {id: {label, detail}}}`, "
+        "the last unless `compact` is true or `includeDeliveryPreviews` false",
     ),
     Method("cron.get", JobParams, TokenScope.READ, cron_get, _AS_LISTED),
     Method("cron.status", SharedNoParams, TokenScope.READ, cron_status, "`{enabled, jobs, nextWakeAtMs}`"),
