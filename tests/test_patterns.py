@@ -22,18 +22,21 @@ import pytest
 
 import backchannel
 from backchannel.agents.demo_talk import header_pattern
-from backchannel.gateway.logs import secrets_pattern
+from backchannel.core import credentials
+from backchannel.core.known_secrets import secrets_pattern
 from tests.support.timing import grows_linearly
 
 SMALL = 6_000
 
 SEARCHES = frozenset({"search", "sub", "subn", "finditer", "findall", "split"})
 MATCHES = frozenset({"match", "fullmatch"})
+_SHAPES = (*credentials._KEYS, *credentials._SHAPES, *credentials._FOLDED_SHAPES)
 MADE_WHEN_ASKED = {
-    "agents/demo_talk.py": header_pattern("mark"),
-    "gateway/logs.py": secrets_pattern(["secret-one", "secret-two"]),
+    "agents/demo_talk.py": (header_pattern("mark"),),
+    "core/credentials.py": (*(each.pattern for each in _SHAPES), *map(credentials._pair, credentials._WORDS)),
+    "core/known_secrets.py": (secrets_pattern(["secret-one", "secret-two"]),),
 }
-"""Patterns that are compiled while the program runs: a sample of each."""
+"""Patterns that are compiled while the program runs: samples of each."""
 FILLERS = [
     "a",
     "A",
@@ -134,8 +137,8 @@ def _collect() -> dict[str, tuple[re.Pattern[str], frozenset[str]]]:
                 found[place] = pattern, _used_as(tree, name)
         for text in _of_fields(tree, module):
             found[f"{file.relative_to(SOURCE)} pattern={text!r}"] = re.compile(text), frozenset({"search"})
-    for place, pattern in MADE_WHEN_ASKED.items():
-        found[f"{place} {pattern.pattern[:60]!r}"] = pattern, SEARCHES
+    for place, samples in MADE_WHEN_ASKED.items():
+        found |= {f"{place} {pattern.pattern[:60]!r}": (pattern, SEARCHES) for pattern in samples}
     return found
 
 

@@ -153,6 +153,24 @@ async def test_the_last_lines_of_a_server_that_cannot_start_are_in_the_reason(tm
     assert len(loud) < 1_500
 
 
+async def test_what_a_dead_server_says_of_its_secrets_is_told_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = "import os, sys; sys.exit(f'{sys.argv[1:]} {os.environ[\"PIN\"]} ' + 'x' * 400 + ' ' + sys.argv[2])"
+    args = ["-c", script, "--api-key", "open-sesame"]
+    far = {"command": sys.executable, "args": args, "env": {"PIN": "a-pin-of-twenty-letters"}}
+    async with calling(tmp_path, {"far": far, "near": server(env={"API_KEY": "hunter-two"})}) as at:
+        await at.names()
+        told = [problem.message for problem in (await examine(at.gateway.parts)).problems]
+        failed = await at.call("near__fail", text="with hunter-two")
+        crashed = await at.call("near__crash", text="with hunter-two")
+
+    assert any("server far is down: it ended with code 1 and last wrote: ['--api-key', '[hidden]'" in t for t in told)
+    assert failed.text == "fail: with [hidden]" and "last wrote: with [hidden]" in crashed.text
+    shown = "".join(told) + capsys.readouterr().err
+    assert "with [hidden]" in shown and not any(word in shown for word in ("sesame", "a-pin", "hunter"))
+
+
 async def test_a_server_that_hangs_at_its_start_holds_a_run_up_once_and_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

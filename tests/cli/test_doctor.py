@@ -9,6 +9,21 @@ from .program import Program
 SANDBOXED = '{ agents: { defaults: { sandbox: { mode: "all" } } } }'
 
 
+def test_the_configuration_is_shown_without_its_secrets(program: Program) -> None:
+    program.write_config(
+        """{
+            agents: { list: [{ id: "main", instructions: "The password is hunter2x.", model: "builtin/demo" }] },
+            mcp: { servers: { far: { command: "sh", args: ["--api-key", "open-sesame"], env: { PIN: "1" } } } },
+            channels: { desk: { adapter: "bridge", url: "http://x/?key=swordfish", secret: "0123456789abcdef" } },
+        }"""
+    )
+    shown = program.json("config", "show")
+    assert shown["mcp"]["servers"]["far"]["args"] == ["--api-key", "<hidden>"]
+    assert shown["agents"]["list"][0]["instructions"] == "The password is [hidden]."
+    desk = shown["channels"]["desk"]
+    assert (desk["adapter"], desk["url"], desk["secret"]) == ("bridge", "http://x/?key=[hidden]", "<hidden>")
+
+
 def test_without_a_gateway_it_looks_at_the_configuration_and_says_how_to_start_one(program: Program) -> None:
     told = program.answer("doctor")
     assert "Nothing is wrong." in told and f"{program.state} up" in told

@@ -108,6 +108,9 @@ PAIRS = [
     ("Password: `hunter2`", "Password: `[redacted]`"),
     ("X-Api-Key: 12345abc", "X-Api-Key: [redacted]"),
     ("mysql --password hunter2 db", "mysql --password [redacted] db"),
+    ("Log in with the password hunter2x, then wait.", "Log in with the password [redacted], then wait."),
+    ('the passphrase is "tr0ub4dor" today', 'the passphrase is "[redacted]" today'),
+    ("use the token Qx7RtLm2PpZ4vN8s here", "use the token [redacted] here"),
     ("curl -u bob:hunter2 https://x", "curl -u bob:[redacted] https://x"),
     ("Authorization: Bearer abcdef123456", "Authorization: Bearer [redacted]"),
     ('"Authorization": "Basic dXNlcjpwYXNz"', '"Authorization": "Basic [redacted]"'),
@@ -130,6 +133,8 @@ def test_of_a_named_value_the_value_alone_is_hidden(text: str, expected: str) ->
 ORDINARY = [
     "",
     "the password is hard to remember",
+    "a password of 8-16 letters, a password argon2id hashes, the password sha256 made, password 12-character",
+    "token count2 and secret number7 and API key v2 and password field1()",
     "a token: it is used to log in",
     "the secret: be kind",
     "the API key: see the docs",

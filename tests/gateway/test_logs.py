@@ -14,9 +14,10 @@ import structlog
 
 from backchannel.agents.registry import FunctionContext
 from backchannel.config import config_from
+from backchannel.core.credentials import MASK
 from backchannel.gateway.app import Gateway, RunFailed
 from backchannel.gateway.auth import new_token
-from backchannel.gateway.logs import MASK, configure_logs, secrets_of
+from backchannel.gateway.logs import configure_logs, secrets_of
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -131,6 +132,24 @@ async def test_the_settings_are_shown_without_their_secrets(make_world: MakeWorl
         assert (await client.ask("config.get"))["hash"] == shown["hash"]
         async with world.client(scopes=["operator.read"]) as other:
             assert await other.ask("config.get") == shown
+
+
+async def test_whoever_reads_sees_no_secret_of_an_mcp_server_anywhere(make_world: MakeWorld) -> None:
+    says = "import sys; sys.exit('started with: ' + ' '.join(sys.argv))"
+    config = {
+        "mcp": {"servers": {"far": {"command": sys.executable, "args": ["-c", says, "--api-key", "open-sesame"]}}},
+        "agents": {"list": [{"id": "helper", "instructions": "The password is hunter2x."}]},
+        "tools": {"allow": ["far__*"]},
+    }
+    async with make_world(config) as world, world.client(scopes=["operator.read"]) as reader:
+        async with world.client() as client:
+            await client.run(message="hi", agentId="helper")
+        answers = {name: str(await reader.ask(name)) for name in ("config.get", "logs.tail", "health", "status")}
+        assert "'--api-key', '<hidden>'" in answers["config.get"]
+        for name in ("logs.tail", "health", "status"):
+            assert "started with: -c --api-key [hidden]" in answers[name]
+        for secret in ("sesame", "hunter2x"):
+            assert not [name for name, answer in answers.items() if secret in answer]
 
 
 async def test_who_reads_transcripts_reads_the_log_and_agents_and_nodes_do_not(world: World) -> None:

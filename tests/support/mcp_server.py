@@ -55,7 +55,7 @@ def call(id: int, name: str, arguments: dict[str, Any]) -> None:
     content = [{"type": "text", "text": f"{name}: {arguments.get('text', '')}"}]
     result: dict[str, Any] = {"content": content}
     if name == "crash":
-        sys.stderr.write("it hurts\n")
+        sys.stderr.write(f"{arguments.get('text', 'it hurts')}\n")
         sys.stderr.flush()
         os._exit(3)
     elif name == "hang":

@@ -38,6 +38,7 @@ from backchannel.core.channels import (
 from backchannel.core.contracts import Clock
 from backchannel.core.hosts import is_local_url
 from backchannel.core.inbound import parse_event
+from backchannel.core.known_secrets import KnownSecrets, secrets_in
 from backchannel.errors import BadSignature
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ ANSWER_LIMIT_S = 30.0
 ANSWER_LIMIT_BYTES = 64 * 1024
 _TEXT_LIMIT = 200
 """How much of an answer is kept: of an error's text, and of a message id."""
+_LOOKED_AT = 4096
 
 
 def sign(secret: str, body: bytes) -> str:
@@ -92,6 +94,7 @@ class Bridge(Channel):
         self._clock = clock
         self._answer_limit_s = answer_limit_s
         self._client: httpx2.AsyncClient | None = None
+        self._hide = KnownSecrets(secrets_in(settings)).hide
 
     async def post(self, body: bytes, headers: Mapping[str, str], inbound: InboundTaker) -> InboundAnswer:
         """Take an event that the far end has signed.
@@ -126,11 +129,11 @@ class Bridge(Channel):
         except (TimeoutError, httpx2.ReadTimeout, httpx2.WriteTimeout):
             raise ChannelSilent(f"{self._where} did not answer within {self._answer_limit_s:g} s") from None
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-            raise ChannelBusy(f"{self._where} cannot be reached: {_words(error)}") from error
+            raise ChannelBusy(f"{self._where} cannot be reached: {self._words(error)}") from error
         except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
-            raise ChannelRefused(f"channels.{self.name}.url cannot be used: {_words(error)}") from error
+            raise ChannelRefused(f"channels.{self.name}.url cannot be used: {self._words(error)}") from error
         except httpx2.HTTPError as error:
-            raise ChannelSilent(f"{self._where} broke off: {_words(error)}") from error
+            raise ChannelSilent(f"{self._where} broke off: {self._words(error)}") from error
 
     async def _post(self, part: OutboundPart) -> Sent:
         body = msgspec.json.encode(
@@ -162,7 +165,7 @@ class Bridge(Channel):
         status = answer.status_code
         if 200 <= status < 300:
             return Sent(_message_id(body))
-        text = " ".join(body.decode("utf-8", "replace").split())[:_TEXT_LIMIT]
+        text = self._hide(" ".join(body.decode("utf-8", "replace").split())[:_LOOKED_AT])[:_TEXT_LIMIT]
         reason = f"{self._where} answered {status}{f': {text}' if text else ''}"
         if status == 429:
             raise ChannelBusy(reason, self._asked_wait_s(answer.headers.get("retry-after")))
@@ -182,6 +185,9 @@ class Bridge(Channel):
             return parsedate_to_datetime(retry_after).timestamp() - self._clock.now_ms() / 1000
         except (ValueError, OverflowError):
             return None
+
+    def _words(self, error: Exception) -> str:
+        return self._hide(str(error) or type(error).__name__)
 
     @property
     def _where(self) -> str:
@@ -203,7 +209,3 @@ def _message_id(body: bytes) -> str | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return None if given is None else str(given)[:_TEXT_LIMIT]
-
-
-def _words(error: Exception) -> str:
-    return str(error) or type(error).__name__

@@ -117,25 +117,11 @@ def path(ctx: typer.Context, as_json: AsJson = False) -> None:
 def show(ctx: typer.Context, as_json: AlwaysJson = True) -> None:
     """Show the configuration with all defaults. It is JSON; secrets are hidden."""
     from backchannel.config.schema import ConfigFile
+    from backchannel.core.known_secrets import KnownSecrets, secrets_in, shown_settings
 
     config = options_of(ctx).load_config()
-    show_json({name: _shown(getattr(config, name)) for name in ConfigFile.__struct_fields__})
-
-
-def _shown(value: Any) -> Any:
-    from backchannel.core.settings import HIDDEN, Settings, secret_fields
-
-    if isinstance(value, Settings):
-        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-        pairs = ((shown, name, getattr(value, name)) for shown, name in names)
-        secrets, config = secret_fields(type(value)), value.__struct_config__
-        tag = {config.tag_field: config.tag} if config.tag_field else {}
-        return tag | {shown: HIDDEN if name in secrets and inner else _shown(inner) for shown, name, inner in pairs}
-    if isinstance(value, dict):
-        return {name: _shown(inner) for name, inner in value.items()}
-    if isinstance(value, tuple):
-        return [_shown(inner) for inner in value]
-    return value
+    secrets = KnownSecrets(secrets_in(config))
+    show_json({name: shown_settings(getattr(config, name), secrets) for name in ConfigFile.__struct_fields__})
 
 
 @app.command()

@@ -254,7 +254,8 @@ class McpServerSettings(Settings, frozen=True, kw_only=True):
         NonEmpty | None, setting("The program to start; it is spoken to over its standard input and output.")
     ] = None
     args: Annotated[
-        tuple[str, ...], setting("Its arguments. Secrets belong into `env`, where nothing shows them.")
+        tuple[str, ...],
+        setting("Its arguments. Secrets belong into `env`: other programs on the machine see arguments."),
     ] = ()
     env: Annotated[
         _Secrets, secret("Its environment, beside `PATH`, `HOME`, `LANG` and the like; nothing else of ours is in it.")

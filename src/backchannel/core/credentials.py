@@ -10,7 +10,8 @@ A new kind of key is one line in `_PREFIXES`.
 Other values are secret only by their name: `password=…`, `"apiKey": "…"`, `token: …`, `--secret …`. Names are read at
 their end, so `DB_PASSWORD`, `dbPassword` and `db-password` are all a password, and `max_tokens` is no token. With `=`,
 or with quotes, any value counts that is no placeholder and no piece of code. After a colon a value must stand alone on
-its line, as in YAML, or look like no word of a sentence.
+its line, as in YAML, or look like no word of a sentence. With no sign between them (`the password hunter2`) it must be
+a word with digits in it; of a token or key, a long one with capitals too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 REDACTED = "[redacted]"
+MASK = "[hidden]"
+"""What stands for a secret that is known word for word."""
 
 Span = tuple[int, int]
 
@@ -89,7 +92,7 @@ def looks_random(text: str) -> bool:
 
 def is_placeholder(text: str) -> bool:
     """Whether a text stands in for a secret: `${TOKEN}`, `<token>`, `{{ token }}`, `****`, `[redacted]`."""
-    return REDACTED in text or _PLACEHOLDER.fullmatch(text) is not None
+    return REDACTED in text or MASK in text or _PLACEHOLDER.fullmatch(text) is not None
 
 
 _PLACEHOLDER = re.compile(
@@ -253,6 +256,14 @@ _FLAG = re.compile(
     r"--(?:[a-z0-9]{1,20}[-_]){0,4}(?:pass(?:word|wd|phrase|code)?|secret|token|(?:api|access|secret|private)[-_]?key)"
     r"[ \t]{1,4}(?!-)(?P<quote>[\"']?)(?P<secret>[^\s\"'`]++)"
 )
+_SPOKEN_HINTS = ("pass", "secret", "token", "key")
+_SHORTEST_SPOKEN, _LONG_KEY = 6, 12
+_SPOKEN = re.compile(
+    r"(?:(?P<pass>pass(?:word|wd|phrase|code))|secret|token|api[ _-]?key)[ \t]{1,4}(?:is[ \t]{1,4})?[\"'`(]?"
+    r"(?P<secret>[^\s\"'`]{6,}+)"
+)
+_SPOKEN_WORD = re.compile(r"[a-z][^\s-]*+")
+_SPOKEN_METHOD = re.compile(r"(?:sha|md|argon|bcrypt|scrypt|pbkdf|base|utf|aes|rsa|oauth|rfc|http|ipv|win|v)[0-9].*")
 _QUALIFIED = re.compile(rf"(?:{_QUALIFIERS})[ _.-]?\Z")
 _NAME = re.compile(
     r"(?:(?:pass(?:word|wd|phrase|code)|pwd|[_-]pass|secret|credential|"
@@ -301,6 +312,27 @@ def find_named_values(text: str, folded: str) -> Iterator[Span]:
             value = text[slice(*match.span("secret"))]
             if (match["quote"] or _is_no_word(value)) and not is_placeholder(value):
                 yield match.span("secret")
+    for match in _SPOKEN.finditer(folded) if any(word in folded for word in _SPOKEN_HINTS) else ():
+        start, end = match.span("secret")
+        end = start + len(text[start:end].rstrip(".,;:!?)"))
+        if _is_spoken_secret(text[start:end], is_password=match["pass"] is not None):
+            yield start, end
+
+
+def _is_spoken_secret(value: str, *, is_password: bool) -> bool:
+    """Whether what follows a name in a sentence, with no sign between them, is its value: `the password hunter2`."""
+    if is_placeholder(value) or _PATH.fullmatch(value) or _REFERENCE.fullmatch(value) or _CODE.fullmatch(value):
+        return False
+    if is_mixed(value):
+        return is_password or len(value) >= _LONG_KEY
+    folded = value.lower()
+    return (
+        is_password
+        and has_digit(value)
+        and _SPOKEN_WORD.fullmatch(folded) is not None
+        and len(value) >= _SHORTEST_SPOKEN
+        and not _SPOKEN_METHOD.fullmatch(folded)
+    )
 
 
 def _value_span(match: re.Match[str]) -> Span:
@@ -333,7 +365,7 @@ def _is_secret(word: str, match: re.Match[str], text: str, span: Span) -> bool:
         return False
     if value.isdigit() and len(value) < 6 and (word in ("token", "key") or _is_bare_pass(word, match)):
         return False
-    if _PATH.fullmatch(value) and not any(len(part) >= 16 and _is_mixed(part) for part in _SLASH.split(value)):
+    if _PATH.fullmatch(value) and not any(len(part) >= 16 and is_mixed(part) for part in _SLASH.split(value)):
         return False
     is_quoted = match["v3"] is None
     if _closes(match, text, value) if is_quoted else (_CODE.fullmatch(value) and not _is_shell(match, text)):
@@ -355,7 +387,8 @@ def _closes(match: re.Match[str], text: str, value: str) -> bool:
     return match["quote"] == "`" and text.count("`", max(0, start - 200), start) % 2 == 1
 
 
-def _is_mixed(text: str) -> bool:
+def is_mixed(text: str) -> bool:
+    """Whether a text has digits, capitals and small letters."""
     return has_digit(text) and any(map(str.isupper, text)) and any(map(str.islower, text))
 
 

@@ -39,6 +39,7 @@ from backchannel.core.channels import Channel
 from backchannel.core.contracts import Clock, Effects, Model
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
+from backchannel.core.known_secrets import KnownSecrets
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.errors import GatewayError, InvalidRequest, Unavailable
@@ -95,7 +96,9 @@ class Gateway:
     def __init__(self, config: Config, *, clock: Clock | None = None, faults: Faults | None = None) -> None:
         if needs_default_model(config):
             config = with_default_model(config, default_model(os.environ))
-        mask_default_logs(secrets_of(config))
+        secrets = secrets_of(config)
+        mask_default_logs(secrets)
+        self._secrets = KnownSecrets(secrets)
         self.config = config
         self.clock = clock or SystemClock()
         self.scheme = config.key_scheme
@@ -209,6 +212,7 @@ class Gateway:
             inbound=inbound,
             cron=CronJobs(parts, self.channels),
             rows=Rows(parts),
+            secrets=self._secrets,
             last_model=last_model,
         )
 

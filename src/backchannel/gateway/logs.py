@@ -6,32 +6,25 @@ comes in by an exception's text, a traceback or a library is caught too.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from threading import Lock
-from typing import Any, NamedTuple, TextIO, cast
+from typing import NamedTuple, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from backchannel.agents.models import SERVICES
-from backchannel.core.credentials import is_secret_name
+from backchannel.core.credentials import MASK
+from backchannel.core.known_secrets import KnownSecrets, secrets_in
 from backchannel.core.redaction import redact_opening
-from backchannel.core.settings import Settings, secret_fields
+from backchannel.core.settings import Settings
 from backchannel.gateway.auth import TOKEN_PREFIX
-
-MASK = "[hidden]"
-MIN_SECRET_LENGTH = 6
-"""Shorter values are left alone: masking them would hide ordinary words."""
-
-LOOKS_SECRET_LENGTH = 20
-"""How long a value is that is hidden whatever its name is."""
 
 _MADE_TOKEN = re.compile(rf"\b{TOKEN_PREFIX}[A-Za-z0-9_-]{{20,}}")
 _LOUD = ("httpx2", "httpcore2", "openai", "anthropic", "asyncio", "websockets", "uvicorn", "mcp.client", "client")
@@ -127,11 +120,6 @@ def _configure_libraries(number: int, stream: TextIO, shared: list[Processor], r
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
 
 
-def secrets_pattern(words: Iterable[str]) -> re.Pattern[str]:
-    """Make the pattern that finds any of these words; the longest first, so that no part of one is left."""
-    return re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))))
-
-
 class Tail(NamedTuple):
     """Lines of a log; `end` counts all that there were until then."""
 
@@ -181,25 +169,15 @@ class Masking:
     """The last step of a log line: takes secrets out of it."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        self._words: set[str] = set()
-        self._known: re.Pattern[str] | None = None
-        self.add(secrets)
+        self._known = KnownSecrets(secrets)
 
     def add(self, secrets: Iterable[str]) -> None:
         """Know further secrets."""
-        # In JSON a secret may stand escaped.
-        forms = {form for secret in secrets for form in (secret, json.dumps(secret)[1:-1])}
-        self._words |= {word for word in forms if len(word) >= MIN_SECRET_LENGTH}
-        self._known = secrets_pattern(self._words) if self._words else None
-
-    def mask(self, logger: WrappedLogger, method: str, line: EventDict | str) -> str:
-        """Take the secrets out of a line."""
-        masked = _MADE_TOKEN.sub(MASK, str(line))
-        return self._known.sub(MASK, masked) if self._known else masked
+        self._known.add(secrets)
 
     def mask_and_keep(self, logger: WrappedLogger, method: str, line: EventDict | str) -> str:
         """Take the secrets out of a line of the log, and keep it with the recent ones."""
-        masked = self.mask(logger, method, line)
+        masked = self._known.mask(_MADE_TOKEN.sub(MASK, str(line)))
         RECENT.add(masked)
         return masked
 
@@ -209,34 +187,7 @@ _default_masking = Masking(())
 
 
 def secrets_of(settings: Settings, env: Mapping[str, str] | None = None) -> list[str]:
-    """Collect what no log may show: the secrets of a configuration, and the keys of providers in the environment."""
+    """Collect what nobody is shown: the secrets of a configuration, and the keys of providers in the environment."""
     env = os.environ if env is None else env
     keys = (env.get(name) for service in SERVICES.values() for name in service.keys)
-    return [*_secrets_in(settings), *filter(None, keys)]
-
-
-def _secrets_in(value: Any) -> Iterator[str]:
-    if isinstance(value, Settings):
-        hidden = secret_fields(type(value))
-        for name in value.__struct_fields__:
-            inner = getattr(value, name)
-            if name in hidden and isinstance(inner, str):
-                yield inner
-            elif name in hidden and isinstance(inner, dict):
-                yield from _secrets_by_name(inner)
-            else:
-                yield from _secrets_in(inner)
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from _secrets_in(inner)
-    elif isinstance(value, tuple):
-        for inner in value:
-            yield from _secrets_in(inner)
-
-
-def _secrets_by_name(values: Mapping[str, str]) -> Iterator[str]:
-    """Choose from an environment or headers what may be a secret: hiding `production` would hide an ordinary word."""
-    for name, value in values.items():
-        if is_secret_name(name) or len(value) >= LOOKS_SECRET_LENGTH:
-            yield value
-            yield value.rpartition(" ")[2]  # of `Bearer <token>` the token alone too
+    return [*secrets_in(settings), *filter(None, keys)]

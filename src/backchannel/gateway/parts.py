@@ -10,6 +10,7 @@ from backchannel.agents.toolset import Tools
 from backchannel.channels.inbound import Inbound
 from backchannel.channels.registry import ChannelKeeper
 from backchannel.core.channels import Channels
+from backchannel.core.known_secrets import KnownSecrets
 from backchannel.runtime.runtime import Runtime
 from backchannel.tools.base import Parts
 from backchannel.tools.commands import ChatCommands
@@ -36,5 +37,7 @@ class GatewayParts(Parts):
     cron: CronJobs
     rows: Rows
     """Sessions and runs as an operator sees them."""
+    secrets: KnownSecrets
+    """Those of the configuration, for what is shown to whoever may read."""
     last_model: str | None
     """The model that agents without one had at an earlier start, if it was not the demo."""

@@ -27,7 +27,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from backchannel.agents.mcp.listing import MOST_TOOLS
-from backchannel.agents.mcp.pipes import ServerEnded
+from backchannel.agents.mcp.pipes import Hide, ServerEnded
 from backchannel.core.contracts import Clock
 from backchannel.core.text import clean_name
 from backchannel.version import __version__
@@ -75,12 +75,14 @@ class KeptServer:
         transport: Transport,
         clock: Clock,
         on_listed: OnListed,
+        hide: Hide,
         explain: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.name = name
         self._transport = transport
         self._clock = clock
         self._on_listed = on_listed
+        self._hide = hide
         self._explain = explain
         """Knows more of a failure than its exception says."""
         self._client: Client | None = None
@@ -161,7 +163,7 @@ class KeptServer:
                     raise
                 why = "its connection was cancelled"  # by the SDK, whose scopes cancel the task they are in
             except Exception as error:  # the edge of a server: whatever it does, it is started again
-                why = in_words(error)
+                why = in_words(error, self._hide)
                 if isinstance(_first(error), MCPError) and (more := self._explain()):
                     why = f"{why} ({more})"
                 log.debug("an MCP server failed", server=self.name, exc_info=error)
@@ -226,7 +228,11 @@ class KeptServer:
                     async with asyncio.timeout(LIST_LIMIT_S):
                         await self._list(client)
                 except (MCPError, ValidationError, TimeoutError) as error:
-                    log.warning("the tools of an MCP server are not known anew", server=self.name, why=in_words(error))
+                    log.warning(
+                        "the tools of an MCP server are not known anew",
+                        server=self.name,
+                        why=in_words(error, self._hide),
+                    )
                 await self._clock.sleep(CALM_S)
 
     async def _watch_session(self) -> None:
@@ -245,7 +251,7 @@ class KeptServer:
             except ListenNotSupportedError:
                 return
             except (MCPError, SubscriptionLost, TimeoutError) as error:
-                log.debug("an MCP server tells no changes", server=self.name, why=in_words(error))
+                log.debug("an MCP server tells no changes", server=self.name, why=in_words(error, self._hide))
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
             self._listing_due.set()  # it may have changed meanwhile
@@ -294,18 +300,18 @@ class KeptServer:
         log.debug("an MCP server goes on", server=self.name, progress=progress, total=total, message=told)
 
 
-def in_words(error: BaseException) -> str:
-    """Say what went wrong, of several things the first."""
+def in_words(error: BaseException, hide: Hide) -> str:
+    """Say what went wrong, of several things the first, without secrets."""
     error = _first(error)
     if isinstance(error, MCPError):
-        return f"it refused: {clean_name(error.message, limit=300)}"
+        return f"it refused: {clean_name(hide(error.message), limit=300)}"
     if isinstance(error, ServerEnded):
-        return str(error)
+        return hide(str(error))
     if isinstance(error, httpx2.ConnectError):
         return "nobody answers at its address"
     if isinstance(error, ValidationError):
         return "it answered what the protocol does not know"
-    return clean_name(f"{type(error).__name__}: {error}", limit=300)
+    return clean_name(hide(f"{type(error).__name__}: {error}"), limit=300)
 
 
 def _first(error: BaseException) -> BaseException:

@@ -11,8 +11,9 @@ import asyncio
 import os
 import signal
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import TypeAlias
 
 import anyio
 import mcp_types
@@ -46,6 +47,10 @@ LOOK_EVERY_S = 0.01
 _CHUNK = 64 * 1024
 
 
+Hide: TypeAlias = Callable[[str], str]
+"""Takes secrets out of what a server said, before any of it is cut off: half of one would not be known."""
+
+
 class ServerEnded(Exception):
     """A server is gone; the message says how."""
 
@@ -53,8 +58,9 @@ class ServerEnded(Exception):
 class ServerLog:
     """The lines that a server writes beside its messages, into our log, so many at a time."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, hide: Hide) -> None:
         self._server = server
+        self._hide = hide
         self._since = 0.0
         self._count = 0
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
@@ -68,7 +74,7 @@ class ServerLog:
     def write(self, line: bytes, stream: str) -> None:
         if not line.strip():
             return
-        shown = _shown(line[: LONGEST_LOGGED * 4])
+        shown = clean_name(self._hide(line[: LONGEST_LOGGED * 4].decode(errors="replace")), limit=LONGEST_LOGGED)
         self._lines.append(shown)
         now = asyncio.get_running_loop().time()
         if now - self._since > LOGGED_PER_S:
@@ -80,13 +86,11 @@ class ServerLog:
             log.warning("an MCP server writes more lines than are logged", server=self._server, for_s=LOGGED_PER_S)
 
 
-def _shown(line: bytes) -> str:
-    return clean_name(line.decode(errors="replace"), limit=LONGEST_LOGGED)
-
-
 @asynccontextmanager
-async def program_transport(program: Program, server: str) -> AsyncIterator[TransportStreams]:
+async def program_transport(program: Program, server: str, hide: Hide) -> AsyncIterator[TransportStreams]:
     """Start a server and speak to it while the context is open; nothing of it is left afterwards.
+
+    What it writes beside its messages is shown without what `hide` takes out.
 
     Raises:
         ServerEnded: it could not be started, or has ended.
@@ -104,7 +108,7 @@ async def program_transport(program: Program, server: str) -> AsyncIterator[Tran
         )
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
         raise ServerEnded(f"it could not be started: {error}") from error
-    pipes = _Pipes(process, ServerLog(server))
+    pipes = _Pipes(process, ServerLog(server, hide))
     try:
         async with anyio.create_task_group() as tasks:
             for work in (pipes.read_messages, pipes.write_messages, pipes.read_errors):

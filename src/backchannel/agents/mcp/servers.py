@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import mcp_types
+import msgspec
 import structlog
 from mcp import MCPError
 from mcp.client._transport import TransportStreams
@@ -33,8 +34,9 @@ from backchannel.config.schema import Config
 from backchannel.config.schema_agents import McpServerSettings
 from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey
+from backchannel.core.known_secrets import KnownSecrets, secrets_in
 from backchannel.core.mcp_names import servers_named
-from backchannel.core.messages import text_content
+from backchannel.core.messages import TextBlock, text_content
 from backchannel.core.text import clean_name
 
 log = structlog.get_logger(__name__)
@@ -93,6 +95,7 @@ class McpServer:
         self._base = base
         self._clock = clock
         self._sandboxes = sandboxes
+        self._secrets = KnownSecrets(secrets_in(settings))
         self._told: set[str] = set()
         self._answers = HttpAnswers()
         self._kept: dict[Sandbox | None, KeptServer] = {}
@@ -144,7 +147,9 @@ class McpServer:
             place = self.name if sandbox is None else f"{self.name} in the sandbox on {sandbox.workspace}"
             transport = partial(self._transport, sandbox)
             on_listed = partial(self._on_listed, sandbox)
-            self._kept[sandbox] = KeptServer(place, transport, self._clock, on_listed, self._refusal)
+            self._kept[sandbox] = KeptServer(
+                place, transport, self._clock, on_listed, self._secrets.hide, self._refusal
+            )
         return self._kept[sandbox]
 
     def _transport(self, sandbox: Sandbox | None) -> AbstractAsyncContextManager[TransportStreams]:
@@ -155,7 +160,7 @@ class McpServer:
             if problem := sandbox.why_unseen(program.argv[0]):
                 raise ServerEnded(f"it cannot be started: {problem}")
             program = sandbox.wrap(program)
-        return program_transport(program, self.name)
+        return program_transport(program, self.name, self._secrets.hide)
 
     def _program(self) -> Program:
         settings = self._settings
@@ -206,10 +211,20 @@ class McpServer:
         except MCPError as error:
             if error.code == mcp_types.REQUEST_TIMEOUT:
                 return _error(f"The call took longer than {limit_s:g} s and was cancelled. {UNKNOWN_EFFECT}")
-            return _error(clean_name(error.message, limit=2_000) or f"error {error.code}")
+            return _error(clean_name(self._secrets.hide(error.message), limit=2_000) or f"error {error.code}")
         if isinstance(answer, mcp_types.InputRequiredResult):
             return _error("The tool asks a person for something in between, and nobody can be asked here.")
-        return output_of(answer)
+        return self._shown(output_of(answer))
+
+    def _shown(self, output: ToolOutput) -> ToolOutput:
+        """Hide the server's secrets in an error: it may repeat how the server was started, or what it was sent."""
+        if not output.is_error:
+            return output
+        blocks = tuple(
+            TextBlock(text=self._secrets.mask(block.text)) if isinstance(block, TextBlock) else block
+            for block in output.content
+        )
+        return msgspec.structs.replace(output, content=blocks)
 
     async def _answer(
         self, kept: KeptServer, tool: ListedTool, arguments: dict[str, Any], limit_s: float

@@ -87,7 +87,7 @@ def _state(parts: GatewayParts, channel: Channel) -> dict[str, Any]:
         "adapter": str(channel.settings.__struct_config__.tag or type(channel).__name__),
         "status": OK if is_up else CONNECTING if health.is_connecting and unsent is None else DOWN,
         "since": health.since_ms if health.is_up is is_up else reach.down_since(channel.name),
-        "last_error": error,
+        "last_error": None if error is None else parts.secrets.hide(error),
         "last_error_at": error_at,
     }
 

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from backchannel.config.defaults import needs_default_model
 from backchannel.config.schema import DEMO_MODEL
 from backchannel.core.answers import (
@@ -197,7 +199,13 @@ async def examine(parts: GatewayParts) -> Condition:
         free_bytes=await asyncio.to_thread(_free_bytes, parts.config.state_dir),
         refusal=refusal,
     )
-    return Condition(seen.troubles, [problem for check in CHECKS for problem in check(seen)], refusal, seen.free_bytes)
+    problems = [_without_secrets(problem, parts) for check in CHECKS for problem in check(seen)]
+    return Condition(seen.troubles, problems, refusal, seen.free_bytes)
+
+
+def _without_secrets(problem: HealthProblem, parts: GatewayParts) -> HealthProblem:
+    """Hide what others said of what is wrong with them, as far as it is secret."""
+    return msgspec.structs.replace(problem, message=parts.secrets.hide(problem.message))
 
 
 def _free_bytes(folder: Path) -> int:

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from backchannel.core.redaction import redact
-from backchannel.core.settings import HIDDEN, Settings, secret_fields
+from backchannel.core.known_secrets import shown_settings
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.logs import RECENT, Masking, secrets_of
+from backchannel.gateway.logs import RECENT
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 
 _LINES, _MOST_LINES = 500, 5000
@@ -61,41 +60,27 @@ async def logs_tail(call: Call, params: LogsTailParams) -> LogLines:
 
 
 async def config_get(call: Call, params: SharedNoParams) -> ConfigShown:
-    """Shows the settings in force, without their secrets."""
-    settings = call.parts.config
-    masked = Masking(secrets_of(settings)).mask(None, "", msgspec.json.encode(shown_settings(settings)).decode())
-    config: dict[str, Any] = msgspec.json.decode(masked)
+    """Shows the settings in force, without their secrets; what is unset is left out."""
+    settings, secrets = call.parts.config, call.parts.secrets
+    config: dict[str, Any] = _without_nulls(shown_settings(settings, secrets))
     return ConfigShown(
         path=str(settings.file or settings.state_dir / "backchannel.json5"),
         exists=settings.file is not None,
         valid=True,
-        hash=hashlib.sha256(masked.encode()).hexdigest(),
+        hash=hashlib.sha256(msgspec.json.encode(config)).hexdigest(),
         config=config,
         issues=(),
-        warnings=[str(finding.message) for finding in settings.warnings],
+        warnings=[secrets.hide(finding.message) for finding in settings.warnings],
     )
 
 
-def shown_settings(value: Any) -> Any:
-    """Write settings as plain values, with a word in place of each secret; what is unset is left out."""
+def _without_nulls(value: Any) -> Any:
     match value:
-        case Settings():
-            hidden, given = secret_fields(type(value)), [getattr(value, name) for name in value.__struct_fields__]
-            named = zip(value.__struct_fields__, value.__struct_encode_fields__, given, strict=True)
-            return {
-                written: HIDDEN if name in hidden else shown_settings(inner)
-                for name, written, inner in named
-                if inner is not None
-            }
         case dict():
-            return {str(name): shown_settings(inner) for name, inner in value.items()}
-        case tuple() | list() | frozenset():
-            return [shown_settings(inner) for inner in value]
-        case str():
-            return redact(value)[0]
-        case int() | float() | bool() | None:
-            return value
-    return str(value)
+            return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+        case list():
+            return [_without_nulls(inner) for inner in value]
+    return value
 
 
 METHODS: tuple[Method[Any], ...] = (
@@ -113,6 +98,6 @@ METHODS: tuple[Method[Any], ...] = (
         TokenScope.READ,
         config_get,
         "`{path, exists, valid, hash, config, issues, warnings}`; a setting that is a secret is `<hidden>`, and "
-        "what looks like one elsewhere is `[redacted]`",
+        "what is or looks like one elsewhere is `[hidden]` or `[redacted]`",
     ),
 )
