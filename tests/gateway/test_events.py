@@ -35,6 +35,8 @@ def ended(**changed: Any) -> Run:
 
 
 class Listener:
+    is_for_people = False
+
     def __init__(self) -> None:
         self.frames: list[dict[str, Any]] = []
         self.droppable: list[bool] = []

@@ -12,6 +12,11 @@ MAX_WATCHED = 4096
 class Subscriber(Protocol):
     """A connection, as far as events are concerned."""
 
+    @property
+    def is_for_people(self) -> bool:
+        """Whether it shows transcripts as they come: then it gets what people read of them."""
+        ...
+
     def send_event(self, head: str, *, droppable: bool) -> None:
         """Queue an event, written up to its number; a droppable one may be left out when the client is slow."""
         ...

@@ -37,6 +37,7 @@ from backchannel.core.sessions import WEBCHAT
 from backchannel.core.text import cut
 from backchannel.gateway.approval_words import asked, resolved
 from backchannel.gateway.audiences import Audiences, Subscriber
+from backchannel.gateway.forwarding import line_for_people
 from backchannel.gateway.places import placed
 from backchannel.gateway.protocol import (
     AgentEvent,
@@ -283,15 +284,21 @@ class Subscriptions:
         audience: Set[Subscriber] = self._by_transcript.of(event.key)
         if message.role is not Role.TOOL_RESULT:
             audience = audience | self._everything.keys()
+        people = {subscriber for subscriber in audience if subscriber.is_for_people}
+        self._send_line(audience - people, event, event.line)
+        if people and (line := line_for_people(event.line)) is not None:
+            self._send_line(people, event, line)
+
+    def _send_line(self, audience: Set[Subscriber], event: MessageAppended, line: bytes) -> None:
         if not audience:
             return
         payload = SessionMessage(
             session_key=self._show_key(event.key),
             agent_id=_agent_of(event.key),
             session_id=event.session_id,
-            message_id=message.id,
+            message_id=event.message.id,
             message_seq=event.seq + 1,
-            message=placed(message, event.line, event.seq),
+            message=placed(event.message, line, event.seq),
         )
         self._send_to(audience, show_event_head("session.message", payload))
 

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from backchannel.core.messages import Message, Role
 from backchannel.core.shapes import Answer
+from backchannel.gateway.forwarding import line_for_people
 
 
 class MessagePlace(Answer, frozen=True):
@@ -50,8 +51,10 @@ def placed(message: Message | _Line, line: bytes, seq: int) -> Raw:
     return Raw(b'%b,%b"__openclaw":%b}' % (line[:-1], mark, _encode(place)))
 
 
-def placed_all(lines: Iterable[tuple[int, str]]) -> Iterator[Raw]:
+def placed_all(lines: Iterable[tuple[int, str]], *, for_people: bool = False) -> Iterator[Raw]:
     """Write lines with their places, one at a time: a page may hold fewer than were read."""
     for seq, body in lines:
         line = body.encode()
-        yield placed(_read(line), line, seq)
+        shown = line_for_people(line) if for_people else line
+        if shown is not None:
+            yield placed(_read(line), shown, seq)

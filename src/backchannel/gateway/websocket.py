@@ -43,6 +43,7 @@ from backchannel.gateway.addressing import check_agent
 from backchannel.gateway.auth import TokenHolder
 from backchannel.gateway.connections import CLOSE_S, REFUSED, Call, Connections, OpenWaits, check_allowed
 from backchannel.gateway.devices import Issued, ProvenDevice, prove
+from backchannel.gateway.forwarding import OPENCLAW
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.peers import Peer
 from backchannel.gateway.protocol import (
@@ -110,6 +111,7 @@ class WebSocketConnection:
     ) -> None:
         self.id = secrets.token_hex(8)
         self.holder: TokenHolder | None = None
+        self.is_for_people = False
         self._connections = connections
         self._address = address
         self._receive = receive
@@ -213,6 +215,7 @@ class WebSocketConnection:
                 raise InvalidRequest("the first request must be connect")
             asked = _read_connect(frame)
             holder = await self._log_in(asked)
+            self.is_for_people = asked.client.id.startswith(OPENCLAW)
             self._connections.let_in(self._peer)
         except BadFrame as bad:
             id, error = bad.id, bad.error.wire()

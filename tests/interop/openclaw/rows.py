@@ -90,6 +90,7 @@ ROWS: tuple[Row, ...] = (
     Row("acp", "an image in a prompt"),
     Row("acp", "cancelling"),
     Row("acp", "listing and loading sessions"),
+    Row("acp", "what agents said to each other"),
     Row("acp", "a mode of the session"),
     Row("acp", "`kill -9` of the gateway in the middle of a reply"),
     Row("Control UI", "logging in, and the list of sessions"),

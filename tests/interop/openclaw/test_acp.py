@@ -94,6 +94,24 @@ def test_sessions_are_listed_and_loaded(bridge: JsonRpc, session: str, openclaw:
     assert texts.count("You said: remember this") == 1
 
 
+@shows("acp", "what agents said to each other")
+def test_a_loaded_session_has_the_words_of_another_agent_without_the_prompts(
+    bridge: JsonRpc, openclaw: OpenClaw, gateway: GatewayProcess
+) -> None:
+    key = "agent:main:spoken-to"  # the bridge keeps what it has prompted itself, and asks the gateway for others
+    gateway.call("chat.send", sessionKey=key, message="begin")
+    gateway.rest()
+    gateway.answer("a word back", "REPLY_SKIP", "ANNOUNCE_SKIP")
+    args = {"sessionKey": key, "message": "a word among agents", "timeoutSeconds": 10}
+    gateway.call("tools.invoke", tool="sessions_send", args=args, sessionKey="agent:writer:main")
+    gateway.rest()
+    before = len(bridge.told)
+    bridge.ask("session/load", sessionId=key, cwd=str(openclaw.home), mcpServers=[], _meta={"sessionKey": key})
+    told = str(bridge.told[before:])
+    assert told.count("a word among agents") == 1 and "a word back" in told
+    assert "Agent-to-agent" not in told and "_SKIP" not in told
+
+
 @shows("acp", "a mode of the session")
 def test_the_level_of_thinking_is_set_as_a_mode(bridge: JsonRpc, session: str) -> None:
     bridge.ask("session/set_mode", sessionId=session, modeId="low")

@@ -70,6 +70,11 @@ def test_it_is_at_rest_after_agents_have_spoken_to_each_other(terminal: Tui, gat
     terminal.rests()
     terminal.submit("still there?")
     terminal.sees("You said: still there?")
+    terminal.submit("/verbose on")  # reads the history again
+    terminal.sees("verbose on |")
+    terminal.rests()
+    assert terminal.count("a word among agents") == 1, terminal.lines
+    assert not terminal.count("Agent-to-agent") and not terminal.count("_SKIP"), terminal.lines
 
 
 @shows("tui", "reading the history again: nothing twice")

@@ -69,6 +69,7 @@ async def read_history(
     max_bytes: int | None = None,
     before: str | None = None,
     after: str | None = None,
+    for_people: bool = False,
 ) -> tuple[ChatHistory, OpenedSession | None]:
     """Read a page of a session's transcript, and what was read with it; a session that is not there yet has none.
 
@@ -85,7 +86,7 @@ async def read_history(
         session, limit=limit, before=before, after=after, most_pending=_PENDING_SHOWN
     )
     room = min(call.connections.limits.frame_bytes, max_bytes or sys.maxsize)
-    messages, pending, is_cut = _fitted(opened, room, is_forwards=after is not None)
+    messages, pending, is_cut = _fitted(opened, room, is_forwards=after is not None, for_people=for_people)
     history = ChatHistory(
         session_key=call.parts.rows.key(session.key),
         session_id=session.session_id,
@@ -98,12 +99,15 @@ async def read_history(
     return history, opened
 
 
-def _fitted(opened: OpenedSession, room: int, *, is_forwards: bool) -> tuple[list[Raw], list[Raw], bool]:
+def _fitted(
+    opened: OpenedSession, room: int, *, is_forwards: bool, for_people: bool
+) -> tuple[list[Raw], list[Raw], bool]:
     """Write as many messages, and as many that wait, as there is room for; reading backwards the newest are kept."""
     pending, _ = fit(map(_line, opened.pending.messages), room // 4)
     room -= sum(len(bytes(line)) for line in pending)
     lines = opened.page.lines
-    messages, is_cut = fit(placed_all(lines if is_forwards else reversed(lines)), room)
+    in_order = lines if is_forwards else reversed(lines)
+    messages, is_cut = fit(placed_all(in_order, for_people=for_people), room)
     return messages if is_forwards else messages[::-1], pending, is_cut
 
 

@@ -107,7 +107,7 @@ async def chat_startup(call: Call, params: ChatStartupParams) -> OpenedChat | No
             raise InvalidRequest("sessionKey: it is needed", param="sessionKey")
         return NotOpened(resolution=Unresolved(ok=False))
     key, session = await _perhaps_new(call, params.session_key, params.agent_id)
-    return await _open(call, key, session, params)
+    return await _open(call, key, session, params, for_people=True)
 
 
 async def _perhaps_new(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
@@ -132,12 +132,20 @@ async def _open(
     *,
     before: str | None = None,
     after: str | None = None,
+    for_people: bool = False,
 ) -> OpenedChat:
     parts = call.parts
     call.subscriptions.watch(call.subscriber, str(key))  # before it is read, so that no event is missed
     with call.subscriptions.hearing_ends(str(key)) as ended:
         history, opened = await read_history(
-            call, key, session, limit=params.limit, max_bytes=params.max_bytes, before=before, after=after
+            call,
+            key,
+            session,
+            limit=params.limit,
+            max_bytes=params.max_bytes,
+            before=before,
+            after=after,
+            for_people=for_people or call.subscriber.is_for_people,
         )
     row = parts.rows.session_row(*opened.seen) if opened and opened.seen else None
     return OpenedChat(
@@ -164,7 +172,7 @@ def _in_flight(call: Call, row: SessionRow | None, ended: Set[str]) -> InFlightR
 async def sessions_get(call: Call, params: SessionsGetParams) -> SessionMessages:
     """Reads the end of a session's transcript; a session that is not there has none."""
     key, session = await _perhaps_new(call, params.key, params.agent_id)
-    history, _ = await read_history(call, key, session, limit=params.limit)
+    history, _ = await read_history(call, key, session, limit=params.limit, for_people=True)
     return SessionMessages(messages=history.messages)
 
 
@@ -188,14 +196,18 @@ METHODS: tuple[Method[Any], ...] = (
         ChatHistoryParams,
         TokenScope.READ,
         chat_history,
-        _OPENED + "; without `sessionId` there is no such session yet, and its first message makes it",
+        _OPENED + "; without `sessionId` there is no such session yet, and its first message makes it. "
+        "To clients of OpenClaw's that call themselves `openclaw-…`, the messages are those that people read, as in "
+        "`chat.startup`",
     ),
     Method(
         "chat.startup",
         ChatStartupParams,
         TokenScope.READ,
         chat_startup,
-        _OPENED + "; with `shortId` in place of a key `{resolution {ok}}`: sessions have none here",
+        _OPENED + "; with `shortId` in place of a key `{resolution {ok}}`: sessions have none here. Messages are "
+        "those that people read: what another session said has no prompt around it, and its `senderLabel` and "
+        "`senderSession {sessionKey, agentId}`; control words are left out",
     ),
     Method("chat.metadata", ChatMetadataParams, TokenScope.READ, chat_metadata, "`{models, commands}`"),
     Method("sessions.get", SessionsGetParams, TokenScope.READ, sessions_get, "`{messages}`"),

@@ -1,0 +1,67 @@
+"""What OpenClaw's clients are shown of what agents say to each other: their words, not the prompts of the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from backchannel.core.messages import Message, Role, TextBlock, ToolCallBlock, decode_message, encode_message
+from backchannel.gateway.forwarding import line_for_people
+
+from .client import Client
+from .conftest import MakeWorld
+
+MAIN, SPEAKER = "agent:main:main", "agent:speaker:main"
+OPEN = {"tools": {"sessions": {"visibility": "all"}, "agentToAgent": {"enabled": True}}}
+TUI = {"id": "openclaw-tui", "mode": "ui"}
+
+
+def texts(messages: list[dict[str, Any]]) -> list[str]:
+    return ["\n".join(block["text"] for block in each["content"] if block["type"] == "text") for each in messages]
+
+
+async def let_them_speak(client: Client) -> None:
+    """Let one agent ask another, until it has nothing more to say."""
+    await client.ask("sessions.messages.subscribe", key=MAIN)
+    args = {"sessionKey": SPEAKER, "message": "what do you see?", "timeoutSeconds": 10}
+    await client.ask("tools.invoke", tool="sessions_send", args=args, sessionKey=MAIN)
+    async with asyncio.timeout(10), client.came:
+        while "REPLY_SKIP" not in texts([each["message"] for each in client.seen("session.message")]):
+            await client.came.wait()
+
+
+@pytest.mark.anyio
+async def test_openclaws_clients_are_shown_the_words_of_others_and_whose_they_are(make_world: MakeWorld) -> None:
+    async with make_world(OPEN) as world, world.client() as own, world.client(client=TUI) as tui:
+        await tui.ask("sessions.messages.subscribe", key=MAIN)
+        await let_them_speak(own)
+        asked = (await tui.ask("chat.history", sessionKey=SPEAKER))["messages"][0]
+        assert (texts([asked]), asked["role"]) == (["what do you see?"], "assistant")
+        assert asked["senderLabel"] == "Forwarded from main"
+        assert asked["senderSession"] == {"sessionKey": MAIN, "agentId": "main"}
+        assert asked["__openclaw"]["seq"] == 1
+        shown = (await tui.ask("chat.history", sessionKey=MAIN))["messages"]
+        assert not [text for text in texts(shown) if "[Agent-to-agent" in text or "REPLY_SKIP" in text]
+        assert {each.get("senderLabel") for each in shown} == {"Forwarded from speaker", None}
+        assert shown == [each["message"] for each in tui.seen("session.message")]
+        assert (await own.ask("chat.startup", sessionKey=MAIN))["messages"] == shown
+        assert (await own.ask("sessions.get", key=MAIN))["messages"] == shown
+
+
+@pytest.mark.anyio
+async def test_all_others_read_the_transcript_as_it_is_stored(make_world: MakeWorld) -> None:
+    async with make_world(OPEN) as world, world.client() as own:
+        await let_them_speak(own)
+        stored = (await own.ask("chat.history", sessionKey=MAIN))["messages"]
+        assert stored == [each["message"] for each in own.seen("session.message")]
+        assert "REPLY_SKIP" in texts(stored) and any(text.startswith("[Agent-to-agent") for text in texts(stored))
+        assert not [each for each in stored if "senderLabel" in each]
+
+
+def test_a_control_word_beside_a_call_of_a_tool_leaves_the_call() -> None:
+    call = ToolCallBlock(id="r/1/0", name="sessions_list", arguments={})
+    said = Message(id="m", role=Role.ASSISTANT, content=(TextBlock(text="NO_REPLY"), call), timestamp=1)
+    shown = line_for_people(encode_message(said))
+    assert shown is not None and decode_message(shown).content == (call,)
