@@ -225,6 +225,14 @@ def test_a_job_has_a_plain_name(name: str) -> None:
     assert "expected letters, digits, `_`, `.` and `-`, at most 128, such as `nightly-report`" in error
 
 
+def test_what_is_too_much_for_a_job_is_refused() -> None:
+    assert errors(job(name="a\x1b[31mb", message="m" * 262_145, timeoutSeconds=1e308)) == [
+        "cron.jobs[0].name: got 'a\\x1b[31mb', expected one line of 1 to 256 characters, without control characters",
+        "cron.jobs[0].message: got '262,145 bytes', expected at most 262,144",
+        "cron.jobs[0].timeoutSeconds: got '1e+308', expected at most 604800 seconds",
+    ]
+
+
 def test_a_day_that_never_comes_is_no_schedule() -> None:
     assert errors(job(schedule="0 0 30 2 *")) == ["cron.jobs[0].schedule: got '0 0 30 2 *', no such day ever comes"]
 

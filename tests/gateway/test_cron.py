@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
+from backchannel.config.schema_doors import CronJob
 from tests.gateway.client import Client, Refused
 from tests.gateway.conftest import MakeWorld, World
 
@@ -14,13 +16,19 @@ pytestmark = pytest.mark.anyio
 HOURLY: dict[str, Any] = {"id": "hourly", "schedule": "every 1h", "message": "look around", "agentId": "echo"}
 
 
+def both(job: dict[str, Any]) -> dict[str, Any]:
+    """Give what only we tell of a job, with the message, which is sent once."""
+    assert "message" not in job["backchannel"]
+    return {**job["backchannel"], "message": job["payload"]["message"]}
+
+
 async def jobs(client: Client) -> dict[str, dict[str, Any]]:
-    return {job["id"]: job["backchannel"] for job in (await client.ask("cron.list"))["jobs"]}
+    return {job["id"]: both(job) for job in (await client.ask("cron.list"))["jobs"]}
 
 
 async def test_a_job_is_added_listed_run_and_removed(client: Client) -> None:
     assert await jobs(client) == {}
-    job = (await client.ask("cron.add", **HOURLY, tz="Europe/Berlin", timeoutSeconds=60))["backchannel"]
+    job = both(await client.ask("cron.add", **HOURLY, tz="Europe/Berlin", timeoutSeconds=60))
     assert job["nextAt"] - job["createdAt"] in range(3_599_000, 3_600_001)
     assert job == {
         **HOURLY,
@@ -296,3 +304,64 @@ class TestInOpenClawsWords:
             assert error["details"]["code"] == "job_configured"
             missing = (await client.refused("cron.get", {"id": "nobody"}))["details"]
             assert missing == {"code": "CRON_JOB_NOT_FOUND", "jobId": "nobody"}
+
+
+NAMED: dict[str, Any] = {"name": "n", "schedule": {"kind": "cron", "expr": "0 9 * * *"}}
+TOO_MUCH: list[tuple[dict[str, Any], str]] = [
+    ({"name": "n" * 257}, "name"),
+    ({"name": ""}, "name"),
+    ({"name": "a\nb"}, "name"),
+    ({"name": "\x1b[31mred"}, "name"),
+    ({"name": "\u202egnp.exe"}, "name"),
+    ({"payload": {"message": "m" * 262_145}}, "message"),
+    ({"payload": {"message": "\u00e4" * 131_073}}, "message"),
+    ({"payload": {"message": "m", "timeoutSeconds": 604_801}}, "timeoutSeconds"),
+    ({"payload": {"message": "m", "timeoutSeconds": 1e308}}, "timeoutSeconds"),
+    ({"delivery": {"mode": "announce", "channel": "desk", "to": "t" * 1025}}, "deliver.to"),
+]
+
+
+@pytest.mark.parametrize(("change", "param"), TOO_MUCH)
+async def test_what_is_too_much_for_a_job_is_refused_when_it_is_added_and_when_it_is_changed(
+    client: Client, change: dict[str, Any], param: str
+) -> None:
+    fine = {**NAMED, "payload": {"message": "m"}}
+    added = await client.refused("cron.add", {**fine, **change})
+    job = await client.ask("cron.add", **fine)
+    changed = await client.refused("cron.update", {"id": job["id"], "patch": change})
+    for error in (added, changed):
+        assert param in error["message"] and len(error["message"]) < 400
+    assert (await client.ask("cron.list"))["jobs"] == [job]
+
+
+async def test_jobs_are_listed_in_pages_that_fit_a_frame_and_none_is_cut(client: Client) -> None:
+    message = "m" * 262_144
+    for n in range(20):
+        await client.ask("cron.add", **{**NAMED, "name": f"big {n}"}, payload={"message": message})
+    seen: list[dict[str, Any]] = []
+    offset: int | None = 0
+    while offset is not None:
+        page: dict[str, Any] = await client.ask("cron.list", offset=offset, includeDeliveryPreviews=True, sortBy="name")
+        assert len(msgspec.json.encode(page)) < client.hello["policy"]["maxPayload"]
+        assert page["total"] == 20 and page["hasMore"] is (page["nextOffset"] is not None)
+        assert list(page["deliveryPreviews"]) == [job["id"] for job in page["jobs"]]
+        seen += page["jobs"]
+        offset = page["nextOffset"]
+    assert len({job["id"] for job in seen}) == 20
+    assert {job["payload"]["message"] for job in seen} == {message}
+
+
+async def test_a_job_of_an_older_gateway_that_is_too_much_is_listed_and_can_be_changed(
+    world: World, client: Client
+) -> None:
+    job = CronJob(id="old", name="a\n" + "n" * 300, schedule="every 1h", message="m" * 300_000)
+    await world.gateway.store.add_cron_job(job)
+    (listed,) = (await client.ask("cron.list"))["jobs"]
+    assert len(listed["name"]) == 256 and "\n" not in listed["name"] and listed["payload"]["message"] == job.message
+    assert (await client.ask("cron.update", id="old", patch={"enabled": False}))["enabled"] is False
+    assert (
+        "message"
+        in (await client.refused("cron.update", {"id": "old", "patch": {"payload": {"message": "m" * 300_001}}}))[
+            "message"
+        ]
+    )

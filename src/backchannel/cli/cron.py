@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
+import msgspec
 import typer
 
 from backchannel.cli import answers
-from backchannel.cli.client import ask
+from backchannel.cli.client import ask, connected
 from backchannel.cli.naming import find_id
-from backchannel.cli.options import AsJson, options_of
+from backchannel.cli.options import AsJson, Options, options_of
 from backchannel.cli.output import age, clock_time, say_or_json, show_json, show_table, until
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import one_line
@@ -27,7 +28,7 @@ def list_jobs(ctx: typer.Context, as_json: AsJson = False) -> None:
     if ctx.invoked_subcommand is not None:
         return
     options = options_of(ctx)
-    listed = answers.JobsListed(jobs=[job.backchannel for job in ask(options, "cron.list", answers.JobPage).jobs])
+    listed = answers.JobsListed(jobs=_all_jobs(options))
     if as_json:
         show_json(listed)
         return
@@ -35,6 +36,22 @@ def list_jobs(ctx: typer.Context, as_json: AsJson = False) -> None:
     add = options.command("cron", "add", "ID", "every 1h", "MESSAGE")
     empty = f"There are no cron jobs. Add one with: {add}"
     show_table(["id", "schedule", "tz", "next", "last run", "skipped"], rows, empty=empty)
+
+
+def _all_jobs(options: Options) -> list[answers.JobShown]:
+    """Read all jobs: a page is as many as fit into a frame."""
+    jobs: list[answers.JobView] = []
+    offset: int | None = 0
+    with connected(options) as client:
+        while offset is not None:
+            page = client.call("cron.list", answers.JobPage, offset=offset)
+            jobs += page.jobs
+            offset = page.next_offset
+    return [_shown(job) for job in jobs]
+
+
+def _shown(job: answers.JobView) -> answers.JobShown:
+    return msgspec.structs.replace(job.backchannel, message=job.payload.message)
 
 
 def _next(job: answers.JobShown) -> str:
@@ -88,7 +105,7 @@ def add(
         model=model,
         timeoutSeconds=timeout,
     )
-    added = answers.JobAdded(job=job.backchannel)
+    added = answers.JobAdded(job=_shown(job))
     fire = options.command("cron", "run", job_id)
     text = f"Job {job_id} is added and comes {_next(added.job)}. Run it now with: {fire}"
     say_or_json(text, added, as_json=as_json)

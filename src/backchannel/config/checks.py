@@ -16,7 +16,8 @@ from msgspec.structs import fields
 
 from backchannel.config.agents import ANY, first
 from backchannel.config.findings import SettingPath, show_path
-from backchannel.config.schedules import job_id_problem, schedule_problem, time_zone_problem
+from backchannel.config.jobs import job_problems
+from backchannel.config.schedules import schedule_problem, time_zone_problem
 from backchannel.config.schema import ConfigFile
 from backchannel.config.schema_agents import (
     AgentToolSettings,
@@ -354,9 +355,9 @@ def _cron(file: ConfigFile) -> Iterator[Issue]:
     seen: dict[str, int] = {}
     for index, job in enumerate(file.cron.jobs):
         path: SettingPath = ("cron", "jobs", index)
-        if problem := job_id_problem(job.id):
-            yield Issue("error", (*path, "id"), problem, job.id)
-        elif seen.setdefault(job.id, index) != index:
+        wrong = list(job_problems(job))
+        yield from (Issue("error", (*path, *each.path), each.what, each.value) for each in wrong)
+        if not any(each.path == ("id",) for each in wrong) and seen.setdefault(job.id, index) != index:
             yield Issue("error", (*path, "id"), f"cron.jobs[{seen[job.id]}] has this id too", job.id)
         if problem := schedule_problem(job.schedule):
             yield Issue("error", (*path, "schedule"), problem, job.schedule)

@@ -337,7 +337,8 @@ class JobShown(Answer, frozen=True, kw_only=True):
     tz: str | None = None
     agent_id: str
     session_key: str
-    message: str
+    message: str | None = None
+    """Left out where the job is shown in OpenClaw's words too, which have it."""
     deliver: JobDeliverShown | None = None
     model: str | None = None
     timeout_seconds: float | None = None

@@ -23,6 +23,8 @@ NOBODY = 0
 FUNCTION_STEP = -1
 """The step of a function agent's calls: its run has only the one in which it ends."""
 
+MAX_RUN_S = 7 * 24 * 3600
+"""The longest time that a run may be given."""
 CRASHES_UNTIL_SUSPECT = 2
 """A run in one of whose steps the process died this often may be the reason: it goes on alone, after all others."""
 CRASHES_UNTIL_SET_ASIDE = 3

@@ -9,21 +9,26 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterator
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from backchannel.config.jobs import is_job_name
 from backchannel.config.schedules import Every, Once, read_schedule, show_moment
 from backchannel.config.schema_doors import UNIT_MS, CronDeliver, CronJob
 from backchannel.core.jobs import DeliveryPreview, DeliveryView, PayloadView, ScheduleView
+from backchannel.core.runs import MAX_RUN_S
 from backchannel.core.shapes import SharedParams
-from backchannel.core.text import quoted
+from backchannel.core.text import STORED_LIMIT, clean_name, quoted
 from backchannel.errors import InvalidRequest, InvalidSchedule
 
 MAX_EVERY_MS = 8_640_000_000_000_000
 _NOT_IN_AN_ID = re.compile(r"[^a-z0-9_.-]+")
 _ID_LENGTH = 64
+
+
+JobName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=STORED_LIMIT)]
 
 
 class ScheduleGiven(SharedParams, frozen=True, kw_only=True):
@@ -40,7 +45,7 @@ class PayloadGiven(SharedParams, frozen=True, kw_only=True):
     message: str | None = None
     model: str | UnsetType | None = UNSET
     thinking: str | None = None
-    timeout_seconds: Annotated[float, Meta(gt=0)] | UnsetType | None = UNSET
+    timeout_seconds: Annotated[float, Meta(gt=0, le=MAX_RUN_S)] | UnsetType | None = UNSET
 
 
 class DeliveryGiven(SharedParams, frozen=True, kw_only=True):
@@ -90,6 +95,13 @@ def show_schedule(job: CronJob) -> ScheduleView:
         return ScheduleView(kind="every", every_ms=schedule.interval)
     assert isinstance(schedule, Once)
     return ScheduleView(kind="at", at=show_moment(schedule.at))
+
+
+def show_name(job: CronJob) -> str:
+    """Show how lists call a job; older gateways let every name in."""
+    if job.name is None or is_job_name(job.name):
+        return job.name or job.id
+    return clean_name(job.name, limit=STORED_LIMIT) or job.id
 
 
 def check_payload(given: PayloadGiven) -> None:
@@ -174,7 +186,7 @@ def ids_of(id: str, count: int) -> Iterator[str]:
 class JobPatch(SharedParams, frozen=True, kw_only=True):
     """What `cron.update` changes; what is left out stays."""
 
-    name: str | None = None
+    name: JobName | None = None
     enabled: bool | None = None
     agent_id: str | UnsetType | None = UNSET
     schedule: ScheduleGiven | None = None

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from backchannel.core.contracts import Check
 from backchannel.core.keys import SessionKey
-from backchannel.core.runs import RunKind, RunRequest, scoped_run_id
+from backchannel.core.runs import MAX_RUN_S, RunKind, RunRequest, scoped_run_id
 from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, StartupError, Unauthorized
@@ -34,7 +34,6 @@ from backchannel.gateway.fields import (
     read_reply_to,
     read_thinking,
 )
-from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import let_in
 from backchannel.gateway.throttling import FailedAttempts, address_of

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from backchannel.config.schedules import job_id_problem, read_schedule
+from backchannel.config.jobs import job_problems
+from backchannel.config.schedules import read_schedule
 from backchannel.config.schema_doors import CronJob
 from backchannel.core.channels import Channels
 from backchannel.core.keys import normalise_agent_id
@@ -56,11 +57,14 @@ class CronJobs:
             JobConfigured: it stands in the configuration, and is changed there.
             InvalidRequest, InvalidSchedule, UnknownAgent, UnknownModel, UnknownChannel: as `add`.
         """
-        return await self._store.change_cron_job(job_id, lambda job: self._checked(decide(job)))
+        return await self._store.change_cron_job(job_id, lambda job: self._checked(decide(job), job))
 
-    def _checked(self, job: CronJob) -> CronJob:
-        if problem := job_id_problem(job.id):
-            raise InvalidRequest(f"id: got {quoted(job.id)}, {problem}", param="id")
+    def _checked(self, job: CronJob, before: CronJob | None = None) -> CronJob:
+        """Refuse what a job cannot be, unless it was so before: older gateways took more."""
+        known = set() if before is None else set(job_problems(before))
+        if wrong := next((each for each in job_problems(job) if each not in known), None):
+            place = ".".join(wrong.path)
+            raise InvalidRequest(f"{place}: got {quoted(wrong.value)}, {wrong.what}", param=place)
         if not job.message.strip():
             raise InvalidRequest("message: it is empty", param="message")
         read_schedule(job.schedule, job.tz)

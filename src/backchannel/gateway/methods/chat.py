@@ -10,7 +10,7 @@ from backchannel.core.answers import ChatAborted, ChatStarted
 from backchannel.core.commands import Command, CommandReply, Standing, parse
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Provenance, ProvenanceKind
-from backchannel.core.runs import Accepted, RunRequest, RunState
+from backchannel.core.runs import MAX_RUN_S, Accepted, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, SessionPatch
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.gateway.addressing import address_for_message, find_session
@@ -24,7 +24,6 @@ from backchannel.gateway.fields import (
     read_images,
     read_thinking,
 )
-from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.protocol import TokenScope
 from backchannel.storage.ids import new_id
 

@@ -14,13 +14,14 @@ from backchannel.core.answers import JobFired, JobNotFired, JobRemoved
 from backchannel.core.jobs import DeliveryPreview, JobPage, JobRunsPage, JobRunView, JobsStatus, JobStateView, JobView
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.rows import JobDeliverShown, JobShown, LastRun
-from backchannel.core.runs import Run, RunKind, RunState
+from backchannel.core.runs import MAX_RUN_S, Run, RunKind, RunState
 from backchannel.core.shapes import Params, SharedParams
 from backchannel.core.text import cut
 from backchannel.errors import InvalidRequest, JobExists
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.cron_words import (
     DeliveryGiven,
+    JobName,
     JobPatch,
     PayloadGiven,
     ScheduleGiven,
@@ -33,11 +34,11 @@ from backchannel.gateway.cron_words import (
     read_delivery,
     read_given_schedule,
     show_delivery,
+    show_name,
     show_payload,
     show_schedule,
 )
 from backchannel.gateway.events import error_of
-from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.storage.cron import ListedJob
 from backchannel.tools.rows import duration_ms
@@ -45,6 +46,7 @@ from backchannel.tools.rows import duration_ms
 _MOST_JOBS, _MOST_RUNS = 1000, 200
 _MOST_OF_A_NAME = 100
 _MOST_SKIPPED = 10_000
+_BESIDE_JOBS = 4096
 _FINISHED = tuple(state for state in RunState if state not in (RunState.QUEUED, RunState.RUNNING))
 _SUMMARY_LENGTH = 500
 
@@ -59,7 +61,7 @@ class CronAddParams(SharedParams, frozen=True, kw_only=True):
     """Ours are `id`, `message`, `tz`, `deliver`, `model`, `timeoutSeconds`; OpenClaw's the others."""
 
     id: str | None = None
-    name: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    name: JobName | None = None
     schedule: str | ScheduleGiven
     message: str | None = None
     payload: PayloadGiven | None = None
@@ -118,8 +120,9 @@ async def cron_list(call: Call, params: CronListParams) -> JobPage:
     if params.sort_dir == "desc":
         chosen.reverse()
     limit = min(params.limit, _MOST_JOBS)
-    end = params.offset + limit
-    page = chosen[params.offset : end]
+    previews = _previews(call, found) if _wants_previews(params) else {}
+    page = _fitting(chosen[params.offset : params.offset + limit], previews, call.connections.limits.frame_bytes)
+    end = params.offset + len(page)
     return JobPage(
         jobs=page,
         total=len(chosen),
@@ -128,7 +131,7 @@ async def cron_list(call: Call, params: CronListParams) -> JobPage:
         has_more=end < len(chosen),
         next_offset=end if end < len(chosen) else None,
         snapshot_revision=hashlib.sha256("\n".join(each.stored.body for each in found).encode()).hexdigest()[:16],
-        delivery_previews=_previews(call, found, page) if _wants_previews(params) else None,
+        delivery_previews={job.id: previews[job.id] for job in page} if _wants_previews(params) else None,
     )
 
 
@@ -136,17 +139,25 @@ def _wants_previews(params: CronListParams) -> bool:
     return params.include_delivery_previews and not params.compact
 
 
-def _previews(call: Call, found: list[ListedJob], page: list[JobView]) -> dict[str, DeliveryPreview]:
-    shown = {job.id for job in page}
-    jobs = (each.stored.job for each in found if each.stored.id in shown)
-    return {job.id: preview_delivery(job, call.parts.channels) for job in jobs}
+def _previews(call: Call, found: list[ListedJob]) -> dict[str, DeliveryPreview]:
+    return {each.stored.id: preview_delivery(each.stored.job, call.parts.channels) for each in found}
+
+
+def _fitting(jobs: list[JobView], previews: dict[str, DeliveryPreview], room: int) -> list[JobView]:
+    """Take as many jobs as a frame has room for, and at least one; none is cut: clients write back what they read."""
+    room -= _BESIDE_JOBS
+    for at, job in enumerate(jobs):
+        room -= len(msgspec.json.encode((job, job.id, previews.get(job.id))))
+        if room < 0:
+            return jobs[: max(at, 1)]
+    return jobs
 
 
 def _fits(job: JobView, params: CronListParams) -> bool:
     shown = "all" if params.include_disabled else "enabled"
     return (
         {params.enabled, shown} <= {"all", "enabled" if job.enabled else "disabled"}
-        and params.query.lower() in f"{job.id}\n{job.name}\n{job.payload.message}".lower()
+        and (not params.query or params.query.lower() in f"{job.id}\n{job.name}\n{job.payload.message}".lower())
         and (params.agent_id is None or normalise_agent_id(params.agent_id) == job.agent_id)
         and params.schedule_kind in ("all", job.schedule.kind)
         and params.last_run_status in ("all", job.state.last_run_status or "unknown")
@@ -302,7 +313,7 @@ def view(call: Call, listed: ListedJob) -> JobView:
     shown, job = _shown(call, listed), listed.stored.job
     return JobView(
         id=shown.id,
-        name=job.name or shown.id,
+        name=show_name(job),
         enabled=job.enabled,
         agent_id=shown.agent_id,
         session_key=shown.session_key,
@@ -344,7 +355,6 @@ def _shown(call: Call, listed: ListedJob) -> JobShown:
         tz=job.tz,
         agent_id=key.agent,
         session_key=call.parts.rows.key(str(key)),
-        message=job.message,
         deliver=None if job.deliver is None else JobDeliverShown(**msgspec.structs.asdict(job.deliver)),
         model=job.model,
         timeout_seconds=job.timeout_seconds,
@@ -365,7 +375,7 @@ _JOB = (
     "expr?, tz?, at?}, sessionTarget, wakeMode, payload {kind, message, model?, timeoutSeconds?}, delivery {mode: "
     "none | announce, channel?, to?, accountId?}, state {nextRunAtMs?, runningAtMs?, lastRunAtMs?, lastRunStatus?: "
     "ok | error, lastError?, lastDurationMs?}, backchannel {id, status: scheduled | disabled | done | error, source: "
-    "config | runtime, schedule, tz?, agentId, sessionKey, message, deliver? {channel, to, accountId?}, model?, "
+    "config | runtime, schedule, tz?, agentId, sessionKey, deliver? {channel, to, accountId?}, model?, "
     "timeoutSeconds?, nextAt?, lastRun? {runId, status, acceptedAt, endedAt?}, lastError?, skipped, createdAt}}"
 )
 _AS_LISTED = (

@@ -11,6 +11,7 @@ from backchannel.core.answers import ChatStarted
 from backchannel.core.commands import parse
 from backchannel.core.keys import SessionKey
 from backchannel.core.rows import SessionRow
+from backchannel.core.runs import MAX_RUN_S
 from backchannel.core.sessions import SessionPatch
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
@@ -20,7 +21,6 @@ from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import IdempotencyKey, Label, NothingAttached, read_model, read_thinking
 from backchannel.gateway.methods.chat import ChatSendParams, chat_send, start_run
 from backchannel.gateway.methods.history import session_or_main
-from backchannel.gateway.methods.runs import MAX_RUN_S
 from backchannel.gateway.protocol import TokenScope
 
 _REQUESTS = uuid.UUID("9d7a5c1e-3f5b-4a53-9a51-6a2a2f6f1d11")

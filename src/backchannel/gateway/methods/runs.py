@@ -12,7 +12,7 @@ from backchannel.core.control_words import is_silent
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, Usage
 from backchannel.core.rows import TimelineEntry
-from backchannel.core.runs import Run, RunRequest, RunState
+from backchannel.core.runs import MAX_RUN_S, Run, RunRequest, RunState
 from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.text import quoted
@@ -34,7 +34,6 @@ from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import Rows, duration_ms
 
-MAX_RUN_S = 7 * 24 * 3600
 MAX_WAIT_MS = 24 * 3600 * 1000
 _LISTED, _MOST_LISTED = 50, 500
 

@@ -11,9 +11,20 @@ import { clockTime, counted, oneLine, place, until } from "./words.js";
 
 const isJobs = (event, payload) => (payload.sessionKey ?? "").includes(":cron:");
 
+/** Read all jobs: a page is as many as fit into a frame. */
+async function allJobs() {
+  const jobs = [];
+  for (let offset = 0; offset != null; ) {
+    const page = await gateway.call("cron.list", { offset });
+    jobs.push(...page.jobs);
+    offset = page.nextOffset;
+  }
+  return { jobs };
+}
+
 export function JobsView() {
   const [isAdding, add] = useState(false);
-  const { data, error, reload } = useLive(() => gateway.call("cron.list"), [], { events: ["sessions.changed"], when: isJobs, everyMs: 30_000 });
+  const { data, error, reload } = useLive(allJobs, [], { events: ["sessions.changed"], when: isJobs, everyMs: 30_000 });
   const noAdmin = useScope("operator.admin");
   return html`<section class="page" aria-labelledby="jobs-title">
     <${Heading} id="jobs-title" title="Jobs" about="Messages that come by the clock, each as a run of its own session.">
@@ -23,12 +34,12 @@ export function JobsView() {
     ${!data && !error && html`<${Skeleton} />`}
     ${data?.jobs.length === 0 && html`<${Empty} icon="jobs"
       title="There are no jobs">Add one here, with <code>backchannel cron add</code>, or under <code>cron.jobs</code> in the configuration.<//>`}
-    <div class="cards">${data?.jobs.map((job) => html`<${Job} key=${job.id} job=${job.backchannel} reload=${reload} />`)}</div>
+    <div class="cards">${data?.jobs.map((job) => html`<${Job} key=${job.id} job=${job.backchannel} message=${job.payload.message} reload=${reload} />`)}</div>
     ${isAdding && html`<${AddJob} onClose=${() => add(false)} onAdded=${reload} />`}
   </section>`;
 }
 
-function Job({ job, reload }) {
+function Job({ job, message, reload }) {
   const now = useTicker(1000);
   const [isAsking, ask] = useState(false);
   const { act, isBusy } = useAct(reload);
@@ -40,7 +51,7 @@ function Job({ job, reload }) {
     <header class="row spread"><h2 id=${`job-${job.id}`}><${Text}>${job.id}<//></h2><${Status} status=${job.status} /></header>
     <p class="job-next">${job.nextAt ? html`<strong class="number">${until(job.nextAt, now)}</strong> <span
       class="muted">${clockTime(job.nextAt, now)}</span>` : html`<span class="muted">Comes no more: ${job.status}</span>`}</p>
-    <${Quote} text=${oneLine(job.message, 240)} />
+    <${Quote} text=${oneLine(message, 240)} />
     <${Facts} facts=${{
       Schedule: html`<code><${Text}>${job.schedule}<//></code>${job.tz ? html` <span class="muted">${job.tz}</span>` : ""}`,
       Session: html`<${Key} session=${job.sessionKey} />`,
