@@ -6,8 +6,10 @@ import json
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -175,7 +177,10 @@ def test_a_page_that_stays_logged_in_is_listed_and_logged_out(running: Program) 
     token = device.log_in(url, running.token)["payload"]["auth"]["deviceToken"]
     listed = running.answer("tokens", "list")
     assert f"openclaw-control-ui at {url}" in listed
-    assert "device of operator, used" in listed
+    assert "device of operator, used in the last hour" in listed
+    with closing(sqlite3.connect(running.state / "backchannel.db")) as database, database:
+        database.execute("UPDATE device_tokens SET used_at = used_at - 7300000")
+    assert "device of operator, used about 2h ago" in running.answer("tokens", "list")
     (made,) = [each for each in running.json("tokens", "list")["tokens"] if "device" in each]
     assert (made["device"]["id"], made["device"]["platform"]) == (device.id, "Linux x86_64")
     running.answer("tokens", "revoke", made["id"][:6])

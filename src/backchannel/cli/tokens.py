@@ -75,7 +75,13 @@ def _state(token: answers.TokenShown) -> str:
         return "valid"
     if token.device.is_stale:
         return "of another operator's token"
-    return f"device of {token.device.made_from}, used {age(token.device.last_used_at)} ago"
+    return f"device of {token.device.made_from}, used {_used(token.device.last_used_at)}"
+
+
+def _used(last_used_at: int) -> str:
+    """Tell when a device token was last used, which is written down once an hour at most."""
+    passed = age(last_used_at)
+    return f"about {passed} ago" if passed[-1] in "hd" else "in the last hour"
 
 
 @app.command()

@@ -129,7 +129,7 @@ METHODS: tuple[Method[Any], ...] = (
         TokenScope.ADMIN,
         tokens_list,
         "`{tokens: [{id, scopes, sessionKey?, label?, createdAt, revokedAt?, device?: {id, madeFrom, isStale?, "
-        "client?, platform?, origin?, lastUsedAt, endsAt}}]}`",
+        "client?, platform?, origin?, lastUsedAt, endsAt}}]}`; `lastUsedAt` is known to the hour",
     ),
     Method("tokens.revoke", TokenParams, TokenScope.ADMIN, tokens_revoke, "`{ok, id}`"),
 )
