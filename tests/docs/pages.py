@@ -2,7 +2,8 @@
 
 A snippet is a fenced block. What its language means here:
 
-- `python`: a whole program, run in a folder with the state folder `.state` of a running gateway.
+- `python`: a whole program, run in a folder with the state folder `.state` of a running gateway; one that
+  serves for ever has a test of its own.
 - `console`: lines `$ command`, each followed by what it prints; `…` stands for anything.
 - `json5`: a whole configuration.
 - `sh`, `text`, `ini`, `json`, `yaml`: shown only.

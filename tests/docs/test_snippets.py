@@ -24,6 +24,7 @@ RUN_HERE = ("backchannel", "curl", "sqlite3", "tail")
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 SUBAGENTS = ROOT / "docs" / "how-to" / "hand-work-to-sub-agents.md"
 TOOLS = ROOT / "docs" / "how-to" / "give-agents-tools.md"
+PROGRAMS = [snippet for snippet in snippets("python") if "serve_forever" not in snippet.text]
 CONSOLE_PAGES = sorted({snippet.page for snippet in snippets("console")})
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -40,7 +41,7 @@ def test_every_snippet_says_what_it_is() -> None:
 # Programs
 
 
-@pytest.mark.parametrize("snippet", snippets("python"), ids=str)
+@pytest.mark.parametrize("snippet", PROGRAMS, ids=str)
 def test_a_program_runs(snippet: Snippet, reader: Reader) -> None:
     if ".state" in snippet.text:
         reader.start()

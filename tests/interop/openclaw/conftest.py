@@ -33,7 +33,7 @@ _SEEN = pytest.StashKey[dict[Row, list[bool]]]()
 
 
 class OpenClaw:
-    """The command line, on a home of its own that names a gateway and its token."""
+    """The command line, on a home of its own that names a gateway and its token, as the page on it says."""
 
     def __init__(self, node: Node, home: Path, gateway: GatewayProcess) -> None:
         self.node = node
@@ -47,7 +47,6 @@ class OpenClaw:
             "HOME": str(home),
             "TERM": "xterm-256color",
             "NO_COLOR": "1",
-            "OPENCLAW_GATEWAY_TOKEN": gateway.token,
             "OPENCLAW_NO_RESPAWN": "1",
         }
         settings = {"gateway": {"mode": "remote", "remote": {"url": self.url, "token": gateway.token}}}

@@ -73,12 +73,12 @@ class JsonRpc:
 
 
 @contextmanager
-def json_rpc(openclaw: OpenClaw, *words: str) -> Iterator[JsonRpc]:
+def json_rpc(openclaw: OpenClaw, *words: str, **env: str) -> Iterator[JsonRpc]:
     """Start a command of `openclaw` that speaks JSON-RPC; it is gone when the context ends."""
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             openclaw.command(*words),
-            env=openclaw.env,
+            env=openclaw.env | env,
             cwd=openclaw.home,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -19,6 +19,8 @@ class Row:
     what: str
     why: str = ""
     """Why it does not work; empty where it does."""
+    note: str = ""
+    """What one that works needs, or does otherwise than people may expect."""
 
     @property
     def works(self) -> bool:
@@ -99,6 +101,7 @@ ROWS: tuple[Row, ...] = (
     Row("Control UI", "a tool call that waits for permission"),
     Row("Control UI", "loading the page anew: nothing twice"),
     Row("Control UI", "staying logged in when the page is loaded anew"),
+    Row("Control UI", "opening it, and loading it anew, at any of its addresses"),
     Row("Control UI", "agents, automations, plugins, systems, logs, approvals, updates, skills"),
     Row(
         "Control UI",
@@ -128,8 +131,13 @@ def shows(client: str, what: str) -> pytest.MarkDecorator:
 
 def table() -> str:
     """Write the table as the page has it; `python -m tests.interop.openclaw.rows` prints it."""
-    lines = [f"| {each.client} | {each.what} | {f'no: {each.why}' if each.why else 'yes'} |" for each in ROWS]
+    lines = [f"| {each.client} | {each.what} | {_verdict(each)} |" for each in ROWS]
     return "\n".join(["| client | what | works |", "|---|---|---|", *lines]) + "\n"
+
+
+def _verdict(row: Row) -> str:
+    told = row.why or row.note
+    return ("yes" if row.works else "no") + (f": {told}" if told else "")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from urllib.parse import quote
 
 import pytest
@@ -233,6 +234,17 @@ def test_views_ask_for_nothing_in_vain_but_what_is_listed(
         frames.wait_for(method)
         expect(complaints(page)).to_have_count(0)
     assert frames.refused == IN_VAIN.keys()
+
+
+@shows("Control UI", "opening it, and loading it anew, at any of its addresses")
+def test_it_is_loaded_at_every_address(page: Page, origin: str) -> None:
+    expect(said(page, "You said: from before")).to_have_count(1)
+    for address, method in {"/chat/main": "chat.startup", **VIEWS}.items():
+        for load in (partial(page.goto, f"{origin}{address}"), page.reload):
+            frames = Frames(page)
+            load()
+            frames.wait_for(method)
+            assert method in frames.answered
 
 
 @shows("Control UI", "the other pages of settings")

@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 def test_a_node_connects_and_is_shown(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
     port = gateway.url.rpartition(":")[2]
     words = ("--host", "127.0.0.1", "--port", port, "--node-id", "lamp", "--display-name", "Lamp")
-    with json_rpc(openclaw, "node", "run", *words) as node, gateway.connected() as client:
+    token = {"OPENCLAW_GATEWAY_TOKEN": gateway.token}
+    with json_rpc(openclaw, "node", "run", *words, **token) as node, gateway.connected() as client:
         while not (nodes := client.call("node.list")["nodes"]):
             node.wait_alive(0.2)
         assert nodes[0]["displayName"] == "Lamp"
