@@ -20,7 +20,7 @@ class Row:
     why: str = ""
     """Why it does not work; empty where it does."""
     note: str = ""
-    """What one that works needs, or does otherwise than people may expect."""
+    """What is said in place of a plain yes: what it needs, or does otherwise than people may expect."""
 
     @property
     def works(self) -> bool:
@@ -31,8 +31,17 @@ ROWS: tuple[Row, ...] = (
     Row("gateway call", "every method of OpenClaw's that this gateway has"),
     Row("health", "`health`, `gateway health`"),
     Row("status", "`status`"),
-    Row("status", "`gateway status`"),
-    Row("status", "`gateway probe`"),
+    Row(
+        "status",
+        "`gateway status`",
+        note="yes, with `--url` and `--token`: else it looks for OpenClaw's own gateway on this machine; that it warns "
+        "of another version is no harm",
+    ),
+    Row(
+        "status",
+        "`gateway probe`",
+        note="yes; it also tries OpenClaw's own port on this machine and a tunnel over SSH, and says that they failed",
+    ),
     Row("status", "`gateway usage-cost`"),
     Row(
         "status",
@@ -71,7 +80,12 @@ ROWS: tuple[Row, ...] = (
         "command would fill in defaults of OpenClaw's own, which do not hold here",
     ),
     Row("skills", "`skills list`"),
-    Row("message", "`message send`"),
+    Row(
+        "message",
+        "`message send`",
+        note="yes, where the channel has a name that OpenClaw knows, such as `telegram` or `slack`: it refuses any "
+        "other, such as `desk`, before it asks the gateway, so name the channel as the platform is named",
+    ),
     Row("tui", "the history of a session"),
     Row("tui", "a reply as it is written"),
     Row("tui", "Esc and `/abort`"),
@@ -81,7 +95,8 @@ ROWS: tuple[Row, ...] = (
     Row("tui", "a note that is put into the session"),
     Row("tui", "two on one session, one of them opened in the middle of a reply"),
     Row("tui", "`/sessions`, `/agents`, `/models`"),
-    Row("tui", "`/model`, `/think`, `/verbose`, `/reasoning`, `/usage`, `/trace`, `/elevated`, `/fast`"),
+    Row("tui", "`/model`, `/think`, `/verbose`", note="yes; `/verbose full` is the same as `on`"),
+    Row("tui", "`/reasoning`, `/usage`, `/trace`, `/elevated`, `/fast`", note="taken, and changes nothing here"),
     Row("tui", "`/gateway-status`"),
     Row("tui", "a tool call that waits for permission"),
     Row("tui", "`/new`"),
@@ -91,7 +106,7 @@ ROWS: tuple[Row, ...] = (
     Row("acp", "a call of a tool, and what is said before and after it"),
     Row("acp", "an image in a prompt"),
     Row("acp", "cancelling"),
-    Row("acp", "listing and loading sessions"),
+    Row("acp", "listing and loading sessions", note="yes; with `--session`, loading any shows that one"),
     Row("acp", "what agents said to each other"),
     Row("acp", "a mode of the session"),
     Row("acp", "`kill -9` of the gateway in the middle of a reply"),
@@ -112,7 +127,12 @@ ROWS: tuple[Row, ...] = (
     Row("mcp serve", "listing and reading conversations"),
     Row("mcp serve", "sending to a conversation"),
     Row("mcp serve", "approvals that wait, and answering them"),
-    Row("node", "`node run` connects, and `nodes status` shows it"),
+    Row(
+        "node",
+        "`node run` connects, and `nodes status` shows it",
+        note="yes, with `--host`, `--port` and the token in `OPENCLAW_GATEWAY_TOKEN`: it does not look into "
+        "`openclaw.json`",
+    ),
     Row("library", "`@openclaw/gateway-client`: the handshake, a message, the events of its run"),
     Row("library", "a call of a tool: its events in their order, with what it returned"),
 )
@@ -136,8 +156,7 @@ def table() -> str:
 
 
 def _verdict(row: Row) -> str:
-    told = row.why or row.note
-    return ("yes" if row.works else "no") + (f": {told}" if told else "")
+    return row.note or "yes" if row.works else f"no: {row.why}"
 
 
 if __name__ == "__main__":
