@@ -437,7 +437,17 @@ def test_a_session_id_leads_to_the_session_that_has_it_now() -> None:
     key = parse("agent:ops:telegram:group:42")
     written = as_operator().read(SESSION_ID.upper())
     assert written.session_id == SESSION_ID
-    assert as_operator().choose(written, LookedUp(id_key=key, id_is_current=True)) == Resolved(key, exists=True)
+    assert as_operator().choose(written, LookedUp(id_key=key, id_is_current=True)) == Resolved(
+        key, exists=True, session_id=SESSION_ID
+    )
+
+
+def test_the_id_of_a_deleted_session_names_nothing_however_it_is_read() -> None:
+    for written in (as_operator().read(SESSION_ID), as_operator().read_id(SESSION_ID)):
+        with pytest.raises(SessionNotFound, match=SESSION_ID):
+            as_operator().choose(written, LookedUp(id_is_deleted=True))
+    made = as_operator().choose(as_operator().read_id(SESSION_ID), LookedUp())
+    assert made == Resolved(parse(f"agent:main:explicit:{SESSION_ID}"), exists=False)
 
 
 def test_a_key_wins_over_a_session_id() -> None:

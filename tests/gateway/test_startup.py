@@ -107,6 +107,55 @@ class TestMaking:
         assert len((await client.ask("sessions.get", key=first["key"]))["messages"]) == 2
         assert (await client.ask("sessions.list"))["count"] == 1
 
+    @pytest.mark.parametrize("message", [{}, {"message": "hi"}, {"message": "/status"}])
+    async def test_a_request_that_comes_again_changes_nothing(self, client: Client, message: dict[str, str]) -> None:
+        asked = {"agentId": "echo", "label": "first", "idempotencyKey": "once", **message}
+        made = await client.ask("sessions.create", **asked)
+        if made.get("runId") == "once":
+            await client.ask("agent.wait", runId="once")
+        await client.ask("sessions.patch", key=made["key"], label="second")
+        again = await client.ask("sessions.create", **asked)
+        assert (again["key"], again["sessionId"], again.get("runId")) == (
+            made["key"],
+            made["sessionId"],
+            made.get("runId"),
+        )
+        assert again["entry"]["label"] == "second"
+        for other in ({"label": "third"}, {"displayName": "Other"}, {"message": "other"}, {"agentId": "main"}):
+            error = await client.refused("sessions.create", {**asked, **other})
+            assert error["details"]["code"] == "idempotency_conflict"
+        assert (await client.ask("sessions.describe", key=made["key"]))["session"]["label"] == "second"
+        await client.ask("sessions.delete", key=made["key"])
+        assert (await client.ask("sessions.create", **asked))["sessionId"] == made["sessionId"]
+        assert (await client.ask("sessions.list"))["count"] == 0, "it stays deleted"
+
+    @pytest.mark.parametrize("message", [{}, {"message": "hi"}])
+    async def test_who_may_not_rename_a_session_does_not_by_making_it_again(
+        self, world: World, client: Client, message: dict[str, str]
+    ) -> None:
+        token = (await client.ask("tokens.create", scopes=["write"]))["token"]
+        async with world.client(token) as writer:
+            made = await writer.ask("sessions.create", key="agent:echo:new", displayName="Mine", label="a", **message)
+            assert made["entry"]["displayName"] == "Mine", "a new one is called as its maker says"
+            again = await writer.ask("sessions.create", key="agent:echo:new", displayName="Mine", label="b", **message)
+            assert (again["entry"]["label"], again["sessionId"]) == ("b", made["sessionId"])
+            runs = await client.ask("runs.list")
+            error = await writer.refused(
+                "sessions.create", {"key": "agent:echo:new", "displayName": "Evil", "label": "c", **message}
+            )
+            assert (error["details"]["code"], error["details"]["scope"]) == ("scope_missing", "operator.admin")
+            row = (await client.ask("sessions.describe", key="agent:echo:new"))["session"]
+            assert (row["displayName"], row["label"]) == ("Mine", "b")
+            assert (await client.ask("runs.list"))["count"] == runs["count"]
+        renamed = await client.ask("sessions.create", key="agent:echo:new", displayName="Ours")
+        assert renamed["entry"]["displayName"] == "Ours", "an administrator may"
+
+    async def test_the_id_of_a_session_is_not_the_key_of_another(self, client: Client) -> None:
+        made = await client.ask("sessions.create", key="agent:echo:trip")
+        again = await client.ask("sessions.create", key=made["sessionId"], label="Rome")
+        assert (again["key"], again["entry"]["label"]) == ("agent:echo:trip", "Rome")
+        assert (await client.ask("sessions.list"))["count"] == 1
+
     async def test_it_is_made_with_its_first_message_or_not_at_all(self, make_world: MakeWorld) -> None:
         rules = [{"match": {"keyPrefix": "agent:echo:closed"}, "action": "deny"}]
         config = {"session": {"sendPolicy": {"rules": rules, "default": "allow"}}}

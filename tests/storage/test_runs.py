@@ -11,7 +11,7 @@ from backchannel.core.facts import RunChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage
 from backchannel.core.runs import Chain, Fence, Outcome, Run, RunKind, RunState, Started
-from backchannel.core.sessions import Address, SessionPatch, read_address, write_address
+from backchannel.core.sessions import Address, Making, SessionPatch, read_address, write_address
 from backchannel.errors import (
     FenceLost,
     IdempotencyConflict,
@@ -147,6 +147,19 @@ async def test_a_message_for_another_session_id_is_refused_and_leaves_nothing(st
     assert (await accept(store, expected_session_id=session.session_id, id="key", digest="d")).started is not None
 
 
+async def test_a_message_for_a_session_id_does_not_make_or_revive_a_session(store: Store) -> None:
+    with pytest.raises(SessionIdReplaced):
+        await accept(store, key=CRON, expected_session_id="another")
+    assert await store.session(str(CRON)) is None
+    made = await store.patch_session(CRON, SessionPatch())
+    await store.delete_session(CRON)
+    with pytest.raises(SessionIdReplaced) as refused:
+        await accept(store, key=CRON, expected_session_id=made.session_id)
+    assert "sessionId" not in refused.value.details, "there is no new one to tell of"
+    session = await store.session(str(CRON))
+    assert session is not None and session.archived_at is not None and await store.runs(limit=10) == []
+
+
 @pytest.mark.parametrize("text", ["", "a\0b", "null", "x" * 1_048_576, "line\nbreak\u2028and\u2029more", "🙂"])
 async def test_any_text_goes_through_a_run_unchanged(store: Store, text: str) -> None:
     started = await begin(store, text)
@@ -272,15 +285,16 @@ async def test_the_last_reply_ends_the_run_in_its_own_commit(host: Host) -> None
 
 @pytest.mark.both_databases
 async def test_a_session_gets_its_settings_with_its_message_or_neither(store: Store) -> None:
+    named = Making(settings=SessionPatch(label="nightly"))
     before = store.commits
-    accepted = await accept(store, key=CRON, settings=SessionPatch(label="nightly"), id="once", digest="d")
+    accepted = await accept(store, key=CRON, making=named, id="once", digest="d")
     assert store.commits == before + 1
     session = await store.session(str(CRON))
     assert session is not None and (session.label, session.running_run) == ("nightly", accepted.run.id)
-    again = await accept(store, key=CRON, settings=SessionPatch(label="nightly"), id="once", digest="d")
+    again = await accept(store, key=CRON, making=named, id="once", digest="d")
     assert again.is_repeat and again.run.id == "once"
     with pytest.raises(LabelInUse):
-        await accept(store, settings=SessionPatch(label="nightly"), id="twice", digest="d")
+        await accept(store, making=named, id="twice", digest="d")
     assert await store.session(str(MAIN)) is None and await store.run("twice") is None
 
 

@@ -402,6 +402,22 @@ class TestTargets:
             assert "gone" not in texts(await gateway.tools().sessions_history("cron:x"))
             assert (await gateway.tools().sessions_history(gone))["status"] == "error"
 
+    async def test_the_id_of_an_archived_sub_agent_does_not_lead_to_what_lives_under_its_key(
+        self, shelf: Shelf
+    ) -> None:
+        child = "agent:main:subagent:3f2b8c1e-9a44-4d0e-8a51-0c4a7f1d2e90"
+        gone = shelf.session(child, "gone", spawned_by=MAIN)
+        async with shelf.opened(AGENT) as gateway:
+            await gateway.runtime.delete(SessionKey.parse(child))
+            for caller in (None, MAIN):
+                answer = await gateway.tools(caller).sessions_history(gone)
+                assert (texts(answer), answer["archived"]) == (["gone"], True)
+            await gateway.ask(child, "who can I spawn")
+            for caller in (None, MAIN):
+                tools = gateway.tools(caller)
+                for answer in (await tools.sessions_history(gone), await tools.session_status(sessionKey=gone)):
+                    assert answer["status"] == "error" and "no session has" in answer["error"], answer
+
     async def test_an_id_of_a_session_that_is_not_visible_tells_nothing_of_it(self, shelf: Shelf) -> None:
         current = shelf.session("agent:ops:cron:secret", "secret")
         old = shelf.session("agent:ops:cron:other", "secret")

@@ -39,6 +39,8 @@ class LookedUp:
     key_exists: bool = False
     id_key: SessionKey | None = None
     id_is_current: bool = False
+    id_is_deleted: bool = False
+    """Whether it is the id of a session that was deleted: it names nothing, whatever lives under its key by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class Resolved:
 
     key: SessionKey
     exists: bool
+    session_id: str | None = None
+    """The id that it was named by, if it was: no other transcript of that key was meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +116,18 @@ class CallerKeys:
 
         Raises:
             SessionIdReplaced: the text is an id that a reset has replaced; the message names the key.
-            SessionNotFound: no session has this key or id, and the text alone does not name one.
+            SessionNotFound: no session has this key or id, and the text alone does not name one; or a session that was
+                deleted had the id.
         """
         if found.key_exists:
             return Resolved(written.key, exists=True)
         if written.session_id and found.id_key and self.scheme.is_listed(found.id_key):
             if found.id_is_current:
-                return Resolved(found.id_key, exists=True)
+                return Resolved(found.id_key, exists=True, session_id=written.session_id)
             shown = self.show(found.id_key)
             message = f"session id {written.session_id} was replaced by a reset (write its key: {shown})"
             raise SessionIdReplaced(message, sessionKey=shown)
-        if written.is_explicit:
+        if written.is_explicit and not found.id_is_deleted:
             return Resolved(written.key, exists=False)
         raise SessionNotFound(f"no session has the key or id {quoted(written.text)} ({WHAT_WORKS})")
 

@@ -16,7 +16,7 @@ import msgspec
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Chat, Message, Provenance, Sender, ToolCallBlock, Usage
-from backchannel.core.sessions import Address, Session, SessionPatch
+from backchannel.core.sessions import Address, Making, Session
 
 NOBODY = 0
 """The fence of a run that no process has taken up: none has this number."""
@@ -129,8 +129,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     thinking: str | None = None
     timeout_s: float | None = None
     expected_session_id: str | None = None
-    settings: SessionPatch | None = None
-    """What of the session's settings changes with it, in the same commit."""
+    making: Making | None = None
+    """What its session is made with, or changes, in the same commit."""
     chain: Chain | None = None
     exchange_id: str | None = None
     spawn_id: str | None = None

@@ -9,9 +9,12 @@ import msgspec
 
 from backchannel.core.messages import Pending, TranscriptLines
 from backchannel.core.visibility import VisibleScope
+from backchannel.errors import ScopeMissing
 
 MAX_INTEGER = 2**63 - 1
 """No database takes more."""
+_RENAMING = "operator.admin"
+"""The scope that renaming a session needs."""
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -130,6 +133,26 @@ class SessionPatch(msgspec.Struct, frozen=True, kw_only=True):
     model: str | msgspec.UnsetType | None = msgspec.UNSET
     thinking_level: str | msgspec.UnsetType | None = msgspec.UNSET
     verbose_level: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class Making(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client that makes a session sets of it."""
+
+    settings: SessionPatch
+    may_rename: bool = True
+    """Whether it may give another display name to a session that is there, as an administrator may."""
+
+    def check_change(self, there: Session) -> None:
+        """Refuse what the maker may not change of a session that is there.
+
+        Raises:
+            ScopeMissing: it would have another display name.
+        """
+        if not self.may_rename and self.settings.display_name not in (msgspec.UNSET, there.display_name):
+            raise ScopeMissing(
+                f"the scope {_RENAMING} is needed to change the displayName of a session that is there",
+                scope=_RENAMING,
+            )
 
 
 class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):

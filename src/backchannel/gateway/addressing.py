@@ -1,8 +1,13 @@
-"""Which session an operator means: keys, ids and labels as people write them, looked up in the store."""
+"""Which session an operator means: keys, ids and labels as people write them, looked up in the store.
+
+A key names a session, whatever transcript it has at the moment. An id names one transcript: after a reset, or when the
+session was deleted, it names none, though its key may live anew. Everything that changes something finds its session
+here; what was said in a deleted one is read by `gateway/methods/history.py`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from backchannel.core.caller_keys import CallerKeys, LookedUp, Resolved, Written
 from backchannel.core.keys import SessionKey, normalise_agent_id
@@ -10,9 +15,17 @@ from backchannel.core.rows import SessionRow
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.core.visibility import OPERATOR
-from backchannel.errors import InvalidRequest, SessionNotFound
+from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound
 from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.targets import look_up
+
+
+@dataclass(frozen=True, slots=True)
+class Addressed:
+    """Where a request goes: to a session and, where it named that by its id, to no other transcript of it."""
+
+    key: SessionKey
+    session_id: str | None = None
 
 
 def operator_keys(parts: GatewayParts, agent_id: str | None = None) -> CallerKeys:
@@ -63,10 +76,14 @@ async def _choose(parts: GatewayParts, keys: CallerKeys, written: Written) -> Re
     return keys.choose(written, found)
 
 
-async def address_for_message(parts: GatewayParts, text: str, agent_id: str | None) -> SessionKey:
+async def address_for_message(
+    parts: GatewayParts, text: str, agent_id: str | None, idempotency_key: str | None = None
+) -> Addressed:
     """Resolve which session a message goes to. It need not exist: the message makes it, for a configured agent.
 
     Raises:
+        InvalidSessionKey, SessionIdReplaced, SessionNotFound: it names none.
+        InvalidRequest: the agent named is another than the session's.
         UnknownAgent: its agent is not configured.
     """
     keys = operator_keys(parts, agent_id)
@@ -74,28 +91,60 @@ async def address_for_message(parts: GatewayParts, text: str, agent_id: str | No
     # A text that can mean one session only needs no look-up, which keeps the way of a message short.
     is_plain = written.is_explicit and written.session_id is None
     if is_plain and (agent_id is None or written.key.agent == keys.agent):
-        key = written.key
-    else:
-        key = (await resolve(parts, text, agent_id)).key
-    check_agent(parts, key.agent)
-    return key
+        check_agent(parts, written.key.agent)
+        return Addressed(written.key)
+    return await _address(parts, keys, written, agent_id, idempotency_key)
 
 
-async def address_by_id(parts: GatewayParts, session_id: str, agent_id: str | None) -> SessionKey:
-    """Resolve which session a message goes to that names it by its id; one that no session has makes a new session.
+async def address_by_id(
+    parts: GatewayParts, session_id: str, agent_id: str | None, idempotency_key: str | None = None
+) -> Addressed:
+    """Resolve which session a message goes to that names it by its id; one that none ever had makes a new session.
 
     Raises:
-        InvalidSessionKey: it cannot be one.
-        SessionIdReplaced: a reset has replaced it.
-        InvalidRequest: the agent named is another than the session's.
-        UnknownAgent: its agent is not configured.
+        As `address_for_message`.
     """
     keys = operator_keys(parts, agent_id)
-    key = (await _choose(parts, keys, keys.read_id(session_id))).key
+    return await _address(parts, keys, keys.read_id(session_id), agent_id, idempotency_key)
+
+
+async def address_to_make(
+    parts: GatewayParts, text: str, agent_id: str | None, idempotency_key: str | None = None
+) -> Addressed:
+    """Resolve which session is to be made, unless it is there: a word alone is a key of the agent's, too.
+
+    Raises:
+        As `address_for_message`.
+    """
+    keys = operator_keys(parts, agent_id)
+    return await _address(parts, keys, replace(keys.read(text), is_explicit=True), agent_id, idempotency_key)
+
+
+async def _address(
+    parts: GatewayParts, keys: CallerKeys, written: Written, agent_id: str | None, idempotency_key: str | None
+) -> Addressed:
+    try:
+        resolved = await _choose(parts, keys, written)
+        at = Addressed(resolved.key, resolved.session_id)
+    except (SessionIdReplaced, SessionNotFound):
+        if idempotency_key is None or (was := await _addressed_before(parts, written, idempotency_key)) is None:
+            raise
+        at = was
     if agent_id is not None:
-        check_agent_id(keys, key)
-    check_agent(parts, key.agent)
-    return key
+        check_agent_id(keys, at.key)
+    check_agent(parts, at.key.agent)
+    return at
+
+
+async def _addressed_before(parts: GatewayParts, written: Written, idempotency_key: str) -> Addressed | None:
+    """Find where an id led once, for a request that may be the repetition of one that was accepted then.
+
+    The unit that takes it knows the idempotency key. It answers with what came of the first, or refuses another.
+    """
+    if written.session_id is None or not await parts.store.is_key_used(idempotency_key):
+        return None
+    entry = await parts.store.session_by_id(written.session_id)
+    return None if entry is None else Addressed(SessionKey.stored(entry.key), entry.session_id)
 
 
 async def find_session(
@@ -107,10 +156,34 @@ async def find_session(
         SessionNotFound: there is none; an archived one counts with `archived` only.
     """
     resolved = await resolve(parts, text, agent_id)
-    session = await parts.store.session(str(resolved.key))
+    session = await _load(parts, resolved)
     if session is None or (session.archived_at is not None and not archived):
         raise no_session(text)
     return session
+
+
+async def find_session_or_main(
+    parts: GatewayParts, text: str, agent_id: str | None
+) -> tuple[SessionKey, Session | None]:
+    """Load the session that a text means, archived or not; a main session is there before anyone has spoken to it.
+
+    Raises:
+        SessionNotFound: there is none.
+        UnknownAgent: it would be the main session of an agent that is not configured.
+    """
+    resolved = await resolve(parts, text, agent_id)
+    session = await _load(parts, resolved)
+    if session is None:
+        if resolved.session_id is not None or not parts.scheme.is_main(resolved.key):
+            raise no_session(text)
+        check_agent(parts, resolved.key.agent)
+    return resolved.key, session
+
+
+async def _load(parts: GatewayParts, resolved: Resolved) -> Session | None:
+    """Load a session; None too where it was named by an id that has been replaced at this moment."""
+    session = await parts.store.session(str(resolved.key))
+    return session if session is None or resolved.session_id in (None, session.session_id) else None
 
 
 async def look_at(parts: GatewayParts, key: str) -> SessionRow | None:

@@ -46,7 +46,7 @@ ImagesAttached: TypeAlias = Annotated[list[Attachment], Meta(max_length=MAX_IMAG
 
 # They name the request or the session, which the digest holds in another form, or guard it against a reset.
 _NOT_PART_OF_THE_RUN = frozenset(
-    ["idempotency_key", "session_key", "agent_id", "session_id", "expected_existing_session_id"]
+    ["idempotency_key", "key", "session_key", "agent_id", "session_id", "expected_existing_session_id"]
 )
 
 

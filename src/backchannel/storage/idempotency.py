@@ -27,6 +27,11 @@ def find_run(tx: Tx, key: str, digest: str | None) -> str | None:
     return str(row[1])
 
 
+def is_used(tx: Tx, key: str) -> bool:
+    """Tell whether something was accepted under this key: nothing else ever will be."""
+    return tx.one("SELECT 1 FROM idempotency WHERE key = ?", key) is not None
+
+
 def remember_run(tx: Tx, key: str, digest: str | None) -> None:
     tx.run(
         "INSERT INTO idempotency (key, digest, run_id, created_at) VALUES (?, ?, ?, ?)",

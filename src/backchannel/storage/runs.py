@@ -99,10 +99,10 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
         return Accepted(need(tx, known), None, is_repeat=True)
     if request.join is not None and (same := _same_request(tx, request.join)):
         return Accepted(same, None, is_repeat=True)
-    session = sessions.ensure(tx, request.key)
-    sessions.check_current(tx, session, request.expected_session_id)
-    if request.settings is not None:
-        session = sessions.patch(tx, request.key, request.settings)
+    if request.making is None:
+        session = sessions.ensure(tx, request.key, request.expected_session_id)
+    else:
+        session = sessions.make_now(tx, request.key, request.making, request.expected_session_id)
     if request.provenance.source_channel == WEBCHAT.channel and session.delivery_context is None:
         # Only if there is none: messages from channels change the return address, those of webchat do not.
         session = sessions.update(tx, session.key, "delivery_context = ?", write_address(WEBCHAT))

@@ -10,9 +10,11 @@ import msgspec
 from backchannel.core.facts import SessionChanged, TranscriptClosed
 from backchannel.core.headers import new_mark
 from backchannel.core.keys import Kind, SessionKey
-from backchannel.core.sessions import Page, Session, SessionFilter, SessionIdEntry, SessionPatch, SessionStatus
+from backchannel.core.sessions import Making, Page, Session, SessionFilter, SessionIdEntry, SessionPatch, SessionStatus
+from backchannel.core.text import quoted
 from backchannel.core.visibility import VisibleScope
 from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
+from backchannel.storage import idempotency
 from backchannel.storage.ids import new_session_id
 from backchannel.storage.tx import Tx, assignments, columns, required, row_reader
 
@@ -36,12 +38,21 @@ def need(tx: Tx, key: str) -> Session:
     return session
 
 
-def ensure(tx: Tx, key: SessionKey) -> Session:
-    """Load a session to write to, making it if it is new, and starting it afresh if it was archived."""
+def ensure(tx: Tx, key: SessionKey, expected_session_id: str | None = None) -> Session:
+    """Load a session to write to, making it if it is new, and starting it afresh if it was archived.
+
+    Raises:
+        SessionIdReplaced: it has another transcript than the one expected, or none.
+    """
     session = find(tx, str(key))
+    if expected_session_id is not None and (session is None or session.archived_at is not None):
+        shown = tx.scheme.shown(str(key))
+        message = f"there is no session {shown!r} now, so it has not the id {quoted(expected_session_id)}"
+        raise SessionIdReplaced(message, sessionKey=shown)
     if session is None:
         return _create(tx, key, tx.scheme.kind(key))
     check_kept(session)
+    check_current(tx, session, expected_session_id)
     return session if session.archived_at is None else _revive(tx, session)
 
 
@@ -119,14 +130,46 @@ def check_current(tx: Tx, session: Session, expected: str | None) -> None:
         )
 
 
+def make(
+    tx: Tx,
+    key: SessionKey,
+    making: Making,
+    *,
+    expected_session_id: str | None = None,
+    idempotency_key: str | None = None,
+    digest: str | None = None,
+) -> None:
+    """Make a session, once for each idempotency key; what became of it since stays as it is.
+
+    Raises:
+        IdempotencyConflict, LabelInUse, ScopeMissing, SessionIdReplaced
+    """
+
+    def do() -> str:
+        return make_now(tx, key, making, expected_session_id).session_id
+
+    idempotency.once(tx, idempotency_key, digest, do)
+
+
+def make_now(tx: Tx, key: SessionKey, making: Making, expected_session_id: str | None = None) -> Session:
+    """Make a session, or change one that is there as far as its maker may.
+
+    Raises:
+        LabelInUse, ScopeMissing, SessionIdReplaced
+    """
+    there = find(tx, str(key))
+    if there is not None and there.archived_at is None:
+        making.check_change(there)
+    return patch(tx, key, making.settings, expected_session_id=expected_session_id)
+
+
 def patch(tx: Tx, key: SessionKey, change: SessionPatch, *, expected_session_id: str | None = None) -> Session:
     """Change a session's settings, making it if it is new.
 
     Raises:
         LabelInUse, SessionIdReplaced
     """
-    session = ensure(tx, key)
-    check_current(tx, session, expected_session_id)
+    session = ensure(tx, key, expected_session_id)
     if isinstance(change.label, str):
         _check_label_is_free(tx, session, change.label)
     given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not msgspec.UNSET}

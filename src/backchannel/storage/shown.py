@@ -34,12 +34,16 @@ def session_seen(tx: Tx, key: str) -> tuple[Session, list[str]] | None:
 def opened(
     tx: Tx, session: Session, *, limit: int, before: str | None, after: str | None, most_pending: int
 ) -> OpenedSession:
-    """Read a page of a session's transcript, with what waits to enter it and its row: all as of one moment."""
+    """Read a page of a session's transcript, with what waits to enter it and its row: all as of one moment.
+
+    A transcript that another has followed under the same key has no row any more.
+    """
+    seen = session_seen(tx, session.key)
     return OpenedSession(
         page=messages.lines(tx, session.session_id, limit=limit, before=before, after=after),
         pending=Pending([], 0) if session.archived_at else inbox.pending(tx, session.key, most_pending),
         length=_transcript_length(tx, session.session_id),
-        seen=session_seen(tx, session.key),
+        seen=seen if seen is not None and seen[0].session_id == session.session_id else None,
     )
 
 

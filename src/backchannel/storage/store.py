@@ -109,6 +109,7 @@ class Store:
     exchanges_of = read(session_units.exchanges_of)
     receipts_of = read(session_units.receipts_of)
     patch_session = write(session_units.patch)
+    make_session = write(session_units.make)
     reset_session = write(commands.reset)
     delete_session = write(commands.delete)
 
@@ -258,6 +259,7 @@ class Store:
     keep_device_token = write(devices.keep)
     use_device_token = write(devices.use)
     remove_device = write(devices.remove)
+    is_key_used = look(idempotency.is_used)
     keep_mcp_call = write(idempotency.keep_mcp_call)
     mcp_call = read(idempotency.find_mcp_call)
     matching_ids = read(lookups.matching)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backchannel.core.answers import Explanation
-from backchannel.core.caller_keys import CallerKeys, LookedUp, Written
+from backchannel.core.caller_keys import CallerKeys, LookedUp, Resolved, Written
 from backchannel.core.decisions import Decision
 from backchannel.core.keys import ChatType, SessionKey
 from backchannel.core.rows import Explained
@@ -89,15 +89,17 @@ async def _find(
         if isinstance(found, RefusedAnswer):
             return found
         # Whether a key exists is told below, to those who may see it.
-        key = written.key if written.session_id is None else keys.choose(written, found).key
+        resolved = Resolved(written.key, True) if written.session_id is None else keys.choose(written, found)
     except (InvalidRequest, SessionNotFound) as error:
         return _not_found(viewer, error.message)
-    session = await parts.store.session(str(key))
+    key, session = resolved.key, await parts.store.session(str(resolved.key))
     decision = sees(viewer, key, session.spawned_by if session else None)
     if not decision.allowed:
         return forbidden(decision)
-    is_there = session is not None and (
-        session.archived_at is None or (archived_children and _is_child(viewer, session))
+    is_there = (
+        session is not None
+        and resolved.session_id in (None, session.session_id)
+        and (session.archived_at is None or (archived_children and _is_child(viewer, session)))
     )
     return key, session if is_there else None
 
@@ -124,8 +126,11 @@ async def look_up(
     if entry is None:
         return LookedUp()
     if entry.end_reason == "deleted":
-        is_child = archived_children and session is not None and _is_child(viewer, session)
-        return LookedUp(id_key=SessionKey.stored(entry.key), id_is_current=True) if is_child else LookedUp()
+        # Its key may live anew: the id never leads to what lives there.
+        is_there = session is not None and session.session_id == entry.session_id and _is_child(viewer, session)
+        if is_there and archived_children:
+            return LookedUp(id_key=SessionKey.stored(entry.key), id_is_current=True)
+        return LookedUp(id_is_deleted=True)
     # Which key an id belongs to, or belonged to before a reset, is shown only to those who may see that session.
     decision = sees(viewer, SessionKey.stored(entry.key), session.spawned_by if session else None)
     if not decision.allowed:

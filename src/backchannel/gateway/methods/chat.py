@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from backchannel.core.answers import ChatAborted, ChatStarted
 from backchannel.core.commands import Command, CommandReply, Standing, parse
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Provenance, ProvenanceKind
 from backchannel.core.runs import MAX_RUN_S, Accepted, RunRequest, RunState
-from backchannel.core.sessions import WEBCHAT, SessionPatch
+from backchannel.core.sessions import WEBCHAT, Making
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.gateway.addressing import address_for_message, find_session
 from backchannel.gateway.connections import Call, Method
@@ -60,28 +61,30 @@ class ChatInjected(Answer, frozen=True, kw_only=True):
 
 async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
     """Sends a message to a session, which it makes if it is new; `chat` events tell how it is answered."""
-    key = await address_for_message(call.parts, params.session_key, params.agent_id)
+    at = await address_for_message(call.parts, params.session_key, params.agent_id, params.idempotency_key)
+    params = replace(params, session_id=params.session_id or at.session_id)
+    digest = digest_of(call.holder.token_id, "chat.send", at.key, params)
     if not params.attachments and (command := parse(params.message)):
-        return await _carry_out(call, key, params, command)
-    return await start_run(call, key, params)
+        return await _carry_out(call, at.key, params, command, digest)
+    return await start_run(call, at.key, params, digest)
 
 
 async def start_run(
-    call: Call, key: SessionKey, params: ChatSendParams, settings: SessionPatch | None = None
+    call: Call, key: SessionKey, params: ChatSendParams, digest: str | None, making: Making | None = None
 ) -> ChatStarted:
-    """Accept a message that is no chat command, together with what changes of its session's settings."""
+    """Accept a message that is no chat command, together with what its session is made with."""
     request = RunRequest(
         key=key,
         content=_read_content(params),
         provenance=Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_channel="webchat"),
         id=params.idempotency_key,
-        digest=digest_of(call.holder.token_id, "chat.send", key, params),
+        digest=digest,
         deliver=params.deliver,
         reply_to=None if params.deliver else WEBCHAT,
         thinking=read_thinking(params.thinking),
         timeout_s=None if params.timeout_ms is None else params.timeout_ms / 1000,
         expected_session_id=params.session_id,
-        settings=settings,
+        making=making,
     )
     call.subscriptions.watch(call.subscriber, str(key))  # before it is accepted, so that no event is missed
     accepted = await call.parts.runtime.submit(request)
@@ -96,7 +99,7 @@ def _read_content(params: ChatSendParams) -> tuple[Block, ...]:
 
 
 async def _carry_out(
-    call: Call, key: SessionKey, params: ChatSendParams, command: Command | CommandReply
+    call: Call, key: SessionKey, params: ChatSendParams, command: Command | CommandReply, digest: str | None
 ) -> ChatStarted:
     """Carry out a chat command: it starts no run, and its answer is for its sender, as a `chat` event too."""
     text = await call.parts.commands.carry_out(
@@ -105,7 +108,7 @@ async def _carry_out(
         Standing.of_operator(is_admin=TokenScope.ADMIN in call.holder.scopes),
         expected_session_id=params.session_id,
         idempotency_key=params.idempotency_key,
-        digest=digest_of(call.holder.token_id, "chat.send", key, params),
+        digest=digest,
     )
     command_id = params.idempotency_key or new_id()
     call.subscriptions.answer(call.subscriber, command_id, str(key), text)
@@ -128,9 +131,9 @@ async def chat_abort(call: Call, params: ChatAbortParams) -> ChatAborted:
 
 async def chat_inject(call: Call, params: ChatInjectParams) -> ChatInjected:
     """Puts a note into a session: it starts no run, and enters the transcript at the next boundary."""
-    key = await address_for_message(call.parts, params.session_key, params.agent_id)
+    at = await address_for_message(call.parts, params.session_key, params.agent_id)
     read_content(params.message)
-    message_id = await call.parts.runtime.inject(key, params.message, params.label)
+    message_id = await call.parts.runtime.inject(at.key, params.message, params.label)
     return ChatInjected(ok=True, message_id=message_id)
 
 

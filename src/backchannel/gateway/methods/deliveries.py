@@ -95,7 +95,7 @@ class RerouteParams(Params, frozen=True, kw_only=True):
 async def send(call: Call, params: SendParams) -> ReceiptRow:
     """Sends a text to a chat, past any agent, and answers with its receipt; `delivery` events tell what follows."""
     parts = call.parts
-    key = await address_for_message(parts, params.session_key or "main", None)
+    key = (await address_for_message(parts, params.session_key or "main", None, params.idempotency_key)).key
     read_content(params.message)
     address = _outside(call, params.channel, params.to, params.account_id, params.thread_id)
     post = Post(session_key=str(key), address=address, text=params.message)

@@ -14,7 +14,7 @@ from backchannel.core.messages import Message, encode_message
 from backchannel.core.sessions import OpenedSession, Session
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, SessionNotFound
-from backchannel.gateway.addressing import check_agent, no_session, resolve
+from backchannel.gateway.addressing import find_session_or_main
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.places import placed_all
@@ -131,30 +131,33 @@ def _line(message: Message) -> Raw:
 
 
 async def session_or_main(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
-    """Find a session, an archived one by its id too; a main session is there before anyone has spoken to it."""
-    parts = call.parts
+    """Find a session to read, a deleted one by its id too; a main session is there before anyone has spoken to it."""
     try:
-        resolved = await resolve(parts, text, agent_id)
+        return await find_session_or_main(call.parts, text, agent_id)
     except SessionNotFound:
-        if (archived := await _archived(parts, text)) is None:
+        if (deleted := await _deleted(call.parts, text)) is None:
             raise
-        return SessionKey.stored(archived.key), archived
-    session = await parts.store.session(str(resolved.key))
-    if session is not None:
-        return resolved.key, session
-    if not parts.scheme.is_main(resolved.key):
-        raise no_session(text)
-    check_agent(parts, resolved.key.agent)
-    return resolved.key, None
+        return SessionKey.stored(deleted.key), deleted
 
 
-async def _archived(parts: GatewayParts, text: str) -> Session | None:
-    """Find an archived session by its id, as it would be had its key not been used again."""
-    entry = await parts.store.session_by_id(text)
+async def _deleted(parts: GatewayParts, text: str) -> Session | None:
+    """Find a deleted session by its id; of one whose key lives anew, nothing but its transcript is known any more."""
+    entry = await parts.store.session_by_id(text.strip().lower())
     session = None if entry is None or entry.end_reason != "deleted" else await parts.store.session(entry.key)
-    if entry is None or session is None:
-        return None
-    return msgspec.structs.replace(session, session_id=entry.session_id, archived_at=entry.ended_at)
+    if entry is None or session is None or session.session_id == entry.session_id:
+        return session
+    return msgspec.structs.replace(
+        session,
+        session_id=entry.session_id,
+        archived_at=entry.ended_at,
+        label=None,
+        display_name=None,
+        model=None,
+        thinking_level=None,
+        verbose_level=None,
+        running_run=None,
+        queued=0,
+    )
 
 
 async def chat_search(call: Call, params: ChatSearchParams) -> ChatFound:

@@ -217,7 +217,7 @@ async def tools_catalog(call: Call, params: OfAgentParams) -> ToolsCatalog:
 async def tools_effective(call: Call, params: OfAgentParams) -> ToolsEffective:
     """Lists the tools that an agent has in a session; without a key, in its main one."""
     parts = call.parts
-    key = await address_for_message(parts, params.session_key or "main", params.agent_id)
+    key = (await address_for_message(parts, params.session_key or "main", params.agent_id)).key
     tools = sorted(parts.toolset.of(key.agent, str(key)).values(), key=lambda tool: tool.name)
     shown = [
         EffectiveTool(
@@ -245,7 +245,7 @@ def _grouped(tools: Iterable[Tool]) -> dict[str, list[Tool]]:
 
 async def _agent_of(call: Call, params: OfAgentParams) -> str:
     if params.session_key is not None:
-        return (await address_for_message(call.parts, params.session_key, params.agent_id)).agent
+        return (await address_for_message(call.parts, params.session_key, params.agent_id)).key.agent
     return call.parts.agents.default_id if params.agent_id is None else known_agent(call.parts, params.agent_id)
 
 
@@ -253,7 +253,7 @@ async def wake(call: Call, params: WakeParams) -> Woken:
     """Leaves a note in a session, the main one if none is named; the agent reads it with the next message."""
     parts = call.parts
     read_content(params.text, "text")
-    key = await address_for_message(parts, params.session_key or "main", params.agent_id)
+    key = (await address_for_message(parts, params.session_key or "main", params.agent_id)).key
     message_id = await parts.store.add_note(key, hooks.wake_note(params.text, parts.clock.now_ms()))
     return Woken(ok=True, message_id=message_id, session_key=parts.rows.key(str(key)))
 

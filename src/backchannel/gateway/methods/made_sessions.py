@@ -6,21 +6,29 @@ import uuid
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta
+from msgspec.structs import replace
 
 from backchannel.core.answers import ChatStarted
 from backchannel.core.commands import parse
 from backchannel.core.keys import SessionKey
 from backchannel.core.rows import SessionRow
 from backchannel.core.runs import MAX_RUN_S
-from backchannel.core.sessions import SessionPatch
+from backchannel.core.sessions import Making, SessionPatch
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, RunNotFound
-from backchannel.gateway.addressing import check_agent, check_agent_id, known_agent, look_at, operator_keys
+from backchannel.gateway.addressing import (
+    Addressed,
+    address_for_message,
+    address_to_make,
+    find_session_or_main,
+    known_agent,
+    look_at,
+    no_session,
+)
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.fields import IdempotencyKey, Label, NothingAttached, read_model, read_thinking
+from backchannel.gateway.fields import IdempotencyKey, Label, NothingAttached, digest_of, read_model, read_thinking
 from backchannel.gateway.methods.chat import ChatSendParams, chat_send, start_run
-from backchannel.gateway.methods.history import session_or_main
 from backchannel.gateway.protocol import TokenScope
 
 _REQUESTS = uuid.UUID("9d7a5c1e-3f5b-4a53-9a51-6a2a2f6f1d11")
@@ -72,16 +80,23 @@ class SessionAborted(Answer, frozen=True, kw_only=True):
 
 
 async def sessions_create(call: Call, params: SessionsCreateParams) -> SessionCreated:
-    """Makes a session, under the key given or a new one, and with a message starts its first run, in one commit."""
-    key = await _key_for(call, params)
-    change = SessionPatch(
-        label=params.label or UNSET,
-        display_name=params.display_name or UNSET,
-        model=read_model(call.parts, params.model) or UNSET,
-        thinking_level=read_thinking(params.thinking_level, "thinkingLevel") or UNSET,
+    """Makes a session, under the key given or a new one, and with a message starts its first run, in one commit.
+
+    A session that is there is changed, as far as `sessions.patch` would. A request that comes again, with its
+    idempotency key, changes nothing, and hears what became of the session.
+    """
+    at = await _address(call, params)
+    making = Making(
+        settings=SessionPatch(
+            label=params.label or UNSET,
+            display_name=params.display_name or UNSET,
+            model=read_model(call.parts, params.model) or UNSET,
+            thinking_level=read_thinking(params.thinking_level, "thinkingLevel") or UNSET,
+        ),
+        may_rename=TokenScope.ADMIN in call.holder.scopes,
     )
-    started = await _make(call, params, key, change)
-    entry = await look_at(call.parts, str(key))
+    started = await _make(call, params, at, making)
+    entry = await look_at(call.parts, str(at.key))
     assert entry is not None, "it has just been made"
     return SessionCreated(
         ok=True,
@@ -93,47 +108,46 @@ async def sessions_create(call: Call, params: SessionsCreateParams) -> SessionCr
     )
 
 
-async def _key_for(call: Call, params: SessionsCreateParams) -> SessionKey:
-    """Choose the key of a new session; a request that comes again, with its idempotency key, means the same one."""
+async def _address(call: Call, params: SessionsCreateParams) -> Addressed:
+    """Choose the session to make; a request that comes again, with its idempotency key, means the same one."""
     if params.key is not None:
-        return _named(call, params.key, params.agent_id)
+        return await address_to_make(call.parts, params.key, params.agent_id, params.idempotency_key)
     agent = call.parts.agents.default_id if params.agent_id is None else known_agent(call.parts, params.agent_id)
     if params.idempotency_key is None:
-        return SessionKey.of(agent, "dashboard", str(uuid.uuid4()))
-    return SessionKey.of(
-        agent, "dashboard", str(uuid.uuid5(_REQUESTS, f"{call.holder.token_id}/{params.idempotency_key}"))
-    )
+        return Addressed(SessionKey.of(agent, "dashboard", str(uuid.uuid4())))
+    name = uuid.uuid5(_REQUESTS, f"{call.holder.token_id}/{params.idempotency_key}")
+    return Addressed(SessionKey.of(agent, "dashboard", str(name)))
 
 
-def _named(call: Call, text: str, agent_id: str | None) -> SessionKey:
-    """Read the key of a session that need not be there: a word alone is a key of the agent's, too."""
-    keys = operator_keys(call.parts, agent_id)
-    key = keys.read(text).key
-    check_agent(call.parts, key.agent)
-    if agent_id is not None:
-        check_agent_id(keys, key)
-    return key
-
-
-async def _make(
-    call: Call, params: SessionsCreateParams, key: SessionKey, settings: SessionPatch
-) -> ChatStarted | None:
+async def _make(call: Call, params: SessionsCreateParams, at: Addressed, making: Making) -> ChatStarted | None:
     """Make the session. Its first message is accepted with it: a crash leaves both or neither."""
-    message = params.message or params.task or ""
-    sent = ChatSendParams(session_key=str(key), message=message, idempotency_key=params.idempotency_key)
+    message, idempotency_key = params.message or params.task or "", params.idempotency_key
+    digest = digest_of(call.holder.token_id, "sessions.create", at.key, params)
+    sent = ChatSendParams(
+        session_key=str(at.key), session_id=at.session_id, message=message, idempotency_key=idempotency_key
+    )
     if message and not parse(message):
-        return await start_run(call, key, sent, settings)
-    await call.parts.store.patch_session(key, settings)
-    return await chat_send(call, sent) if message else None
+        return await start_run(call, at.key, sent, digest, making)
+    await call.parts.store.make_session(
+        at.key, making, expected_session_id=at.session_id, idempotency_key=idempotency_key, digest=digest
+    )
+    if not message:
+        return None
+    # A chat command is a step of its own, and so has a key of its own.
+    return await chat_send(call, replace(sent, idempotency_key=idempotency_key and f"{idempotency_key}/command"))
 
 
 async def sessions_send(call: Call, params: SendByKeyParams) -> ChatStarted:
     """Sends a message to a session that is there, as `chat.send` does."""
-    key, _ = await session_or_main(call, params.key, params.agent_id)
+    parts = call.parts
+    at = await address_for_message(parts, params.key, params.agent_id, params.idempotency_key)
+    if not parts.scheme.is_main(at.key) and await parts.store.session(str(at.key)) is None:
+        raise no_session(params.key)
     return await chat_send(
         call,
         ChatSendParams(
-            session_key=str(key),
+            session_key=str(at.key),
+            session_id=at.session_id,
             message=params.message,
             thinking=params.thinking,
             timeout_ms=params.timeout_ms,
@@ -155,7 +169,7 @@ async def sessions_abort(call: Call, params: AbortByKeyParams) -> SessionAborted
 async def _whose_run(call: Call, params: AbortByKeyParams) -> str:
     """Find the session whose run is to be stopped, by its key or by the run."""
     if params.key is not None:
-        return str((await session_or_main(call, params.key, params.agent_id))[0])
+        return str((await find_session_or_main(call.parts, params.key, params.agent_id))[0])
     if params.run_id is None:
         raise InvalidRequest("key, runId: one of them is needed", param="key")
     run = await call.parts.store.run(params.run_id)
@@ -170,7 +184,8 @@ METHODS: tuple[Method[Any], ...] = (
         SessionsCreateParams,
         TokenScope.WRITE,
         sessions_create,
-        "`{ok, key, sessionId, entry, runStarted, runId?}`",
+        "`{ok, key, sessionId, entry, runStarted, runId?}`. To change the `displayName` of a session that is there "
+        "needs `operator.admin`. A repeated request changes nothing, and hears what became of the session",
     ),
     Method("sessions.send", SendByKeyParams, TokenScope.WRITE, sessions_send, "`{runId, status}`, as of `chat.send`"),
     Method(

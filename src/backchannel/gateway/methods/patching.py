@@ -1,7 +1,7 @@
 """`sessions.patch`: changing a session's settings.
 
-How a session is called and looks, and what it answers with, may be changed by whoever may write to it. What decides
-where its words go is the administrator's, as in OpenClaw's gateway.
+How a session is called and looks, and what it answers with, may be changed by whoever may write to it, who may archive
+it too. What decides where its words go is the administrator's, as in OpenClaw's gateway.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ async def sessions_patch(call: Call, params: SessionsPatchParams) -> Changed:
         thinking_level=params.thinking_level,
         verbose_level="on" if params.verbose_level == "full" else params.verbose_level,  # there is one level of it here
     )
-    session = await parts.store.patch_session(resolved.key, change, expected_session_id=params.expected_session_id)
+    expected = params.expected_session_id or resolved.session_id
+    session = await parts.store.patch_session(resolved.key, change, expected_session_id=expected)
     if params.archived is True:
         session = await parts.runtime.delete(resolved.key)
     return await changed(call, session)
@@ -129,9 +130,10 @@ METHODS: tuple[Method[Any], ...] = (
         SessionsPatchParams,
         TokenScope.WRITE,
         sessions_patch,
-        "`{ok, key, entry}`. `displayName`, `sendPolicy` and `verboseLevel` need `operator.admin`. `full` is stored as "
-        "`on`. What OpenClaw's clients set besides, such as `pinned`, `unread`, `icon`, `color`, `fastMode`, "
-        "`reasoningLevel`, `traceLevel`, `responseUsage` or `elevatedLevel`, is accepted and has no effect; limits of "
-        "what tools may do, such as `permissionMode`, are refused, since nothing here would keep them",
+        "`{ok, key, entry}`. `displayName`, `sendPolicy` and `verboseLevel` need `operator.admin`; whoever may write "
+        "may archive, which stops the session's run and keeps its transcript. `full` is stored as `on`. What "
+        "OpenClaw's clients set besides, such as `pinned`, `unread`, `icon`, `color`, `fastMode`, `reasoningLevel`, "
+        "`traceLevel`, `responseUsage` or `elevatedLevel`, is accepted and has no effect; limits of what tools may do, "
+        "such as `permissionMode`, are refused, since nothing here would keep them",
     ),
 )

@@ -17,7 +17,7 @@ from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import Forbidden, InvalidRequest, RunNotFound
-from backchannel.gateway.addressing import address_by_id, address_for_message, resolve
+from backchannel.gateway.addressing import Addressed, address_by_id, address_for_message, resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.events import error_of
 from backchannel.gateway.fields import (
@@ -108,19 +108,19 @@ class RunsListParams(Params, frozen=True, kw_only=True):
 async def agent(call: Call, params: AgentParams) -> AgentEnded:
     """Sends a message to an agent; answers when it is accepted, and again, with the same id, when its run ended."""
     parts = call.parts
-    key = await _address(parts, params)
+    at = await _address(parts, params)
     request = RunRequest(
-        key=key,
+        key=at.key,
         content=read_content(params.message),
         provenance=Provenance(kind=ProvenanceKind.EXTERNAL_USER),
         id=params.idempotency_key,
-        digest=digest_of(call.holder.token_id, "agent", key, params),
+        digest=digest_of(call.holder.token_id, "agent", at.key, params),
         deliver=params.deliver,
         reply_to=_reply_to(parts, params),
         model=read_model(parts, params.model),
         thinking=read_thinking(params.thinking),
         timeout_s=params.timeout,
-        expected_session_id=_expected_id(params),
+        expected_session_id=_expected_id(params) or at.session_id,
     )
     accepted = (await parts.runtime.submit(request)).run
     call.subscriptions.follow(call.subscriber, accepted)
@@ -128,10 +128,10 @@ async def agent(call: Call, params: AgentParams) -> AgentEnded:
     return ended(await _wait_to_the_end(call, accepted))
 
 
-async def _address(parts: GatewayParts, params: AgentParams) -> SessionKey:
+async def _address(parts: GatewayParts, params: AgentParams) -> Addressed:
     if params.session_id and not params.session_key:
-        return await address_by_id(parts, params.session_id, params.agent_id)
-    return await address_for_message(parts, params.session_key or "main", params.agent_id)
+        return await address_by_id(parts, params.session_id, params.agent_id, params.idempotency_key)
+    return await address_for_message(parts, params.session_key or "main", params.agent_id, params.idempotency_key)
 
 
 def _expected_id(params: AgentParams) -> str | None:
@@ -303,8 +303,9 @@ METHODS: tuple[Method[Any], ...] = (
         agent,
         '`{runId, status: "accepted", acceptedAt}`, then `{runId, status, summary, error?, '
         "result {payloads: [{text, mediaUrl, isError?}], meta {durationMs, usage, model}}}`. A `sessionId` without a "
-        "`sessionKey` names the session; one that none has starts the session `explicit:<id>`. A `to` "
-        "without a `channel` counts for nothing unless the reply is to be delivered, which then needs the channel too",
+        "`sessionKey` names the session; one that none ever had starts the session `explicit:<id>`, one that a reset "
+        "or a deletion has ended is refused. A `to` without a `channel` counts for nothing unless the reply is to be "
+        "delivered, which then needs the channel too",
     ),
     Method(
         "agent.wait",

@@ -135,7 +135,8 @@ async def _open(
     for_people: bool = False,
 ) -> OpenedChat:
     parts = call.parts
-    call.subscriptions.watch(call.subscriber, str(key))  # before it is read, so that no event is missed
+    if session is None or not _is_over(session, params.session_key):
+        call.subscriptions.watch(call.subscriber, str(key))  # before it is read, so that no event is missed
     with call.subscriptions.hearing_ends(str(key)) as ended:
         history, opened = await read_history(
             call,
@@ -156,6 +157,11 @@ async def _open(
         session_info=row,
         in_flight_run=_in_flight(call, row, ended),
     )
+
+
+def _is_over(session: Session, text: str | None) -> bool:
+    """Whether a session was named by its id and is deleted: nothing is left to happen, but to others of its key."""
+    return session.archived_at is not None and text is not None and text.strip().lower() == session.session_id
 
 
 def _in_flight(call: Call, row: SessionRow | None, ended: Set[str]) -> InFlightRun | None:
@@ -196,7 +202,8 @@ METHODS: tuple[Method[Any], ...] = (
         ChatHistoryParams,
         TokenScope.READ,
         chat_history,
-        _OPENED + "; without `sessionId` there is no such session yet, and its first message makes it. "
+        _OPENED + "; without `sessionId` there is no such session yet, and its first message makes it. A deleted "
+        "session is read by its id, without `sessionInfo` where its key lives anew. "
         "To clients of OpenClaw's that call themselves `openclaw-…`, the messages are those that people read, as in "
         "`chat.startup`",
     ),

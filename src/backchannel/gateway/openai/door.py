@@ -213,7 +213,7 @@ class OpenAiDoor:
         if not name:
             return SessionKey.openai(agent_id, str(uuid.uuid4())), True
         if name.startswith("agent:"):
-            return await address_for_message(self._parts, name, agent_id), False
+            return (await address_for_message(self._parts, name, agent_id)).key, False
         return SessionKey.openai(agent_id, name), False
 
     async def _submit(self, request: Request, caller: TokenHolder, asked: AgentQuestion) -> Run:
