@@ -105,6 +105,11 @@ ROWS: tuple[Row, ...] = (
     Row("acp", "a prompt, and its reply as it is written"),
     Row("acp", "a call of a tool, and what is said before and after it"),
     Row("acp", "an image in a prompt"),
+    Row(
+        "acp",
+        "a tool call that waits for permission",
+        note="not shown: the editor hears nothing until somebody answers it elsewhere; then the reply goes on",
+    ),
     Row("acp", "cancelling"),
     Row("acp", "listing and loading sessions", note="yes; with `--session`, loading any shows that one"),
     Row("acp", "what agents said to each other"),

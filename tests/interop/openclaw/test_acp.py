@@ -10,7 +10,7 @@ import pytest
 from tests.support.stub_provider import Answer, Call
 from tests.web.gateways import GatewayProcess
 
-from .conftest import OpenClaw
+from .conftest import ASKED, OpenClaw
 from .lines import JsonRpc, json_rpc
 from .rows import shows
 
@@ -72,6 +72,22 @@ def test_an_image_goes_with_its_prompt(bridge: JsonRpc, session: str, gateway: G
     assert said["content"][-1] == image
 
 
+@shows("acp", "a tool call that waits for permission")
+def test_a_call_that_waits_is_not_told_of_before_it_is_answered(
+    bridge: JsonRpc, session: str, gateway: GatewayProcess
+) -> None:
+    gateway.answer(Answer(calls=(Call(ASKED, {"sessionKey": "main", "limit": 3}),)), "so be it")
+    before = len(bridge.told)
+    asked = prompt(bridge, session, "look it up")
+    while not (waiting := gateway.call("approvals.list", state="pending")["approvals"]):
+        pass
+    bridge.ask("session/list")  # what was told before its answer is read
+    assert ASKED not in str(bridge.told[before:])
+    gateway.call("approvals.answer", id=waiting[0]["id"], decision="approve")
+    assert bridge.end(asked)["stopReason"] == "end_turn"
+    assert ASKED in str(bridge.told[before:]) and "so be it" in str(bridge.told[before:])
+
+
 @shows("acp", "cancelling")
 def test_a_prompt_is_cancelled(bridge: JsonRpc, session: str, gateway: GatewayProcess) -> None:
     gateway.hold("never to end ", "ended")
@@ -87,11 +103,12 @@ def test_sessions_are_listed_and_loaded(bridge: JsonRpc, session: str, openclaw:
     assert bridge.end(prompt(bridge, session, "remember this"))["stopReason"] == "end_turn"
     listed = bridge.ask("session/list")["sessions"]
     assert listed
-    before = len(bridge.told)
-    bridge.ask("session/load", sessionId=session, cwd=str(openclaw.home), mcpServers=[])
-    updates = [each["params"]["update"] for each in bridge.told[before:]]
-    texts = [update["content"]["text"] for update in updates if update["sessionUpdate"] == "agent_message_chunk"]
-    assert texts.count("You said: remember this") == 1
+    for loaded in (session, "agent:main:another"):  # with `--session` all are that one
+        before = len(bridge.told)
+        bridge.ask("session/load", sessionId=loaded, cwd=str(openclaw.home), mcpServers=[])
+        updates = [each["params"]["update"] for each in bridge.told[before:]]
+        texts = [update["content"]["text"] for update in updates if update["sessionUpdate"] == "agent_message_chunk"]
+        assert texts.count("You said: remember this") == 1
 
 
 @shows("acp", "what agents said to each other")

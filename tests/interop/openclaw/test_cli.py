@@ -39,7 +39,7 @@ def test_the_status_of_the_gateway_is_told(openclaw: OpenClaw) -> None:
 
 @shows("status", "`gateway probe`")
 def test_a_probe_finds_nothing_degraded(openclaw: OpenClaw) -> None:
-    told = openclaw.json("gateway", "probe", *openclaw.at)
+    told = openclaw.json("gateway", "probe")
     assert told["ok"] is True
     assert told["degraded"] is False
 
