@@ -34,7 +34,7 @@ JOB = {
 
 PLAIN: tuple[tuple[str, dict[str, Any]], ...] = (
     ("health", {}),
-    ("status", {"includeChannelSummary": False}),
+    ("status", {"includeChannelSummary": False, "includeCliProjection": True}),
     ("agents.list", {}),
     ("agents.files.list", {"agentId": "main"}),
     ("agent.identity.get", {"agentId": "main"}),

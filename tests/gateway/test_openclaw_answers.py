@@ -49,6 +49,20 @@ async def test_those_who_are_connected_are_listed(world: World, client: Client) 
     assert (await client.ask("node.list"))["nodes"] == []
 
 
+async def test_health_and_status_count_the_sessions_of_each_agent(client: Client) -> None:
+    for key in ("agent:echo:main", "agent:echo:other"):
+        await client.run(message="hello", sessionKey=key)
+    health, status = await client.ask("health"), await client.ask("status", includeCliProjection=True)
+    first, *others = health["agents"]
+    assert (first["agentId"], first["isDefault"], first["sessions"]["count"]) == ("main", True, 0)
+    assert {each["agentId"]: each["sessions"]["count"] for each in others}["echo"] == 2
+    assert {each["heartbeat"]["enabled"] for each in health["agents"]} == {False}
+    assert health["sessions"]["count"] == status["sessions"]["count"] == 2
+    assert {each["agentId"]: each["count"] for each in status["sessions"]["byAgent"]}["echo"] == 2
+    assert status["cliProjection"]["agents"]["defaultId"] == "main"
+    assert "cliProjection" not in await client.ask("status")
+
+
 async def test_channels_are_told_with_their_accounts(make_world: MakeWorld) -> None:
     async with make_world({"channels": {"desk": DESK}}) as world, world.client() as client:
         told = await client.ask("channels.status", probe=False)
@@ -83,7 +97,8 @@ async def test_status_has_the_blocks_that_its_clients_show(client: Client) -> No
     status = await client.ask("status", includeChannelSummary=False)
     assert status["sessions"]["count"] == 1
     assert status["sessions"]["defaults"] == {"model": "builtin/demo", "contextTokens": 32768}
-    assert status["heartbeat"] == {"defaultAgentId": "main", "agents": []}
+    assert status["heartbeat"]["defaultAgentId"] == "main"
+    assert {each["everyMs"] for each in status["heartbeat"]["agents"]} == {None}
     assert status["tasks"]["total"] == 0
 
 

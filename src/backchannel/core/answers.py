@@ -34,6 +34,14 @@ from backchannel.core.rows import (
     TreeNode,
 )
 from backchannel.core.shapes import Answer
+from backchannel.core.summaries import (
+    AgentHealth,
+    CliProjection,
+    HeartbeatSummary,
+    SessionsCounted,
+    SessionsSummary,
+    TasksSummary,
+)
 
 
 class ReceivedFrame(Answer, frozen=True, kw_only=True):
@@ -385,39 +393,8 @@ class Health(Answer, frozen=True, kw_only=True):
     default_agent_id: str
     store: str
     problems: list[HealthProblem]
-
-
-class ModelDefaults(Answer, frozen=True, kw_only=True):
-    model: str
-    context_tokens: int | None = None
-
-
-class SessionsSummary(Answer, frozen=True, kw_only=True):
-    """How OpenClaw's clients show the sessions there are; the lists stand in `sessions.list`."""
-
-    count: int
-    defaults: ModelDefaults
-    paths: tuple[()]
-    recent: tuple[()]
-    by_agent: tuple[()]
-
-
-class HeartbeatSummary(Answer, frozen=True, kw_only=True):
-    """There are no heartbeats here."""
-
-    default_agent_id: str
-    agents: tuple[()]
-
-
-class TasksSummary(Answer, frozen=True, kw_only=True, omit_defaults=False):
-    """There are no tasks here."""
-
-    total: int = 0
-    active: int = 0
-    terminal: int = 0
-    failures: int = 0
-    by_status: dict[str, int] = field(default_factory=dict)
-    by_runtime: dict[str, int] = field(default_factory=dict)
+    agents: list[AgentHealth] = field(default_factory=list)
+    sessions: SessionsCounted | None = None
 
 
 class Status(Answer, frozen=True, kw_only=True):
@@ -442,6 +419,7 @@ class Status(Answer, frozen=True, kw_only=True):
     tasks: TasksSummary
     channel_summary: tuple[()]
     queued_system_events: tuple[()]
+    cli_projection: CliProjection | None = None
 
 
 class ListedTranscript(Answer, frozen=True, kw_only=True):

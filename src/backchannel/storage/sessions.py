@@ -256,10 +256,9 @@ def required_session(tx: Tx, key: str) -> Session:
     return of_row(required(tx.one(f"SELECT {FIELDS} FROM sessions WHERE key = ?", key)))
 
 
-def count(tx: Tx) -> int:
-    """Count the sessions that are not archived."""
-    (found,) = required(tx.one("SELECT count(*) FROM sessions WHERE archived_at IS NULL"))
-    return int(found)
+def counts(tx: Tx) -> dict[str, int]:
+    """Count the sessions of each agent that are not archived."""
+    return dict(tx.all("SELECT agent_id, count(*) FROM sessions WHERE archived_at IS NULL GROUP BY agent_id"))
 
 
 def update(tx: Tx, key: str, sets: str, *values: Any) -> Session:

@@ -216,7 +216,7 @@ class Store:
     confirm_delivery = write(deliveries.confirm)
 
     # Cron jobs; what fires them is their timer
-    count_sessions = read(session_units.count)
+    session_counts = read(session_units.counts)
     cron_jobs = read(cron.listed)
     cron_job = look(cron.look)
     add_cron_job = write(cron.add)

@@ -30,6 +30,7 @@ class Row:
 ROWS: tuple[Row, ...] = (
     Row("gateway call", "every method of OpenClaw's that this gateway has"),
     Row("health", "`health`, `gateway health`"),
+    Row("health", "`health` prints the agents of the gateway and how many sessions they have"),
     Row("status", "`status`"),
     Row(
         "status",

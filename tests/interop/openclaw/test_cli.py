@@ -25,11 +25,23 @@ def test_health_is_told(openclaw: OpenClaw) -> None:
     openclaw.answer("gateway", "health")
 
 
+@shows("health", "`health` prints the agents of the gateway and how many sessions they have")
+def test_health_is_that_of_the_gateway_and_not_of_this_machine(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    gateway.call("chat.send", sessionKey="agent:writer:main", message="to be counted")
+    gateway.rest()
+    told = openclaw.answer("health", "--verbose")
+    assert "Agents: main (default), " in told
+    assert "Session store (writer): the gateway's database (1 entries)" in told
+    assert "Heartbeat interval: disabled (main)" in told
+
+
 @shows("status", "`status`")
 def test_status_shows_the_gateway_without_an_error(openclaw: OpenClaw) -> None:
     told = openclaw.json("status")
     assert told["gateway"]["reachable"] is True
     assert told["gateway"]["error"] is None
+    assert told["agents"]["defaultId"] == "main"
+    assert "writer" in [agent["id"] for agent in told["agents"]["agents"]]
 
 
 @shows("status", "`gateway status`")

@@ -18,29 +18,35 @@ import msgspec
 
 from backchannel.config.defaults import needs_default_model
 from backchannel.config.schema import DEMO_MODEL
-from backchannel.core.answers import (
-    Health,
-    HeartbeatSummary,
-    ModelDefaults,
-    SessionsSummary,
-    Status,
-    TasksSummary,
-)
+from backchannel.core.answers import Health, Status
 from backchannel.core.records import Troubles
 from backchannel.core.rows import GatewayState, HealthProblem
+from backchannel.core.shapes import SharedParams
+from backchannel.core.summaries import TasksSummary
 from backchannel.errors import Unavailable, UnknownModel
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.channels import channel_states
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
+from backchannel.gateway.summaries import (
+    agents_health,
+    cli_projection,
+    heartbeat_summary,
+    sessions_counted,
+    sessions_summary,
+)
 from backchannel.runtime.cluster import differences
 from backchannel.version import __version__
+
+
+class GatewayStatusParams(SharedParams, frozen=True, kw_only=True):
+    include_cli_projection: bool = False
 
 
 async def health(call: Call, params: SharedNoParams) -> Health:
     """Tells whether the gateway can accept messages now, and what is wrong besides."""
     parts = call.parts
-    condition = await examine(parts)
+    condition, counts = await examine(parts), await parts.store.session_counts()
     return Health(
         ok=condition.refusal is None,
         status=condition.word,
@@ -49,10 +55,12 @@ async def health(call: Call, params: SharedNoParams) -> Health:
         default_agent_id=parts.agents.default_id,
         store=condition.refusal or "ok",
         problems=condition.problems,
+        agents=agents_health(parts, counts),
+        sessions=sessions_counted(counts),
     )
 
 
-async def status(call: Call, params: SharedNoParams) -> Status:
+async def status(call: Call, params: GatewayStatusParams) -> Status:
     """Tells what the gateway is, how much it has to do, and what is wrong; `status` is ok, degraded or unavailable."""
     parts = call.parts
     condition = await examine(parts)
@@ -83,23 +91,13 @@ async def status(call: Call, params: SharedNoParams) -> Status:
         model=parts.agents.get(parts.agents.default_id).model,
         gateways=_gateways(parts),
         problems=condition.problems,
-        sessions=SessionsSummary(
-            count=await parts.store.count_sessions(), defaults=_defaults(parts), paths=(), recent=(), by_agent=()
-        ),
-        heartbeat=HeartbeatSummary(default_agent_id=parts.agents.default_id, agents=()),
+        sessions=sessions_summary(parts, await parts.store.session_counts()),
+        heartbeat=heartbeat_summary(parts),
         tasks=TasksSummary(),
         channel_summary=(),
         queued_system_events=(),
+        cli_projection=cli_projection(parts) if params.include_cli_projection else None,
     )
-
-
-def _defaults(parts: GatewayParts) -> ModelDefaults:
-    ref = parts.agents.get(parts.agents.default_id).model
-    try:
-        window = parts.models.get(ref).context_window
-    except UnknownModel:  # the problems say so
-        return ModelDefaults(model=ref)
-    return ModelDefaults(model=ref, context_tokens=window)
 
 
 def _gateways(parts: GatewayParts) -> list[GatewayState]:
@@ -124,11 +122,13 @@ METHODS: tuple[Method[Any], ...] = (
         SharedNoParams,
         TokenScope.READ,
         health,
-        f"`{{ok, status: ok | degraded | unavailable, ts, uptimeMs, defaultAgentId, store, {_PROBLEMS}}}`",
+        f"`{{ok, status: ok | degraded | unavailable, ts, uptimeMs, defaultAgentId, store, {_PROBLEMS}, "
+        "agents: [{agentId, name?, isDefault, heartbeat {agentId, enabled, every, everyMs}, "
+        "sessions {path, count, recent}}], sessions? {path, count, recent}}`; no agent has a heartbeat here",
     ),
     Method(
         "status",
-        SharedNoParams,
+        GatewayStatusParams,
         TokenScope.READ,
         status,
         "`{version, status: ok | degraded | unavailable, ts, uptimeMs, connections, "
@@ -137,9 +137,12 @@ METHODS: tuple[Method[Any], ...] = (
         "channels: [{name, adapter, status: ok | connecting | down, since, lastError?, lastErrorAt?}], "
         "commits, agents, defaultAgentId, model, "
         f"gateways: [{{number, name, version, since, agents, isThis}}], {_PROBLEMS}, "
-        "sessions {count, defaults {model, contextTokens?}, paths, recent, byAgent}, "
-        "heartbeat {defaultAgentId, agents}, "
-        "tasks {total, active, terminal, failures, byStatus, byRuntime}, channelSummary, queuedSystemEvents}`; "
+        "sessions {count, defaults {model, contextTokens?}, paths, recent, "
+        "byAgent: [{agentId, path, count, recent}]}, "
+        "heartbeat {defaultAgentId, agents: [{agentId, enabled, every, everyMs}]}, "
+        "tasks {total, active, terminal, failures, byStatus, byRuntime}, channelSummary, queuedSystemEvents, "
+        "cliProjection? {agents {defaultId, selectionRequired, rows: [{id, name?}]}, "
+        "memoryPlugin {enabled, slot, reason}}}`; the last with `includeCliProjection`, "
         "`gateways` are those on the same PostgreSQL, "
         "`runs.failed` counts the last 24 hours",
     ),
