@@ -111,11 +111,11 @@ class GatewayProcess:
         self._up.wait_ready()
 
     def kill(self) -> None:
-        """End it as a power cut does."""
-        if self._up is not None:
-            assert "Traceback" not in self._up.logged, self._up.logged
-            self._up.kill()
-            self._up = None
+        """End it as a power cut does; it is gone also where its log shows that something was wrong."""
+        ended, self._up = self._up, None
+        if ended is not None:
+            ended.kill()
+            assert "Traceback" not in ended.logged, ended.logged
 
     def call(self, method: str, *, token: str | None = None, **params: Any) -> dict[str, Any]:
         """Call a method as the operator, or whoever a token is for."""
