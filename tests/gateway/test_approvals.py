@@ -125,6 +125,34 @@ async def test_a_decision_in_openclaws_words_that_comes_late_is_told_so(tmp_path
             assert unknown["details"]["reason"] == "APPROVAL_NOT_FOUND" and posted == []
 
 
+@pytest.mark.parametrize("is_for_good", [False, True])
+async def test_that_a_tool_is_allowed_for_good_is_answered_only_where_it_is(tmp_path: Path, is_for_good: bool) -> None:
+    async with desk(tmp_path, {}, model=ScriptedModel(replies=posting), tools=APPROVAL) as world:
+        posted = equip(world.gateway)
+        async with connected(world.url, OPERATOR) as client:
+            await client.ask("sessions.subscribe")
+            sent = await client.ask("chat.send", sessionKey="main", message="go")
+            id = (await client.event("plugin.approval.requested"))["id"]
+            first, always = "allow-always" if is_for_good else "allow-once", {"id": id, "decision": "allow-always"}
+            await client.ask("plugin.approval.resolve", id=id, decision=first)
+            await ended(world.gateway, sent["runId"])
+            if is_for_good:
+                assert await client.ask("plugin.approval.resolve", **always) == {"ok": True}
+            else:
+                late = await client.refused("plugin.approval.resolve", always)
+                assert late["details"]["reason"] == "APPROVAL_ALREADY_RESOLVED" and "once" in late["message"]
+                with pytest.raises(Refused, match="asked for again"):
+                    await client.ask("approvals.answer", id=id, decision="approve", always=True)
+            assert await client.ask("plugin.approval.resolve", id=id, decision="allow-once") == {"ok": True}
+            client.events.clear()
+            sent = await client.ask("chat.send", sessionKey="main", message="and again")
+            if not is_for_good:
+                id = (await client.event("plugin.approval.requested"))["id"]
+                await client.ask("plugin.approval.resolve", id=id, decision="deny")
+            await ended(world.gateway, sent["runId"])
+            assert len(posted) == (2 if is_for_good else 1)
+
+
 async def test_a_tool_is_allowed_for_good_in_openclaws_words_with_a_token_of_an_admin_only(tmp_path: Path) -> None:
     tools = APPROVAL | {"approvalTimeoutMinutes": 10}
     async with desk(tmp_path, {}, model=ScriptedModel(replies=posting), tools=tools) as world:

@@ -17,6 +17,7 @@ from backchannel.core.facts import ApprovalChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Fence, Run, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
+from backchannel.core.text import quoted
 from backchannel.errors import ApprovalNotFound, InvalidRequest
 from backchannel.storage import deliveries, runs, sessions, timers
 from backchannel.storage.tx import Row, Tx, columns, required
@@ -58,8 +59,7 @@ def ask(tx: Tx, fence: Fence, call: ToolCall, lives_ms: int) -> Approval:
     known = tx.one(f"UPDATE approvals SET fence = ? WHERE call_id = ? RETURNING {FIELDS}", run.fence, call.id)
     if known is not None:
         return _of_row(known)
-    granted = "SELECT 1 FROM approval_grants WHERE session_key = ? AND tool = ?"
-    if tx.one(granted, run.session_key, call.name) is not None:
+    if _is_granted(tx, run.session_key, call.name):
         return _insert(tx, run, call, ApprovalState.APPROVED, "always")
     approval = _insert(tx, run, call, ApprovalState.PENDING, None)
     if lives_ms:
@@ -117,7 +117,7 @@ def answer(tx: Tx, approval_id: str, decision: Decided, by: str, *, always: bool
 
     Raises:
         ApprovalNotFound: there is none of this id.
-        InvalidRequest: it was answered otherwise, or its time is over.
+        InvalidRequest: it was answered otherwise, if only once where it shall be always, or its time is over.
     """
     approval = need(tx, approval_id)
     if always and decision is Decided.DENY:
@@ -125,9 +125,12 @@ def answer(tx: Tx, approval_id: str, decision: Decided, by: str, *, always: bool
             "a tool can be allowed for good, but not denied: take it away by tools.deny", param="always"
         )
     if not approval.is_pending:
-        if approval.state is decision.state:
-            return approval
-        raise InvalidRequest(f"the approval {approval_id!r} is {approval.state} already", id=approval_id)
+        if approval.state is not decision.state:
+            raise InvalidRequest(f"the approval {approval_id!r} is {approval.state} already", id=approval_id)
+        if always and not _is_granted(tx, approval.session_key, approval.tool):
+            once = f"the approval {approval_id!r} is {approval.state} already, once: {quoted(approval.tool, 64)}"
+            raise InvalidRequest(f"{once} is asked for again, and can be allowed for good then", id=approval_id)
+        return approval
     if always:
         tx.run(
             "INSERT INTO approval_grants (session_key, tool, granted_at) VALUES (?, ?, ?) "
@@ -137,6 +140,12 @@ def answer(tx: Tx, approval_id: str, decision: Decided, by: str, *, always: bool
             tx.now,
         )
     return _settle(tx, approval, decision.state, by)
+
+
+def _is_granted(tx: Tx, session_key: str, tool: str) -> bool:
+    """Whether a tool was allowed in a session for good."""
+    granted = "SELECT 1 FROM approval_grants WHERE session_key = ? AND tool = ?"
+    return tx.one(granted, session_key, tool) is not None
 
 
 def _settle(tx: Tx, approval: Approval, state: ApprovalState, by: str | None) -> Approval:
