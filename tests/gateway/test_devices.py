@@ -247,6 +247,8 @@ async def test_it_outlives_a_restart_but_not_another_operators_token(tmp_path: P
             await client.connect("another-token-of-the-operator")
             (listed,) = (await client.ask("tokens.list"))["tokens"]
             assert listed["device"]["isStale"]
+            assert (await client.ask("device.pair.list"))["paired"] == []
+            assert await client.ask("device.pair.remove", deviceId=device.id) == {"deviceId": device.id}
 
 
 @pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)

@@ -166,6 +166,10 @@ class Devices:
         """Name the operator's token as device tokens name their parent."""
         return (await self._operators()).id
 
+    async def is_stale(self, row: DeviceToken) -> bool:
+        """Whether it was made from an operator's token that is not, or no longer, this gateway's."""
+        return row.is_of_operator and row.parent != await self.operators_parent()
+
     def _offered(self, parent: _Parent, holder: TokenHolder, device: ProvenDevice, origin: str) -> DeviceToken:
         salt, now = secrets.token_hex(16), self._clock.now_ms()
         return DeviceToken(

@@ -68,8 +68,12 @@ class DeviceTokenRevoked(Answer, frozen=True, kw_only=True):
 
 
 async def device_pair_list(call: Call, params: SharedNoParams) -> DevicesListed:
-    """Lists the devices that stay logged in by a token of their own; none waits to be let in."""
-    rows = sorted(await call.parts.store.device_tokens(), key=lambda row: row.device_id)
+    """Lists the devices that stay logged in by a token of their own; none waits to be let in.
+
+    One whose token was made from an operator's token that is no more gets in no longer, and is left out.
+    """
+    stored, known = await call.parts.store.device_tokens(), call.connections.devices
+    rows = sorted([row for row in stored if not await known.is_stale(row)], key=lambda row: row.device_id)
     connected = {holder.device_token for holder in call.connections.holders}
     devices = [_show(list(tokens), connected) for _, tokens in groupby(rows, key=lambda row: row.device_id)]
     return DevicesListed(pending=(), paired=sorted(devices, key=lambda device: device.created_at_ms))

@@ -90,7 +90,6 @@ async def tokens_list(call: Call, params: NoParams) -> TokensListed:
 
 
 async def _show_device(call: Call, row: DeviceToken) -> TokenShown:
-    is_stale = row.is_of_operator and row.parent != await call.connections.devices.operators_parent()
     return TokenShown(
         id=row.id,
         scopes=row.scopes.split(),
@@ -98,7 +97,7 @@ async def _show_device(call: Call, row: DeviceToken) -> TokenShown:
         device=TokenDevice(
             id=row.device_id,
             made_from=OPERATOR_TOKEN_ID if row.is_of_operator else row.parent,
-            is_stale=is_stale,
+            is_stale=await call.connections.devices.is_stale(row),
             client=row.client or None,
             platform=row.platform or None,
             origin=row.origin or None,
