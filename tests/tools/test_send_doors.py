@@ -92,6 +92,30 @@ async def test_the_same_key_for_something_else_is_a_conflict_and_tells_nothing(
         assert shelf.count("runs") == before
 
 
+@pytest.mark.parametrize("change", ["sessions.reset", "sessions.delete"])
+@pytest.mark.parametrize("by_id", [True, False])
+async def test_the_same_key_again_hears_of_the_first_whatever_became_of_the_session(
+    shelf: Shelf, change: str, by_id: bool
+) -> None:
+    key = "agent:b:project"
+    async with doors(shelf, AB, Player("b", request="fine").model) as open_doors:
+        client = open_doors.client
+        made = await client.ask("sessions.create", key=key)
+        asked = invocation(sessionKey=made["sessionId"] if by_id else key)
+        first = await sent(open_doors, **asked)
+        await settled(open_doors.gateway)
+        await client.ask(change, key=key)
+        again = await sent(open_doors, **asked)
+        assert [again[name] for name in ("runId", "status", "reply")] == ["k1", "ok", "fine"]
+        assert again["sessionKey"] == first["sessionKey"]
+        other = {**asked, "args": {**asked["args"], "message": "something else"}}
+        assert (await client.refused("tools.invoke", other))["details"]["code"] == "idempotency_conflict"
+        assert shelf.count("exchanges") == 1
+        if by_id:
+            refused = await sent(open_doors, **{**asked, "idempotencyKey": "k2"})
+            assert refused["status"] == "error" and shelf.count("exchanges") == 1
+
+
 async def test_the_same_key_of_another_token_or_method_is_a_conflict(shelf: Shelf) -> None:
     async with doors(shelf, AB, Player("a").model, Player("b", request="secret").model) as open_doors:
         await sent(open_doors, **invocation())

@@ -17,7 +17,7 @@ from backchannel.core.text import quoted
 from backchannel.core.visibility import OPERATOR
 from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound
 from backchannel.gateway.parts import GatewayParts
-from backchannel.tools.targets import look_up
+from backchannel.tools.targets import addressed_before, look_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,24 +127,13 @@ async def _address(
         resolved = await _choose(parts, keys, written)
         at = Addressed(resolved.key, resolved.session_id)
     except (SessionIdReplaced, SessionNotFound):
-        if idempotency_key is None or (was := await _addressed_before(parts, written, idempotency_key)) is None:
+        if (was := await addressed_before(parts, written, idempotency_key)) is None:
             raise
-        at = was
+        at = Addressed(was, written.session_id)
     if agent_id is not None:
         check_agent_id(keys, at.key)
     check_agent(parts, at.key.agent)
     return at
-
-
-async def _addressed_before(parts: GatewayParts, written: Written, idempotency_key: str) -> Addressed | None:
-    """Find where an id led once, for a request that may be the repetition of one that was accepted then.
-
-    The unit that takes it knows the idempotency key. It answers with what came of the first, or refuses another.
-    """
-    if written.session_id is None or not await parts.store.is_key_used(idempotency_key):
-        return None
-    entry = await parts.store.session_by_id(written.session_id)
-    return None if entry is None else Addressed(SessionKey.stored(entry.key), entry.session_id)
 
 
 async def find_session(

@@ -72,11 +72,40 @@ async def find_address(parts: Parts, caller: Caller, text: str) -> SessionKey | 
     """Find where a message may be sent: to a session that is there, or to the main session of a configured agent."""
     found = await _find(parts, caller, text)
     if isinstance(found, RefusedAnswer):
-        return found
+        return await _sent_before(parts, caller, text) or found
     key, session = found
     if session is None and not (parts.scheme.is_main(key) and key.agent in parts.agents.ids()):
-        return _missing(parts, caller, CallerKeys(parts.scheme, caller.key).show(key))
+        missing = _missing(parts, caller, CallerKeys(parts.scheme, caller.key).show(key))
+        return await _sent_before(parts, caller, text) or missing
     return key
+
+
+async def _sent_before(parts: Parts, caller: Caller, text: str) -> SessionKey | None:
+    """Find where a message from outside, which may be the repetition of one that was accepted, went then."""
+    if caller.run_id is not None:
+        return None  # a call of a run is known by its own id, whatever it names
+    try:
+        key = await addressed_before(parts, CallerKeys(parts.scheme, caller.key).read(text), caller.call_id)
+    except InvalidRequest:
+        return None
+    if key is None:
+        return None
+    session = await parts.store.session(str(key))
+    return key if sees(parts.viewer(caller), key, session.spawned_by if session else None).allowed else None
+
+
+async def addressed_before(parts: Parts, written: Written, idempotency_key: str | None) -> SessionKey | None:
+    """Find the session that a text named once, for a request that may be the repetition of one accepted then.
+
+    Only where its idempotency key is known. The unit that takes the request then answers with what came of the first,
+    or refuses another one under that key: it never does anything anew.
+    """
+    if idempotency_key is None or not await parts.store.is_key_used(idempotency_key):
+        return None
+    if written.session_id is None:
+        return written.key
+    entry = await parts.store.session_by_id(written.session_id)
+    return None if entry is None else SessionKey.stored(entry.key)
 
 
 async def _find(
