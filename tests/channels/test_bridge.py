@@ -123,6 +123,14 @@ async def test_a_message_without_an_id_of_its_own_was_taken_all_the_same() -> No
         assert (await bridge.send(PART)).message_id is None
 
 
+async def test_a_far_end_that_repeats_what_it_was_sent_is_told_of_without_the_secrets() -> None:
+    async with FarEnd() as far_end, bridge_to(f"{far_end.url}?key=swordfish") as bridge:
+        far_end.then(Fault(400, body=f"{'x' * 175} {SECRET} by swordfish"))
+        with pytest.raises(ChannelRefused) as refused:
+            await bridge.send(PART)
+    assert refused.value.reason.endswith("x [hidden] by [hidden]")
+
+
 async def test_neither_the_secret_nor_the_text_is_in_what_goes_wrong() -> None:
     async with FarEnd() as far_end, bridge_to(far_end.url, secret="another secret, of 16 and more") as bridge:
         with pytest.raises(ChannelRefused) as refused:

@@ -95,6 +95,17 @@ async def test_a_channel_is_asked_who_it_is(
     assert await client.ask("channels.test", name="frail") == {"name": "frail", "status": status, "detail": detail}
 
 
+@pytest.mark.parametrize(
+    "answer", ["by swordfish", ChannelSilent("no 0123456789abcdef by swordfish, password=hunter2")]
+)
+async def test_no_secret_is_in_what_a_channel_says_of_itself(make_world: MakeWorld, answer: str | Exception) -> None:
+    desk = {"adapter": "bridge", "url": "http://localhost:1/?key=swordfish", "secret": "0123456789abcdef"}
+    async with make_world({"channels": {"desk": desk}}) as world, world.client() as client:
+        world.gateway.add_channel(Frail(answer))
+        told = (await client.ask("channels.test", name="frail"))["detail"]
+    assert told in ("by [hidden]", "no [hidden] by [hidden], password=[redacted]")
+
+
 async def test_what_cannot_be_asked_says_so_and_trying_needs_the_scope_write(client: Client, world: World) -> None:
     world.gateway.add_channel(Broken())
     assert (await client.ask("channels.test", name="broken"))["status"] == "untested"

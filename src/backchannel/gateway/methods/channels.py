@@ -58,11 +58,12 @@ async def channels_test(call: Call, params: ChannelTestParams) -> ChannelTested:
         if asked is None:
             return ChannelTested(name=name, status=UNTESTED, detail="it can only be tried by sending")
         async with asyncio.timeout(TEST_S):
-            return ChannelTested(name=name, status=OK, detail=clean_name(await asked, limit=_LONGEST_ANSWER))
+            told = call.parts.secrets.hide(await asked)
+            return ChannelTested(name=name, status=OK, detail=clean_name(told, limit=_LONGEST_ANSWER))
     except TimeoutError:
         return ChannelTested(name=name, status=FAILED, detail=f"it did not answer within {TEST_S:g} s")
     except ChannelError as error:
-        return ChannelTested(name=name, status=FAILED, detail=error.reason)
+        return ChannelTested(name=name, status=FAILED, detail=call.parts.secrets.hide(error.reason))
     except Exception as error:  # the edge of a channel: it is logged, and whoever asked is told
         log.exception("a channel could not be tested", channel=name)
         return ChannelTested(name=name, status=FAILED, detail=f"the channel failed: {type(error).__name__}")
