@@ -22,6 +22,7 @@ CONNECT = {
     "role": "operator",
     "scopes": ["operator.admin"],
 }
+NODE = {"id": "node-host", "version": "2026.9.6", "platform": "linux", "mode": "node"}
 JOB = {
     "name": "nightly",
     "schedule": {"kind": "every", "everyMs": 3_600_000},
@@ -183,6 +184,18 @@ class Scenario:
             await self.call("device.pair.list")
             await self.call(method, deviceId=device.id, **({"role": "operator"} if "token" in method else {}))
 
+    async def publish(self, url: str, token: str) -> None:
+        """Connect as a node, and tell what it has, as OpenClaw's does."""
+        async with opened(url) as client:
+            node = Scenario(client)
+            node.exchanged = self.exchanged
+            asked = {**CONNECT, "role": "node", "scopes": [], "auth": {"token": token}}
+            await node.call("connect", **asked | {"client": {**NODE, "instanceId": "lamp"}})
+            await node.call("node.event", event="node.host.stats", payloadJSON="{}")
+            await node.call("node.pluginTools.update", tools=[])
+            await node.call("node.skills.update", skills=[])
+            await node.call("node.runnerInventory.update")
+
 
 @asynccontextmanager
 async def played(world: World, token: str) -> AsyncIterator[Scenario]:
@@ -194,5 +207,6 @@ async def played(world: World, token: str) -> AsyncIterator[Scenario]:
         await scenario.look()
         await scenario.change()
         await scenario.pair(world.url, token)
+        await scenario.publish(world.url, token)
         await client.event("tick")
         yield scenario

@@ -17,7 +17,8 @@ from .conftest import AGENTS, MakeWorld, World
 
 pytestmark = pytest.mark.anyio
 KITCHEN = "agent:main:node-kitchen"
-NODE_METHODS = ["node.history", "node.message"]
+PUBLISHED = ["node.pluginTools.update", "node.runnerInventory.update", "node.skills.update"]
+NODE_METHODS = ["node.event", "node.history", "node.message", *PUBLISHED]
 
 
 def node(
@@ -48,6 +49,19 @@ async def token_for(client: Client, key: str) -> str:
 
 
 # Coming in
+
+
+async def test_what_a_node_publishes_of_itself_is_taken_and_not_used(world: World, client: Client) -> None:
+    async with node(world) as kitchen:
+        told = await kitchen.ask("node.event", event="node.host.stats", payloadJSON='{"cpu": 3}')
+        assert (told["ok"], told["event"], told["handled"]) == (True, "node.host.stats", False)
+        tools, runners, skills = [
+            await kitchen.ask(method, tools=[{"name": "lamp"}], skills=[{"name": "light"}]) for method in PUBLISHED
+        ]
+    assert tools == {"nodeId": "kitchen", "tools": []}
+    assert (skills, runners) == ({"nodeId": "kitchen", "skills": []}, {"nodeId": "kitchen"})
+    for method in ("node.event", *PUBLISHED):
+        assert (await client.refused(method, {"event": "x"}))["details"]["code"] == "forbidden"
 
 
 async def test_a_node_is_greeted_with_what_it_may_do(world: World) -> None:

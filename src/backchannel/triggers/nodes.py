@@ -54,6 +54,11 @@ def choose_node(node_id: str | None, bound: SessionKey | None, scheme: KeyScheme
     return key
 
 
+def id_of(node: SessionKey) -> str:
+    """Give the id that a node has connected under."""
+    return node.path[0].removeprefix(_NODE)
+
+
 def is_node(key: SessionKey) -> bool:
     """Whether the key is the session under which a node connects."""
     head, *rest = key.path

@@ -14,7 +14,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
 @shows("node", "`node run` connects, and `nodes status` shows it")
-def test_a_node_connects_and_is_shown(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+def test_a_node_connects_and_is_shown(
+    openclaw: OpenClaw, gateway: GatewayProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
     port = gateway.url.rpartition(":")[2]
     words = ("--host", "127.0.0.1", "--port", port, "--node-id", "lamp", "--display-name", "Lamp")
     token = {"OPENCLAW_GATEWAY_TOKEN": gateway.token}
@@ -24,3 +26,4 @@ def test_a_node_connects_and_is_shown(openclaw: OpenClaw, gateway: GatewayProces
         assert nodes[0]["displayName"] == "Lamp"
         shown = openclaw.answer("nodes", "status")
         assert nodes[0]["nodeId"][:12] in shown and "Lamp" in shown
+    assert "failed" not in (said := capsys.readouterr().out) and "unknown method" not in said

@@ -42,6 +42,7 @@ ANSWERS: Mapping[str, Shape] = {
     "environments.list": Shape("EnvironmentsListResult"),
     "exec.approval.grants.list": Shape("ExecApprovalGrantsListResult"),
     "logs.tail": Shape("LogsTailResult"),
+    "node.event": Shape("NodeEventResult"),
     "plugins.list": Shape("PluginsListResult"),
     "plugins.uiDescriptors": Shape("PluginsUiDescriptorsResult"),
     "progressCard.get": Shape("ProgressCardGetResult"),

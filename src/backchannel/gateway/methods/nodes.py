@@ -1,4 +1,8 @@
-"""Nodes: the two methods that a client has which connected as one. It sees its own sessions and nothing else."""
+"""Nodes: the methods that a client has which connected as one. It sees its own sessions and nothing else.
+
+OpenClaw's nodes also publish what they have and can do. That is taken and not kept: this gateway asks nodes to run
+nothing, and so says that no event was handled, and that no tool and no skill is in use.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,13 @@ from msgspec import Meta
 from backchannel.core.answers import ChatStarted
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind, RunRequest
-from backchannel.core.shapes import Params
+from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.errors import Forbidden
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import TriggersKey, digest_of, read_content
 from backchannel.gateway.methods.chat import shown_state
 from backchannel.gateway.methods.history import ChatHistory, read_history
-from backchannel.gateway.protocol import TokenScope
+from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.triggers import nodes
 
 
@@ -59,6 +63,51 @@ async def node_history(call: Call, params: NodeHistoryParams) -> ChatHistory:
     return history
 
 
+class NodeEventParams(SharedParams, frozen=True, kw_only=True):
+    event: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class NodeEventTaken(Answer, frozen=True, kw_only=True):
+    ok: bool
+    event: str
+    handled: bool
+    reason: str
+
+
+class NodeToolsTaken(Answer, frozen=True, kw_only=True):
+    node_id: str
+    tools: tuple[()]
+
+
+class NodeSkillsTaken(Answer, frozen=True, kw_only=True):
+    node_id: str
+    skills: tuple[()]
+
+
+class NodeInventoryTaken(Answer, frozen=True, kw_only=True):
+    node_id: str
+
+
+async def node_event(call: Call, params: NodeEventParams) -> NodeEventTaken:
+    """Takes what a node tells of itself, such as its load; nothing is done with it."""
+    return NodeEventTaken(ok=True, event=params.event, handled=False, reason="this gateway uses no events of nodes")
+
+
+async def node_plugin_tools_update(call: Call, params: SharedNoParams) -> NodeToolsTaken:
+    """Takes a node's list of tools, of which none is used here."""
+    return NodeToolsTaken(node_id=nodes.id_of(_node(call)), tools=())
+
+
+async def node_skills_update(call: Call, params: SharedNoParams) -> NodeSkillsTaken:
+    """Takes a node's list of skills, of which none is used here."""
+    return NodeSkillsTaken(node_id=nodes.id_of(_node(call)), skills=())
+
+
+async def node_runner_inventory_update(call: Call, params: SharedNoParams) -> NodeInventoryTaken:
+    """Takes a node's list of what it could run; it is asked to run nothing."""
+    return NodeInventoryTaken(node_id=nodes.id_of(_node(call)))
+
+
 def _node(call: Call) -> SessionKey:
     if call.holder.node is None:
         raise Forbidden("only a node has sessions of its own")
@@ -85,6 +134,38 @@ METHODS: tuple[Method[Any], ...] = (
         TokenScope.READ,
         node_history,
         "`{sessionKey, sessionId?, messages, pending, pendingLeftOut?, hasMore, thinkingLevel?}`",
+        for_nodes=True,
+    ),
+    Method(
+        "node.event",
+        NodeEventParams,
+        TokenScope.WRITE,
+        node_event,
+        "`{ok, event, handled, reason}`; nothing is ever handled",
+        for_nodes=True,
+    ),
+    Method(
+        "node.pluginTools.update",
+        SharedNoParams,
+        TokenScope.WRITE,
+        node_plugin_tools_update,
+        "`{nodeId, tools}`, always without tools",
+        for_nodes=True,
+    ),
+    Method(
+        "node.skills.update",
+        SharedNoParams,
+        TokenScope.WRITE,
+        node_skills_update,
+        "`{nodeId, skills}`, always without skills",
+        for_nodes=True,
+    ),
+    Method(
+        "node.runnerInventory.update",
+        SharedNoParams,
+        TokenScope.WRITE,
+        node_runner_inventory_update,
+        "`{nodeId}`",
         for_nodes=True,
     ),
 )
