@@ -112,6 +112,7 @@ async def test_a_decision_in_openclaws_words_that_comes_late_is_told_so(tmp_path
             id = (await client.event("plugin.approval.requested"))["id"]
             settled = await client.ask("approval.resolve", id=id, kind="plugin", decision="deny")
             assert settled["applied"] is True and settled["approval"]["decision"] == "deny"
+            assert settled["approval"]["resolver"]["kind"] == "device" and settled["approval"]["resolver"]["id"]
             again = await client.ask("approval.resolve", id=id, kind="plugin", decision="allow-once")
             assert again == {"applied": False, "approval": settled["approval"]}
             assert violations(Shape("ApprovalResolveResult"), again) == set()

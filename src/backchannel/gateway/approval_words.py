@@ -73,6 +73,13 @@ class Presentation(Answer, frozen=True, kw_only=True):
     detail: str | None = None
 
 
+class Resolver(Answer, frozen=True, kw_only=True):
+    """Who answered: a client of the gateway's, somebody in a chat, or the gateway, where it was allowed for good."""
+
+    kind: str
+    id: str | None = None
+
+
 class ApprovalSnapshot(Answer, frozen=True, kw_only=True):
     """An approval in any state."""
 
@@ -85,6 +92,7 @@ class ApprovalSnapshot(Answer, frozen=True, kw_only=True):
     resolved_at_ms: int | None = None
     decision: str | None = None
     reason: str | None = None
+    resolver: Resolver | None = None
 
 
 def asked(approval: Approval, show_key: ShowKey, now: int, lives_ms: int) -> ApprovalAsked:
@@ -131,7 +139,21 @@ def _outcome(approval: Approval) -> dict[str, Any]:
         "resolved_at_ms": approval.answered_at,
         "decision": _decision(approval),
         "reason": "timeout" if status == "expired" else "user",
+        "resolver": _resolver(approval.answered_by),
     }
+
+
+def _resolver(answered_by: str | None) -> Resolver | None:
+    match (answered_by or "").split(" ", 1):
+        case ["operator", token_id]:
+            return Resolver(kind="device", id=token_id)
+        case ["an", _]:  # by a command in the chat of a client
+            return Resolver(kind="device")
+        case [_, _]:
+            return Resolver(kind="channel", id=answered_by)
+        case [""]:
+            return None
+    return Resolver(kind="system")
 
 
 def _decision(approval: Approval) -> str | None:

@@ -258,7 +258,7 @@ def test_a_call_that_waits_is_listed_and_answered(
     assert ASKED in openclaw.answer("approvals", "pending")
     (waiting,) = openclaw.json("approvals", "pending")["approvals"]
     assert (waiting["sessionKey"], waiting["kind"]) == (f"agent:main:{state}", "plugin")
-    openclaw.answer("approvals", "resolve", waiting["id"], decision)
+    assert " by device:" in openclaw.answer("approvals", "resolve", waiting["id"], decision)
     gateway.rest()
     (answered, *_) = gateway.call("approvals.list")["approvals"]
     assert (answered["runId"], answered["state"]) == (run_id, state)

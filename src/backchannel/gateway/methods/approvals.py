@@ -171,7 +171,8 @@ _APPROVAL = (
 
 _SNAPSHOT = (
     "{id, urlPath, createdAtMs, expiresAtMs, status: pending | allowed | denied | expired, resolvedAtMs?, decision?, "
-    "reason?, presentation {kind, title, description, detail, severity, toolName, agentId, allowedDecisions}}"
+    "reason?, resolver? {kind: device | channel | system, id?}, "
+    "presentation {kind, title, description, detail, severity, toolName, agentId, allowedDecisions}}"
 )
 
 METHODS: tuple[Method[Any], ...] = (
