@@ -369,6 +369,20 @@ async def test_previews_show_the_end_of_each_session_cut_short(client: Client) -
     assert (second["status"], third["status"]) == ("empty", "missing")
 
 
+async def test_with_the_global_scope_the_session_of_all_direct_chats_is_of_the_kind_global(
+    make_world: MakeWorld,
+) -> None:
+    async with make_world({"session": {"scope": "global"}}) as world, world.client() as client:
+        for key in ("agent:echo:main", "agent:echo:other", "agent:echo:desk:group:room"):
+            await client.run(message="hi", sessionKey=key)
+        rows = (await client.ask("sessions.list"))["sessions"]
+        assert {row["key"]: (row["kind"], row["classification"]) for row in rows} == {
+            "agent:echo:main": ("global", "main"),
+            "agent:echo:other": ("direct", "other"),
+            "agent:echo:desk:group:room": ("group", "group"),
+        }
+
+
 async def test_with_the_global_scope_the_shared_session_shows_as_main(make_world: MakeWorld) -> None:
     async with make_world({"session": {"scope": "global"}}) as world, world.client() as client:
         await client.run(message="hi", agentId="echo")

@@ -53,7 +53,7 @@ class Row(SessionFields, frozen=True, kw_only=True):
 class SessionRow(SessionFields, frozen=True, kw_only=True):
     """A session, as methods and events show it to operators, in the words of OpenClaw's gateway."""
 
-    kind: Annotated[str, doc("`group`, or `direct` for all others.")]
+    kind: Annotated[str, doc("`group`; `global`, with `session.scope` global, for main sessions; else `direct`.")]
     classification: Annotated[str, doc("`main`, `group`, `cron`, `hook`, `node` or `other`: the `kind` of the tools.")]
     created_at: Annotated[int, doc("When it was made, in milliseconds since 1970.")]
     has_active_run: Annotated[bool, doc("Whether a run of it is not over.")]

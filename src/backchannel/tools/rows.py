@@ -52,12 +52,12 @@ class Rows:
 
         `live` are its runs that are not over.
         """
-        status, kind = session.status, session.kind
+        status = session.status
         is_idle = status is SessionStatus.IDLE
         return SessionRow(
             *self._fields(session),
-            kind="group" if kind == Kind.GROUP else "direct",
-            classification=kind,
+            kind=self._kind(session),
+            classification=session.kind,
             created_at=session.created_at,
             has_active_run=not is_idle,
             active_run_ids=live,
@@ -70,6 +70,14 @@ class Rows:
             last_message_preview=preview,
             derived_title=title,
         )
+
+    def _kind(self, session: Session) -> str:
+        """Tell what a session is to OpenClaw's clients; which agent's main session it is, they read from its key."""
+        if session.kind == Kind.GROUP:
+            return "group"
+        scheme = self._parts.scheme
+        is_shared = scheme.global_scope and session.key == str(scheme.main(session.agent_id))
+        return "global" if is_shared else "direct"
 
     def _fields(self, session: Session) -> tuple[Any, ...]:
         """Give what both rows have, in the order of `SessionFields`."""
