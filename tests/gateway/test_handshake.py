@@ -30,7 +30,8 @@ async def test_connecting_gives_a_complete_hello(world: World, path: str) -> Non
         hello = client.hello
     assert hello["type"] == "hello-ok"
     assert hello["protocol"] == 4
-    assert set(hello["server"]) == {"version", "connId"}
+    assert set(hello["server"]) == {"version", "connId", "controlUiBuildSource"}
+    assert hello["server"]["controlUiBuildSource"] == "configured"
     assert hello["features"]["methods"] == sorted(name for name, method in METHODS.items() if not method.for_nodes)
     assert "chat" in hello["features"]["events"]
     snapshot = hello["snapshot"]

@@ -288,7 +288,8 @@ class WebSocketConnection:
         return {
             "type": "hello-ok",
             "protocol": PROTOCOL_VERSION,
-            "server": {"version": __version__, "connId": self.id},
+            # OpenClaw's Control UI comes from elsewhere: it need not be loaded anew for having another version.
+            "server": {"version": __version__, "connId": self.id, "controlUiBuildSource": "configured"},
             "features": {
                 "methods": sorted(name for name, method in METHODS.items() if method.for_nodes is is_node),
                 "events": NODE_EVENTS if is_node else tuple(EVENTS),

@@ -181,6 +181,7 @@ def test_every_tab_is_still_logged_in_after_a_restart(
     for tab in (page, other):
         say(tab, "after the restart")
         expect(said(tab, "You said: after the restart").last).to_be_visible()
+        expect(tab.get_by_text("Server updated")).to_have_count(0)
         tab.reload()
         expect(said(tab, "You said: from before")).to_have_count(1)
     assert "login refused" not in gateway.process.logged
