@@ -264,7 +264,12 @@ class TestPatching:
         async with world.client(scopes=["operator.write"]) as writer:
             free = {"label": "l", "model": "test/speaker", "thinkingLevel": "high", "pinned": True, "archived": False}
             assert (await writer.ask("sessions.patch", key="cron:a", **free))["entry"]["label"] == "l"
-            for given in ({"sendPolicy": "allow"}, {"verboseLevel": None}, {"displayName": "d"}):
+            for given in (
+                {"sendPolicy": "allow"},
+                {"verboseLevel": None},
+                {"displayName": "d"},
+                {"elevatedLevel": "on"},
+            ):
                 error = await writer.refused("sessions.patch", {"key": "cron:a", "label": "other", **given})
                 assert error["details"] == {"code": "scope_missing", "scope": "operator.admin"}
                 assert next(iter(given)) in error["message"]

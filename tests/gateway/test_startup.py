@@ -36,6 +36,20 @@ async def test_a_session_that_is_opened_at_work_names_its_runs_and_tells_of_them
         assert "inFlightRun" not in await other.ask("chat.history", sessionKey=HELD)
 
 
+async def test_what_waits_behind_a_run_is_told_to_openclaws_clients_in_their_shape(
+    client: Client, world: World
+) -> None:
+    await client.ask("chat.send", sessionKey=HELD, message="first")
+    behind = await client.ask("chat.send", sessionKey=HELD, message="second")
+    opened = await client.ask("chat.startup", sessionKey=HELD)
+    (waiting,) = opened["pendingInputs"]["items"]
+    assert (waiting["runId"], waiting["state"], opened["pendingInputs"]["total"]) == (behind["runId"], "queued", 1)
+    assert (waiting["id"], waiting["message"]) == (opened["pending"][0]["id"], opened["pending"][0])
+    world.release.set()
+    await client.said(runId=behind["runId"])
+    assert (await client.ask("chat.history", sessionKey=HELD))["pendingInputs"] == {"items": [], "total": 0}
+
+
 async def test_a_session_that_is_not_there_is_opened_empty_and_not_made(client: Client) -> None:
     opened = await client.ask("chat.startup", sessionKey="agent:echo:dashboard:new")
     assert (opened["messages"], opened["hasMore"]) == ([], False)

@@ -24,7 +24,6 @@ from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.methods.sessions import KeyParams
 from backchannel.gateway.protocol import TokenScope
 from backchannel.openclaw.files import iso_time
 from backchannel.openclaw.writing import entry_of, header_of
@@ -73,6 +72,11 @@ class TranscriptRead(Answer, frozen=True, kw_only=True):
     next: int | None = None
     offset: int = 0
     """How much of the message at `next` was read already."""
+
+
+class RebuildParams(Params, frozen=True, kw_only=True):
+    key: str
+    agent_id: str | None = None
 
 
 async def sessions_export(call: Call, params: SessionsExportParams) -> SessionsExported:
@@ -161,7 +165,7 @@ async def transcripts_list(call: Call, params: TranscriptsListParams) -> Transcr
     )
 
 
-async def transcripts_rebuild(call: Call, params: KeyParams) -> Rebuilt:
+async def transcripts_rebuild(call: Call, params: RebuildParams) -> Rebuilt:
     """Writes the file of a transcript anew: of a session, archived or not, or of the session id that is named."""
     parts = call.parts
     if not parts.config.writes_transcript_files:
@@ -171,7 +175,7 @@ async def transcripts_rebuild(call: Call, params: KeyParams) -> Rebuilt:
     return Rebuilt(ok=True, key=call.parts.rows.key(key), session_id=session_id, lines=lines)
 
 
-async def _find(call: Call, params: KeyParams) -> tuple[str, str]:
+async def _find(call: Call, params: RebuildParams) -> tuple[str, str]:
     try:
         session = await find_session(call.parts, params.key, params.agent_id, archived=True)
         return session.key, session.session_id
@@ -207,5 +211,7 @@ METHODS: tuple[Method[Any], ...] = (
         transcripts_list,
         "`{transcripts: [{sessionId, key, endedAt?, endReason?}], nextCursor?}`",
     ),
-    Method("transcripts.rebuild", KeyParams, TokenScope.ADMIN, transcripts_rebuild, "`{ok, key, sessionId, lines}`"),
+    Method(
+        "transcripts.rebuild", RebuildParams, TokenScope.ADMIN, transcripts_rebuild, "`{ok, key, sessionId, lines}`"
+    ),
 )

@@ -104,7 +104,7 @@ def _fitted(
 ) -> tuple[list[Raw], list[Raw], bool]:
     """Write as many messages, and as many that wait, as there is room for; reading backwards the newest are kept."""
     pending, _ = fit(map(_line, opened.pending.messages), room // 4)
-    room -= sum(len(bytes(line)) for line in pending)
+    room -= 2 * sum(len(bytes(line)) for line in pending)  # OpenClaw's clients are told them in their own shape too
     lines = opened.page.lines
     in_order = lines if is_forwards else reversed(lines)
     messages, is_cut = fit(placed_all(in_order, for_people=for_people), room)

@@ -22,7 +22,7 @@ from backchannel.gateway.fields import Label, read_model, read_thinking
 from backchannel.gateway.methods.sessions import changed
 from backchannel.gateway.protocol import TokenScope
 
-_ADMINS = ("display_name", "send_policy", "verbose_level")
+_ADMINS = ("display_name", "send_policy", "verbose_level", "elevated_level")
 _ONLY_CONFIGURED = (
     "permission_mode",
     "tool_overrides",
@@ -46,6 +46,7 @@ class SessionsPatchParams(SharedParams, frozen=True, kw_only=True):
     thinking_level: str | UnsetType | None = UNSET
     verbose_level: Literal["on", "full", "off"] | UnsetType | None = UNSET
     archived: bool | UnsetType = UNSET
+    elevated_level: Any = UNSET
     permission_mode: Any = None
     tool_overrides: Any = None
     exec_host: Any = None
@@ -130,10 +131,10 @@ METHODS: tuple[Method[Any], ...] = (
         SessionsPatchParams,
         TokenScope.WRITE,
         sessions_patch,
-        "`{ok, key, entry}`. `displayName`, `sendPolicy` and `verboseLevel` need `operator.admin`; whoever may write "
-        "may archive, which stops the session's run and keeps its transcript. `full` is stored as `on`. What "
-        "OpenClaw's clients set besides, such as `pinned`, `unread`, `icon`, `color`, `fastMode`, `reasoningLevel`, "
-        "`traceLevel`, `responseUsage` or `elevatedLevel`, is accepted and has no effect; limits of what tools may do, "
-        "such as `permissionMode`, are refused, since nothing here would keep them",
+        "`{ok, key, entry}`. `displayName`, `sendPolicy`, `verboseLevel` and `elevatedLevel` need `operator.admin`; "
+        "whoever may write may archive, which stops the session's run and keeps its transcript. `full` is stored as "
+        "`on`. What OpenClaw's clients set besides, such as `pinned`, `unread`, `icon`, `color`, `fastMode`, "
+        "`reasoningLevel`, `traceLevel`, `responseUsage` or `elevatedLevel`, is accepted and has no effect; limits of "
+        "what tools may do, such as `permissionMode`, are refused, since nothing here would keep them",
     ),
 )

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Raw
 
 from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Pending
 from backchannel.core.rows import ModelShown, SessionRow
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session
@@ -26,6 +27,7 @@ from backchannel.gateway.methods.history import LISTED, ChatHistory, read_histor
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 
 _SHORTEST = 1024
+_MOST_INPUTS = 20
 
 
 class ChatHistoryParams(SharedParams, frozen=True, kw_only=True):
@@ -62,6 +64,23 @@ class InFlightRun(Answer, frozen=True, kw_only=True, omit_defaults=False):
     text: str
 
 
+class PendingInput(Answer, frozen=True, kw_only=True):
+    """A message that was accepted and is not yet in the transcript."""
+
+    id: str
+    state: str
+    message: Raw
+    accepted_at: int
+    run_id: str | None = None
+
+
+class PendingInputs(Answer, frozen=True, kw_only=True):
+    """What waits, as OpenClaw's clients read it; the first ones of many."""
+
+    items: list[PendingInput]
+    total: int
+
+
 class OpenedChat(ChatHistory, frozen=True, kw_only=True):
     """A page of a session's transcript, with what else a client shows of the session."""
 
@@ -70,6 +89,7 @@ class OpenedChat(ChatHistory, frozen=True, kw_only=True):
     total_messages: int | None = None
     session_info: SessionRow | None = None
     in_flight_run: InFlightRun | None = None
+    pending_inputs: PendingInputs | None = None
 
 
 class Unresolved(Answer, frozen=True, kw_only=True):
@@ -156,6 +176,19 @@ async def _open(
         total_messages=opened and opened.length,
         session_info=row,
         in_flight_run=_in_flight(call, row, ended),
+        pending_inputs=None if opened is None else _pending_inputs(opened.pending, history.pending),
+    )
+
+
+def _pending_inputs(pending: Pending, lines: list[Raw]) -> PendingInputs:
+    """Show what waits once more, in OpenClaw's shape: as many as its clients take, of those that fit the answer."""
+    shown = zip(pending.messages[:_MOST_INPUTS], lines, strict=False)
+    return PendingInputs(
+        items=[
+            PendingInput(id=each.id, state="queued", message=line, accepted_at=each.timestamp, run_id=each.run_id)
+            for each, line in shown
+        ],
+        total=pending.total,
     )
 
 
@@ -191,7 +224,8 @@ async def chat_metadata(call: Call, params: ChatMetadataParams) -> ChatMetadata:
 
 _OPENED = (
     "`{sessionKey, sessionId?, messages, pending, pendingLeftOut?, hasMore, thinkingLevel?, verboseLevel?, "
-    "totalMessages?, defaults {modelProvider, model, contextTokens}, sessionInfo?, inFlightRun? {runId, text}}`; "
+    "totalMessages?, defaults {modelProvider, model, contextTokens}, sessionInfo?, inFlightRun? {runId, text}, "
+    "pendingInputs? {items: [{id, state, message, acceptedAt, runId?}], total}}`; "
     "`sessionInfo` is [the row](#rows-of-sessions), `inFlightRun` a run at work and what it has said, as far as "
     "anybody has listened"
 )
