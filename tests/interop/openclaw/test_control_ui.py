@@ -55,12 +55,17 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 
 @pytest.fixture
-def page(context: BrowserContext, origin: str, gateway: GatewayProcess) -> Page:
-    """The page, logged in with a link that names the gateway and its token."""
+def page(context: BrowserContext, origin: str, gateway: GatewayProcess) -> Iterator[Page]:
+    """The page, logged in with a link that names the gateway and its token.
+
+    It shows a session that is begun anew for each test: of a long one it draws only what is in view.
+    """
     for key, text in (("main", "from before"), ("agent:main:beside", "what stands beside")):
-        gateway.call("chat.send", sessionKey=key, message=text, idempotencyKey=key)
+        gateway.call("chat.send", sessionKey=key, message=text)
     gateway.rest()
-    return logged_in(context, origin, gateway)
+    yield logged_in(context, origin, gateway)
+    for key in ("agent:main:main", "agent:main:beside"):
+        gateway.call("sessions.reset", key=key)
 
 
 def logged_in(context: BrowserContext, origin: str, gateway: GatewayProcess) -> Page:
