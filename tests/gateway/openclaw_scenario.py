@@ -8,13 +8,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
+from backchannel.core.contracts import ModelFailed, ModelRequest, ToolContext
+from backchannel.core.messages import Role
+from backchannel.gateway.app import Gateway
 from tests.support.device import Device
 
 from .client import Client, opened
 from .conftest import World
 
 SPEAKER, MAIN, HELD, BROKEN = (f"agent:{agent}:main" for agent in ("speaker", "main", "held", "broken"))
-DELETED = "agent:speaker:deleted"
+DELETED, GROUP, QUEUED = (f"agent:speaker:{rest}" for rest in ("deleted", "desk:group:room", "queued"))
+LATE, NOBODY = "agent:held:late", "agent:main:nobody"
+BUSY = {"id": "busy", "model": "scripted/busy"}
+ASKED = {"tool": "post", "ask": "always"}
 CONNECT = {
     "minProtocol": 4,
     "maxProtocol": 4,
@@ -33,6 +40,14 @@ JOB = {
     "enabled": True,
 }
 
+JOBS: tuple[dict[str, Any], ...] = (
+    {"name": "morning", "schedule": {"kind": "cron", "expr": "0 9 * * *", "tz": "Europe/Berlin"}},
+    {"name": "some day", "schedule": {"kind": "at", "at": "2099-01-01T00:00:00Z"}},
+    {"name": "told", "delivery": {"mode": "announce", "channel": "desk", "to": "room"}},
+    {"name": "broken", "agentId": "broken"},
+)
+"""What is different in further jobs."""
+
 PLAIN: tuple[tuple[str, dict[str, Any]], ...] = (
     ("health", {}),
     ("status", {"includeChannelSummary": False, "includeCliProjection": True}),
@@ -40,6 +55,7 @@ PLAIN: tuple[tuple[str, dict[str, Any]], ...] = (
     ("agents.files.list", {"agentId": "main"}),
     ("agent.identity.get", {"agentId": "main"}),
     ("models.list", {"agentId": "main"}),
+    ("models.list", {"agentId": "main", "view": "all"}),
     ("models.authStatus", {}),
     ("commands.list", {"agentId": "main"}),
     ("chat.metadata", {"agentId": "main"}),
@@ -79,6 +95,26 @@ PLAIN: tuple[tuple[str, dict[str, Any]], ...] = (
 """What only shows."""
 
 
+def equip(gateway: Gateway) -> None:
+    """Give a gateway the model of the busy agent, and a tool that has to be allowed."""
+
+    @gateway.tool(effects="none")
+    async def post(text: str, context: ToolContext) -> str:
+        return "posted"
+
+    asked: list[ModelRequest] = []
+
+    def reply(request: ModelRequest) -> Scripted:
+        asked.append(request)
+        if len(asked) == 1:
+            return ModelFailed("too many requests", retryable=True)
+        if request.messages[-1].role is Role.TOOL_RESULT:
+            return "so be it"
+        return Reply(thinking="may I?", calls=(call("post", text="one"), call("post", text="two")))
+
+    gateway.add_model(ScriptedModel("scripted/busy", replies=reply))
+
+
 @dataclass(frozen=True, slots=True)
 class Exchanged:
     """A request and what it was answered with."""
@@ -102,10 +138,19 @@ class Scenario:
     async def call(self, method: str, **params: Any) -> Any:
         """Call a method, and keep what it answers."""
         queue = await self._client.begin(method, params)
+        return (await self._taken(queue, method, params)).get("payload", {})
+
+    async def run(self, **params: Any) -> None:
+        """Call `agent`, and keep both of its answers: that it was accepted, and how it ended."""
+        queue = await self._client.begin("agent", params)
+        for _ in range(2):
+            await self._taken(queue, "agent", params)
+
+    async def _taken(self, queue: asyncio.Queue[dict[str, Any]], method: str, params: dict[str, Any]) -> dict[str, Any]:
         async with asyncio.timeout(10):
             frame = await queue.get()
         self.exchanged.append(Exchanged(method, params, frame))
-        return frame.get("payload", {})
+        return frame
 
     async def connect(self, token: str) -> None:
         await self.call("connect", **CONNECT, auth={"token": token})
@@ -122,9 +167,8 @@ class Scenario:
         await self._client.event("chat", runId="run-2", state="final")
         await self.call("chat.send", sessionKey=BROKEN, message="break", idempotencyKey="run-3")
         await self._client.event("chat", runId="run-3", state="error")
-        await self.call("chat.send", sessionKey=HELD, message="wait", idempotencyKey="run-4")
-        await self.call("chat.abort", sessionKey=HELD, runId="run-4", preserveSideRuns=True)
-        await self._client.event("chat", runId="run-4", state="aborted")
+        await self.run(message="hello, all", sessionKey=GROUP, idempotencyKey="run-7")
+        await self.hold()
         release.set()
         args = {"sessionKey": SPEAKER, "message": "what do you see?", "timeoutSeconds": 5}
         await self.call("tools.invoke", tool="sessions_send", args=args, sessionKey=MAIN)
@@ -133,45 +177,79 @@ class Scenario:
         sent = {"to": "desk:room", "message": "hello again"}
         await self.call("message.action", channel="desk", action="send", params=sent, idempotencyKey="send-2")
 
+    async def hold(self) -> None:
+        """Let a run take too long, and one work while another waits, which is aborted."""
+        await self.call("chat.send", sessionKey=LATE, message="wait", timeoutMs=50, idempotencyKey="run-8")
+        await self._client.event("chat", runId="run-8", state="error")
+        await self.call("chat.send", sessionKey=HELD, message="wait", idempotencyKey="run-4")
+        await self._client.event("agent", runId="run-4", stream="lifecycle")
+        await self.call("chat.send", sessionKey=QUEUED, message="and then?", idempotencyKey="run-9")
+        await self.call("sessions.list", limit=50)
+        await self.call("chat.startup", sessionKey=HELD)
+        await self.call("chat.abort", sessionKey=HELD, runId="run-4", preserveSideRuns=True)
+        await self._client.event("chat", runId="run-4", state="aborted")
+        await self._client.event("chat", runId="run-9", state="final")
+
+    async def allow(self) -> None:
+        """Let an agent ask twice for what has to be allowed, and answer it in both ways."""
+        await self.call("chat.send", sessionKey="agent:busy:main", message="go", idempotencyKey="run-10")
+        async with asyncio.timeout(10), self._client.came:
+            await self._client.came.wait_for(lambda: len(self._client.seen("plugin.approval.requested")) == 2)
+        one, two = (each["id"] for each in self._client.seen("plugin.approval.requested"))
+        await self.call("plugin.approval.list")
+        await self.call("approval.get", id=one)
+        await self.call("approval.resolve", id=one, kind="plugin", decision="deny")
+        await self.call("approval.get", id=one)
+        await self.call("plugin.approval.resolve", id=two, decision="allow-once")
+        await self._client.event("chat", runId="run-10", state="final")
+
     async def look(self) -> None:
         """Read what there is of sessions."""
         for archived in (False, "all"):
             await self.call("sessions.list", limit=50, includeDerivedTitles=True, archived=archived)
         await self.call("sessions.describe", key=SPEAKER)
-        await self.call("sessions.describe", key="agent:main:nobody")
-        await self.call("sessions.preview", keys=[SPEAKER, "agent:main:nobody"], limit=3)
+        await self.call("sessions.describe", key=NOBODY)
+        await self.call("sessions.preview", keys=[SPEAKER, NOBODY], limit=3)
         await self.call("sessions.resolve", key=SPEAKER)
+        await self.call("sessions.resolve", key=NOBODY, allowMissing=True)
         await self.call("sessions.get", key=SPEAKER, limit=20)
         await self.call("chat.history", sessionKey=SPEAKER, limit=50)
         await self.call("chat.startup", sessionKey=SPEAKER, limit=50, maxBytes=100_000)
+        await self.call("chat.startup", shortId="abcdef12")
         for method, params in PLAIN:
             await self.call(method, **params)
-        await self.call("approval.get", id="nowhere")
-        await self.call("approval.resolve", id="nowhere", kind="plugin", decision="deny")
-        await self.call("plugin.approval.resolve", id="nowhere", decision="deny")
 
     async def change(self) -> None:
-        """Make, change and remove sessions and jobs."""
+        """Make, change and remove sessions."""
         made = await self.call("sessions.create", agentId="speaker", label="a new one")
         key = made.get("key", SPEAKER)
         await self.call("sessions.send", key=key, message="first", idempotencyKey="run-5")
         await self.call("sessions.abort", key=key)
+        await self.call("sessions.create", agentId="speaker", message="hello", idempotencyKey="made-1")
         await self.call("sessions.patch", key=SPEAKER, label="renamed", thinkingLevel="low", pinned=True)
         await self.call("sessions.reset", key=SPEAKER, reason="new")
         await self.call("agent", message="to be deleted", sessionKey=DELETED, idempotencyKey="run-6")
         await self.call("agent.wait", runId="run-6", timeoutMs=10_000)
         for _ in range(2):
             await self.call("sessions.delete", key=DELETED)
+        await self.call("sessions.patch", key=GROUP, archived=True)
+        await self.call("sessions.list", limit=50, archived="all")
         await self.call("sessions.messages.unsubscribe", key=SPEAKER)
 
+    async def plan(self) -> None:
+        """Make, run, change and remove jobs."""
         job = await self.call("cron.add", **JOB)
-        id = job.get("id", job.get("job", {}).get("id", "nightly"))
+        id = job["id"]
+        ids = [id, *[(await self.call("cron.add", **JOB | different))["id"] for different in JOBS]]
         await self.call("cron.get", id=id)
         await self.call("cron.update", id=id, patch={"enabled": False})
-        await self.call("cron.run", id=id, mode="force")
+        for each in (id, ids[-1]):
+            fired = await self.call("cron.run", id=each, mode="force")
+            await self.call("agent.wait", runId=fired["runId"], timeoutMs=10_000)
         await self.call("cron.list", includeDisabled=True, limit=50, offset=0)
-        await self.call("cron.runs", id=id, limit=20)
-        await self.call("cron.remove", id=id)
+        for each in ids:
+            await self.call("cron.runs", id=each, limit=20)
+            await self.call("cron.remove", id=each)
 
     async def pair(self, url: str, token: str) -> None:
         """Log in as a page that stays logged in, see it in the list, and end that in both ways."""
@@ -191,6 +269,8 @@ class Scenario:
             node.exchanged = self.exchanged
             asked = {**CONNECT, "role": "node", "scopes": [], "auth": {"token": token}}
             await node.call("connect", **asked | {"client": {**NODE, "instanceId": "lamp"}})
+            for shows in ("node.list", "system-presence"):
+                await self.call(shows)
             await node.call("node.event", event="node.host.stats", payloadJSON="{}")
             await node.call("node.pluginTools.update", tools=[])
             await node.call("node.skills.update", skills=[])
@@ -204,8 +284,10 @@ async def played(world: World, token: str) -> AsyncIterator[Scenario]:
         scenario = Scenario(client)
         await scenario.connect(token)
         await scenario.talk(world.release)
+        await scenario.allow()
         await scenario.look()
         await scenario.change()
+        await scenario.plan()
         await scenario.pair(world.url, token)
         await scenario.publish(world.url, token)
         await client.event("tick")

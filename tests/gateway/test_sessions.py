@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.openclaw.shapes import Shape
+from tests.support.openclaw.violations import violations
+
 from .client import Client
 from .conftest import MakeWorld, Speaker, World
 
@@ -386,6 +389,7 @@ async def test_with_the_global_scope_the_session_of_all_direct_chats_is_of_the_k
             "agent:echo:other": ("direct", "other"),
             "agent:echo:desk:group:room": ("group", "group"),
         }
+        assert violations(Shape("SessionRow", ("*",)), rows) == set()
 
 
 async def test_with_the_global_scope_the_shared_session_shows_as_main(make_world: MakeWorld) -> None:

@@ -16,51 +16,60 @@ class Shape:
 
 FRAMES: Mapping[str, str] = {"req": "RequestFrame", "res": "ResponseFrame", "event": "EventFrame"}
 
-ANSWERS: Mapping[str, Shape] = {
-    "connect": Shape("HelloOk"),
-    "agents.list": Shape("AgentsListResult"),
-    "agents.files.list": Shape("AgentsFilesListResult"),
-    "agent.identity.get": Shape("AgentIdentityResult"),
-    "models.list": Shape("ModelsListResult"),
-    "commands.list": Shape("CommandsListResult"),
-    "chat.metadata": Shape("ModelChoice", ("models", "*")),
-    "chat.startup": Shape("SessionRow", ("sessionInfo",)),
-    "sessions.list": Shape("SessionRow", ("sessions", "*")),
-    "sessions.describe": Shape("SessionRow", ("session",)),
-    "sessions.create": Shape("SessionsCreateResult"),
-    "sessions.resolve": Shape("SessionsResolveResult"),
-    "sessions.delete": Shape("SessionsDeleteResult"),
-    "cron.list": Shape("CronJob", ("jobs", "*")),
-    "cron.get": Shape("CronJob"),
-    "cron.add": Shape("CronAddResult"),
-    "cron.update": Shape("CronJob"),
-    "cron.runs": Shape("CronRunLogEntry", ("entries", "*")),
-    "approval.get": Shape("ApprovalGetResult"),
-    "approval.history": Shape("ApprovalHistoryResult"),
-    "approval.resolve": Shape("ApprovalResolveResult"),
-    "channels.status": Shape("ChannelsStatusResult"),
-    "environments.list": Shape("EnvironmentsListResult"),
-    "exec.approval.grants.list": Shape("ExecApprovalGrantsListResult"),
-    "logs.tail": Shape("LogsTailResult"),
-    "node.event": Shape("NodeEventResult"),
-    "plugins.list": Shape("PluginsListResult"),
-    "plugins.uiDescriptors": Shape("PluginsUiDescriptorsResult"),
-    "progressCard.get": Shape("ProgressCardGetResult"),
-    "projects.list": Shape("ProjectsListResult"),
-    "question.list": Shape("QuestionListResult"),
-    "sessions.branches.list": Shape("SessionsBranchesListResult"),
-    "system-presence": Shape("PresenceEntry", ("*",)),
-    "talk.catalog": Shape("TalkCatalogResult"),
-    "tasks.list": Shape("TasksListResult"),
-    "tools.catalog": Shape("ToolsCatalogResult"),
-    "tools.effective": Shape("ToolsEffectiveResult"),
-    "tools.invoke": Shape("ToolsInvokeResult"),
-    "update.status": Shape("UpdateStatusResult"),
-    "worktrees.list": Shape("WorktreesListResult"),
+ANSWERS: Mapping[str, tuple[Shape, ...]] = {
+    "connect": (Shape("HelloOk"),),
+    "agents.list": (Shape("AgentsListResult"),),
+    "agents.files.list": (Shape("AgentsFilesListResult"),),
+    "agent.identity.get": (Shape("AgentIdentityResult"),),
+    "models.list": (Shape("ModelsListResult"),),
+    "commands.list": (Shape("CommandsListResult"),),
+    "chat.metadata": (Shape("ModelChoice", ("models", "*")), Shape("CommandEntry", ("commands", "*"))),
+    "chat.history": (Shape("SessionRow", ("sessionInfo",)),),
+    "chat.startup": (Shape("SessionRow", ("sessionInfo",)),),
+    "sessions.list": (Shape("SessionRow", ("sessions", "*")),),
+    "sessions.describe": (Shape("SessionRow", ("session",)),),
+    "sessions.create": (Shape("SessionsCreateResult"), Shape("SessionRow", ("entry",))),
+    "sessions.patch": (Shape("SessionRow", ("entry",)),),
+    "sessions.reset": (Shape("SessionRow", ("entry",)),),
+    "sessions.resolve": (Shape("SessionsResolveResult"),),
+    "sessions.delete": (Shape("SessionsDeleteResult"),),
+    "cron.list": (Shape("CronJob", ("jobs", "*")),),
+    "cron.get": (Shape("CronJob"),),
+    "cron.add": (Shape("CronAddResult"),),
+    "cron.update": (Shape("CronJob"),),
+    "cron.runs": (Shape("CronRunLogEntry", ("entries", "*")),),
+    "approval.get": (Shape("ApprovalGetResult"),),
+    "approval.history": (Shape("ApprovalHistoryResult"),),
+    "approval.resolve": (Shape("ApprovalResolveResult"),),
+    "channels.status": (Shape("ChannelsStatusResult"),),
+    "environments.list": (Shape("EnvironmentsListResult"),),
+    "exec.approval.grants.list": (Shape("ExecApprovalGrantsListResult"),),
+    "logs.tail": (Shape("LogsTailResult"),),
+    "node.event": (Shape("NodeEventResult"),),
+    "plugins.list": (Shape("PluginsListResult"),),
+    "plugins.uiDescriptors": (Shape("PluginsUiDescriptorsResult"),),
+    "progressCard.get": (Shape("ProgressCardGetResult"),),
+    "projects.list": (Shape("ProjectsListResult"),),
+    "question.list": (Shape("QuestionListResult"),),
+    "sessions.branches.list": (Shape("SessionsBranchesListResult"),),
+    "sessions.observer.visibility": (Shape("SessionsObserverVisibilityResult"),),
+    "system-presence": (Shape("PresenceEntry", ("*",)),),
+    "talk.catalog": (Shape("TalkCatalogResult"),),
+    "tasks.list": (Shape("TasksListResult"),),
+    "tools.catalog": (Shape("ToolsCatalogResult"),),
+    "tools.effective": (Shape("ToolsEffectiveResult"),),
+    "tools.invoke": (Shape("ToolsInvokeResult"),),
+    "update.status": (Shape("UpdateStatusResult"),),
+    "worktrees.list": (Shape("WorktreesListResult"),),
 }
-"""Of the methods that both gateways have, those whose answers have a published definition."""
+"""Of the methods that both gateways have, those whose answers, or parts of them, have a published definition."""
 
-EVENTS: Mapping[str, str] = {"agent": "AgentEvent", "tick": "TickEvent", "shutdown": "ShutdownEvent"}
+EVENTS: Mapping[str, Shape] = {
+    "agent": Shape("AgentEvent"),
+    "sessions.changed": Shape("SessionRow", ("session",)),
+    "tick": Shape("TickEvent"),
+    "shutdown": Shape("ShutdownEvent"),
+}
 
 CHAT_STATES: Mapping[str, str] = {
     "status": "ChatStatusEvent",
@@ -80,5 +89,5 @@ def params_of(method: str) -> str:
 
 def wanted() -> set[str]:
     """Name every definition that is looked at, besides those of parameters."""
-    answers = {shape.definition for shape in ANSWERS.values()}
-    return {"ErrorShape", *FRAMES.values(), *answers, *EVENTS.values(), *CHAT_STATES.values()}
+    parts = {shape.definition for shapes in (*ANSWERS.values(), EVENTS.values()) for shape in shapes}
+    return {"ErrorShape", *FRAMES.values(), *parts, *CHAT_STATES.values()}

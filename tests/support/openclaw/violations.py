@@ -28,20 +28,21 @@ def _validator(definition: str) -> Draft7Validator:
 def violations(shape: Shape, value: Any) -> set[str]:
     """Say what of a value, or of each of those at the shape's place in it, the definition does not allow."""
     validator = _validator(shape.definition)
-    errors = (error for each in _at(value, shape.path) for error in validator.iter_errors(each))
+    errors = (error for each in at(value, shape.path) for error in validator.iter_errors(each))
     return {f"{shape.definition}: {line}" for error in errors for line in _lines(error)}
 
 
-def _at(value: Any, path: tuple[str, ...]) -> Iterator[Any]:
+def at(value: Any, path: tuple[str, ...]) -> Iterator[Any]:
+    """Give what stands at a place in a value, if anything does."""
     match path:
         case ():
             yield value
         case ("*", *rest):
             for each in value:
-                yield from _at(each, tuple(rest))
+                yield from at(each, tuple(rest))
         case (name, *rest):
             if value.get(name) is not None:
-                yield from _at(value[name], tuple(rest))
+                yield from at(value[name], tuple(rest))
 
 
 def _lines(error: ValidationError) -> Iterable[str]:
