@@ -11,12 +11,12 @@ from tests.gateway.openclaw_scenario import JOB, PLAIN
 from tests.support.openclaw.violations import published
 from tests.web.gateways import GatewayProcess
 
+from .answers import KEY, MUST, missing
 from .conftest import CHANNEL, OpenClaw, let_ask
 from .rows import shows
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
-KEY = "agent:main:main"
 CALLS: dict[str, dict[str, Any]] = {
     "agent": {"message": "hello", "sessionKey": KEY, "idempotencyKey": "call-1"},
     "agent.wait": {"runId": "call-1", "timeoutMs": 10_000},
@@ -53,26 +53,37 @@ CALLS: dict[str, dict[str, Any]] = {
     "cron.add": {**JOB, "agentId": "main"},
     "cron.list": {"includeDisabled": True, "limit": 50, "offset": 0},
 }
-BY_JOB = ("cron.get", "cron.update", "cron.run", "cron.runs", "cron.remove")
-"""These name a job, whose id is not known before it is made."""
+BY_JOB: dict[str, dict[str, Any]] = {
+    "cron.get": {"name": "by its id", "enabled": True},
+    "cron.update": {"name": "by its id", "enabled": False},
+    "cron.run": {"ok": True},
+    "cron.runs": {"entries.*.action": "finished"},
+    "cron.remove": {"ok": True, "removed": True},
+}
+"""These name a job, whose id is not known before it is made; beside each, what must be in its answer."""
 BY_APPROVAL = ("approval.get", "approval.resolve", "plugin.approval.resolve")
 """And these a call that waits."""
 BY_DEVICE = ("device.pair.remove", "device.token.revoke")
 """And these a device, which only a page is: `test_cli.py` makes one, and calls both by `devices`."""
+BY_NODE = ("node.event", "node.pluginTools.update", "node.runnerInventory.update", "node.skills.update")
+"""And these are a node's alone: `test_node.py` runs one."""
 
 
 @shows("gateway call", "every method of OpenClaw's that this gateway has")
 @pytest.mark.parametrize("method", list(CALLS))
 def test_a_method_answers_what_the_command_asks(openclaw: OpenClaw, method: str) -> None:
-    openclaw.call(method, CALLS[method])
+    answer = openclaw.call(method, CALLS[method])
+    assert not missing(answer, MUST[method]), answer
 
 
 @shows("gateway call", "every method of OpenClaw's that this gateway has")
-def test_a_job_is_shown_changed_run_and_removed_by_its_id(openclaw: OpenClaw) -> None:
+def test_a_job_is_shown_changed_run_and_removed_by_its_id(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
     id = openclaw.call("cron.add", {**JOB, "agentId": "main", "name": "by its id"})["id"]
     patch = {"patch": {"enabled": False}}
-    for method in BY_JOB:
-        openclaw.call(method, {"id": id, **(patch if method == "cron.update" else {})})
+    for method, must in BY_JOB.items():
+        answer = openclaw.call(method, {"id": id, **(patch if method == "cron.update" else {})})
+        assert not missing(answer, must), answer
+        gateway.rest()
     assert all(job["id"] != id for job in openclaw.call("cron.list", {"includeDisabled": True})["jobs"])
 
 
@@ -90,4 +101,4 @@ def test_a_call_that_waits_is_shown_and_answered_by_its_id(
 
 
 def test_every_method_that_both_have_is_called() -> None:
-    assert METHODS.keys() & set(published()["methods"]) == {*CALLS, *BY_JOB, *BY_APPROVAL, *BY_DEVICE}
+    assert METHODS.keys() & set(published()["methods"]) == {*CALLS, *BY_JOB, *BY_APPROVAL, *BY_DEVICE, *BY_NODE}
