@@ -60,12 +60,34 @@ def test_a_run_is_aborted(terminal: Tui, gateway: GatewayProcess, keys: str) -> 
     assert len(run_ids(gateway, "aborted")) == before + 1
 
 
-@shows("tui", "what agents say to each other meanwhile")
-def test_it_is_at_rest_after_agents_have_spoken_to_each_other(terminal: Tui, gateway: GatewayProcess) -> None:
+def exchange(gateway: GatewayProcess, key: str) -> None:
+    """Let another agent speak to a session; they do not answer each other further, and nothing is announced."""
     gateway.answer("a word back", "REPLY_SKIP", "ANNOUNCE_SKIP")
-    args = {"sessionKey": KEY, "message": "a word among agents", "timeoutSeconds": 10}
+    args = {"sessionKey": key, "message": "a word among agents", "timeoutSeconds": 10}
     gateway.call("tools.invoke", tool="sessions_send", args=args, sessionKey="agent:writer:main")
     gateway.rest()
+
+
+@shows("tui", "what agents say to each other meanwhile")
+@shows("tui", "`/new`")
+def test_a_new_session_is_begun_right_after_agents_have_spoken_to_each_other(
+    openclaw: OpenClaw, gateway: GatewayProcess
+) -> None:
+    key = "agent:main:spoken-to"
+    gateway.call("chat.send", sessionKey=key, message="from before")
+    gateway.rest()
+    with tui(openclaw, key) as terminal:
+        exchange(gateway, key)
+        terminal.sees("a word among agents", "a word back")
+        terminal.rests()
+        terminal.submit("/new")  # is refused while a run seems to be at work
+        terminal.until(lambda: terminal.count("a word among agents") == 0, "a new session")
+        terminal.rests()
+
+
+@shows("tui", "what agents say to each other meanwhile")
+def test_it_is_at_rest_after_agents_have_spoken_to_each_other(terminal: Tui, gateway: GatewayProcess) -> None:
+    exchange(gateway, KEY)
     terminal.sees("a word among agents")
     terminal.rests()
     terminal.submit("still there?")
