@@ -392,6 +392,16 @@ async def test_with_the_global_scope_the_session_of_all_direct_chats_is_of_the_k
         assert violations(Shape("SessionRow", ("*",)), rows) == set()
 
 
+async def test_with_the_global_scope_clients_are_told_a_main_session_that_they_can_address(
+    make_world: MakeWorld,
+) -> None:
+    async with make_world({"session": {"scope": "global"}}) as world, world.client() as client:
+        told = client.hello["snapshot"]["sessionDefaults"]
+        assert (told["mainSessionKey"], told["scope"]) == ("agent:main:main", "per-sender")
+        assert (await client.ask("agents.list"))["scope"] == "per-sender"
+        assert (await client.ask("chat.startup", sessionKey=told["mainSessionKey"]))["messages"] == []
+
+
 async def test_with_the_global_scope_the_shared_session_shows_as_main(make_world: MakeWorld) -> None:
     async with make_world({"session": {"scope": "global"}}) as world, world.client() as client:
         await client.run(message="hi", agentId="echo")

@@ -56,6 +56,11 @@ class ReceivedFrame(Answer, frozen=True, kw_only=True):
     error: dict[str, Any] | None = None
 
 
+NAMED_PER_AGENT = "per-sender"
+"""The scope that clients are told, also where all direct chats share a session: OpenClaw's clients write `global` for
+every main session once they hear of that scope, and here each agent has one, which is addressed as `main`."""
+
+
 class SessionDefaults(Answer, frozen=True, kw_only=True):
     default_agent_id: str
     main_key: str

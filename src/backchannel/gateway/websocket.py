@@ -24,7 +24,7 @@ import msgspec
 import structlog
 from starlette.types import Message, Receive, Send
 
-from backchannel.core.answers import SessionDefaults
+from backchannel.core.answers import NAMED_PER_AGENT, SessionDefaults
 from backchannel.core.keys import SessionKey
 from backchannel.core.text import nearest, quoted, shown_name
 from backchannel.errors import (
@@ -303,8 +303,8 @@ class WebSocketConnection:
                 "sessionDefaults": SessionDefaults(
                     default_agent_id=parts.scheme.default_agent,
                     main_key=parts.scheme.main_key,
-                    main_session_key=str(main),
-                    scope="global" if parts.scheme.global_scope else "per-sender",
+                    main_session_key=parts.scheme.shown(str(main)),
+                    scope=NAMED_PER_AGENT,
                 ),
             },
             "auth": {

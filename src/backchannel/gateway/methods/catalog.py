@@ -7,7 +7,7 @@ from typing import Any
 
 from backchannel.agents.models import ModelInfo
 from backchannel.agents.sandboxes import workspace_of
-from backchannel.core.answers import AgentForgotten, AgentsListed, IdFound
+from backchannel.core.answers import NAMED_PER_AGENT, AgentForgotten, AgentsListed, IdFound
 from backchannel.core.commands import COMMANDS as CHAT_COMMANDS
 from backchannel.core.commands import CommandForm, CommandSpec
 from backchannel.core.contracts import Price
@@ -72,7 +72,7 @@ async def agents_list(call: Call, params: SharedNoParams) -> AgentsListed:
     return AgentsListed(
         default_id=parts.agents.default_id,
         main_key=parts.scheme.main_key,
-        scope="global" if parts.scheme.global_scope else "per-sender",
+        scope=NAMED_PER_AGENT,
         agents=[_show_agent(call, id) for id in ids],
     )
 
