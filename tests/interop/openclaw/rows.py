@@ -88,6 +88,7 @@ ROWS: tuple[Row, ...] = (
         "other, such as `desk`, before it asks the gateway, so name the channel as the platform is named",
     ),
     Row("tui", "the history of a session"),
+    Row("tui", "`resume` of a session, by its key or its label"),
     Row("tui", "a reply as it is written"),
     Row("tui", "Esc and `/abort`"),
     Row("tui", "what agents say to each other meanwhile"),

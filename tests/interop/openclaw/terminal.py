@@ -119,9 +119,9 @@ class Tui(Terminal):
 
 
 @contextmanager
-def opened(openclaw: OpenClaw, key: str) -> Iterator[Tui]:
-    """Open the terminal UI on a session."""
-    started = Tui(openclaw, "tui", "--session", key)
+def opened(openclaw: OpenClaw, *words: str) -> Iterator[Tui]:
+    """Open the terminal UI by a command."""
+    started = Tui(openclaw, *words)
     try:
         yield started
     finally:
@@ -131,6 +131,6 @@ def opened(openclaw: OpenClaw, key: str) -> Iterator[Tui]:
 @contextmanager
 def tui(openclaw: OpenClaw, key: str) -> Iterator[Tui]:
     """Open the terminal UI on a session, and wait until it has connected."""
-    with opened(openclaw, key) as started:
+    with opened(openclaw, "tui", "--session", key) as started:
         started.rests()
         yield started

@@ -68,6 +68,18 @@ def exchange(gateway: GatewayProcess, key: str) -> None:
     gateway.rest()
 
 
+@shows("tui", "`resume` of a session, by its key or its label")
+@pytest.mark.parametrize("called", ["agent:main:left", "left here"])
+def test_a_session_is_resumed(openclaw: OpenClaw, gateway: GatewayProcess, called: str) -> None:
+    gateway.call("chat.send", sessionKey="agent:main:left", message="before I left", idempotencyKey="left")
+    gateway.rest()
+    gateway.call("sessions.patch", key="agent:main:left", label="left here")
+    with opened(openclaw, "resume", called) as terminal:
+        terminal.sees("You said: before I left")
+        terminal.rests()
+        assert terminal.count("failed") == 0, terminal.lines
+
+
 @shows("tui", "what agents say to each other meanwhile")
 @shows("tui", "`/new`")
 def test_a_new_session_is_begun_right_after_agents_have_spoken_to_each_other(
@@ -181,7 +193,7 @@ def test_another_that_is_opened_in_the_middle_of_a_reply_sees_it_and_stops_it(
     gateway.hold("half a reply ", "ended")
     terminal.submit("speak to two")
     terminal.sees("half a reply")
-    with opened(openclaw, KEY) as other:
+    with opened(openclaw, "tui", "--session", KEY) as other:
         other.sees("speak to two", "half a reply", "streaming")
         other.type("\x1b")
         for each in (terminal, other):
