@@ -93,6 +93,12 @@ def missing(answer: Any, must: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def lacking(answer: Any, must: dict[str, Any]) -> set[str]:
+    """Tell which fields an answer does not have at all: another gateway has other agents and sessions in them."""
+    fields = {path.split(".")[0] for path in must} - {"", "*"}
+    return fields - set(answer if isinstance(answer, dict) else ())
+
+
 def _at(value: Any, path: list[str]) -> Iterator[Any]:
     """Find each value that is at the end of a path."""
     if not path:

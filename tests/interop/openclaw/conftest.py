@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -29,18 +30,20 @@ ASKING: dict[str, Any] = {
     }
 }
 """A tool that agents have to ask for before they call it."""
+ELSEWHERE = os.environ.get("BACKCHANNEL_INTEROP_URL")
+"""Another gateway to look at, such as OpenClaw's own, as a control of what the tests ask; see CONTRIBUTING.md."""
 _SEEN = pytest.StashKey[dict[Row, list[bool]]]()
 
 
 class OpenClaw:
     """The command line, on a home of its own that names a gateway and its token, as the page on it says."""
 
-    def __init__(self, node: Node, home: Path, gateway: GatewayProcess) -> None:
+    def __init__(self, node: Node, home: Path, url: str, token: str) -> None:
         self.node = node
         self.home = home
-        self.gateway = gateway
-        self.url = gateway.url.replace("http:", "ws:")
-        self.at = ("--url", self.url, "--token", gateway.token)
+        self.url = url
+        self.token = token
+        self.at = ("--url", url, "--token", token)
         """Where the gateway is, for commands that look elsewhere too."""
         self.env = {
             "PATH": node.env["PATH"],
@@ -49,7 +52,7 @@ class OpenClaw:
             "NO_COLOR": "1",
             "OPENCLAW_NO_RESPAWN": "1",
         }
-        settings = {"gateway": {"mode": "remote", "remote": {"url": self.url, "token": gateway.token}}}
+        settings = {"gateway": {"mode": "remote", "remote": {"url": url, "token": token}}}
         (home / ".openclaw").mkdir(parents=True)
         (home / ".openclaw" / "openclaw.json").write_text(json.dumps(settings))
 
@@ -91,6 +94,8 @@ def packages() -> Node:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway whose channel is called as one that OpenClaw's commands know: they take no other names."""
+    if ELSEWHERE:
+        pytest.skip(f"needs a gateway of ours, and {ELSEWHERE} is looked at")
     with gateway_process(tmp_path_factory.mktemp("gateway"), _with_channel) as started:
         yield started
 
@@ -109,15 +114,22 @@ def let_ask(gateway: GatewayProcess, key: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def forgetting(gateway: GatewayProcess) -> Iterator[None]:
+def forgetting(request: pytest.FixtureRequest) -> Iterator[None]:
     """Leave nothing of what one test has told the models to the next."""
+    ours = None if ELSEWHERE else request.getfixturevalue("gateway")
     yield
-    gateway.forget()
+    if ours is not None:
+        ours.forget()
 
 
 @pytest.fixture(scope="module")
-def openclaw(packages: Node, gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) -> OpenClaw:
-    return OpenClaw(packages, tmp_path_factory.mktemp("openclaw"), gateway)
+def openclaw(packages: Node, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> OpenClaw:
+    """The command line on a gateway of ours, or on the one that the environment names."""
+    home = tmp_path_factory.mktemp("openclaw")
+    if ELSEWHERE:
+        return OpenClaw(packages, home, ELSEWHERE, os.environ["BACKCHANNEL_INTEROP_TOKEN"])
+    gateway = request.getfixturevalue("gateway")
+    return OpenClaw(packages, home, gateway.url.replace("http:", "ws:"), gateway.token)
 
 
 # The table
@@ -131,7 +143,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Expect a row that does not work to fail: one that works by now has to be moved."""
     for item in items:
         for shown in _rows_of(item):
-            if not shown.works:
+            if not shown.works and not ELSEWHERE:
                 item.add_marker(pytest.mark.xfail(reason=shown.why, strict=True))
 
 

@@ -12,6 +12,7 @@ from tests.support.openclaw.cut import CUT, cut, written
 from tests.support.stub_provider import Answer, Call
 from tests.web.gateways import GatewayProcess
 
+from .conftest import OpenClaw
 from .rows import shows
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -19,10 +20,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 @shows("library", "`@openclaw/gateway-client`: the handshake, a message, the events of its run")
 @pytest.mark.anyio
-async def test_the_library_connects_sends_and_hears(packages: Node, gateway: GatewayProcess) -> None:
+async def test_the_library_connects_sends_and_hears(packages: Node, openclaw: OpenClaw) -> None:
     told: list[Any] = []
-    url = gateway.url.replace("http:", "ws:")
-    async with packages.started("client.mjs", url, gateway.token, "agent:main:library") as script:
+    async with packages.started("client.mjs", openclaw.url, openclaw.token, "agent:main:library") as script:
         while {"chat": "final", "run": "lib"} not in told:
             told.append(await script.line())
     assert told[0] == {"hello": "hello-ok", "protocol": 4}
