@@ -99,6 +99,7 @@ ROWS: tuple[Row, ...] = (
     Row("tui", "`/sessions`, `/agents`, `/models`"),
     Row("tui", "`/model`, `/think`, `/verbose`", note="yes; `/verbose full` is the same as `on`"),
     Row("tui", "`/reasoning`, `/usage`, `/trace`, `/elevated`, `/fast`", note="taken, and changes nothing here"),
+    Row("tui", "`/status`, `/commands`"),
     Row("tui", "`/gateway-status`"),
     Row("tui", "a tool call that waits for permission"),
     Row("tui", "`/new`"),

@@ -202,6 +202,17 @@ def test_another_that_is_opened_in_the_middle_of_a_reply_sees_it_and_stops_it(
             assert [each.count(text) for text in ("speak to two", "half a reply")] == [1, 1], each.lines
 
 
+@shows("tui", "`/status`, `/commands`")
+@pytest.mark.parametrize(
+    ("command", "answer"), [("/status", "Model: stub/test"), ("/commands", "/commands: the same as")]
+)
+def test_a_command_of_the_gateway_is_answered(terminal: Tui, command: str, answer: str) -> None:
+    terminal.submit(command)
+    terminal.sees(answer)
+    terminal.rests()
+    assert terminal.count(f"You said: {command}") == 0, terminal.lines
+
+
 @shows("tui", "`/gateway-status`")
 def test_the_status_of_the_gateway_is_shown(terminal: Tui) -> None:
     terminal.submit("/gateway-status")
