@@ -5,7 +5,7 @@ Prints:
 
     the kitchen hears: 31 degrees, so open a window.
     missed while away: 18 degrees, so all is well.
-    refused: a node may not call sessions.list (it may call node.history, node.message)
+    refused: a node may not call sessions.list (it may call …)
 """
 
 import asyncio

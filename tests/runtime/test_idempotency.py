@@ -10,7 +10,7 @@ import pytest
 
 from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.core.runs import RunState
-from backchannel.errors import IdempotencyConflict
+from backchannel.errors import IdempotencyConflict, SessionIdReplaced
 from backchannel.gateway.app import Gateway
 from tests.support.gateways import MAIN, dying, ended, request, running, session_of, texts_of, transcript_of
 
@@ -142,7 +142,7 @@ async def test_any_text_is_a_key(tmp_path: Path, key: str) -> None:
 
 async def test_a_refused_message_does_not_use_up_its_key(tmp_path: Path) -> None:
     async with running(tmp_path, ScriptedModel(replies=["done"])) as gateway:
-        with pytest.raises(Exception, match="now has the id"):
+        with pytest.raises(SessionIdReplaced, match="has not the id"):
             await gateway.runtime.submit(request(MAIN, "go", id="k", digest="d", expected_session_id="another"))
         await gateway.runtime.submit(request(MAIN, "go", id="k", digest="d"))
         assert (await ended(gateway, "k")).reply == "done"
