@@ -14,7 +14,7 @@ import pytest
 from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.core.runs import RunState
-from backchannel.errors import ShuttingDown
+from backchannel.errors import SessionIdReplaced, ShuttingDown
 from backchannel.gateway.app import Gateway
 from backchannel.runtime import lanes
 from tests.support.gateways import (
@@ -243,7 +243,7 @@ async def test_a_message_that_is_refused_gives_its_slot_back(tmp_path: Path) -> 
     model = ScriptedModel(replies=echo)
     async with running(tmp_path, model, config=with_defaults(maxConcurrent=1)) as gateway:
         for _ in range(3):
-            with pytest.raises(Exception, match="now has the id"):
+            with pytest.raises(SessionIdReplaced, match="has not the id"):
                 await gateway.runtime.submit(request("agent:main:side", "hello", expected_session_id="another"))
         assert await gateway.ask("agent:main:side", "hello") == "re: hello"
 
