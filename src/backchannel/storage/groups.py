@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ log = structlog.get_logger(__name__)
 NO_CONTEXT = UnitContext(scheme=KeyScheme())
 
 
-class UnitTx:
+class UnitTx(ABC):
     """The part of a `Tx` that is the same on every database; `one`, `all` and `run` are a driver's own."""
 
     __slots__ = (
@@ -46,14 +47,14 @@ class UnitTx:
     def shared_now(self) -> int:
         return self.now
 
-    def one(self, sql: str, *values: Any) -> Row | None:
-        raise NotImplementedError
+    @abstractmethod
+    def one(self, sql: str, *values: Any) -> Row | None: ...
 
-    def all(self, sql: str, *values: Any) -> list[Row]:
-        raise NotImplementedError
+    @abstractmethod
+    def all(self, sql: str, *values: Any) -> list[Row]: ...
 
-    def run(self, sql: str, *values: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def run(self, sql: str, *values: Any) -> None: ...
 
     def tell(self, fact: Fact) -> None:
         self.facts.append(fact)
