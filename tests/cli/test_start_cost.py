@@ -62,12 +62,40 @@ def test_a_command_imports_its_own_module_alone(command: str, module: str) -> No
     assert _commands_imported_by(command, "--help") == {module}
 
 
-@pytest.mark.parametrize("line", ["status", "sessions", "history main --tools", "runs --session main", "tokens list"])
-def test_a_command_that_is_given_texts_alone_does_without_pydantic(line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "status",
+        "sessions --limit 5",
+        "history main --tools",
+        "runs --session main",
+        "tokens list --config away.json5",
+        "export out --config .",
+    ],
+)
+def test_a_command_that_is_given_what_is_plain_does_without_pydantic(line: str, tmp_path: Path) -> None:
     imported = _imported_by(*line.split(), BACKCHANNEL_STATE_DIR=str(tmp_path))
 
     assert "backchannel.config" in imported  # it was at the point of asking the gateway
     assert not {"pydantic", "pydantic_core"} & imported
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("up --port 70000", "Input should be less than or equal to 65535"),
+        ("up --port ten", "Input should be a valid integer"),
+        ("up --port ٣", "Input should be a valid integer"),
+        ("up --port -1", "Input should be greater than or equal to 0"),
+        ("sessions --limit 0", "Input should be greater than or equal to 1"),
+        (f"sessions --limit {'9' * 5000}", "--limit"),
+    ],
+)
+def test_a_number_that_will_not_do_is_refused_with_what_would(line: str, said: str, tmp_path: Path) -> None:
+    done = subprocess.run([*PROGRAM, *line.split()], env={"BACKCHANNEL_STATE_DIR": str(tmp_path)}, capture_output=True)
+
+    assert done.returncode == 2
+    assert said in done.stderr.decode()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

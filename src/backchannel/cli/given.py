@@ -1,18 +1,24 @@
-"""What is given to a command, taken as it is where there is nothing to convert.
+"""What is given to a command, taken as it is where there is little to convert.
 
 Typer converts each value with pydantic, also those of options that were not given; importing that takes as long as
-importing typer. Most commands are given nothing, or texts alone, and then do without it. Numbers and paths are left to
-typer, which also checks them.
+importing typer, and a gateway would keep it in memory for good. Most commands are given nothing, or texts, whole
+numbers and paths in which nothing is wrong, and do without it. Everything else is left to typer, which says what is
+wrong.
 """
 
 from __future__ import annotations
 
+import os
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+_DIGITS = 9
+_LEFT_TO_TYPER = object()
 
 
 def spare_conversion(command: Any) -> None:
-    """Let a command take texts, and what it was not given, without converting them."""
+    """Let a command take what is plain, and what it was not given, without pydantic."""
     whole = command.get_params
 
     def get_params(ctx: Any) -> Any:  # not once for all: `--help` and what completion needs are added later
@@ -26,18 +32,45 @@ def spare_conversion(command: Any) -> None:
 
 def _process(param: Any, ctx: Any, value: Any) -> Any:
     """Do what `process_value` of a parameter does: convert, refuse what is missing, call back."""
-    if not _is_ready(param, value):
+    converted = _converted(param, value)
+    if converted is _LEFT_TO_TYPER:
         return type(param).process_value(param, ctx, value)
-    if value is None and (param.multiple or param.nargs == -1):
-        value = ()
-    return value if param.callback is None else param.callback(ctx, param, value)
+    return converted if param.callback is None else param.callback(ctx, param, converted)
 
 
-def _is_ready(param: Any, value: Any) -> bool:
-    """Whether a value was not given, and need not be, or is a text where one is asked for."""
+def _converted(param: Any, value: Any) -> Any:
     asked = getattr(param, "type_descriptor", None)
     if asked is None:  # an older version of typer, which converts without pydantic
-        return False
+        return _LEFT_TO_TYPER
     if value is None:
-        return not param.required
-    return value is param.default or (asked.annotation is str and isinstance(value, str))
+        if param.required:
+            return _LEFT_TO_TYPER
+        return () if param.multiple or param.nargs == -1 else None
+    if value is param.default:
+        return value
+    convert = _PLAIN.get(asked.annotation) if isinstance(value, str) else None
+    return _LEFT_TO_TYPER if convert is None else convert(value, asked.parameter_info)
+
+
+def _as_text(value: str, info: Any) -> Any:
+    return value
+
+
+def _as_number(value: str, info: Any) -> Any:
+    """Take digits alone, inside the limits of the option."""
+    if len(value) > _DIGITS or not (value.isascii() and value.isdigit()):
+        return _LEFT_TO_TYPER
+    number = int(value)
+    is_inside = (info.min is None or number >= info.min) and (info.max is None or number <= info.max)
+    return number if is_inside else _LEFT_TO_TYPER
+
+
+def _as_path(value: str, info: Any) -> Any:
+    """Take a path that may or may not be there, and can be read if it is."""
+    asks_more = info.exists or info.resolve_path or info.writable or not (info.file_okay and info.dir_okay)
+    if asks_more or not value or (os.path.exists(value) and not os.access(value, os.R_OK)):
+        return _LEFT_TO_TYPER
+    return Path(value)
+
+
+_PLAIN = {str: _as_text, int: _as_number, Path: _as_path}
