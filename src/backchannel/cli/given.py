@@ -68,7 +68,7 @@ def _as_number(value: str, info: Any) -> Any:
 def _as_path(value: str, info: Any) -> Any:
     """Take a path that may or may not be there, and can be read if it is."""
     asks_more = info.exists or info.resolve_path or info.writable or not (info.file_okay and info.dir_okay)
-    if asks_more or not value or (os.path.exists(value) and not os.access(value, os.R_OK)):
+    if asks_more or not value or (os.access(value, os.F_OK) and not os.access(value, os.R_OK)):
         return _LEFT_TO_TYPER
     return Path(value)
 
