@@ -95,7 +95,7 @@ async def test_the_final_part_waits_for_a_draft_that_is_on_its_way(tmp_path: Pat
         run_id = await ask(at)
         await platform.until_called(1)
         slow.go.set()
-        assert (await at.gateway.runtime.wait(run_id, 5)).is_finished
+        assert (await at.gateway.runtime.wait(run_id, 20)).is_finished
         receipt = await at.becomes(S.PENDING)
         assert (receipt.delivery.attempts, whats(platform)) == (0, [("post", True)])
         platform.holds.set()
@@ -303,7 +303,7 @@ async def test_a_limit_of_the_account_that_a_draft_meets_holds_other_chats(tmp_p
         run_id = await ask(at)
         await platform.until_called(1)
         slow.go.set()
-        assert (await at.gateway.runtime.wait(run_id, 5)).state == "ok", "a run does not wait for its drafts"
+        assert (await at.gateway.runtime.wait(run_id, 20)).state == "ok", "a run does not wait for its drafts"
         receipt = await at.becomes(S.PENDING)
         assert receipt.delivery.attempts == 0
     assert len(platform.calls) == 1
@@ -454,7 +454,7 @@ async def test_a_draft_that_could_not_be_removed_is_removed_after_a_restart(tmp_
         await _known(at)
         platform.then(*[Answer(ChannelBusy("later", 3000))] * 3)
         slow.go.set()
-        assert (await at.gateway.runtime.wait(run_id, 5)).is_finished
+        assert (await at.gateway.runtime.wait(run_id, 20)).is_finished
         await until(platform, lambda: ("delete", True) in whats(platform))
     assert len(platform.texts()) == 1
     platform.forgive()

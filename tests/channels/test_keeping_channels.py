@@ -67,16 +67,22 @@ class Failing(Channel):
 
 
 async def test_a_channel_comes_back_after_twenty_failures_and_tells_since_when(tmp_path: Path) -> None:
-    channel, clock = Failing(lambda: OSError("the line is dead"), 20), QuickClock()
+    clock, failures = QuickClock(), list[int]()
+
+    def fail() -> Exception:
+        failures.append(clock.now_ms())
+        return OSError("the line is dead")
+
+    channel = Failing(fail, 20)
     async with running(tmp_path, ScriptedModel(replies=echo), clock=clock) as gateway:
-        keeper, started = gateway.parts.keeper, clock.now_ms()
+        keeper = gateway.parts.keeper
         gateway.add_channel(channel)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await channel.last.wait()
         since = keeper.health("weak").since_ms
         assert keeper.down() == {"weak": "OSError: the line is dead"}
-        assert since - started < 1000 and clock.now_ms() - since > 10 * 60_000  # the first failure, long ago
-        async with asyncio.timeout(5):
+        assert failures[0] <= since < failures[1] and clock.now_ms() - since > 10 * 60_000  # the first, long ago
+        async with asyncio.timeout(20):
             await channel.held.wait()
         health = keeper.health("weak")
         assert health.is_up and health.since_ms > since and keeper.down() == {}
@@ -92,7 +98,7 @@ async def test_a_platform_that_asks_for_a_pause_is_left_alone_for_so_long(
     channel, clock = Failing(lambda: ChannelBusy("flood", asked_s), 2), QuickClock()
     async with running(tmp_path, ScriptedModel(replies=echo), clock=clock) as gateway:
         gateway.add_channel(channel)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await channel.held.wait()
     assert [slept for slept in clock.slept if slept in pauses] == pauses
 
@@ -124,7 +130,7 @@ async def test_a_channel_that_was_refused_is_tried_once_a_minute_and_logged_once
         async with running(tmp_path, ScriptedModel(replies=echo), clock=clock) as gateway:
             started = clock.now_ms()
             gateway.add_channel(channel)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await channel.held.wait()
             assert gateway.parts.keeper.down() == {} and gateway.parts.keeper.health("weak").is_usable
             assert clock.now_ms() - started >= 4 * 60_000

@@ -257,7 +257,7 @@ async def test_a_crash_during_a_send_is_a_doubt_without_keys(tmp_path: Path) -> 
     model = ScriptedModel(replies=echo)
     async with dying(tmp_path, model, config=CONFIG, equip=lambda gateway: gateway.add_channel(channel)) as gateway:
         receipt = await gateway.store.post(to(channel="keyless"))
-        await asyncio.wait_for(channel.came.wait(), 5)
+        await asyncio.wait_for(channel.came.wait(), 20)
     async with desk(tmp_path, {}, Keyless()) as world:
         found = await world.gateway.store.receipt(receipt.delivery.id)
         assert found.delivery.state is S.UNCERTAIN and "stopped while" in (found.delivery.error or "")
@@ -318,7 +318,7 @@ async def test_a_clean_stop_waits_for_what_is_being_sent(tmp_path: Path) -> None
     channel.holds.clear()
     async with desk(tmp_path, {}, channel) as world:
         delivery_id = await world.send(to(channel="keyless"))
-        await asyncio.wait_for(channel.came.wait(), 5)
+        await asyncio.wait_for(channel.came.wait(), 20)
         asyncio.get_running_loop().call_later(0.05, channel.holds.set)
     async with desk(tmp_path, {}, Keyless()) as world:
         assert (await world.gateway.store.receipt(delivery_id)).delivery.state is S.SENT

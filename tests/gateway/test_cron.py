@@ -95,7 +95,7 @@ async def test_jobs_of_the_configuration_are_listed_and_belong_to_it(make_world:
         {"id": "plain", "schedule": "0 9 * * *", "message": "hello"},
     ]
     async with make_world({"cron": {"jobs": configured}}) as world, world.client() as client:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while (await world.gateway.store.due(1)).timers:  # until the one that is late has fired
                 pass
         found = await jobs(client)

@@ -82,7 +82,7 @@ async def test_runs_that_failed_are_counted_until_a_retry_mends_them(tmp_path: P
             await gateway.ask("main", "hello", run_id="r")
         assert "1 run failed" in (await problem(gateway, "runs_failed")).message
         await gateway.store.retry_run("r")
-        await gateway.runtime.wait("r", 5)
+        await gateway.runtime.wait("r", 20)
         assert await codes(gateway) == []
 
 
@@ -231,7 +231,7 @@ async def test_a_clock_that_was_set_back_is_told_for_an_hour(tmp_path: Path) -> 
     async with running(tmp_path, ScriptedModel(replies=[]), config=config, clock=clock) as gateway:
         assert await codes(gateway) == []
         clock.set_to("2026-01-01T12:00:00")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while gateway.runtime.clock_set_back_at is None:
                 clock.stir()
                 await gateway.store.check_writable()

@@ -394,7 +394,7 @@ async def test_a_session_can_be_deleted_when_nobody_works_on_its_run(tmp_path: P
 
     async with dying(tmp_path, equip=lambda gateway: gateway.add_agent("helper", helper)) as gateway:
         await gateway.submit("agent:helper:side", "go", run_id="active")
-    async with running(tmp_path) as gateway, asyncio.timeout(5):
+    async with running(tmp_path) as gateway, asyncio.timeout(20):
         session = await gateway.runtime.delete(SessionKey.parse("agent:helper:side"))
         assert session.archived_at is not None
 

@@ -70,7 +70,7 @@ async def waits_again(state: Path, gateway: Gateway) -> None:
     """Wait until this process waits for the word: a function gets there from its beginning."""
     await asked(gateway)
     with closing(sqlite3.connect(state / "backchannel.db")) as database:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while database.execute("SELECT fence FROM approvals").fetchone() != (gateway.store.number,):
                 await gateway.store.check_writable()
 

@@ -135,7 +135,7 @@ async def test_suspects_of_agents_registered_one_by_one_still_go_one_at_a_time(t
     async with running(tmp_path) as gateway:
         gateway.add_agent("x", after.answer)
         gateway.add_agent("y", after.answer)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not after.began:
                 await gateway.store.run_counts()
         await gateway.store.check_writable()
@@ -268,7 +268,7 @@ async def test_only_the_fifth_time_that_it_is_set_aside_for_it_ends_as_a_crash_l
             run = await set_aside(gateway, "r")
             assert run.resume_at == clock.ms + minutes * 60_000
             clock.turn_on(minutes * MINUTE_S)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await begun.wait()
     async with running(tmp_path, ScriptedModel(replies=["next"]), clock=clock) as gateway:
         run = await ended(gateway, "r")
@@ -296,7 +296,7 @@ async def test_a_clean_end_while_it_is_tried_again_neither_counts_nor_sets_it_as
         begun = asyncio.Event()
         async with running(tmp_path, ScriptedModel(replies=[held(reached=begun)]), clock=clock) as gateway:
             clock.turn_on(MINUTE_S)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while not begun.is_set():
                     clock.stir()  # whoever looked at the clock before it was turned may go to sleep only now
                     await gateway.store.run_counts()
@@ -458,7 +458,7 @@ async def test_a_cron_job_goes_on_beside_its_run_that_is_set_aside(tmp_path: Pat
         [first] = await live_runs(gateway)
         await set_aside(gateway, first.id)
         clock.turn_on(30)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(runs := await gateway.store.runs(limit=10)) < 2:
                 clock.stir()  # whoever looked at the clock before it was turned may go to sleep only now
         assert (await ended(gateway, runs[0].id)).reply == "tidy"

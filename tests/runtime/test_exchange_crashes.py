@@ -277,7 +277,7 @@ async def test_nothing_is_sent_for_a_run_that_has_ended_or_is_being_stopped(tmp_
     async with running(tmp_path, *agents(a, REPLIES), config=AB) as gateway:
         await gateway.ask(A, "hello", run_id="over")
         await gateway.submit(A, "hello", run_id="stopping")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await reached.wait()
         for run_id, refusal in (("over", FenceLost), ("stopping", StopRequested)):
             caller = Caller(SessionKey.parse(A), f"{run_id}/0/0", run_id=run_id)
@@ -301,7 +301,7 @@ async def wait_and_die(state: Path, *, times: int, equip: Equip | None = None) -
         async with dying(state, *models, config=AB, equip=equip or (lambda gateway: None)) as gateway:
             if await gateway.store.run("asking") is None:
                 await gateway.submit(A, "ask b", run_id="asking")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await at_work.wait()
 
 
@@ -340,7 +340,7 @@ async def test_a_run_that_does_something_else_beside_its_wait_is_counted(tmp_pat
     b = Player("b", request=Reply(text="never", gate=asyncio.Event(), reached=at_work))
     async with dying(tmp_path, Player("a", person=both).model, b.model, config=AB, equip=equip) as gateway:
         await gateway.submit(A, "ask b", run_id="asking")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await at_work.wait()
     async with running(tmp_path, *agents({}, holds()), config=AB, equip=equip) as gateway:
         assert (await stored(gateway, "asking")).crashes == 1
@@ -360,7 +360,7 @@ async def test_a_function_agent_that_dies_on_the_way_back_to_its_wait_is_counted
     await wait_and_die(tmp_path, times=1, equip=lambda gateway: gateway.add_agent("a", waits))
     async with dying(tmp_path, *agents({}, holds()), config=AB, equip=lambda g: g.add_agent("a", hangs)) as gateway:
         assert (await stored(gateway, "asking")).crashes == 0
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await begun.wait()
     async with running(tmp_path, *agents({}, holds()), config=AB, equip=lambda g: g.add_agent("a", hangs)) as gateway:
         assert (await stored(gateway, "asking")).crashes == 1

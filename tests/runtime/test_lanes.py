@@ -68,7 +68,7 @@ class Floor:
 
     async def holds(self, *texts: str) -> None:
         """Wait until just these are there."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while set(self.present) != set(texts):
                 await self._changed.wait()
 
@@ -341,7 +341,7 @@ async def test_a_run_that_does_not_stop_holds_the_gateway_up_for_a_while_only(
                 await release.wait()
         return "too late"
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         async with running(tmp_path, equip=lambda gateway: gateway.add_agent("main", stubborn)) as gateway:
             await gateway.submit("main", "go", run_id="r")
             await begun.wait()

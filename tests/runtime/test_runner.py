@@ -197,7 +197,7 @@ async def test_the_model_gets_the_results_in_the_order_of_its_calls(tmp_path: Pa
 
     model = ScriptedModel(replies=[[call("wait"), call("go")], "done"])
     async with running(tmp_path, model, equip=equip) as gateway:
-        assert await gateway.ask("main", "both", timeout_s=5) == "done"
+        assert await gateway.ask("main", "both", timeout_s=20) == "done"
     assert [m.text for m in model.requests[1].messages if m.role is Role.TOOL_RESULT] == ["first", "second"]
 
 
@@ -207,13 +207,13 @@ async def test_calls_of_one_reply_run_at_the_same_time(tmp_path: Path) -> None:
     def equip(gateway: Gateway) -> None:
         @gateway.tool(effects="outside")
         async def meet() -> str:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await everybody.wait()
             return "met"
 
     model = ScriptedModel(replies=[[call("meet"), call("meet"), call("meet")], "done"])
     async with running(tmp_path, model, equip=equip) as gateway:
-        assert await gateway.ask("main", "go", timeout_s=5) == "done"
+        assert await gateway.ask("main", "go", timeout_s=20) == "done"
         assert {text for _, text, _ in results_in(await transcript_of(gateway))} == {"met"}
 
 
@@ -302,10 +302,10 @@ async def test_a_tool_whose_own_work_was_cancelled_is_an_error_result(tmp_path: 
 
     model = ScriptedModel(replies=[[call("give_up")] * count, "sorry", "again"])
     async with running(tmp_path, model, equip=equip) as gateway:
-        assert await gateway.ask("main", "go", timeout_s=5) == "sorry"
+        assert await gateway.ask("main", "go", timeout_s=20) == "sorry"
         results = results_in(await transcript_of(gateway))
         assert [is_error for _, _, is_error in results] == [True] * count
-        assert await gateway.ask("main", "next", timeout_s=5) == "again"
+        assert await gateway.ask("main", "next", timeout_s=20) == "again"
     assert not model.refused
 
 
@@ -533,7 +533,7 @@ async def test_whatever_a_model_raises_ends_the_run_and_not_the_lane(
         run = await ended(gateway, (await gateway.submit("main", "hi")).id)
         assert run.state is RunState.ERROR
         assert told in (run.error or "")
-        assert await gateway.ask("main", "again", timeout_s=5) == "fine"
+        assert await gateway.ask("main", "again", timeout_s=20) == "fine"
 
 
 async def test_a_model_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

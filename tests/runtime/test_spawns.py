@@ -270,10 +270,10 @@ async def test_an_error_that_holds_a_secret_is_told_without_it(tmp_path: Path) -
 
 async def test_a_child_whose_time_is_over_is_told_with_what_it_had_written(tmp_path: Path) -> None:
     async with family(tmp_path, task=Gate().holds("half a hole")) as household:
-        result = await household.spawned("dig", runTimeoutSeconds=0.2)
+        result = await household.spawned("dig", runTimeoutSeconds=0.6)
         post = await only_post(household)
         assert (post["Status"], post["Result"]) == ("timeout", "half a hole")
-        assert "0.2 s" in post["Notes"]
+        assert "0.6 s" in post["Notes"]
         assert household.kinds() == [("child", "timeout")]
         assert (await stored(household.gateway, result["runId"])).state is RunState.TIMEOUT
 

@@ -26,7 +26,7 @@ def waiters(gateway: Gateway) -> int:
 async def test_a_run_that_ended_long_ago_is_returned_at_once(tmp_path: Path) -> None:
     async with running(tmp_path, ScriptedModel(replies=["done"])) as gateway:
         await gateway.ask("main", "go", run_id="r")
-    async with running(tmp_path) as gateway, asyncio.timeout(5):
+    async with running(tmp_path) as gateway, asyncio.timeout(20):
         run = await gateway.runtime.wait("r", 3600)
         assert (run.state, run.reply) == (RunState.OK, "done")
         assert run.started_at is not None and run.ended_at is not None
@@ -61,7 +61,7 @@ async def test_all_who_wait_hear_of_the_end(tmp_path: Path) -> None:
         while waiters(gateway) < 500:
             await gateway.store.run_counts()
         gate.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert {run.reply for run in await asyncio.gather(*waits)} == {"done"}
         assert waiters(gateway) == 0
 
@@ -91,7 +91,7 @@ async def test_a_wait_goes_through_queue_start_and_end(tmp_path: Path) -> None:
         await gateway.submit("main", "second", run_id="r")
         wait = asyncio.create_task(gateway.runtime.wait("r", 60))
         gate.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert (await wait).reply == "two"
 
 
@@ -104,7 +104,7 @@ async def test_an_abort_ends_the_wait(tmp_path: Path, which: str) -> None:
         wait = asyncio.create_task(gateway.runtime.wait(which, 60))
         await model.asked()
         await gateway.runtime.abort(MAIN, which)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert (await wait).state is RunState.ABORTED
 
 
@@ -130,7 +130,7 @@ async def test_whoever_waits_for_a_retried_run_hears_of_its_second_end(tmp_path:
         await model.asked(2)
         assert not wait.done()
         gate.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert (await wait).reply == "done"
 
 
@@ -149,7 +149,7 @@ async def test_a_gateway_that_stops_sends_those_who_wait_away(tmp_path: Path) ->
         await gateway.submit("main", "go", run_id="r")
         wait = asyncio.create_task(gateway.runtime.wait("r", 600))
         await model.asked()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         with pytest.raises(ShuttingDown):
             await wait
         with pytest.raises(ShuttingDown):

@@ -157,7 +157,7 @@ def disk_error(code: int) -> sqlite3.OperationalError:
 
 
 async def outcomes(futures: Sequence[asyncio.Future[Any]]) -> list[Any]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         return await asyncio.gather(*futures, return_exceptions=True)
 
 
@@ -473,7 +473,7 @@ async def test_a_commit_into_a_file_that_is_gone_answers_nobody(bench: Bench, en
     file = bench.path.with_name(bench.path.name + ending)
     move_away(file, leave_another=is_replaced)
     lost = bench.driver.write(put("lost"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await bench.died.wait()
     assert lost.cancelled() and isinstance(bench.fatal[0], OSError)
 
@@ -489,7 +489,7 @@ async def test_a_commit_that_fails_otherwise_answers_nobody_and_stops_the_driver
     async with bench.one_group():
         futures = [bench.driver.write(put(ref)) for ref in ("a", "b")]
         bench.disk.before = {2: disk_error(sqlite3.SQLITE_IOERR)}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await bench.died.wait()
     assert [type(cause) for cause in bench.fatal] == [sqlite3.OperationalError]
     assert all(future.cancelled() for future in futures)
@@ -507,7 +507,7 @@ async def test_a_commit_that_the_real_disk_does_not_take_stops_the_driver(bench:
     await bench.driver.write(put("before"))
     with largest_file(bench.path.with_name("backchannel.db-wal").stat().st_size + 100):
         future = bench.driver.write(put("lost", 100_000))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await bench.died.wait()
     assert future.cancelled()
     await bench.driver.close()
@@ -531,7 +531,7 @@ async def test_a_writer_that_ends_in_any_way_is_reported(bench: Bench) -> None:
         raise SystemExit(1)
 
     future = bench.driver.write(leave)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await bench.died.wait()
     assert future.cancelled()
     assert isinstance(bench.fatal[0], SystemExit)
@@ -543,7 +543,7 @@ async def test_a_process_killed_around_a_commit_answers_nobody(bench: Bench, mom
     async with bench.one_group():
         futures = [bench.driver.write(put(ref)) for ref in ("a", "b")]
         setattr(bench.disk, moment, {2: ProcessKilled()})
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await bench.died.wait()
     assert isinstance(bench.fatal[0], ProcessKilled)
     assert not any(future.done() and not future.cancelled() for future in futures)
@@ -587,7 +587,7 @@ async def test_closing_finishes_what_waits_and_answers_it(bench: Bench) -> None:
         futures = [bench.driver.write(put(str(n))) for n in range(10)]
         closing_ = asyncio.create_task(bench.driver.close())
         await asyncio.to_thread(lambda: None)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await closing_
     assert [future.result() for future in futures] == [str(n) for n in range(10)]
     assert bench.in_file() == [str(n) for n in range(10)]

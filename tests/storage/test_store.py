@@ -113,7 +113,7 @@ async def test_messages_accepted_while_the_store_closes_are_kept_or_refused(host
     futures = [host.store.accept_run(request(str(n)), start=False) for n in range(50)]
     closing = asyncio.create_task(host.stop())
     late = host.store.accept_run(request("late"), start=False)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         answers = await asyncio.gather(*futures, late, return_exceptions=True)
         await closing
     store = await host.start()

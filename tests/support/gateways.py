@@ -140,7 +140,7 @@ def _swapped(equip: Callable[[Gateway, asyncio.Event], None], begun: asyncio.Eve
     equip(gateway, begun)
 
 
-async def ended(gateway: Gateway, run_id: str, timeout_s: float = 5) -> Run:
+async def ended(gateway: Gateway, run_id: str, timeout_s: float = 20) -> Run:
     """Wait for a run that must end."""
     run = await gateway.runtime.wait(run_id, timeout_s)
     assert run.is_finished, f"{run_id} is still {run.state}"
@@ -230,6 +230,6 @@ class Heard:
         return any(delivery.id == delivery_id and delivery.state.is_settled for delivery in told)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not holds():
                 await self._more.wait()

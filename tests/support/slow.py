@@ -35,6 +35,6 @@ class Slow:
         self._changed = asyncio.Event()
 
     async def until_began(self, *names: str) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while set(self.began) != set(names):
                 await self._changed.wait()

@@ -78,7 +78,7 @@ class Refusal:
 
 async def _by_python(gateway: Gateway, key: str, text: str, run_id: str | None) -> Refusal | None:
     try:
-        assert await gateway.ask(key, text, run_id=run_id, timeout_s=5) == f"echo {text}"
+        assert await gateway.ask(key, text, run_id=run_id, timeout_s=20) == f"echo {text}"
     except GatewayError as error:
         return Refusal(error.wire_code, error.code, error.message, error.details.get("rule"))
     return None

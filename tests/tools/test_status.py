@@ -61,7 +61,7 @@ async def test_a_session_at_work_shows_its_run_and_its_queue(shelf: Shelf) -> No
     model = ScriptedModel(replies=lambda request: held)
     async with shelf.opened(config(), model) as gateway:
         runs = [await gateway.submit("main", text) for text in ("one", "two", "three")]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await reached.wait()
         status = await gateway.tools("main").session_status()
         assert (status["status"], status["queueLength"]) == ("running", 2)
@@ -70,7 +70,7 @@ async def test_a_session_at_work_shows_its_run_and_its_queue(shelf: Shelf) -> No
         assert list(nulls(status)) == []
         gate.set()
         for run in runs:
-            await gateway.runtime.wait(run.id, 5)
+            await gateway.runtime.wait(run.id, 20)
         status = await gateway.tools("main").session_status()
         assert status["status"] == "idle" and "activeRun" not in status and status["queueLength"] == 0
 

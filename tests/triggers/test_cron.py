@@ -152,7 +152,7 @@ async def settled_receipts(world: Clockwork) -> list[Receipt]:
     changed = asyncio.Event()
     unlisten = world.gateway.runtime.hub.listen(lambda event: changed.set())
     is_open = (DeliveryState.PENDING, DeliveryState.SENDING)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while True:
             receipts = await world.gateway.store.receipts(limit=10)
             if not any(receipt.delivery.state in is_open for receipt in receipts):
