@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -58,9 +59,10 @@ def _application(program: Program, *words: str) -> Iterator[subprocess.Popen[str
         process.communicate(timeout=PATIENCE_S)
 
 
-def test_an_application_without_a_door_is_named_and_up_is_not_advised(program: Program) -> None:
+@pytest.mark.parametrize("ago_s", [3600, -3600], ids=["for long", "before the clock was set back"])
+def test_an_application_without_a_door_is_named_and_up_is_not_advised(program: Program, ago_s: float) -> None:
     with _application(program) as process:
-        os.utime(program.state / "lock", (0, 0))  # it runs for long
+        os.utime(program.state / "lock", (time.time() - ago_s,) * 2)
         told = program.run("runs")
 
     assert told.returncode == 3

@@ -30,9 +30,7 @@ NOON = "2026-06-01T12:00"
 
 
 @asynccontextmanager
-async def opened(
-    telegram: Telegram, clock: Clock | None = None, **settings: Any
-) -> AsyncIterator[TelegramChannel]:
+async def opened(telegram: Telegram, clock: Clock | None = None, **settings: Any) -> AsyncIterator[TelegramChannel]:
     fields: Any = {"token": TOKEN, "api_root": telegram.api_root, **settings}
     channel = TelegramChannel("telegram", TelegramSettings(**fields), clock or QuickClock())
     try:
