@@ -61,6 +61,7 @@ PLAIN: tuple[tuple[str, dict[str, Any]], ...] = (
     ("chat.metadata", {"agentId": "main"}),
     ("channels.status", {"probe": False}),
     ("config.get", {}),
+    ("diagnostics.stability", {"limit": 25}),
     ("environments.list", {}),
     ("exec.approval.list", {}),
     ("exec.approval.grants.list", {}),
@@ -213,6 +214,7 @@ class Scenario:
         await self.call("sessions.resolve", key=SPEAKER)
         await self.call("sessions.resolve", key=NOBODY, allowMissing=True)
         await self.call("sessions.get", key=SPEAKER, limit=20)
+        await self.call("sessions.compact", key=SPEAKER, maxLines=10)
         await self.call("chat.history", sessionKey=SPEAKER, limit=50)
         await self.call("chat.startup", sessionKey=SPEAKER, limit=50, maxBytes=100_000)
         await self.call("chat.startup", shortId="abcdef12")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -34,6 +35,22 @@ DESK = {"adapter": "bridge", "url": "http://localhost:1/", "secret": "0123456789
 )
 async def test_what_there_is_none_of_is_answered_as_nothing(client: Client, method: str, answer: Any) -> None:
     assert await client.ask(method, anything="goes") == answer
+
+
+async def test_the_record_of_what_went_wrong_is_told_to_hold_nothing(client: Client) -> None:
+    record = await client.ask("diagnostics.stability", limit=25, type="telemetry.exporter")
+    assert datetime.fromisoformat(record.pop("generatedAt")).tzinfo is not None
+    assert record == {"capacity": 0, "count": 0, "dropped": 0, "events": [], "summary": {"byType": {}}}
+
+
+async def test_a_session_is_told_to_need_no_compacting_and_is_left_as_it_is(client: Client) -> None:
+    await client.run(message="hello", sessionKey="agent:echo:main")
+    before = await client.ask("chat.history", sessionKey="agent:echo:main")
+    told = await client.ask("sessions.compact", key="agent:echo:main", maxLines=1)
+    assert (told["ok"], told["key"], told["compacted"]) == (True, "agent:echo:main", False)
+    assert "kept whole" in told["reason"]
+    assert (await client.ask("chat.history", sessionKey="agent:echo:main"))["messages"] == before["messages"]
+    assert (await client.refused("sessions.compact", {"key": "agent:echo:nobody"}))["code"] == "NOT_FOUND"
 
 
 async def test_those_who_are_connected_are_listed(world: World, client: Client) -> None:

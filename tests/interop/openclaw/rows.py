@@ -47,7 +47,8 @@ ROWS: tuple[Row, ...] = (
     Row(
         "status",
         "`gateway stability`",
-        "this gateway keeps no such record: its log, `backchannel status` and its metrics tell what went wrong",
+        note="an empty record, as none is kept here: the log, `backchannel status` and the metrics tell what went "
+        "wrong",
     ),
     Row("agent", "`--agent`, `--session-key`, `--thinking`"),
     Row("agent", "`--session-id`"),
@@ -57,7 +58,8 @@ ROWS: tuple[Row, ...] = (
     Row(
         "sessions",
         "`sessions compact`",
-        "transcripts are kept whole: what no longer fits the model's context is left out of its request alone",
+        note="taken, and changes nothing: transcripts are kept whole, and what no longer fits the model's context is "
+        "left out of its request alone",
     ),
     Row("channels", "`channels status`"),
     Row("models", "`models list`"),

@@ -30,6 +30,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "sessions.preview": {"keys": [KEY], "limit": 3},
     "sessions.resolve": {"key": KEY},
     "sessions.get": {"key": KEY, "limit": 10},
+    "sessions.compact": {"key": KEY},
     "sessions.create": {"key": "agent:main:made", "label": "made"},
     "sessions.send": {"key": "agent:main:made", "message": "hello", "idempotencyKey": "call-3"},
     "sessions.abort": {"key": "agent:main:made"},

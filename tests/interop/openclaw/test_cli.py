@@ -68,7 +68,7 @@ def test_what_was_used_is_told(openclaw: OpenClaw, gateway: GatewayProcess) -> N
 
 @shows("status", "`gateway stability`")
 def test_stability_is_told(openclaw: OpenClaw) -> None:
-    openclaw.answer("gateway", "stability")
+    assert "Events: 0/0" in openclaw.answer("gateway", "stability")
 
 
 @shows("agent", "`--agent`, `--session-key`, `--thinking`")
@@ -108,8 +108,12 @@ def test_a_session_is_archived(openclaw: OpenClaw, gateway: GatewayProcess) -> N
 
 
 @shows("sessions", "`sessions compact`")
-def test_a_session_is_compacted(openclaw: OpenClaw) -> None:
-    openclaw.answer("sessions", "compact", "agent:main:main")
+def test_it_is_told_that_no_session_needs_to_be_compacted(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    gateway.call("chat.send", sessionKey="main", message="to be kept")
+    gateway.rest()
+    said = openclaw.answer("sessions", "compact", "agent:main:main")
+    assert "No compaction needed" in said and "kept whole" in said
+    assert "to be kept" in str(gateway.call("chat.history", sessionKey="main")["messages"])
 
 
 @shows("channels", "`channels status`")

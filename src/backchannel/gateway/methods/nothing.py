@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import field
+
+from backchannel.config.schedules import show_moment
 from backchannel.core.shapes import Answer
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
@@ -100,6 +103,24 @@ class NoWorktrees(Nothing, frozen=True, kw_only=True):
     worktrees: tuple[()] = ()
 
 
+class NoTypes(Nothing, frozen=True, kw_only=True):
+    by_type: dict[str, int] = field(default_factory=dict)
+
+
+class NoRecord(Nothing, frozen=True, kw_only=True):
+    generated_at: str
+    capacity: int = 0
+    count: int = 0
+    dropped: int = 0
+    events: tuple[()] = ()
+    summary: NoTypes = NoTypes()
+
+
+async def diagnostics_stability(call: Call, params: SharedNoParams) -> NoRecord:
+    """Shows a record that holds nothing: what went wrong is in `logs.tail`, `status` and the metrics."""
+    return NoRecord(generated_at=show_moment(call.parts.clock.now_ms()))
+
+
 def _always(name: str, answer: type[Any], said: str, why: str) -> Method[Any]:
     async def handler(call: Call, params: SharedNoParams) -> Any:
         return answer()
@@ -143,6 +164,14 @@ METHODS: tuple[Method[Any], ...] = (
     ),
     _always("projects.list", NoProjects, "`{projects}`", "Lists nothing: there are no projects here."),
     _always("worktrees.list", NoWorktrees, "`{worktrees}`", "Lists nothing: there are no worktrees here."),
+    Method(
+        "diagnostics.stability",
+        SharedNoParams,
+        TokenScope.READ,
+        diagnostics_stability,
+        "`{generatedAt, capacity, count, dropped, events, summary {byType}}`, all zero or empty but the time",
+        is_open=True,
+    ),
     _always("exec.approval.list", list, "`[]`", _APPROVALS),
     _always(
         "exec.approval.grants.list",

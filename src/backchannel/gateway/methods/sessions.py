@@ -28,6 +28,7 @@ from backchannel.tools.rows import preview, title_of
 _LISTED, _MOST_LISTED, _MOST_PREVIEWED = 100, 1000, 64
 _PREVIEW_DEPTH = 5
 _KINDS = tuple(kind.value for kind in Kind)
+_KEPT_WHOLE = "its transcript is kept whole, and what a model is sent of it is cut to the model's context each time"
 
 
 class SessionsListParams(SharedParams, frozen=True, kw_only=True):
@@ -56,6 +57,13 @@ class SessionsResolveParams(SharedParams, frozen=True, kw_only=True):
 class KeyParams(SharedParams, frozen=True, kw_only=True):
     key: str
     agent_id: str | None = None
+
+
+class NotCompacted(Answer, frozen=True, kw_only=True):
+    ok: bool
+    key: str
+    compacted: bool
+    reason: str
 
 
 class SessionsPreviewParams(SharedParams, frozen=True, kw_only=True):
@@ -175,6 +183,12 @@ async def sessions_reset(call: Call, params: KeyParams) -> Changed:
     return await changed(call, await call.parts.store.reset_session(SessionKey.parse(session.key)))
 
 
+async def sessions_compact(call: Call, params: KeyParams) -> NotCompacted:
+    """Changes nothing, and says why: no session here grows too long for its model."""
+    session = await find_session(call.parts, params.key, params.agent_id)
+    return NotCompacted(ok=True, key=call.parts.rows.key(session.key), compacted=False, reason=_KEPT_WHOLE)
+
+
 async def sessions_delete(call: Call, params: KeyParams) -> Deleted:
     """Archives a session: it leaves the lists, and nothing is ever written to its transcript again."""
     try:
@@ -271,6 +285,7 @@ METHODS: tuple[Method[Any], ...] = (
         "`{ok, key, agentId}`, or `{ok: false}` with `allowMissing`",
     ),
     Method("sessions.reset", KeyParams, TokenScope.ADMIN, sessions_reset, "`{ok, key, entry}`"),
+    Method("sessions.compact", KeyParams, TokenScope.READ, sessions_compact, "`{ok, key, compacted: false, reason}`"),
     Method(
         "sessions.delete",
         KeyParams,
