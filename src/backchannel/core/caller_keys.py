@@ -54,6 +54,17 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
+class Addressed:
+    """Where a request goes: to a session and, where it named that by its id, to no other transcript of it.
+
+    The id goes into the unit that does what was asked, which looks whether the session still has it.
+    """
+
+    key: SessionKey
+    session_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CallerKeys:
     """Keys as one caller writes and sees them; the caller is a session, or None for the operator."""
 

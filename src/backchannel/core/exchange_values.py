@@ -260,6 +260,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     target: SessionKey
     message: str
     wait_ms: int
+    target_session_id: str | None = None
+    """The id that the target was named by, if it was: no other transcript of it is meant."""
 
 
 class ExchangePlace(msgspec.Struct, frozen=True):

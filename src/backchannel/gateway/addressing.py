@@ -2,14 +2,15 @@
 
 A key names a session, whatever transcript it has at the moment. An id names one transcript: after a reset, or when the
 session was deleted, it names none, though its key may live anew. Everything that changes something finds its session
-here; what was said in a deleted one is read by `gateway/methods/history.py`.
+here, and hands the id on to its unit, which looks again; what was said in a deleted one is read by
+`gateway/methods/history.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from backchannel.core.caller_keys import CallerKeys, LookedUp, Resolved, Written
+from backchannel.core.caller_keys import Addressed, CallerKeys, LookedUp, Resolved, Written
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.rows import SessionRow
 from backchannel.core.sessions import Session
@@ -18,14 +19,6 @@ from backchannel.core.visibility import OPERATOR
 from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound
 from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.targets import addressed_before, look_up
-
-
-@dataclass(frozen=True, slots=True)
-class Addressed:
-    """Where a request goes: to a session and, where it named that by its id, to no other transcript of it."""
-
-    key: SessionKey
-    session_id: str | None = None
 
 
 def operator_keys(parts: GatewayParts, agent_id: str | None = None) -> CallerKeys:
@@ -136,6 +129,19 @@ async def _address(
     return at
 
 
+async def address_existing(parts: GatewayParts, text: str, agent_id: str | None) -> Addressed:
+    """Resolve which session is to be changed that is there.
+
+    Raises:
+        SessionNotFound: there is none, or it is archived.
+    """
+    resolved = await resolve(parts, text, agent_id)
+    session = await _load(parts, resolved)
+    if session is None or session.archived_at is not None:
+        raise no_session(text)
+    return Addressed(resolved.key, resolved.session_id)
+
+
 async def find_session(
     parts: GatewayParts, text: str, agent_id: str | None = None, *, archived: bool = False
 ) -> Session:
@@ -153,7 +159,7 @@ async def find_session(
 
 async def find_session_or_main(
     parts: GatewayParts, text: str, agent_id: str | None
-) -> tuple[SessionKey, Session | None]:
+) -> tuple[Addressed, Session | None]:
     """Load the session that a text means, archived or not; a main session is there before anyone has spoken to it.
 
     Raises:
@@ -166,7 +172,7 @@ async def find_session_or_main(
         if resolved.session_id is not None or not parts.scheme.is_main(resolved.key):
             raise no_session(text)
         check_agent(parts, resolved.key.agent)
-    return resolved.key, session
+    return Addressed(resolved.key, resolved.session_id), session
 
 
 async def _load(parts: GatewayParts, resolved: Resolved) -> Session | None:

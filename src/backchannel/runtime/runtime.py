@@ -330,12 +330,23 @@ class Runtime:
         self._check_open()
         return await self._lanes.take(arrival)
 
-    async def abort(self, key: str, run_id: str | None) -> list[str]:
-        """Stop the active run of a session, or the run named; returns the ids of those stopped."""
-        return [run.id for run in await self._store.request_abort(key, run_id)]
+    async def abort(self, key: str, run_id: str | None, *, expected_session_id: str | None = None) -> list[str]:
+        """Stop the active run of a session, or the run named; returns the ids of those stopped.
 
-    async def inject(self, key: SessionKey, text: str, label: str | None) -> str:
-        """Leave a note in a session; it starts no run. Returns the message id."""
+        Raises:
+            RunNotFound, SessionIdReplaced, SessionNotFound
+        """
+        stopped = await self._store.request_abort(key, run_id, expected_session_id=expected_session_id)
+        return [run.id for run in stopped]
+
+    async def inject(
+        self, key: SessionKey, text: str, label: str | None, *, expected_session_id: str | None = None
+    ) -> str:
+        """Leave a note in a session; it starts no run. Returns the message id.
+
+        Raises:
+            SessionIdReplaced
+        """
         note = Message(
             id=new_id(),
             role=Role.SYSTEM,
@@ -344,14 +355,14 @@ class Runtime:
             provenance=Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool="chat.inject"),
             label=label,
         )
-        await self._store.add_note(key, note)
+        await self._store.add_note(key, note, expected_session_id=expected_session_id)
         return note.id
 
-    async def delete(self, key: SessionKey) -> Session:
+    async def delete(self, key: SessionKey, *, expected_session_id: str | None = None) -> Session:
         """Archive a session, and return when that is done.
 
         Raises:
-            SessionNotFound, MainSessionKept
+            SessionIdReplaced, SessionNotFound, MainSessionKept
         """
         archived = asyncio.Event()
 
@@ -361,11 +372,13 @@ class Runtime:
 
         unlisten = self.hub.listen(on_event, SessionChanged, elsewhere=True)
         try:
-            session = await self._store.delete_session(key)
-            if session.archived_at is None:
-                await archived.wait()
-                return await self._store.session(str(key)) or session
-            return session
+            session = await self._store.delete_session(key, expected_session_id=expected_session_id)
+            if session.archived_at is not None:
+                return session
+            await archived.wait()
+            now = await self._store.session(str(key))
+            # What lives under the key may be another one by now.
+            return session if now is None or now.session_id != session.session_id else now
         finally:
             unlisten()
 

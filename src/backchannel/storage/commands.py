@@ -125,12 +125,12 @@ def carry_out_once(
 
     Raises:
         IdempotencyConflict: the key stands for something else.
-        SessionIdReplaced: the session has another transcript by now.
+        SessionIdReplaced: the session has another transcript by now, or none.
     """
 
     def do() -> str:
-        if (session := sessions.find(tx, str(key))) is not None:
-            sessions.check_current(tx, session, expected_session_id)
+        if expected_session_id is not None:
+            sessions.need(tx, str(key), expected_session_id)
         if isinstance(command, CommandReply):
             return command.text
         asker = Asker(standing=standing, agent_model=agent_model, judge=judge, at_webchat=True)
@@ -165,16 +165,16 @@ def _stop(tx: Tx, session: Session | None) -> str:
     return stop_text(own, len({run.session_key for run in stopped if not run.abort_requested}))
 
 
-def reset(tx: Tx, key: SessionKey) -> Session:
+def reset(tx: Tx, key: SessionKey, *, expected_session_id: str | None = None) -> Session:
     """Start a new transcript, and ask the active run to stop."""
-    interruption.begin(tx, sessions.need(tx, str(key)), Change.RESET)
+    interruption.begin(tx, sessions.need(tx, str(key), expected_session_id), Change.RESET)
     barriers.forget(tx, str(key))
     return sessions.reset(tx, str(key))
 
 
-def delete(tx: Tx, key: SessionKey) -> Session:
+def delete(tx: Tx, key: SessionKey, *, expected_session_id: str | None = None) -> Session:
     """Archive a session: now if it is idle, else when its runs have ended. It accepts nothing meanwhile."""
-    sessions.check_deletable(tx, key)
+    sessions.check_deletable(tx, key, expected_session_id)
     session = sessions.update(tx, str(key), "deleting = 1")
     spawns.cancel_children(tx, session.key, spawns.DELETED)
     interruption.begin(tx, session, Change.DELETE)

@@ -102,14 +102,27 @@ def post(tx: Tx, text: Post, *, at_once: bool = False) -> Delivery:
     return hand_over(tx, delivery_id, text.text, text.address, at_once=at_once, always=text.always)
 
 
-def post_once(tx: Tx, text: Post, *, idempotency_key: str | None = None, digest: str | None = None) -> Receipt:
+def post_once(
+    tx: Tx,
+    text: Post,
+    *,
+    expected_session_id: str | None = None,
+    idempotency_key: str | None = None,
+    digest: str | None = None,
+) -> Receipt:
     """Put a text in line to be sent; the same key again answers with the first receipt.
 
     Raises:
         IdempotencyConflict: the key stands for something else.
+        SessionIdReplaced: its session has another transcript than the one expected, or none.
     """
-    delivery_id = idempotency.once(tx, idempotency_key, digest, lambda: post(tx, text, at_once=True).id)
-    return receipt(tx, delivery_id)
+
+    def do() -> str:
+        if expected_session_id is not None:
+            sessions.need(tx, text.session_key, expected_session_id)
+        return post(tx, text, at_once=True).id
+
+    return receipt(tx, idempotency.once(tx, idempotency_key, digest, do))
 
 
 def hand_over(

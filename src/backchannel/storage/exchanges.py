@@ -243,7 +243,7 @@ def open_(tx: Tx, ask: Ask, limits: ExchangeLimitSettings, check: Check) -> Open
     calling_run = None if call.calling_run is None else runs.need(tx, call.calling_run)
     if calling_run is not None:
         _check_at_work(calling_run)
-    target = _target(tx, ask.target)
+    target = _target(tx, ask.target, ask.target_session_id)
     show = chains.shown(tx.scheme)
     request = SendRequest(
         exchange_id=call.flow_id,
@@ -316,13 +316,15 @@ def _insert(tx: Tx, exchange: Exchange, ask: Ask) -> str:
     return delivery_id
 
 
-def _target(tx: Tx, key: SessionKey) -> Session | None:
+def _target(tx: Tx, key: SessionKey, session_id: str | None) -> Session | None:
     """Load the session to send to; None is the main session of an agent before its first message.
 
     Raises:
+        SessionIdReplaced: it was named by an id that it has no more.
         SessionNotFound: it is not there any more.
     """
     session = sessions.find(tx, str(key))
+    sessions.check_current(tx, str(key), session, session_id)
     is_there = session is not None and session.archived_at is None and not session.deleting
     if not is_there and not tx.scheme.is_main(key):
         raise SessionNotFound(f"there is no session {str(key)!r} any more: it was deleted", sessionKey=str(key))

@@ -17,22 +17,29 @@ PART = 128
 """How many notes enter a transcript in one commit: some 10 ms."""
 
 
-def add_note(tx: Tx, key: SessionKey, note: Message) -> None:
+def add_note(tx: Tx, key: SessionKey, note: Message, expected_session_id: str | None = None) -> None:
     """Accept a note; when the session is idle it enters the transcript in the same commit."""
-    add_to(tx, sessions.ensure(tx, key), note)
+    add_to(tx, sessions.ensure(tx, key, expected_session_id), note)
 
 
 def add_once(
-    tx: Tx, key: SessionKey, note: Message, idempotency_key: str | None = None, digest: str | None = None
+    tx: Tx,
+    key: SessionKey,
+    note: Message,
+    idempotency_key: str | None = None,
+    digest: str | None = None,
+    *,
+    expected_session_id: str | None = None,
 ) -> str:
     """Accept a note, once for each idempotency key; returns its id, or that of the first.
 
     Raises:
         IdempotencyConflict: the key stands for something else.
+        SessionIdReplaced: the session has another transcript than the one expected, or none.
     """
 
     def add() -> str:
-        add_note(tx, key, note)
+        add_note(tx, key, note, expected_session_id)
         return note.id
 
     return idempotency.once(tx, idempotency_key, digest, add)

@@ -342,9 +342,9 @@ def free_lane(tx: Tx, run: Run, used: Sets) -> tuple[Session, bool, bool]:
     return sessions.of_row(row[:-2]), bool(row[-2]), bool(row[-1])
 
 
-def request_abort(tx: Tx, key: str, run_id: str | None) -> list[Run]:
+def request_abort(tx: Tx, key: str, run_id: str | None, *, expected_session_id: str | None = None) -> list[Run]:
     """Ask the active run, or the one named, to stop; durable before the caller is answered."""
-    session = sessions.need(tx, key)
+    session = sessions.need(tx, key, expected_session_id)
     wanted = run_id or session.running_run
     run = None if wanted is None else find(tx, wanted)
     if run_id is not None and (run is None or run.session_key != key):

@@ -29,9 +29,15 @@ def find(tx: Tx, key: str) -> Session | None:
     return None if row is None else of_row(row)
 
 
-def need(tx: Tx, key: str) -> Session:
-    """Load a session that must be there and not be archived."""
+def need(tx: Tx, key: str, expected_session_id: str | None = None) -> Session:
+    """Load a session that must be there and not be archived.
+
+    Raises:
+        SessionIdReplaced: it has another transcript than the one expected, or none.
+        SessionNotFound: it is not there.
+    """
     session = find(tx, key)
+    check_current(tx, key, session, expected_session_id)
     if session is None or session.archived_at is not None:
         shown = tx.scheme.shown(key)
         raise SessionNotFound(f"no session {shown!r} (sessions.list shows those there are)", sessionKey=shown)
@@ -45,14 +51,10 @@ def ensure(tx: Tx, key: SessionKey, expected_session_id: str | None = None) -> S
         SessionIdReplaced: it has another transcript than the one expected, or none.
     """
     session = find(tx, str(key))
-    if expected_session_id is not None and (session is None or session.archived_at is not None):
-        shown = tx.scheme.shown(str(key))
-        message = f"there is no session {shown!r} now, so it has not the id {quoted(expected_session_id)}"
-        raise SessionIdReplaced(message, sessionKey=shown)
+    check_current(tx, str(key), session, expected_session_id)
     if session is None:
         return _create(tx, key, tx.scheme.kind(key))
     check_kept(session)
-    check_current(tx, session, expected_session_id)
     return session if session.archived_at is None else _revive(tx, session)
 
 
@@ -118,10 +120,19 @@ def _end_transcript(tx: Tx, session_id: str, reason: str, at: int) -> None:
     tx.run("UPDATE session_ids SET ended_at = ?, end_reason = ? WHERE session_id = ?", at, reason, session_id)
 
 
-def check_current(tx: Tx, session: Session, expected: str | None) -> None:
-    """Refuse a caller that expects another session id than the current one."""
-    if expected is not None and expected != session.session_id:
-        shown = tx.scheme.shown(session.key)
+def check_current(tx: Tx, key: str, session: Session | None, expected: str | None) -> None:
+    """Refuse a caller that named a session by its id, or saw it with one, when that is not its id now.
+
+    Every unit that such a caller may reach asks this about the session as the unit itself has found it: between
+    a look-up before the unit and the unit, the session can be deleted and another made under its key.
+    """
+    if expected is None:
+        return
+    shown = tx.scheme.shown(key)
+    if session is None or session.archived_at is not None:
+        message = f"there is no session {shown!r} now, so it has not the id {quoted(expected)}"
+        raise SessionIdReplaced(message, sessionKey=shown)
+    if expected != session.session_id:
         raise SessionIdReplaced(
             f"session {shown!r} now has the id {session.session_id!r}, not {expected!r}: "
             "read it again, then repeat the call",
@@ -213,9 +224,9 @@ def reset(tx: Tx, key: str) -> Session:
     return need(tx, key)
 
 
-def check_deletable(tx: Tx, key: SessionKey) -> None:
-    """Refuse to delete a main session, or one that is not there."""
-    need(tx, str(key))
+def check_deletable(tx: Tx, key: SessionKey, expected_session_id: str | None = None) -> None:
+    """Refuse to delete a main session, or one that is not there, or not the one expected."""
+    need(tx, str(key), expected_session_id)
     if tx.scheme.is_main(key):
         shown = tx.scheme.shown(str(key))
         raise MainSessionKept(

@@ -7,14 +7,22 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from backchannel.core.caller_keys import CallerKeys
+from backchannel.core.caller_keys import Addressed, CallerKeys
 from backchannel.core.exchange_values import Ask, Opened
 from backchannel.core.flow import Refused as NotOpened
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.runs import Run, RunState
 from backchannel.core.shapes import Answer, Params
 from backchannel.core.visibility import sees
-from backchannel.errors import AmbiguousLabel, InvalidRequest, PolicyDenied, SessionNotFound, ShuttingDown, UnknownAgent
+from backchannel.errors import (
+    AmbiguousLabel,
+    InvalidRequest,
+    PolicyDenied,
+    SessionIdReplaced,
+    SessionNotFound,
+    ShuttingDown,
+    UnknownAgent,
+)
 from backchannel.tools.base import Caller, SessionTool, name_flow
 from backchannel.tools.targets import RefusedAnswer, find_address
 
@@ -111,15 +119,15 @@ class SessionsSend(SessionTool):
         found = await self._target(caller, params)
         if isinstance(found, RefusedAnswer):
             return found
-        shown = self._shown(caller, found)
-        if found.agent not in self._parts.agents.ids():
-            error = f"the agent {found.agent!r} is not configured: nobody would answer in session {shown!r}"
+        shown = self._shown(caller, found.key)
+        if found.key.agent not in self._parts.agents.ids():
+            error = f"the agent {found.key.agent!r} is not configured: nobody would answer in session {shown!r}"
             return RefusedAnswer(status="error", error=error, session_key=shown)
         try:
             opened = await self._parts.store.open_exchange(
                 self._ask(caller, found, params), self._parts.config.session.agent_to_agent, self._parts.guard.check
             )
-        except (PolicyDenied, SessionNotFound) as error:
+        except (PolicyDenied, SessionIdReplaced, SessionNotFound) as error:
             return RefusedAnswer(status="error", error=error.message, session_key=shown)
         if isinstance(opened, NotOpened):
             return RefusedAnswer(status="error", error=opened.decision.reason, session_key=shown)
@@ -134,7 +142,7 @@ class SessionsSend(SessionTool):
     def _shown(self, caller: Caller, key: SessionKey) -> str:
         return CallerKeys(self._parts.scheme, caller.key).show(key)
 
-    async def _target(self, caller: Caller, params: SessionsSendParams) -> SessionKey | RefusedAnswer:
+    async def _target(self, caller: Caller, params: SessionsSendParams) -> Addressed | RefusedAnswer:
         if (params.session_key is None) == (params.label is None):
             raise InvalidRequest(f"{self.name}: give exactly one of sessionKey and label", param="sessionKey")
         if params.agent_id is not None and params.label is None:
@@ -143,7 +151,7 @@ class SessionsSend(SessionTool):
             return await find_address(self._parts, caller, params.session_key)
         return await self._labelled(caller, params.label or "", params.agent_id)
 
-    async def _labelled(self, caller: Caller, label: str, agent_id: str | None) -> SessionKey | RefusedAnswer:
+    async def _labelled(self, caller: Caller, label: str, agent_id: str | None) -> Addressed | RefusedAnswer:
         viewer = self._parts.viewer(caller)
         try:
             agent = None if agent_id is None else normalise_agent_id(agent_id)
@@ -156,15 +164,16 @@ class SessionsSend(SessionTool):
             if sees(viewer, SessionKey.stored(session.key), session.spawned_by).allowed
         ]
         try:
-            return CallerKeys(self._parts.scheme, caller.key).choose_label(label, keys)
+            return Addressed(CallerKeys(self._parts.scheme, caller.key).choose_label(label, keys))
         except (AmbiguousLabel, SessionNotFound) as error:
             return RefusedAnswer(status="error", error=error.message)
 
-    def _ask(self, caller: Caller, target: SessionKey, params: SessionsSendParams) -> Ask:
+    def _ask(self, caller: Caller, at: Addressed, params: SessionsSendParams) -> Ask:
         return Ask(
-            call=name_flow(caller, self.name, "primary", str(target), params.message),
+            call=name_flow(caller, self.name, "primary", str(at.key), params.message),
             requester=caller.key,
-            target=target,
+            target=at.key,
+            target_session_id=at.session_id,
             message=params.message,
             wait_ms=_wait_ms(params),
         )

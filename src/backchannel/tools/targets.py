@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backchannel.core.answers import Explanation
-from backchannel.core.caller_keys import CallerKeys, LookedUp, Resolved, Written
+from backchannel.core.caller_keys import Addressed, CallerKeys, LookedUp, Resolved, Written
 from backchannel.core.decisions import Decision
 from backchannel.core.keys import ChatType, SessionKey
 from backchannel.core.rows import Explained
@@ -63,35 +63,36 @@ async def find_target(
     found = await _find(parts, caller, text, archived_children=archived_children)
     if isinstance(found, RefusedAnswer):
         return found
-    key, session = found
-    shown = CallerKeys(parts.scheme, caller.key).show(key)
-    return _missing(parts, caller, shown) if session is None else Target(session, key, shown)
+    at, session = found
+    shown = CallerKeys(parts.scheme, caller.key).show(at.key)
+    return _missing(parts, caller, shown) if session is None else Target(session, at.key, shown)
 
 
-async def find_address(parts: Parts, caller: Caller, text: str) -> SessionKey | RefusedAnswer:
+async def find_address(parts: Parts, caller: Caller, text: str) -> Addressed | RefusedAnswer:
     """Find where a message may be sent: to a session that is there, or to the main session of a configured agent."""
     found = await _find(parts, caller, text)
     if isinstance(found, RefusedAnswer):
         return await _sent_before(parts, caller, text) or found
-    key, session = found
-    if session is None and not (parts.scheme.is_main(key) and key.agent in parts.agents.ids()):
-        missing = _missing(parts, caller, CallerKeys(parts.scheme, caller.key).show(key))
+    at, session = found
+    if session is None and not (parts.scheme.is_main(at.key) and at.key.agent in parts.agents.ids()):
+        missing = _missing(parts, caller, CallerKeys(parts.scheme, caller.key).show(at.key))
         return await _sent_before(parts, caller, text) or missing
-    return key
+    return at
 
 
-async def _sent_before(parts: Parts, caller: Caller, text: str) -> SessionKey | None:
+async def _sent_before(parts: Parts, caller: Caller, text: str) -> Addressed | None:
     """Find where a message from outside, which may be the repetition of one that was accepted, went then."""
     if caller.run_id is not None:
         return None  # a call of a run is known by its own id, whatever it names
     try:
-        key = await addressed_before(parts, CallerKeys(parts.scheme, caller.key).read(text), caller.call_id)
+        written = CallerKeys(parts.scheme, caller.key).read(text)
     except InvalidRequest:
         return None
-    if key is None:
+    if (key := await addressed_before(parts, written, caller.call_id)) is None:
         return None
     session = await parts.store.session(str(key))
-    return key if sees(parts.viewer(caller), key, session.spawned_by if session else None).allowed else None
+    is_seen = sees(parts.viewer(caller), key, session.spawned_by if session else None).allowed
+    return Addressed(key, written.session_id) if is_seen else None
 
 
 async def addressed_before(parts: Parts, written: Written, idempotency_key: str | None) -> SessionKey | None:
@@ -110,7 +111,7 @@ async def addressed_before(parts: Parts, written: Written, idempotency_key: str 
 
 async def _find(
     parts: Parts, caller: Caller, text: str, *, archived_children: bool = False
-) -> tuple[SessionKey, Session | None] | RefusedAnswer:
+) -> tuple[Addressed, Session | None] | RefusedAnswer:
     keys, viewer = CallerKeys(parts.scheme, caller.key), parts.viewer(caller)
     try:
         written = keys.read(text)
@@ -130,7 +131,7 @@ async def _find(
         and resolved.session_id in (None, session.session_id)
         and (session.archived_at is None or (archived_children and _is_child(viewer, session)))
     )
-    return key, session if is_there else None
+    return Addressed(key, resolved.session_id), session if is_there else None
 
 
 def _is_child(viewer: Viewer, session: Session) -> bool:

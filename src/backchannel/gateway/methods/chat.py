@@ -14,7 +14,7 @@ from backchannel.core.messages import Block, Provenance, ProvenanceKind
 from backchannel.core.runs import MAX_RUN_S, Accepted, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, Making
 from backchannel.core.shapes import Answer, SharedParams
-from backchannel.gateway.addressing import address_for_message, find_session
+from backchannel.gateway.addressing import address_existing, address_for_message
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import (
     IdempotencyKey,
@@ -124,8 +124,8 @@ def shown_state(accepted: Accepted) -> str:
 
 async def chat_abort(call: Call, params: ChatAbortParams) -> ChatAborted:
     """Stops the run that a session is working on, or the one named, which may still be queued."""
-    session = await find_session(call.parts, params.session_key, params.agent_id)
-    run_ids = await call.parts.runtime.abort(session.key, params.run_id)
+    at = await address_existing(call.parts, params.session_key, params.agent_id)
+    run_ids = await call.parts.runtime.abort(str(at.key), params.run_id, expected_session_id=at.session_id)
     return ChatAborted(ok=True, aborted=bool(run_ids), run_ids=run_ids)
 
 
@@ -133,7 +133,9 @@ async def chat_inject(call: Call, params: ChatInjectParams) -> ChatInjected:
     """Puts a note into a session: it starts no run, and enters the transcript at the next boundary."""
     at = await address_for_message(call.parts, params.session_key, params.agent_id)
     read_content(params.message)
-    message_id = await call.parts.runtime.inject(at.key, params.message, params.label)
+    message_id = await call.parts.runtime.inject(
+        at.key, params.message, params.label, expected_session_id=at.session_id
+    )
     return ChatInjected(ok=True, message_id=message_id)
 
 

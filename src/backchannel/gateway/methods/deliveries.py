@@ -95,14 +95,16 @@ class RerouteParams(Params, frozen=True, kw_only=True):
 async def send(call: Call, params: SendParams) -> ReceiptRow:
     """Sends a text to a chat, past any agent, and answers with its receipt; `delivery` events tell what follows."""
     parts = call.parts
-    key = (await address_for_message(parts, params.session_key or "main", None, params.idempotency_key)).key
+    at = await address_for_message(parts, params.session_key or "main", None, params.idempotency_key)
     read_content(params.message)
     address = _outside(call, params.channel, params.to, params.account_id, params.thread_id)
-    post = Post(session_key=str(key), address=address, text=params.message)
+    post = Post(session_key=str(at.key), address=address, text=params.message)
     digest = None
     if params.idempotency_key is not None:
-        digest = hash_request(call.holder.token_id, "send", str(key), address, params.message)
-    receipt = await parts.store.post(post, idempotency_key=params.idempotency_key, digest=digest)
+        digest = hash_request(call.holder.token_id, "send", str(at.key), address, params.message)
+    receipt = await parts.store.post(
+        post, expected_session_id=at.session_id, idempotency_key=params.idempotency_key, digest=digest
+    )
     return show_receipt(receipt, call.parts.rows.key)
 
 

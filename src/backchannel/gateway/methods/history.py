@@ -133,11 +133,12 @@ def _line(message: Message) -> Raw:
 async def session_or_main(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
     """Find a session to read, a deleted one by its id too; a main session is there before anyone has spoken to it."""
     try:
-        return await find_session_or_main(call.parts, text, agent_id)
+        at, session = await find_session_or_main(call.parts, text, agent_id)
     except SessionNotFound:
         if (deleted := await _deleted(call.parts, text)) is None:
             raise
         return SessionKey.stored(deleted.key), deleted
+    return at.key, session
 
 
 async def _deleted(parts: GatewayParts, text: str) -> Session | None:

@@ -253,9 +253,10 @@ async def wake(call: Call, params: WakeParams) -> Woken:
     """Leaves a note in a session, the main one if none is named; the agent reads it with the next message."""
     parts = call.parts
     read_content(params.text, "text")
-    key = (await address_for_message(parts, params.session_key or "main", params.agent_id)).key
-    message_id = await parts.store.add_note(key, hooks.wake_note(params.text, parts.clock.now_ms()))
-    return Woken(ok=True, message_id=message_id, session_key=parts.rows.key(str(key)))
+    at = await address_for_message(parts, params.session_key or "main", params.agent_id)
+    note = hooks.wake_note(params.text, parts.clock.now_ms())
+    message_id = await parts.store.add_note(at.key, note, expected_session_id=at.session_id)
+    return Woken(ok=True, message_id=message_id, session_key=parts.rows.key(str(at.key)))
 
 
 _ACCOUNT = "{accountId, configured, connected, lastError?}"

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta
 from msgspec.structs import replace
 
 from backchannel.core.answers import ChatStarted
+from backchannel.core.caller_keys import Addressed
 from backchannel.core.commands import parse
 from backchannel.core.keys import SessionKey
 from backchannel.core.rows import SessionRow
@@ -18,7 +19,6 @@ from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, RunNotFound
 from backchannel.gateway.addressing import (
-    Addressed,
     address_for_message,
     address_to_make,
     find_session_or_main,
@@ -158,7 +158,8 @@ async def sessions_send(call: Call, params: SendByKeyParams) -> ChatStarted:
 
 async def sessions_abort(call: Call, params: AbortByKeyParams) -> SessionAborted:
     """Stops the run that a session is working on, or the one named, which may still be queued."""
-    aborted = await call.parts.runtime.abort(await _whose_run(call, params), params.run_id)
+    at = await _whose_run(call, params)
+    aborted = await call.parts.runtime.abort(str(at.key), params.run_id, expected_session_id=at.session_id)
     return SessionAborted(
         ok=True,
         aborted_run_id=aborted[0] if aborted else None,
@@ -166,16 +167,16 @@ async def sessions_abort(call: Call, params: AbortByKeyParams) -> SessionAborted
     )
 
 
-async def _whose_run(call: Call, params: AbortByKeyParams) -> str:
+async def _whose_run(call: Call, params: AbortByKeyParams) -> Addressed:
     """Find the session whose run is to be stopped, by its key or by the run."""
     if params.key is not None:
-        return str((await find_session_or_main(call.parts, params.key, params.agent_id))[0])
+        return (await find_session_or_main(call.parts, params.key, params.agent_id))[0]
     if params.run_id is None:
         raise InvalidRequest("key, runId: one of them is needed", param="key")
     run = await call.parts.store.run(params.run_id)
     if run is None:
         raise RunNotFound(f"no run {quoted(params.run_id)} (runs.list shows those there are)", runId=params.run_id)
-    return run.session_key
+    return Addressed(SessionKey.stored(run.session_key))
 
 
 METHODS: tuple[Method[Any], ...] = (

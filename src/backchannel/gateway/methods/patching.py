@@ -81,7 +81,8 @@ async def sessions_patch(call: Call, params: SessionsPatchParams) -> Changed:
     expected = params.expected_session_id or resolved.session_id
     session = await parts.store.patch_session(resolved.key, change, expected_session_id=expected)
     if params.archived is True:
-        session = await parts.runtime.delete(resolved.key)
+        # The one that was changed just now, and no other: this is a commit of its own.
+        session = await parts.runtime.delete(resolved.key, expected_session_id=session.session_id)
     return await changed(call, session)
 
 

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from backchannel.core.answers import RunShown, RunsListed, TerminalReply, TimelineShown, Waited
+from backchannel.core.caller_keys import Addressed
 from backchannel.core.control_words import is_silent
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, Usage
@@ -17,7 +18,7 @@ from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import Forbidden, InvalidRequest, RunNotFound
-from backchannel.gateway.addressing import Addressed, address_by_id, address_for_message, resolve
+from backchannel.gateway.addressing import address_by_id, address_for_message, resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.events import error_of
 from backchannel.gateway.fields import (

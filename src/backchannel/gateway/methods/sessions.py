@@ -15,6 +15,7 @@ from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import one_line, quoted
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import (
+    address_existing,
     find_labelled,
     find_session,
     operator_keys,
@@ -179,8 +180,8 @@ async def sessions_resolve(call: Call, params: SessionsResolveParams) -> Found:
 
 async def sessions_reset(call: Call, params: KeyParams) -> Changed:
     """Starts a new transcript under the same key; the active run is aborted, queued ones go on in the new one."""
-    session = await find_session(call.parts, params.key, params.agent_id)
-    return await changed(call, await call.parts.store.reset_session(SessionKey.parse(session.key)))
+    at = await address_existing(call.parts, params.key, params.agent_id)
+    return await changed(call, await call.parts.store.reset_session(at.key, expected_session_id=at.session_id))
 
 
 async def sessions_compact(call: Call, params: KeyParams) -> NotCompacted:
@@ -192,8 +193,8 @@ async def sessions_compact(call: Call, params: KeyParams) -> NotCompacted:
 async def sessions_delete(call: Call, params: KeyParams) -> Deleted:
     """Archives a session: it leaves the lists, and nothing is ever written to its transcript again."""
     try:
-        session = await find_session(call.parts, params.key, params.agent_id)
-        archived = await call.parts.runtime.delete(SessionKey.parse(session.key))
+        at = await address_existing(call.parts, params.key, params.agent_id)
+        archived = await call.parts.runtime.delete(at.key, expected_session_id=at.session_id)
     except SessionNotFound:
         return Deleted(ok=True, key=params.key, deleted=False, archived=[])
     was = DeletedSession(session_id=archived.session_id)
