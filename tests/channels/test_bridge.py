@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -62,10 +63,22 @@ async def test_a_4xx_or_a_redirect_is_a_refusal(status: int) -> None:
             await bridge.send(PART)
 
 
-@pytest.mark.parametrize("told", ["90", "in 90 seconds", None])
+@pytest.fixture
+def far_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose clocks show another time than UTC."""
+    with monkeypatch.context() as machine:
+        machine.setenv("TZ", "Asia/Kolkata")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_from_utc")
+@pytest.mark.parametrize("told", ["90", "in 90 seconds", "in 90 seconds, as C writes it", None])
 async def test_a_429_is_busy_for_as_long_as_it_says(told: str | None) -> None:
     later = datetime.now(UTC) + timedelta(seconds=90)
-    value = format_datetime(later, usegmt=True) if told == "in 90 seconds" else told
+    dates = {"in 90 seconds": format_datetime(later, usegmt=True), "in 90 seconds, as C writes it": later.ctime()}
+    value = None if told is None else dates.get(told, told)
     async with FarEnd() as far_end, bridge_to(far_end.url) as bridge:
         far_end.then(Fault(429, headers={} if value is None else {"Retry-After": value}))
         with pytest.raises(ChannelBusy) as busy:

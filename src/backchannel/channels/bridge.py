@@ -18,6 +18,7 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Mapping
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
@@ -182,7 +183,10 @@ class Bridge(Channel):
         except ValueError:
             pass
         try:
-            return parsedate_to_datetime(retry_after).timestamp() - self._clock.now_ms() / 1000
+            date = parsedate_to_datetime(retry_after)
+            if date.tzinfo is None:  # as C writes dates, which HTTP knows too: it means UTC, wherever this machine is
+                date = date.replace(tzinfo=UTC)
+            return date.timestamp() - self._clock.now_ms() / 1000
         except (ValueError, OverflowError):
             return None
 
