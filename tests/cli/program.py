@@ -23,7 +23,7 @@ from tests.support import warm
 from .screen import read_screen
 
 PROGRAM = [warm.INSTALLED]
-PATIENCE_S = 15.0
+PATIENCE_S = 30.0
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]")
 

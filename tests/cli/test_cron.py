@@ -32,7 +32,7 @@ def test_jobs_are_listed_with_when_they_come_next_in_words(running: Program) -> 
     head, daily, off = running.answer("cron").splitlines()
 
     assert head.split() == ["ID", "SCHEDULE", "TZ", "NEXT", "LAST", "RUN", "SKIPPED"]
-    assert re.match(r"daily +0 9 \* \* \* +Europe/Berlin +in \d+[smhd] \(\d{4}-\d\d-\d\d \d\d:00:00\)$", daily)
+    assert re.match(r"daily +0 9 \* \* \* +Europe/Berlin +in \d+[smhd] \(\d{4}-\d\d-\d\d \d\d:\d\d:00\)$", daily)
     assert re.match(r"off +every 1h +disabled$", off)
     assert running.answer("cron", "list").splitlines()[0] == head
     assert [job["id"] for job in running.json("cron")["jobs"]] == ["daily", "off"]
