@@ -206,8 +206,9 @@ def test_every_end_has_its_word(desk: Subscriptions, listener: Listener, last: R
     assert listener.droppable == [False, False]
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("kind", [RunKind.PRIMARY, RunKind.TURN, RunKind.ANNOUNCE, RunKind.CHILD])
-def test_internal_runs_are_marked_and_send_of_chat_events_only_an_empty_end(
+async def test_internal_runs_are_marked_and_send_of_chat_events_only_an_empty_end(
     desk: Subscriptions, listener: Listener, kind: RunKind
 ) -> None:
     desk.subscribe(listener)
@@ -215,6 +216,7 @@ def test_internal_runs_are_marked_and_send_of_chat_events_only_an_empty_end(
     told: list[Event] = [RunChanged(internal), ReplyGrew(internal, "a", "a"), RunChanged(ended(kind=kind))]
     for event in told:
         desk.publish(event)
+    await asyncio.sleep(0)  # what the same commit tells of the run's delivery would have come before this
     assert listener.names == ["agent", "agent", "agent", "chat"]
     assert all(payload["data"]["backchannel"] == {"internal": True} for payload in listener.payloads("agent"))
     (end,) = listener.payloads("chat")

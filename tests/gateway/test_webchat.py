@@ -53,7 +53,8 @@ async def test_an_announce_to_webchat_is_a_chat_event_and_one_message(shelf: She
         receipt = await receipt_of(open_doors)
         assert (receipt["state"], receipt["channel"], receipt["runId"]) == ("sent", "webchat", announce["runId"])
         assert "to" not in receipt
-        assert len(client.all_said()) == 1
+        assert [end["runId"] for end in client.seen("chat")].count(announce["runId"]) == 1, "no empty end before it"
+        assert told["seq"] > max(event["seq"] for event in client.seen("agent") if event["runId"] == announce["runId"])
         said = [message for message in await transcript_of(open_doors.gateway, B) if message.role is Role.ASSISTANT]
         assert [message.text for message in said].count("We have talked.") == 1
 
@@ -92,6 +93,8 @@ async def test_the_send_policy_is_asked_for_webchat_too(shelf: Shelf, by: str) -
         await listening.until(lambda: DeliveryState.SUPPRESSED in states(listening, delivery_id))
         await client.ask("health")
         assert client.all_said() == []
+        (announce,) = [run for run in (await client.ask("runs.list"))["runs"] if run["kind"] == "announce"]
+        assert [end["state"] for end in client.seen("chat") if end["runId"] == announce["runId"]] == ["final"]
         assert (await receipt_of(open_doors))["error"].startswith(
             "session.sendPolicy.rules[0]" if by == "rule" else "the session's own sendPolicy"
         )

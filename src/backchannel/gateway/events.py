@@ -13,15 +13,17 @@ them to the subscribers that asked for them. Who gets what:
 
 Runs that belong to a flow of the gateway send `agent` events marked as internal, and of `chat` events only the last,
 without a message: it closes what their life cycle opened. What such a flow says to people is a delivery, and one to
-webchat is a `chat` event once it is sent. Events are hints: each connection numbers its own, and one that sees a gap
-reads the rows again. An event without subscribers costs a few dictionary look-ups, and one that many want is encoded
-once.
+webchat is a `chat` event once it is sent: the last one of its run, which waits for it (`held_ends.py`).
+
+Events are hints: each connection numbers its own, and one that sees a gap reads the rows again. An event without
+subscribers costs a few dictionary look-ups, and one that many want is encoded once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from backchannel.core.approvals import Approval
@@ -38,6 +40,7 @@ from backchannel.core.text import cut
 from backchannel.gateway.approval_words import asked, resolved
 from backchannel.gateway.audiences import Audiences, Subscriber
 from backchannel.gateway.forwarding import line_for_people
+from backchannel.gateway.held_ends import HeldEnd, HeldEnds
 from backchannel.gateway.places import placed
 from backchannel.gateway.protocol import (
     AgentEvent,
@@ -107,6 +110,7 @@ class Subscriptions:
         self._by_run = Audiences()
         self._by_transcript = Audiences()
         self._streams: dict[str, _Stream] = {}
+        self._held_ends = HeldEnds(self._send_to)
         self._ends: dict[str, list[set[str]]] = {}
         """Who wants to know which runs end, by session."""
         self._wants_more: Callable[[], None] = lambda: None
@@ -189,6 +193,7 @@ class Subscriptions:
         self.unsubscribe(subscriber)
         for index in (self._by_session, self._by_chat, self._by_run, self._by_transcript):
             index.forget(subscriber)
+        self._held_ends.forget(subscriber)
 
     def publish(self, event: Event) -> None:
         """Send what happened to its subscribers."""
@@ -246,7 +251,7 @@ class Subscriptions:
             stream = self._stream(run)
             if run.is_finished:
                 self._send_to(audience, self._lifecycle(run, stream))
-                self._send_to(chatting, self._chat_end(run, stream))
+                self._send_end(run, stream, chatting)
             elif not stream.is_started:
                 stream.is_started = True
                 self._send_to(audience, self._lifecycle(run, stream))
@@ -255,6 +260,12 @@ class Subscriptions:
                 ended.add(run.id)
             self._streams.pop(run.id, None)
             self._by_run.drop(run.id)
+
+    def _send_end(self, run: Run, stream: _Stream, audience: Set[Subscriber]) -> None:
+        if run.kind.is_internal and run.state is RunState.OK:
+            self._held_ends.hold(run.id, HeldEnd(set(audience), partial(self._final, run, stream)))
+        else:
+            self._send_to(audience, self._chat_end(run, stream))
 
     def _send_reply(self, event: ReplyGrew) -> None:
         run = event.run
@@ -267,8 +278,7 @@ class Subscriptions:
         head = self._agent(run, stream, "assistant", {"text": event.text, "delta": event.delta})
         self._send_to(audience, head, droppable=True)
         if not run.kind.is_internal:
-            content = text_content(stream.following(event.text))
-            message = ShownMessage(role=Role.ASSISTANT, content=content, timestamp=self._clock.now_ms())
+            message = _shown(stream.following(event.text), self._clock.now_ms())
             delta = _BETWEEN + event.delta if stream.said and event.text == event.delta else event.delta
             head = self._chat(run, stream, state="delta", delta_text=delta, message=message)
             self._send_to(chatting, head, droppable=True)
@@ -306,8 +316,20 @@ class Subscriptions:
         audience = self._everything.keys() | self._by_session.of(delivery.session_key)
         if audience:
             self._send_to(audience, show_event_head("delivery", show_delivery(delivery, self._show_key)))
-        if delivery.channel == WEBCHAT.channel and delivery.state is DeliveryState.SENT:
-            self._send_to(audience | self._by_chat.of(delivery.session_key), self._posted(delivery))
+        if delivery.channel == WEBCHAT.channel:
+            self._send_post(delivery, audience | self._by_chat.of(delivery.session_key))
+
+    def _send_post(self, delivery: Delivery, audience: Set[Subscriber]) -> None:
+        """Send a text that was delivered to webchat, as the end of the run that wrote it."""
+        run_id = delivery.run_id or delivery.id
+        if delivery.state.is_open:
+            self._held_ends.wait_for_delivery(run_id)
+        elif delivery.state is not DeliveryState.SENT:
+            self._held_ends.send_empty(run_id)
+        elif (end := self._held_ends.take(run_id)) is None:
+            self._send_to(audience, self._said(run_id, delivery.session_key, delivery.text or "", delivery.updated_at))
+        else:
+            self._send_to(audience | end.audience, end.show(_shown(delivery.text or "", delivery.updated_at)))
 
     def _send_approval(self, approval: Approval) -> None:
         audience = self._everything.keys() | self._by_session.of(approval.session_key)
@@ -320,20 +342,14 @@ class Subscriptions:
         else:
             self._send_to(audience, show_event_head("plugin.approval.resolved", resolved(approval, self._show_key)))
 
-    def _posted(self, delivery: Delivery) -> str:
-        """Show a text that was delivered to webchat; a run of a flow has no other `chat` event."""
-        id = delivery.run_id or delivery.id
-        return self._said(id, delivery.session_key, delivery.text or "", delivery.updated_at)
-
     def _said(self, id: str, key: str, text: str, at: int) -> str:
-        message = ShownMessage(role=Role.ASSISTANT, content=text_content(text), timestamp=at)
         payload = ChatEvent(
             run_id=id,
             session_key=self._show_key(key),
             agent_id=_agent_of(key),
             seq=1,
             state="final",
-            message=message,
+            message=_shown(text, at),
         )
         return show_event_head("chat", payload)
 
@@ -372,14 +388,21 @@ class Subscriptions:
         message = _last_said(run, stream.said)
         match run.state:
             case RunState.OK:
-                return self._chat(run, stream, state="final", message=message, stop_reason=stream.stop_reason)
+                return self._final(run, stream, message)
             case RunState.ABORTED:
                 return self._chat(run, stream, state="aborted", message=message, stop_reason="aborted")
         return self._chat(run, stream, state="error", message=message, error_message=error_of(run))
 
+    def _final(self, run: Run, stream: _Stream, message: ShownMessage | None) -> str:
+        return self._chat(run, stream, state="final", message=message, stop_reason=stream.stop_reason)
+
     def _send_to(self, audience: Set[Subscriber], head: str, *, droppable: bool = False) -> None:
         for subscriber in list(audience):  # a slow one may be closed, and leave, in between
             subscriber.send_event(head, droppable=droppable)
+
+
+def _shown(text: str, at: int) -> ShownMessage:
+    return ShownMessage(role=Role.ASSISTANT, content=text_content(text), timestamp=at)
 
 
 def _agent_of(key: str) -> str:
@@ -393,8 +416,7 @@ def _last_said(run: Run, said: str) -> ShownMessage | None:
     reply = run.reply or ""
     if is_control_word(reply):  # meant for the gateway, not for a person
         reply = ""
-    content = text_content(said if said.rstrip().endswith(reply.rstrip()) else reply)
-    return ShownMessage(role=Role.ASSISTANT, content=content, timestamp=run.ended_at or 0)
+    return _shown(said if said.rstrip().endswith(reply.rstrip()) else reply, run.ended_at or 0)
 
 
 def _result_of(event: ToolEnded) -> dict[str, Any]:
