@@ -414,6 +414,14 @@ async def test_with_the_global_scope_the_shared_session_shows_as_main(make_world
         await client.refused("chat.history", {"sessionKey": "agent:echo:global"})
 
 
+async def test_the_rules_of_a_session_are_explained_by_its_id_too(client: Client) -> None:
+    made = await client.ask("sessions.create", key="agent:echo:project")
+    for target in (made["sessionId"], made["sessionId"].upper()):
+        assert (await client.ask("policy.explain", target=target))["target"] == "agent:echo:project"
+    unknown = await client.refused("policy.explain", {"target": "00000000-0000-4000-8000-000000000000"})
+    assert unknown["details"]["code"] == "session_not_found"
+
+
 async def test_an_explanation_denies_the_tools_that_a_session_has_not(client: Client) -> None:
     made = (await client.ask("tools.invoke", tool="sessions_spawn", args={"task": "dig", "agentId": "main"}))["result"]
     child = made["childSessionKey"]

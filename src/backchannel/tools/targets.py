@@ -17,7 +17,7 @@ from backchannel.core.send_policy import Destination, may_send
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer
 from backchannel.core.text import quoted
-from backchannel.core.visibility import Viewer, sees, unseen
+from backchannel.core.visibility import OPERATOR, Viewer, sees, unseen
 from backchannel.core.visibility import explain as explain_view
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.tools.base import Caller, Parts
@@ -186,8 +186,9 @@ async def explain(parts: Parts, caller: Caller, target: str, channel: str | None
 
     Raises:
         InvalidRequest: the target is no key, or the chat type is unknown.
+        SessionIdReplaced, SessionNotFound: it is the id of no session, or of one that was reset or deleted.
     """
-    key = CallerKeys(parts.scheme, caller.key).read(target).key
+    key = await _explained_key(parts, CallerKeys(parts.scheme, caller.key), target)
     session = await parts.store.session(str(key))
     view = explain_view(parts.viewer(caller), key, session.spawned_by if session else None)
     address = session.address if session else None
@@ -203,6 +204,16 @@ async def explain(parts: Parts, caller: Caller, target: str, channel: str | None
         ],
         send=_explained("send", policy),
     )
+
+
+async def _explained_key(parts: Parts, keys: CallerKeys, target: str) -> SessionKey:
+    """Read which session is asked about: an operator asks, so an id is looked up whoever the caller would be."""
+    written = keys.read(target)
+    if written.session_id is None:
+        return written.key
+    found = await look_up(parts, OPERATOR, written)
+    assert isinstance(found, LookedUp), "an operator sees every session"
+    return keys.choose(written, found).key
 
 
 def _full(parts: Parts, key: SessionKey) -> str:

@@ -86,9 +86,19 @@ async def start_run(
         expected_session_id=params.session_id,
         making=making,
     )
-    call.subscriptions.watch(call.subscriber, str(key))  # before it is accepted, so that no event is missed
+    if await _is_current(call, key, params.session_id):
+        call.subscriptions.watch(call.subscriber, str(key))  # before it is accepted, so that no event is missed
     accepted = await call.parts.runtime.submit(request)
+    call.subscriptions.follow(call.subscriber, accepted.run)
     return ChatStarted(run_id=accepted.run.id, status=shown_state(accepted))
+
+
+async def _is_current(call: Call, key: SessionKey, session_id: str | None) -> bool:
+    """Whether what happens in a session is meant for who named it by an id: one that asks again may name an old one."""
+    if session_id is None:
+        return True
+    session = await call.parts.store.session(str(key))
+    return session is not None and session.session_id == session_id
 
 
 def _read_content(params: ChatSendParams) -> tuple[Block, ...]:
