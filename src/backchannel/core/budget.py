@@ -5,9 +5,8 @@ Costs are estimates: no two providers count alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import msgspec
+from msgspec.structs import replace
 
 from backchannel.core.messages import (
     Block,
@@ -69,8 +68,7 @@ def _block_tokens(block: Block) -> int:
             return IMAGE_TOKENS
 
 
-@dataclass(slots=True)
-class Said:
+class Said(msgspec.Struct):
     """What a model sees as a user message: what was said, or a note; its header is added on top."""
 
     message: Message
@@ -84,8 +82,7 @@ class Said:
         return estimate_tokens(self.message) + (text_tokens(self.header) if self.header else _HEADER_TOKENS) + line
 
 
-@dataclass(slots=True)
-class ReplyStep:
+class ReplyStep(msgspec.Struct):
     """A reply and the results of its tool calls, in order of the calls."""
 
     reply: Message
@@ -95,11 +92,8 @@ class ReplyStep:
 
     @property
     def tokens(self) -> int:
-        return (
-            (1 + self.is_left_open) * LINE_TOKENS
-            + estimate_tokens(self.reply)
-            + sum(map(estimate_tokens, self.results))
-        )
+        results = sum(map(estimate_tokens, self.results)) if self.results else 0
+        return (1 + self.is_left_open) * LINE_TOKENS + estimate_tokens(self.reply) + results
 
 
 Piece = Said | ReplyStep
@@ -205,7 +199,7 @@ def _cut(message: Message, limit: int) -> Message:
     notice = f"[images left out: {len(images) - len(kept)}]" if len(kept) < len(images) else ""
     text = _cut_text(text_of(message.content), room - len(kept) * IMAGE_TOKENS - text_tokens(notice))
     lines = "\n".join(line for line in (text, notice) if line)
-    return msgspec.structs.replace(message, content=(*text_content(lines), *kept))
+    return replace(message, content=(*text_content(lines), *kept))
 
 
 def _cut_text(text: str, limit: int) -> str:

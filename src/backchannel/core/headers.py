@@ -139,12 +139,17 @@ class MarkFilter:
 
 def quote_name(text: str, *, limit: int = SHOWN_LIMIT) -> str:
     """Quote a name that others chose: one line, nothing invisible, no quotes inside, cut at `limit` characters."""
-    return f'"{clean_name(text, limit=limit).translate(_QUOTES)}"'
+    name = clean_name(text, limit=limit)
+    if '"' in name or not name.isascii():
+        name = name.translate(_QUOTES)
+    return f'"{name}"'
 
 
 def header_line(mark: str, what: str, *facts: str) -> str:
     """Write a header; names among the facts are quoted already."""
-    return f"[{' | '.join([f'{mark} {what}', *(strip_mark(fact, mark) for fact in facts)])}]"
+    if not facts:
+        return f"[{mark} {what}]"
+    return f"[{mark} {what} | {strip_mark(' | '.join(facts), mark)}]"
 
 
 def header_of(message: Message, mark: str, *, is_shared: bool = False) -> str | None:
@@ -165,16 +170,21 @@ def header_of(message: Message, mark: str, *, is_shared: bool = False) -> str | 
     return header_line(mark, what, *facts)
 
 
+_SYSTEM = Role.SYSTEM  # every message is asked for its role, and looking up the name takes longer than the rest
+_WRITTEN_HERE = {
+    ProvenanceKind.INTER_SESSION: SESSION_MESSAGE,
+    ProvenanceKind.INTERNAL_SYSTEM: SYSTEM_MESSAGE,
+}
+
+
 def _what(message: Message, *, is_shared: bool) -> str | None:
     provenance = message.provenance
     if provenance is None:
-        return SYSTEM_MESSAGE if message.role is Role.SYSTEM else None
-    if provenance.kind is ProvenanceKind.INTER_SESSION:
-        return SESSION_MESSAGE
-    if provenance.kind is ProvenanceKind.INTERNAL_SYSTEM:
-        return SYSTEM_MESSAGE
+        return SYSTEM_MESSAGE if message.role is _SYSTEM else None
+    if written_here := _WRITTEN_HERE.get(provenance.kind):
+        return written_here
     # It was written outside: recording it as a note must not make it look like the gateway's own.
-    if message.role is Role.SYSTEM or (message.sender is not None and message.run_id is None):
+    if message.role is _SYSTEM or (message.sender is not None and message.run_id is None):
         return NOTE
     is_one_of_many = message.chat is not None and (is_shared or message.chat.type != ChatType.DIRECT)
     return USER_MESSAGE if message.label or is_one_of_many else None

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from operator import is_
 
 import msgspec
 
@@ -105,15 +106,17 @@ def _read(transcript: Sequence[Message], mark: str, *, is_shared: bool) -> list[
     folded = mark.casefold()
     asking: str | None = None  # the run whose message came last
     unanswered: Piece | None = None  # the last piece of that run, for as long as no reply ends it
+    assistant, tool_result, user = Role.ASSISTANT, Role.TOOL_RESULT, Role.USER  # looking them up takes a while
     for message in transcript:
-        if message.role is Role.ASSISTANT:
+        role = message.role
+        if role is assistant:
             reply = ReplyStep(message, []) if _is_plain(message, folded) else _read_reply(message, mark, called)
             if reply is not None:
                 pieces.append(reply)
                 unanswered = reply if reply.results else None
                 for i, missing in enumerate(reply.results):
                     open_calls[missing.tool_call_id or ""] = (reply, i)
-        elif message.role is Role.TOOL_RESULT:
+        elif role is tool_result:
             # The first result of a call counts, wherever it stands behind it; one without a call is dropped.
             if call := open_calls.pop(message.tool_call_id or "", None):
                 step, i = call
@@ -122,7 +125,7 @@ def _read(transcript: Sequence[Message], mark: str, *, is_shared: bool) -> list[
             said = _read_said(message, mark, folded, is_shared=is_shared)
             if said is not None:
                 pieces.append(said)
-            if message.role is Role.USER and message.run_id is not None:
+            if role is user and message.run_id is not None:
                 if unanswered is not None and asking not in (None, message.run_id):
                     unanswered.is_left_open = True
                 asking, unanswered = message.run_id, said
@@ -209,6 +212,9 @@ def _read_text(block: TextBlock, mark: str) -> TextBlock | None:
 def _merge_texts(blocks: list[Block], separator: str) -> list[Block]:
     if len(blocks) < 2:
         return blocks
+    texts = [block.text for block in blocks if isinstance(block, TextBlock)]
+    if len(texts) == len(blocks):
+        return [TextBlock(text=separator.join(texts))]
     merged: list[Block] = []
     for _, group in groupby(blocks, type):
         run = list(group)
@@ -220,7 +226,7 @@ def _merge_texts(blocks: list[Block], separator: str) -> list[Block]:
 def _with_content(message: Message, content: Sequence[Block]) -> Message:
     """Give a message other content; the same content gives the same message."""
     old = message.content
-    if len(old) == len(content) and all(a is b for a, b in zip(old, content, strict=True)):
+    if len(old) == len(content) and all(map(is_, old, content)):
         return message
     return msgspec.structs.replace(message, content=tuple(content))
 
@@ -265,11 +271,10 @@ def _join(said: list[Said], mark: str) -> Message:
     if len(said) == 1 and said[0].header is None:
         return newest
     # Below a header everything counts as its writer's: where the user speaks next, a header has to say so.
-    from_user = header_line(mark, USER_MESSAGE)
     blocks: list[Block] = []
     is_user_speaking = True
     for part in said:
-        header = part.header or (None if is_user_speaking else from_user)
+        header = part.header or (None if is_user_speaking else header_line(mark, USER_MESSAGE))
         is_user_speaking = part.header is None
         blocks += _under(header, part.message.content)
     content = tuple(_merge_texts(blocks, "\n\n"))

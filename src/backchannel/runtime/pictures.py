@@ -77,12 +77,8 @@ def told(request: ModelRequest, line: str) -> ModelRequest:
 
 def _newest_first(messages: Sequence[Message]) -> list[ImageBlock]:
     """List the pictures in one go: every run looks through its whole transcript for them."""
-    return [
-        block
-        for message in reversed(messages)
-        for block in reversed(message.content)
-        if isinstance(block, ImageBlock) and block.file is not None
-    ]
+    images = [block for message in messages for block in message.content if isinstance(block, ImageBlock)]
+    return [image for image in reversed(images) if image.file is not None]
 
 
 def _is_kept(block: Block) -> TypeGuard[ImageBlock]:
