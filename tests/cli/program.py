@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -43,6 +44,11 @@ class Program:
             "COLUMNS": "200",
             "OLLAMA_HOST": "127.0.0.1:9",  # where nothing answers
         }
+
+    @property
+    def option(self) -> str:
+        """The option for its state folder, as a command that can be copied has it."""
+        return f"--state {shlex.quote(str(self.state))}"
 
     def command(self, *words: str) -> list[str]:
         return [self._executable, "--state", str(self.state), *words]

@@ -115,7 +115,7 @@ def test_on_the_folder_of_a_program_that_ended_it_is_said_how_to_start_it_and_wh
 
     assert told.returncode == 3
     assert "These agents are functions of a program: main. Start that program, or serve it with" in told.stderr
-    named = [words.split(f" --state {program.state} ")[-1] for words in told.stderr.split("`")[1::2]]
+    named = [words.split(f" {program.option} ")[-1] for words in told.stderr.split("`")[1::2]]
     assert named == ["up --app MODULE:NAME", "up", "agents forget main"]
 
 
@@ -134,7 +134,7 @@ def test_an_ordinary_folder_says_how_to_start_a_gateway_also_after_one_ran(progr
         pass
     told = program.run("runs")
 
-    assert told.stderr.strip().endswith(f"--state {program.state} up")
+    assert told.stderr.strip().endswith(f"{program.option} up")
 
 
 @pytest.mark.parametrize("damage", ["", "not a database at all, and long enough to be looked at"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 
-from .program import Program
+from .program import PATIENCE_S, Program
 
 OLD = """\
 {
@@ -134,7 +135,7 @@ def test_without_a_file_there_is_nothing_to_migrate(program: Program) -> None:
 
 def test_a_file_that_cannot_be_written_is_told_and_is_as_it_was(program: Program) -> None:
     program.write_config(OLD)
-    words = " ".join(program.command("config", "migrate"))
+    words = shlex.join(program.command("config", "migrate"))
 
     done = subprocess.run(
         ["bash", "-c", f"ulimit -f 0; {words}"],
@@ -142,7 +143,7 @@ def test_a_file_that_cannot_be_written_is_told_and_is_as_it_was(program: Program
         capture_output=True,
         text=True,
         check=False,
-        timeout=15,
+        timeout=PATIENCE_S,
     )
 
     assert done.returncode == 1

@@ -26,7 +26,7 @@ def test_the_configuration_is_shown_without_its_secrets(program: Program) -> Non
 
 def test_without_a_gateway_it_looks_at_the_configuration_and_says_how_to_start_one(program: Program) -> None:
     told = program.answer("doctor")
-    assert "Nothing is wrong." in told and f"{program.state} up" in told
+    assert "Nothing is wrong." in told and f"{program.option} up" in told
 
 
 def test_it_says_which_package_brings_the_sandbox_that_is_missing(program: Program, tmp_path: Path) -> None:

@@ -123,7 +123,8 @@ def test_config_check_of_a_file_that_is_not_there(program: Program) -> None:
 
 
 def test_config_path_names_the_file(program: Program) -> None:
-    assert program.answer("config", "path").split() == ["file", str(program.config), "state", str(program.state)]
+    lines = [line.split(maxsplit=1) for line in program.answer("config", "path").splitlines()]
+    assert lines == [["file", str(program.config)], ["state", str(program.state)]]
     assert program.json("config", "path") == {
         "file": str(program.config),
         "exists": False,

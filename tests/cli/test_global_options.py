@@ -76,7 +76,7 @@ def test_an_error_repeats_options_that_were_given_after_the_command(program: Pro
     told = _run(program, "sessions", "--state", str(program.state))
 
     assert told.returncode == 3
-    assert told.stderr.strip().endswith(f"--state {program.state} up")
+    assert told.stderr.strip().endswith(f"{program.option} up")
 
 
 def test_a_running_gateway_is_asked_with_options_after_the_command(program: Program) -> None:

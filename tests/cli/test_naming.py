@@ -74,7 +74,7 @@ def test_what_nothing_is_called_is_told_with_a_command_that_lists_the_sessions(
     said, hint = done.stderr.splitlines()
     assert said == "no session has the key, the id or the label 'nope', and no agent has this id"
     assert hint.startswith("See the sessions with: ")
-    assert hint.endswith(f"backchannel --state {running.state} sessions")
+    assert hint.endswith(f"backchannel {running.option} sessions")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_hints_are_commands_and_not_methods(
 
     assert done.returncode == 1
     assert done.stderr.startswith(f"{said}\n{hint}")
-    assert done.stderr.endswith(f"backchannel --state {running.state} {command}\n")
+    assert done.stderr.endswith(f"backchannel {running.option} {command}\n")
 
 
 def test_sub_agents_are_told_apart_in_the_list(running: Program) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def browser(program: Program) -> Path:
     script = program.home / "browser"
     script.write_text(f"#!{sys.executable}\nimport sys\nopen({str(opened)!r}, 'a').write(sys.argv[1] + '\\n')\n")
     script.chmod(0o755)
-    program.env["BROWSER"] = f"{script} %s"
+    program.env["BROWSER"] = f"{shlex.quote(str(script))} %s"
     return opened
 
 

@@ -34,7 +34,7 @@ def test_a_label_is_set_in_use_and_cleared_as_the_error_says(running: Program) -
     spawned = running.run("spawn", "--label", "ten", "count to ten")
     assert spawned.returncode == 1
     for told in (taken, spawned):
-        assert f"--state {running.state} sessions label agent:main:one --clear`" in told.stderr
+        assert f"{running.option} sessions label agent:main:one --clear`" in told.stderr
 
     assert running.answer("sessions", "label", "ten", "--clear") == "Session agent:main:one has no label any more.\n"
     running.answer("sessions", "label", "agent:main:two", "ten")

@@ -35,7 +35,7 @@ def test_it_says_where_it_is_who_answers_with_which_model_and_what_to_try(progra
     assert f"database: {program.state / 'backchannel.db'}" in said and "channels: " not in said
     tries = [line.removeprefix("try: ") for line in said.splitlines() if line.startswith("try: ")]
     assert len(tries) == 3
-    assert tries[0].endswith(f"--state {program.state} chat")
+    assert tries[0].endswith(f"{program.option} chat")
 
 
 def test_it_names_the_channels_that_it_has(program: Program) -> None:
@@ -80,7 +80,7 @@ def test_on_a_terminal_the_token_is_shown_once_at_the_first_start(program: Progr
     with program.terminal("up", "--port", "0") as second:
         second.expect("Ctrl-C stops it")
         assert program.token not in second.shown and "token=" not in second.shown
-        assert f"--state {program.state} open)" in second.shown
+        assert f"{program.option} open)" in second.shown
 
 
 def test_its_log_is_json_lines_when_nobody_watches(program: Program) -> None:
@@ -354,9 +354,9 @@ def test_on_a_narrow_terminal_each_command_to_try_has_a_line_of_its_own(program:
         banner, _, tries = up.shown.partition("Try next, in another terminal:\n")
         lines = tries.splitlines()
 
-    whole = (str(program.state), program.token)  # what is to be copied is not broken
+    whole = (f"{program.home.name}/state", program.token)  # what is to be copied is not broken
     facts = [line.rstrip() for line in banner.splitlines() if not any(part in line for part in whole)]
     assert max(map(len, facts)) < 80 and any(line.startswith(" " * 10) for line in facts), "wrapped between words"
     assert lines[0] == "  # talk to main"
-    assert lines[1].endswith(f"--state {program.state} chat")
+    assert lines[1].endswith(f"{program.option} chat")
     assert lines[2].startswith("  # ask")

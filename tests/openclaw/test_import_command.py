@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,7 @@ def test_without_yes_it_tells_what_it_would_take_and_how_to_take_it(program: Pro
     assert "agent:main:telegram:group:-100:topic:7" in said
     assert "3 new" in said
     assert "agents to configure  research-bot" in said
-    assert said.strip().endswith(f"import {theirs} --yes")
+    assert said.strip().endswith(f"import {shlex.quote(str(theirs))} --yes")
     assert not program.state.exists()
 
 
@@ -80,7 +81,7 @@ def test_their_main_session_stands_beside_the_one_that_is_here(program: Program,
 
     assert "was agent:main:main; another session here has agent:main:main" in " ".join(said.split())
     assert f"\nWrote 3 sessions with 8 new messages to {program.state}\n" in said
-    assert said.endswith(f"--state {program.state} sessions\n")
+    assert said.endswith(f"{program.option} sessions\n")
     assert rows[f"agent:main:imported:{MAIN_ID}"]["classification"] == "other"
     assert rows[MAIN]["sessionId"] != MAIN_ID
     assert "what is in the folder?" in read
@@ -143,12 +144,12 @@ def test_the_folder_that_is_written_to_is_not_imported(program: Program, tmp_pat
     refused = linked.run("import", str(program.state), "--yes")
     assert "is in the state folder that is written to" in refused.stderr
 
-    other = Program(tmp_path / "other")
+    other = Program(tmp_path / "the other")
     other.home.mkdir()
     other.write_config("{}")
     other.answer("import", str(program.state), "--yes")
     told = program.run("import", str(other.state))
-    assert f"export it: --state {other.state} export" in told.stderr.replace("\n", " ")
+    assert f"export it: {other.option} export" in told.stderr.replace("\n", " ")
 
 
 def test_texts_of_their_files_cannot_control_the_terminal(program: Program, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import psycopg
 
@@ -82,7 +82,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        return f"postgresql://postgres@/postgres?host={self._folder}"
+        return f"postgresql://postgres@/postgres?host={quote(str(self._folder))}"
 
     @property
     def socket(self) -> Path:

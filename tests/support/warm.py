@@ -48,7 +48,7 @@ _IMPORTED = (
 
 def can_start(command: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether a command is the program as it is installed, under nothing that an interpreter reads when it starts."""
-    return command[0] == INSTALLED and not any(name.startswith(("PYTHON", "LC_", "LANG")) for name in env)
+    return command[0] == INSTALLED and not any(name.startswith(("PYTHON", "LC_", "LANG", "TZ")) for name in env)
 
 
 class WarmProcess:

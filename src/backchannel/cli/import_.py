@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -225,9 +226,8 @@ def _what_was_written(report: ImportReport, state: Path) -> str:
 def _what_is_there(folder: Path) -> str:
     if (folder / "backchannel.db").exists():
         # Not between backticks: this folder's own gateway is asked, not the one that the command speaks of.
-        return (
-            f"it belongs to Backchannel itself; with its gateway running, export it: --state {folder} export <folder>"
-        )
+        option = f"--state {shlex.quote(str(folder))}"
+        return f"it belongs to Backchannel itself; with its gateway running, export it: {option} export <folder>"
     if any(folder.glob("agents/*/agent/*.sqlite")):
         return f"this version of OpenClaw keeps them in a database, which is not read ({EXPECTED})"
     return EXPECTED
