@@ -80,7 +80,10 @@ class RunKind(StrEnum):
     @property
     def is_internal(self) -> bool:
         """Whether the run belongs to a flow of the gateway, and its text is in no `chat` events."""
-        return self in (RunKind.PRIMARY, RunKind.TURN, RunKind.ANNOUNCE, RunKind.CHILD)
+        return self in _INTERNAL
+
+
+_INTERNAL = frozenset({RunKind.PRIMARY, RunKind.TURN, RunKind.ANNOUNCE, RunKind.CHILD})
 
 
 class Chain(msgspec.Struct, frozen=True):
