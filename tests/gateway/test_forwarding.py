@@ -60,6 +60,24 @@ async def test_all_others_read_the_transcript_as_it_is_stored(make_world: MakeWo
         assert not [each for each in stored if "senderLabel" in each]
 
 
+@pytest.mark.anyio
+async def test_a_report_is_the_words_of_another_and_openclaws_clients_hear_them_once(make_world: MakeWorld) -> None:
+    async with make_world(OPEN) as world, world.client() as own, world.client(client=TUI) as tui:
+        for client in (own, tui):
+            await client.ask("sessions.subscribe")
+        await own.ask("chat.send", sessionKey=SPEAKER, message="hello")  # by webchat, where it is told of
+        await own.event("chat", state="final")
+        spawned = await own.ask("tools.invoke", tool="sessions_spawn", args={"task": "look"}, sessionKey=SPEAKER)
+        run_id, child = (spawned["result"][name] for name in ("runId", "childSessionKey"))
+        told = await own.event("chat", runId=run_id, sessionKey=SPEAKER, state="final")
+        assert told["message"]["content"][0]["text"].startswith("Status: success")
+        assert "message" not in await tui.event("chat", runId=run_id, sessionKey=SPEAKER, state="final")
+        *_, shown = (await tui.ask("chat.history", sessionKey=SPEAKER))["messages"]
+        assert texts([shown]) == texts([told["message"]])
+        assert (shown["role"], shown["senderSession"]["sessionKey"]) == ("assistant", child)
+        assert shown in [each["message"] for each in tui.seen("session.message")]
+
+
 def test_a_control_word_beside_a_call_of_a_tool_leaves_the_call() -> None:
     call = ToolCallBlock(id="r/1/0", name="sessions_list", arguments={})
     said = Message(id="m", role=Role.ASSISTANT, content=(TextBlock(text="NO_REPLY"), call), timestamp=1)

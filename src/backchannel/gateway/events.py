@@ -186,7 +186,7 @@ class Subscriptions:
 
     def answer(self, subscriber: Subscriber, id: str, key: str, text: str) -> None:
         """Send it the answer to a chat command, which no run has given."""
-        subscriber.send_event(self._said(id, key, text, self._clock.now_ms()), droppable=False)
+        subscriber.send_event(self._said(id, key, _shown(text, self._clock.now_ms())), droppable=False)
 
     def leave(self, subscriber: Subscriber) -> None:
         """Forget a connection."""
@@ -327,9 +327,22 @@ class Subscriptions:
         elif delivery.state is not DeliveryState.SENT:
             self._held_ends.send_empty(run_id)
         elif (end := self._held_ends.take(run_id)) is None:
-            self._send_to(audience, self._said(run_id, delivery.session_key, delivery.text or "", delivery.updated_at))
+            message = _shown(delivery.text or "", delivery.updated_at)
+            readers = self._readers_of(delivery)
+            self._send_to(audience - readers, self._said(run_id, delivery.session_key, message))
+            self._send_to(readers, self._said(run_id, delivery.session_key, None))
         else:
             self._send_to(audience | end.audience, end.show(_shown(delivery.text or "", delivery.updated_at)))
+
+    def _readers_of(self, delivery: Delivery) -> Set[Subscriber]:
+        """Name those who have a sub-agent's report from the transcript, where no run of the session has said it.
+
+        OpenClaw's clients know a text again by its run alone, and would show one that stands there as another's twice.
+        """
+        if delivery.run_id is None or delivery.exchange_id is not None:
+            return frozenset()
+        reading = self._by_transcript.of(delivery.session_key) | self._everything.keys()
+        return {subscriber for subscriber in reading if subscriber.is_for_people}
 
     def _send_approval(self, approval: Approval) -> None:
         audience = self._everything.keys() | self._by_session.of(approval.session_key)
@@ -342,14 +355,14 @@ class Subscriptions:
         else:
             self._send_to(audience, show_event_head("plugin.approval.resolved", resolved(approval, self._show_key)))
 
-    def _said(self, id: str, key: str, text: str, at: int) -> str:
+    def _said(self, id: str, key: str, message: ShownMessage | None) -> str:
         payload = ChatEvent(
             run_id=id,
             session_key=self._show_key(key),
             agent_id=_agent_of(key),
             seq=1,
             state="final",
-            message=_shown(text, at),
+            message=message,
         )
         return show_event_head("chat", payload)
 

@@ -44,7 +44,7 @@ def line_for_people(line: bytes) -> bytes | None:
     message = decode_message(line)
     text = text_for_people(message)
     if text == message.text:
-        return line
+        return _forwarded(message) if message.role is Role.USER else line
     others = tuple(block for block in message.content if not isinstance(block, TextBlock))
     if not text and (message.role is not Role.ASSISTANT or not message.tool_calls):
         return None

@@ -154,6 +154,21 @@ def test_a_call_that_waits_is_shown_and_allowed(page: Page, gateway: GatewayProc
     expect(said(page, "so be it")).to_have_count(1)
 
 
+@shows("Control UI", "the report of a sub-agent")
+def test_a_report_is_shown_once_as_the_words_of_another(page: Page, gateway: GatewayProcess) -> None:
+    expect(said(page, "You said: from before")).to_have_count(1)
+    gateway.answer("found", "found", "you are welcome")
+    args = {"task": "look", "agentId": "researcher"}
+    gateway.call("tools.invoke", tool="sessions_spawn", args=args, sessionKey="agent:main:main")
+    expect(said(page, "Result: found")).to_have_count(1)
+    say(page, "thank you")
+    expect(said(page, "you are welcome")).to_have_count(1)
+    expect(said(page, "Result: found")).to_have_count(1)
+    own = page.locator(".chat-group.user")
+    expect(own.filter(has_text="thank you")).to_have_count(1)
+    expect(own.filter(has_text="Result: found")).to_have_count(0)
+
+
 @shows("Control UI", "loading the page anew: nothing twice")
 def test_nothing_is_shown_twice_after_the_page_is_loaded_anew(page: Page) -> None:
     say(page, "said once")
