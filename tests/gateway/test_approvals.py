@@ -126,6 +126,19 @@ async def test_a_decision_in_openclaws_words_that_comes_late_is_told_so(tmp_path
             assert unknown["details"]["reason"] == "APPROVAL_NOT_FOUND" and posted == []
 
 
+async def test_of_two_operators_who_answer_at_once_one_is_told_that_the_other_was_first(tmp_path: Path) -> None:
+    async with desk(tmp_path, {}, model=ScriptedModel(replies=posting), tools=APPROVAL) as world:
+        equip(world.gateway)
+        async with connected(world.url, OPERATOR) as ann, connected(world.url, OPERATOR) as bob:
+            await ann.ask("sessions.subscribe")
+            await ann.ask("chat.send", sessionKey="main", message="go")
+            asked = {"id": (await ann.event("plugin.approval.requested"))["id"], "decision": "allow-once"}
+            queues = [await client.begin("approval.resolve", asked) for client in (ann, bob)]
+            one, other = [await ann.take(queue) for queue in queues]
+            assert {one["applied"], other["applied"]} == {True, False}
+            assert one["approval"] == other["approval"] and one["approval"]["resolver"]["id"]
+
+
 @pytest.mark.parametrize("is_for_good", [False, True])
 async def test_that_a_tool_is_allowed_for_good_is_answered_only_where_it_is(tmp_path: Path, is_for_good: bool) -> None:
     async with desk(tmp_path, {}, model=ScriptedModel(replies=posting), tools=APPROVAL) as world:

@@ -142,6 +142,20 @@ def answer(tx: Tx, approval_id: str, decision: Decided, by: str, *, always: bool
     return _settle(tx, approval, decision.state, by)
 
 
+def answer_first(
+    tx: Tx, approval_id: str, decision: Decided, by: str, *, always: bool = False
+) -> tuple[Approval, bool]:
+    """Answer a question if nobody has; returns it, and whether this was the answer.
+
+    Raises:
+        ApprovalNotFound: there is none of this id.
+    """
+    approval = need(tx, approval_id)
+    if not approval.is_pending:
+        return approval, False
+    return answer(tx, approval_id, decision, by, always=always), True
+
+
 def _is_granted(tx: Tx, session_key: str, tool: str) -> bool:
     """Whether a tool was allowed in a session for good."""
     granted = "SELECT 1 FROM approval_grants WHERE session_key = ? AND tool = ?"

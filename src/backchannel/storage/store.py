@@ -128,6 +128,7 @@ class Store:
     # Calls that a person has to allow
     ask_approval = write(approval_units.ask)
     answer_approval = write(approval_units.answer)
+    answer_approval_first = write(approval_units.answer_first)
     approval = look(approval_units.find)
     approvals = read(approval_units.page)
     approvals_pending = look(approval_units.count_pending)

@@ -114,9 +114,12 @@ async def approval_get(call: Call, params: ApprovalIdParams) -> ApprovalShown:
 
 async def approval_resolve(call: Call, params: ResolveParams) -> ApprovalSettled:
     """Lets a call that waits go ahead, or not; one that was answered before is shown as it is."""
-    before = await _find(call, params.id)
-    answered = await _resolve(call, params) if before.is_pending else before
-    return ApprovalSettled(applied=before.is_pending, approval=_snapshot(call, answered))
+    decision, by, always = _read_decision(call, params)
+    try:
+        found, is_first = await call.parts.store.answer_approval_first(params.id, decision, by, always=always)
+    except ApprovalNotFound:
+        raise _unknown(params.id) from None
+    return ApprovalSettled(applied=is_first, approval=_snapshot(call, found))
 
 
 async def approval_history(call: Call, params: ApprovalHistoryParams) -> ApprovalHistory:
@@ -136,14 +139,19 @@ async def approval_history(call: Call, params: ApprovalHistoryParams) -> Approva
 
 async def _resolve(call: Call, params: ResolveParams) -> Approval:
     """Answer an approval; errors carry the words by which OpenClaw's clients know that it waits no longer."""
-    decision = Decided.DENY if params.decision == DENY else Decided.APPROVE
-    by, always = f"operator {call.holder.token_id}", params.decision == ALWAYS
+    decision, by, always = _read_decision(call, params)
     try:
         return await call.parts.store.answer_approval(params.id, decision, by, always=always)
     except ApprovalNotFound:
         raise _unknown(params.id) from None
     except InvalidRequest as late:
         raise InvalidRequest(late.message, id=params.id, reason="APPROVAL_ALREADY_RESOLVED") from None
+
+
+def _read_decision(call: Call, params: ResolveParams) -> tuple[Decided, str, bool]:
+    """Read what was decided, by whom, and whether for good."""
+    decision = Decided.DENY if params.decision == DENY else Decided.APPROVE
+    return decision, f"operator {call.holder.token_id}", params.decision == ALWAYS
 
 
 async def _find(call: Call, id: str) -> Approval:
