@@ -236,6 +236,17 @@ class TestWaiting:
             waited = await back.ask("agent.wait", runId=run["runId"], timeoutMs=0)
             assert waited["terminalReply"] == {"disposition": "visible", "text": "released a"}
 
+    async def test_whoever_was_away_when_a_run_was_stopped_is_sent_its_end(self, client: Client, world: World) -> None:
+        run = await client.ask("chat.send", sessionKey="agent:held:main", message="a")
+        await client.ask("chat.abort", sessionKey="agent:held:main")
+        await client.event("chat", runId=run["runId"], state="aborted")
+        async with world.client() as back:
+            assert (await back.ask("agent.wait", runId=run["runId"]))["status"] == "aborted"
+            assert back.seen("chat") == []
+            assert (await back.ask("agent.wait", runId=run["runId"], timeoutMs=0))["status"] == "aborted"
+            ended = await back.event("chat", runId=run["runId"], state="aborted")
+            assert (ended["sessionKey"], len(back.seen("chat"))) == ("agent:held:main", 1)
+
     async def test_an_agents_token_hears_nothing_of_runs_but_what_it_waits_for(
         self, client: Client, world: World
     ) -> None:

@@ -166,6 +166,10 @@ class Subscriptions:
         """End `expect` for a run that had ended before."""
         self._by_run.remove(run_id, subscriber)
 
+    def tell_end(self, subscriber: Subscriber, run: Run) -> None:
+        """Send it the last `chat` event of a run that ended before, as it may have been away then."""
+        subscriber.send_event(self._chat_end(run, _Stream()), droppable=False)
+
     @contextmanager
     def hearing_ends(self, key: str) -> Iterator[Set[str]]:
         """Collect which runs of a session end: what was read before their ends were told is told after them."""

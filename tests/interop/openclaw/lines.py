@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -50,6 +51,15 @@ class JsonRpc:
         """Wait until it has told something with this text in it."""
         while not any(text in json.dumps(each) for each in self.told):
             self._read()
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Let it do nothing meanwhile."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def wait_alive(self, seconds: float) -> None:
         """Give it time, unless it ends."""

@@ -121,6 +121,7 @@ ROWS: tuple[Row, ...] = (
     Row("acp", "what agents said to each other"),
     Row("acp", "a mode of the session"),
     Row("acp", "`kill -9` of the gateway in the middle of a reply"),
+    Row("acp", "a reply that is stopped while the connection is lost"),
     Row("Control UI", "logging in, and the list of sessions"),
     Row("Control UI", "a conversation: its history, a message, its reply"),
     Row("Control UI", "aborting a run"),

@@ -153,3 +153,19 @@ def test_a_prompt_ends_with_its_reply_after_the_gateway_was_killed(
     updates = [each["params"]["update"] for each in bridge.told[before:]]
     said = [each["content"]["text"] for each in updates if each["sessionUpdate"] == "agent_message_chunk"]
     assert "".join(said) == "half of the whole"
+
+
+@shows("acp", "a reply that is stopped while the connection is lost")
+def test_a_prompt_whose_run_is_stopped_meanwhile_is_cancelled(
+    bridge: JsonRpc, session: str, gateway: GatewayProcess
+) -> None:
+    gateway.hold("begun and ", "ended")
+    asked = prompt(bridge, session, "wait for ever")
+    bridge.hears("begun and")
+    with bridge.asleep():
+        gateway.kill()
+        gateway.hold("begun and ", "ended")
+        gateway.start()
+        gateway.call("chat.abort", sessionKey=KEY)
+        gateway.rest()
+    assert bridge.end(asked)["stopReason"] == "cancelled"

@@ -37,6 +37,9 @@ from backchannel.tools.rows import Rows, duration_ms
 
 MAX_WAIT_MS = 24 * 3600 * 1000
 _LISTED, _MOST_LISTED = 50, 500
+_NOT_AN_END = (RunState.ABORTED, RunState.TIMEOUT)
+"""Answers of `agent.wait` after which OpenClaw's clients go on waiting: one is no word of theirs, the other means that
+the wait is over, not the run."""
 
 
 class AgentParams(SharedParams, frozen=True, kw_only=True):
@@ -193,12 +196,15 @@ async def agent_wait(call: Call, params: WaitParams) -> Waited:
     """Waits for a run to end, also for one that ended long ago; `timeoutMs: 0` only looks.
 
     An operator who is told that the run goes on gets its events from then on: a client that lost its connection asks
-    so, and would else never hear of the end.
+    so, and would else never hear of the end. One who only looks, at a run that was stopped or ran out of time, gets the
+    last event of it: OpenClaw's clients go by that.
     """
     await _check_own_run(call, params.run_id)
     run = await call.waits.until(call.parts.runtime.wait(params.run_id, params.timeout_ms / 1000))
     if not run.is_finished and call.holder.session_key is None:
         run = await _expected(call, run.id)
+    if params.timeout_ms == 0 and call.holder.session_key is None and run.state in _NOT_AN_END:
+        call.subscriptions.tell_end(call.subscriber, run)
     return waited(run)
 
 
@@ -316,7 +322,8 @@ METHODS: tuple[Method[Any], ...] = (
         "`{runId, status: ok | error | timeout | aborted, startedAt?, endedAt?, error?, reply?, "
         "terminalReply? {disposition, text}}`, the last for OpenClaw's clients; a wait that ended "
         "before the run has the status `timeout`, `running` or `queued`: `true`, no `endedAt`, and `resumeAt` "
-        "if the run is set aside after crashes",
+        "if the run is set aside after crashes. With `timeoutMs: 0` an operator also gets the last `chat` event of a "
+        "run that was aborted or ran out of time",
         for_agents=True,
     ),
     Method("runs.get", RunParams, TokenScope.READ, runs_get, "`{run}`"),
