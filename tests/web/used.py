@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 from tests.support.far_end import Fault
 from tests.web import shop
@@ -19,7 +21,8 @@ OVERNIGHT, WORKING_DAY, EARLIER = 20 * HOUR_S, 5 * HOUR_S, 40 * 60
 
 
 def settings(gateway: GatewayProcess) -> dict[str, Any]:
-    """Make the configuration of the shop."""
+    """Make the configuration of the shop; its jobs come later than now, so that none fires in the day that it shows."""
+    here = datetime.now(ZoneInfo("Europe/Oslo"))
     agents = [
         {"id": id, "model": "local/qwen3-32b", "instructions": text, "subagents": {"allowAgents": ["*"]}}
         for id, text in shop.AGENTS.items()
@@ -38,11 +41,16 @@ def settings(gateway: GatewayProcess) -> dict[str, Any]:
             "jobs": [
                 {
                     "id": "stock-report",
-                    "schedule": "0 6 * * *",
+                    "schedule": f"0 {(here.hour + 2) % 24} * * *",
                     "message": "Write the stock report",
                     "tz": "Europe/Oslo",
                 },
-                {"id": "newsletter", "schedule": "0 9 * * 1", "message": "Draft the newsletter", "agentId": "writer"},
+                {
+                    "id": "newsletter",
+                    "schedule": f"0 9 * * {(here.isoweekday() + 2) % 7}",
+                    "message": "Draft the newsletter",
+                    "agentId": "writer",
+                },
                 {"id": "year-end", "schedule": "0 8 31 12 *", "message": "Count everything", "enabled": False},
             ]
         },
