@@ -48,7 +48,8 @@ def test_a_job_is_added_run_and_removed(running: Program) -> None:
     assert "tidy up" in running.answer("runs", "wait", found[1].strip("'"))
     row = next(line for line in running.answer("cron").splitlines() if line.startswith("tidy"))
     assert re.search(r" ok, \d+s ago$", row)
-    assert running.json("cron", "list")["jobs"][0]["lastRun"]["status"] == "ok"
+    (tidy,) = [job for job in running.json("cron", "list")["jobs"] if job["id"] == "tidy"]
+    assert tidy["lastRun"]["status"] == "ok"
 
     assert running.answer("cron", "remove", "tidy") == "Job tidy is removed. Its session and its runs stay.\n"
     assert "tidy" not in running.answer("cron")
