@@ -97,5 +97,5 @@ async def desk(
         url = ""
         if clock is None:  # a door's ticks would make a quick clock run away
             url = (await exits.enter_async_context(listening(gateway, OPERATOR))).url
-        http = await exits.enter_async_context(httpx.AsyncClient(base_url=url, trust_env=False))
+        http = await exits.enter_async_context(httpx.AsyncClient(base_url=url, trust_env=False, timeout=20))
         yield Desk(gateway, http, Heard(gateway), url.replace("http", "ws", 1) + "/ws")

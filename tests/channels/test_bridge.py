@@ -22,7 +22,7 @@ PART = OutboundPart(delivery_id="d", key="d/1", to="Chat-1", text="hello", accou
 
 
 @asynccontextmanager
-async def bridge_to(url: str, secret: str = SECRET, limit_s: float = 5) -> AsyncIterator[Bridge]:
+async def bridge_to(url: str, secret: str = SECRET, limit_s: float = 20) -> AsyncIterator[Bridge]:
     settings = BridgeSettings(url=url, secret=secret)
     bridge = Bridge("desk", settings, SystemClock(), answer_limit_s=limit_s)
     try:

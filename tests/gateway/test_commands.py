@@ -183,7 +183,7 @@ async def _by_agent(world: World, client: Client, text: str) -> str:
 
 
 async def _by_hook(world: World, client: Client, text: str) -> str:
-    async with httpx.AsyncClient(base_url=world.at.url, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=world.at.url, trust_env=False, timeout=20) as http:
         headers = {"Authorization": f"Bearer {HOOK_TOKEN}"}
         taken = await http.post("/hooks/agent", json={"message": text, "agentId": "echo"}, headers=headers)
     return str((await ended(world.gateway, taken.json()["runId"])).reply)
@@ -208,7 +208,7 @@ async def _by_session(world: World, client: Client, text: str) -> str:
 
 async def _by_openai(world: World, client: Client, text: str) -> str:
     body = {"model": "echo", "user": "u", "messages": [{"role": "user", "content": text}]}
-    async with httpx.AsyncClient(base_url=world.at.url, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=world.at.url, trust_env=False, timeout=20) as http:
         headers = {"Authorization": f"Bearer {OPERATOR}"}
         answer = await http.post("/v1/chat/completions", json=body, headers=headers)
     return str(answer.json()["choices"][0]["message"]["content"])

@@ -29,7 +29,7 @@ async def test_while_its_database_is_away_a_gateway_says_so_and_what_it_accepted
     config = {"database": {"url": new_database(server=cluster.url)}}
     async with (
         make_world(config) as world,
-        httpx.AsyncClient(base_url=world.at.url, trust_env=False) as http,
+        httpx.AsyncClient(base_url=world.at.url, trust_env=False, timeout=20) as http,
         world.client() as client,
     ):
         accepted = await client.ask("agent", message="hi", agentId="held", idempotencyKey="one")

@@ -178,7 +178,7 @@ async def test_no_other_door_reaches_the_new_session_by_the_old_id(
     twice: Twice, path: str, headers: dict[str, str], body: dict[str, Any], status: int
 ) -> None:
     before = await twice.seen()
-    async with httpx.AsyncClient(base_url=twice.world.at.url, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=twice.world.at.url, trust_env=False, timeout=20) as http:
         given = {"authorization": f"Bearer {OPERATOR}"} | twice.named(headers)
         answer = await http.post(path, json=twice.named(body), headers=given)
     assert answer.status_code == status, answer.text
@@ -187,7 +187,7 @@ async def test_no_other_door_reaches_the_new_session_by_the_old_id(
 
 
 async def test_an_openai_client_that_names_a_session_by_the_old_id_has_one_of_its_own(twice: Twice) -> None:
-    async with httpx.AsyncClient(base_url=twice.world.at.url, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=twice.world.at.url, trust_env=False, timeout=20) as http:
         headers = {"authorization": f"Bearer {OPERATOR}", "x-backchannel-session": twice.old_id}
         asked = {"model": "echo", "messages": [{"role": "user", "content": "x"}]}
         answer = await http.post("/v1/chat/completions", json=asked, headers=headers)

@@ -150,7 +150,9 @@ async def test_a_signature_for_fewer_rights_gives_no_more(world: World) -> None:
 
 async def test_no_other_door_takes_it(world: World) -> None:
     token = await device_token(world.url, Device())
-    async with httpx.AsyncClient(base_url=world.at.url, headers={"Authorization": f"Bearer {token}"}) as http:
+    async with httpx.AsyncClient(
+        base_url=world.at.url, headers={"Authorization": f"Bearer {token}"}, timeout=20
+    ) as http:
         for path in ("/tools/invoke", "/mcp"):
             assert (await http.post(path, json={})).status_code == 401, path
 

@@ -241,7 +241,7 @@ async def test_a_clock_that_was_set_back_is_told_for_an_hour(tmp_path: Path) -> 
 
 
 async def test_what_is_merely_wrong_keeps_nobody_from_sending_messages(make_world: MakeWorld) -> None:
-    async with make_world() as world, httpx.AsyncClient(base_url=world.at.url, trust_env=False) as http:
+    async with make_world() as world, httpx.AsyncClient(base_url=world.at.url, trust_env=False, timeout=20) as http:
         async with world.client() as client:
             await client.run(message="hi", agentId="broken")
             assert (await client.ask("status"))["status"] == "degraded"
@@ -253,7 +253,7 @@ async def test_a_gateway_whose_database_does_not_answer_is_not_ready(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "PROBE_LIMIT_S", 0.2)
-    async with make_world() as world, httpx.AsyncClient(base_url=world.at.url, trust_env=False) as http:
+    async with make_world() as world, httpx.AsyncClient(base_url=world.at.url, trust_env=False, timeout=20) as http:
         with closing(sqlite3.connect(world.gateway.store.database.name, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             assert (await http.get("/readyz")).status_code == 503

@@ -334,7 +334,7 @@ async def test_what_was_answered_survives_a_power_cut(tmp_path: Path) -> None:
     async with (
         dying(tmp_path, ScriptedModel(replies=hang), config=config) as gateway,
         listening(gateway, OPERATOR) as at,
-        httpx.AsyncClient(base_url=at.url, trust_env=False) as http,
+        httpx.AsyncClient(base_url=at.url, trust_env=False, timeout=20) as http,
     ):
         answer = await http.post("/hooks/agent", json={"message": "hello"}, headers=headers)
         woken = await http.post("/hooks/wake", json={"text": "psst"}, headers=headers)

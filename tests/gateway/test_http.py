@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def http(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=world.at.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=world.at.url, trust_env=False, timeout=20) as client:
         yield client
 
 
@@ -101,7 +101,7 @@ async def test_a_client_cannot_say_that_it_comes_from_elsewhere_to_guess_on(http
 
 async def test_behind_a_trusted_proxy_each_client_counts_for_itself(make_world: MakeWorld) -> None:
     trusting = {"gateway": {"trustedProxies": ["127.0.0.0/8"]}}
-    async with make_world(trusting) as world, httpx.AsyncClient(base_url=world.at.url) as proxy:
+    async with make_world(trusting) as world, httpx.AsyncClient(base_url=world.at.url, timeout=20) as proxy:
         for client, statuses in (("10.0.0.1", [401] * 5 + [429]), ("10.0.0.2", [401])):
             headers = {**bearer("wrong"), "X-Forwarded-For": f"6.6.6.6, {client}"}
             answers = [await proxy.get("/metrics", headers=headers) for _ in statuses]
@@ -179,7 +179,10 @@ async def test_a_request_that_waits_does_not_hold_up_a_gateway_that_stops(
     make_world: MakeWorld, caplog: pytest.LogCaptureFixture, path: str, body: dict[str, object]
 ) -> None:
     config = {"gateway": {"http": {"chatCompletions": True}}}
-    async with make_world(config) as world, httpx.AsyncClient(base_url=world.at.url, trust_env=False) as http:
+    async with (
+        make_world(config) as world,
+        httpx.AsyncClient(base_url=world.at.url, trust_env=False, timeout=20) as http,
+    ):
         asking = asyncio.create_task(http.post(path, json=body, headers=bearer(), timeout=30))
         await until(lambda: world.gateway.runtime.running > 0 and world.at.web.waiting > 0)
         await world.at.web.close("it stops")
@@ -245,7 +248,10 @@ async def test_a_stream_that_waits_is_ended_by_a_gateway_that_stops(
     make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = {"gateway": {"http": {"chatCompletions": True}}}
-    async with make_world(config) as world, httpx.AsyncClient(base_url=world.at.url, trust_env=False) as http:
+    async with (
+        make_world(config) as world,
+        httpx.AsyncClient(base_url=world.at.url, trust_env=False, timeout=20) as http,
+    ):
         body = {**ASKED, "stream": True}
         async with http.stream("POST", "/v1/chat/completions", json=body, headers=bearer(), timeout=30) as stream:
             lines = stream.aiter_lines()

@@ -55,7 +55,7 @@ async def connected(
     if session is not None:
         headers["x-backchannel-session"] = session
     async with (
-        httpx2.AsyncClient(headers=headers, trust_env=False) as http,
+        httpx2.AsyncClient(headers=headers, trust_env=False, timeout=20) as http,
         Client(streamable_http_client(url, http_client=http), mode=mode) as client,
     ):
         yield client
@@ -88,7 +88,7 @@ async def keys_seen(client: Client) -> list[str]:
 
 
 async def post(world: World, body: Any = LIST_TOOLS, **headers: str) -> httpx2.Response:
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with httpx2.AsyncClient(trust_env=False, timeout=20) as http:
         sent = {**HEADERS, "authorization": f"Bearer {OPERATOR}", **headers}
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return await http.post(
@@ -297,7 +297,7 @@ async def test_an_answer_at_once_is_json_and_belongs_to_no_session(world: World)
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 async def test_there_is_no_stream_to_open_and_no_session_to_end(world: World, method: str) -> None:
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with httpx2.AsyncClient(trust_env=False, timeout=20) as http:
         answer = await http.request(method, f"{world.at.url}/mcp", headers={"authorization": f"Bearer {OPERATOR}"})
 
     assert answer.status_code == 405
@@ -335,7 +335,7 @@ async def test_a_body_over_the_limit_is_refused(make_world: MakeWorld) -> None:
 
     headers = {**HEADERS, "content-type": "application/json", "authorization": f"Bearer {OPERATOR}"}
     async with make_world({"gateway": {"limits": {"bodyBytes": 2000}}}) as world:
-        async with httpx2.AsyncClient(trust_env=False, headers=headers) as http:
+        async with httpx2.AsyncClient(trust_env=False, headers=headers, timeout=20) as http:
             for content in (b" " * 4000, pieces()):
                 answer = await http.post(f"{world.at.url}/mcp", content=content)
                 assert answer.status_code == 413
@@ -530,7 +530,7 @@ async def test_what_mcp_loads_is_kept_out_of_garbage_collection_where_the_start_
     frozen: list[None] = []
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 1000 * is_served)
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(None))
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with httpx2.AsyncClient(trust_env=False, timeout=20) as http:
         headers = HEADERS | {"authorization": f"Bearer {OPERATOR}"}
         for _ in range(2):
             assert (await http.post(f"{world.at.url}/mcp", json=LIST_TOOLS, headers=headers)).status_code == 200

@@ -112,7 +112,7 @@ async def texts(gateway: Gateway, key: str = "agent:held:main") -> list[str]:
 async def test_the_official_client_stops_a_wait_and_its_run_goes_on(world: World, mode: str) -> None:
     headers = {"authorization": f"Bearer {OPERATOR}"}
     async with (
-        httpx2.AsyncClient(headers=headers, trust_env=False) as http,
+        httpx2.AsyncClient(headers=headers, trust_env=False, timeout=20) as http,
         Client(streamable_http_client(f"{world.at.url}/mcp", http_client=http), mode=mode) as client,
     ):
         calling = asyncio.create_task(client.call_tool("sessions_send", SEND))

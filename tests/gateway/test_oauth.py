@@ -120,13 +120,13 @@ async def world(make_world: MakeWorld, issuer: StubIssuer) -> AsyncIterator[Worl
 
 async def status(world: World, token: str, tool: str = "sessions_list", **args: Any) -> int:
     headers = {"authorization": f"Bearer {token}"}
-    async with httpx2.AsyncClient(headers=headers, trust_env=False) as http:
+    async with httpx2.AsyncClient(headers=headers, trust_env=False, timeout=20) as http:
         answer = await http.post(f"{world.at.url}/tools/invoke", json={"tool": tool, "args": args})
         return answer.status_code
 
 
 async def get(world: World, path: str, **headers: str) -> httpx2.Response:
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with httpx2.AsyncClient(trust_env=False, timeout=20) as http:
         return await http.get(f"{world.at.url}{path}", headers=headers)
 
 
@@ -149,7 +149,7 @@ async def test_the_gateways_own_tokens_go_on(world: World) -> None:
 async def test_it_is_let_in_by_mcp_and_by_websocket(world: World, issuer: StubIssuer) -> None:
     headers = {"authorization": f"Bearer {issuer.token()}"}
     async with (
-        httpx2.AsyncClient(headers=headers, trust_env=False) as http,
+        httpx2.AsyncClient(headers=headers, trust_env=False, timeout=20) as http,
         Client(streamable_http_client(f"{world.at.url}/mcp", http_client=http)) as client,
     ):
         assert "sessions_list" in [tool.name for tool in (await client.list_tools()).tools]
@@ -164,7 +164,7 @@ async def test_a_claim_binds_a_token_to_a_session(world: World, issuer: StubIssu
 
     assert await status(world, bound, "sessions_list") == 200
     headers = {"authorization": f"Bearer {bound}"}
-    async with httpx2.AsyncClient(headers=headers, trust_env=False) as http:
+    async with httpx2.AsyncClient(headers=headers, trust_env=False, timeout=20) as http:
         listed = await http.post(f"{world.at.url}/tools/invoke", json={"tool": "sessions_list", "args": {}})
         other = {"tool": "sessions_list", "args": {}, "sessionKey": "agent:speaker:main"}
         refused = await http.post(f"{world.at.url}/tools/invoke", json=other)
@@ -326,7 +326,7 @@ async def test_a_client_without_a_token_learns_where_to_get_one(world: World, is
 
 
 async def test_a_refusal_says_where_that_is_told(world: World) -> None:
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with httpx2.AsyncClient(trust_env=False, timeout=20) as http:
         refused = await http.post(f"{world.at.url}/mcp", json={})
     at = f"{world.at.url}/.well-known/oauth-protected-resource/mcp"
 
@@ -367,7 +367,7 @@ async def test_the_official_client_finds_the_issuer_and_logs_in_by_itself(
             f"{world.at.url}/mcp", Remembered(), "a-program", "its secret", "client_secret_post", issuer=issuer.url
         )
         async with (
-            httpx2.AsyncClient(auth=login, trust_env=False) as http,
+            httpx2.AsyncClient(auth=login, trust_env=False, timeout=20) as http,
             Client(streamable_http_client(f"{world.at.url}/mcp", http_client=http)) as client,
         ):
             names = [tool.name for tool in (await client.list_tools()).tools]

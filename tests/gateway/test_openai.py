@@ -199,7 +199,7 @@ async def test_a_stream_that_has_nothing_to_say_yet_is_kept_alive_and_not_held_b
     gate = asyncio.Event()
     async with open_door(tmp_path, replies=[Reply(text="at last", gate=gate)]) as door:
         body = {"model": "main", "messages": SAID, "stream": True}
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=20) as client:
             request = client.stream("POST", f"{door.at.url}/v1/chat/completions", json=body, headers=door.headers)
             async with request as answer:
                 assert answer.headers["cache-control"] == "no-cache"

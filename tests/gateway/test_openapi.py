@@ -49,7 +49,10 @@ async def served(state: Path, **config: Any) -> AsyncIterator[tuple[Gateway, Lis
 
 
 async def test_the_description_is_for_those_who_may_read(tmp_path: Path) -> None:
-    async with served(tmp_path) as (gateway, at), httpx.AsyncClient(trust_env=False, base_url=at.url) as client:
+    async with (
+        served(tmp_path) as (gateway, at),
+        httpx.AsyncClient(trust_env=False, base_url=at.url, timeout=20) as client,
+    ):
         assert (await client.get("/openapi.json")).status_code == 401
         answer = await client.get("/openapi.json", headers={"Authorization": f"Bearer {OPERATOR}"})
         assert answer.json() == json.loads(json.dumps(build_document(gateway.parts)))

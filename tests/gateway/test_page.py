@@ -24,7 +24,7 @@ FILES = sorted(path for path in FOLDER.rglob("*") if path.is_file() and path.suf
 
 @pytest.fixture
 async def http(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=world.at.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=world.at.url, trust_env=False, timeout=20) as client:
         yield client
 
 

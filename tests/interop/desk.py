@@ -47,7 +47,7 @@ class Desk:
     async def call(self, tool: str, **arguments: Any) -> Any:
         """Call a tool as the operator."""
         headers = {"authorization": f"Bearer {self.token}"}
-        async with httpx2.AsyncClient(headers=headers, trust_env=False) as http:
+        async with httpx2.AsyncClient(headers=headers, trust_env=False, timeout=20) as http:
             answer = await http.post(f"{self.url}/tools/invoke", json={"tool": tool, "args": arguments})
         return answer.json()["result"]
 

@@ -52,7 +52,7 @@ class Spawning(Family):
         if session is not None:
             headers["x-backchannel-session"] = session
         async with (
-            httpx2.AsyncClient(headers=headers, trust_env=False) as http,
+            httpx2.AsyncClient(headers=headers, trust_env=False, timeout=20) as http,
             McpClient(streamable_http_client(f"{self.at.at.url}/mcp", http_client=http), mode="auto") as client,
         ):
             yield client
