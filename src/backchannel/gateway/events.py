@@ -22,7 +22,7 @@ subscribers costs a few dictionary look-ups, and one that many want is encoded o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -50,6 +50,7 @@ from backchannel.gateway.protocol import (
     show_event_head,
 )
 from backchannel.gateway.session_news import LookUp, SessionNews, unknown_session
+from backchannel.gateway.unanswered import Unanswered
 from backchannel.runtime.events import Event, Hub, ModelRetried, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
 from backchannel.tools.rows import show_approval, show_delivery
 
@@ -111,6 +112,7 @@ class Subscriptions:
         self._by_transcript = Audiences()
         self._streams: dict[str, _Stream] = {}
         self._held_ends = HeldEnds(self._send_to)
+        self._unanswered = Unanswered()
         self._ends: dict[str, list[set[str]]] = {}
         """Who wants to know which runs end, by session."""
         self._wants_more: Callable[[], None] = lambda: None
@@ -146,6 +148,10 @@ class Subscriptions:
     def unwatch_messages(self, subscriber: Subscriber, key: str) -> None:
         self._by_transcript.remove(key, subscriber)
 
+    def answering(self, subscriber: Subscriber, key: str) -> AbstractContextManager[None]:
+        """Send it the `chat` and `agent` events of a session after the answer to the request that is carried out."""
+        return self._unanswered.keep(subscriber, key)
+
     def follow(self, subscriber: Subscriber, run: Run) -> None:
         """Send it the events of a run that it has just started."""
         if run.is_finished or subscriber in self._audience(run):
@@ -154,7 +160,7 @@ class Subscriptions:
         if run.state is RunState.RUNNING:  # its start was sent before its id was known here
             stream = self._stream(run)
             stream.is_started = True
-            subscriber.send_event(self._lifecycle(run, stream), droppable=False)
+            self._send_of(run, {subscriber}, self._lifecycle(run, stream))
             self._wants_more()
 
     def expect(self, subscriber: Subscriber, run_id: str) -> None:
@@ -190,7 +196,8 @@ class Subscriptions:
 
     def answer(self, subscriber: Subscriber, id: str, key: str, text: str) -> None:
         """Send it the answer to a chat command, which no run has given."""
-        subscriber.send_event(self._said(id, key, _shown(text, self._clock.now_ms())), droppable=False)
+        head = self._said(id, key, _shown(text, self._clock.now_ms()))
+        self._unanswered.send(subscriber, key, head, droppable=False)
 
     def leave(self, subscriber: Subscriber) -> None:
         """Forget a connection."""
@@ -198,6 +205,7 @@ class Subscriptions:
         for index in (self._by_session, self._by_chat, self._by_run, self._by_transcript):
             index.forget(subscriber)
         self._held_ends.forget(subscriber)
+        self._unanswered.forget(subscriber)
 
     def publish(self, event: Event) -> None:
         """Send what happened to its subscribers."""
@@ -254,11 +262,11 @@ class Subscriptions:
         if chatting and run.state is not RunState.QUEUED:
             stream = self._stream(run)
             if run.is_finished:
-                self._send_to(audience, self._lifecycle(run, stream))
+                self._send_of(run, audience, self._lifecycle(run, stream))
                 self._send_end(run, stream, chatting)
             elif not stream.is_started:
                 stream.is_started = True
-                self._send_to(audience, self._lifecycle(run, stream))
+                self._send_of(run, audience, self._lifecycle(run, stream))
         if run.is_finished:
             for ended in self._ends.get(run.session_key, ()):
                 ended.add(run.id)
@@ -269,7 +277,7 @@ class Subscriptions:
         if run.kind.is_internal and run.state is RunState.OK:
             self._held_ends.hold(run.id, HeldEnd(set(audience), partial(self._final, run, stream)))
         else:
-            self._send_to(audience, self._chat_end(run, stream))
+            self._send_of(run, audience, self._chat_end(run, stream))
 
     def _send_reply(self, event: ReplyGrew) -> None:
         run = event.run
@@ -280,16 +288,16 @@ class Subscriptions:
         stream = self._stream(run)
         stream.growing = event.text
         head = self._agent(run, stream, "assistant", {"text": event.text, "delta": event.delta})
-        self._send_to(audience, head, droppable=True)
+        self._send_of(run, audience, head, droppable=True)
         if not run.kind.is_internal:
             message = _shown(stream.following(event.text), self._clock.now_ms())
             delta = _BETWEEN + event.delta if stream.said and event.text == event.delta else event.delta
             head = self._chat(run, stream, state="delta", delta_text=delta, message=message)
-            self._send_to(chatting, head, droppable=True)
+            self._send_of(run, chatting, head, droppable=True)
 
     def _send_agent(self, run: Run, stream: str, data: dict[str, Any], *, droppable: bool = False) -> None:
         if audience := self._audience(run):
-            self._send_to(audience, self._agent(run, self._stream(run), stream, data), droppable=droppable)
+            self._send_of(run, audience, self._agent(run, self._stream(run), stream, data), droppable=droppable)
 
     def _send_message(self, event: MessageAppended) -> None:
         message = event.message
@@ -412,6 +420,11 @@ class Subscriptions:
 
     def _final(self, run: Run, stream: _Stream, message: ShownMessage | None) -> str:
         return self._chat(run, stream, state="final", message=message, stop_reason=stream.stop_reason)
+
+    def _send_of(self, run: Run, audience: Set[Subscriber], head: str, *, droppable: bool = False) -> None:
+        """Send an event of a run, to who has just started one there after the answer that names it."""
+        for subscriber in list(audience):
+            self._unanswered.send(subscriber, run.session_key, head, droppable=droppable)
 
     def _send_to(self, audience: Set[Subscriber], head: str, *, droppable: bool = False) -> None:
         for subscriber in list(audience):  # a slow one may be closed, and leave, in between

@@ -88,8 +88,9 @@ async def start_run(
     )
     if await _is_current(call, key, params.session_id):
         call.subscriptions.watch(call.subscriber, str(key))  # before it is accepted, so that no event is missed
-    accepted = await call.parts.runtime.submit(request)
-    call.subscriptions.follow(call.subscriber, accepted.run)
+    with call.subscriptions.answering(call.subscriber, str(key)):
+        accepted = await call.parts.runtime.submit(request)
+        call.subscriptions.follow(call.subscriber, accepted.run)
     return ChatStarted(run_id=accepted.run.id, status=shown_state(accepted))
 
 
@@ -121,7 +122,8 @@ async def _carry_out(
         digest=digest,
     )
     command_id = params.idempotency_key or new_id()
-    call.subscriptions.answer(call.subscriber, command_id, str(key), text)
+    with call.subscriptions.answering(call.subscriber, str(key)):
+        call.subscriptions.answer(call.subscriber, command_id, str(key), text)
     return ChatStarted(run_id=command_id, status=RunState.OK.value, reply=text)
 
 

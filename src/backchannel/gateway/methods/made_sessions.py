@@ -95,8 +95,9 @@ async def sessions_create(call: Call, params: SessionsCreateParams) -> SessionCr
         ),
         may_rename=TokenScope.ADMIN in call.holder.scopes,
     )
-    started = await _make(call, params, at, making)
-    entry = await look_at(call.parts, str(at.key))
+    with call.subscriptions.answering(call.subscriber, str(at.key)):
+        started = await _make(call, params, at, making)
+        entry = await look_at(call.parts, str(at.key))
     assert entry is not None, "it has just been made"
     return SessionCreated(
         ok=True,

@@ -48,7 +48,8 @@ async def node_message(call: Call, params: NodeMessageParams) -> ChatStarted:
         digest=digest_of(call.holder.token_id, "node.message", key, params),
     )
     call.subscriptions.watch_chat(call.subscriber, str(key))  # before it is accepted, so that no event is missed
-    accepted = await call.parts.runtime.submit(request)
+    with call.subscriptions.answering(call.subscriber, str(key)):
+        accepted = await call.parts.runtime.submit(request)
     return ChatStarted(run_id=accepted.run.id, status=shown_state(accepted))
 
 

@@ -126,8 +126,9 @@ async def agent(call: Call, params: AgentParams) -> AgentEnded:
         timeout_s=params.timeout,
         expected_session_id=_expected_id(params) or at.session_id,
     )
-    accepted = (await parts.runtime.submit(request)).run
-    call.subscriptions.follow(call.subscriber, accepted)
+    with call.subscriptions.answering(call.subscriber, str(at.key)):
+        accepted = (await parts.runtime.submit(request)).run
+        call.subscriptions.follow(call.subscriber, accepted)
     call.answer_first(AgentAccepted(run_id=accepted.id, status="accepted", accepted_at=accepted.accepted_at))
     return ended(await _wait_to_the_end(call, accepted))
 
