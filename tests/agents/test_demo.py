@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from backchannel.agents.demo import MOST_PIECES, SKILLS, DemoModel, decide, pieces_of
@@ -107,3 +109,12 @@ def test_a_very_long_text_comes_in_larger_pieces() -> None:
 
     assert len(pieces) <= MOST_PIECES
     assert "".join(pieces) == text
+
+
+@pytest.mark.anyio
+async def test_its_first_word_does_not_come_at_once() -> None:
+    first = asyncio.ensure_future(anext(aiter(DemoModel().stream(asked("hello")))))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not first.done()
+    assert isinstance(await first, TextDelta)

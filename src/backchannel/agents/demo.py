@@ -92,8 +92,8 @@ class DemoModel:
         for block in content:
             if not isinstance(block, ToolCallBlock):
                 for piece in pieces_of(getattr(block, "text", "")):
+                    await asyncio.sleep(delay_s)  # before the first, too: others do not speak at once
                     yield TextDelta(piece)
-                    await asyncio.sleep(delay_s)
         used = sum(estimate_tokens(message) for message in request.messages) + text_tokens(request.system)
         written = sum(text_tokens(getattr(block, "text", "")) for block in content)
         yield ModelReply(content=content, usage=Usage(input=used, output=written), model=REF)
