@@ -273,6 +273,7 @@ class Scenario:
             await node.call("connect", **asked | {"client": {**NODE, "instanceId": "lamp"}})
             for shows in ("node.list", "system-presence"):
                 await self.call(shows)
+            await self.call("node.describe", nodeId="lamp")
             await node.call("node.event", event="node.host.stats", payloadJSON="{}")
             await node.call("node.pluginTools.update", tools=[])
             await node.call("node.skills.update", skills=[])

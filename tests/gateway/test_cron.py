@@ -202,7 +202,11 @@ class TestInOpenClawsWords:
             ({"status": "ok", "agentId": "echo"}, 1),
             ({"statuses": ["error", "skipped"]}, 0),
         ):
-            assert len((await client.ask("cron.runs", **params))["entries"]) == found
+            page = await client.ask("cron.runs", **params)
+            assert (len(page["entries"]), page["total"]) == (found, found)
+        await client.run(message="and by hand", sessionKey=job["sessionKey"])
+        page = await client.ask("cron.runs", limit=1)
+        assert ([each["runId"] for each in page["entries"]], page["total"]) == ([fired["runId"]], 1)
         assert (await client.ask("cron.runs", agentId="main"))["entries"] == []
         patch = {"enabled": False, "payload": {"kind": "agentTurn", "message": "look again"}}
         changed = await client.ask("cron.update", id=job["id"], patch=patch)

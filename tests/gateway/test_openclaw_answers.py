@@ -60,9 +60,14 @@ async def test_those_who_are_connected_are_listed(world: World, client: Client) 
         assert sorted(each["roles"][0] for each in present[1:]) == ["node", "operator"]
         (node,) = (await client.ask("node.list"))["nodes"]
         assert node == {"nodeId": "kitchen", "sessionKey": "agent:main:node-kitchen", "connected": True}
-    named = {"id": "node-host", "displayName": "The\nlamp \u202e"}
-    async with world.client(role="node", nodeId="lamp", client=named):
-        assert [each["displayName"] for each in (await client.ask("node.list"))["nodes"]] == ["The lamp"]
+    named = {"id": "node-host", "displayName": "The\nlamp \u202e", "platform": "linux", "version": "2026.9.6"}
+    async with world.client(role="node", nodeId="lamp", client=named, caps=["system", "browser", "system", "\n"]):
+        (node,) = (await client.ask("node.list"))["nodes"]
+        assert (node["displayName"], node["platform"], node["version"]) == ("The lamp", "linux", "2026.9.6")
+        assert node["caps"] == ["system", "browser"]
+        described = await client.ask("node.describe", nodeId="lamp")
+        assert described == {**node, "ts": described["ts"]}
+        assert (await client.refused("node.describe", {"nodeId": "kitchen"}))["code"] == "NOT_FOUND"
     assert (await client.ask("node.list"))["nodes"] == []
 
 

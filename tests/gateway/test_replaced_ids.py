@@ -64,6 +64,7 @@ class Race:
         self.disk.goes_on.clear()
         store, driver = self.gateway.store, cast(SqliteDriver, self.gateway.store.driver)
         deleted, made = store.delete_session(KEY), store.make_session(KEY, Making(settings=SessionPatch()))
+        await until(lambda: not driver._waiting)  # they are in the commit that is held
         queue = await self.client.begin(method, params)
         await until(lambda: unit in [waiting.name for waiting in driver._waiting])
         self.disk.goes_on.set()

@@ -360,9 +360,17 @@ class TestEnding:
         error = await client.refused("sessions.delete", {"key": "agent:echo:main"})
         assert error["details"]["code"] == "main_session"
 
-    async def test_what_is_not_there_is_not_reset_not_deleted_and_not_described(self, client: Client) -> None:
+    async def test_what_is_not_there_is_made_by_a_reset(self, client: Client) -> None:
+        made = await client.ask("sessions.reset", key="agent:echo:project")
+        assert (await client.ask("sessions.describe", key="agent:echo:project"))["session"] == made["entry"]
+        await client.ask("sessions.delete", key="agent:echo:project")
+        again = await client.ask("sessions.reset", key="agent:echo:project")
+        assert again["entry"]["sessionId"] != made["entry"]["sessionId"]
+        for wrong, code in (("agent:nobody:project", "unknown_agent"), ("a-word", "session_not_found")):
+            assert (await client.refused("sessions.reset", {"key": wrong}))["details"]["code"] == code
+
+    async def test_what_is_not_there_is_not_deleted_and_not_described(self, client: Client) -> None:
         never = {"key": "cron:never"}
-        assert (await client.refused("sessions.reset", never))["details"]["code"] == "session_not_found"
         assert await client.ask("sessions.delete", **never) == {"ok": True, **never, "deleted": False, "archived": []}
         assert await client.ask("sessions.describe", **never) == {"session": None}
 

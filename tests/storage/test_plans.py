@@ -20,7 +20,7 @@ from backchannel.core.facts import Fact
 from backchannel.core.keys import ChatType, SessionKey
 from backchannel.core.pairing import PairingState
 from backchannel.core.records import ExportPlace, McpCall
-from backchannel.core.runs import Fence, FlowCall, Join, RunState
+from backchannel.core.runs import Fence, FlowCall, Join, RunKind, RunState
 from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
 from backchannel.core.short_ids import IdKind, parse_written_id
 from backchannel.core.spawn_values import SpawnAsk, SpawnRules
@@ -180,6 +180,7 @@ HOT: dict[str, Read] = {
     "run": partial(runs.find, run_id="r"),
     "runs": partial(runs.page, session_key=None, states=(), limit=9, before=None),
     "runs of a session": partial(runs.page, session_key=str(MAIN), states=(RunState.OK,), limit=9, before=5),
+    "how many runs": partial(runs.count_of, keys=[str(MAIN)], states=(RunState.OK,), kind=RunKind.CRON),
     "what a run did": partial(timeline.timeline, run_id="r"),
     "a model that is asked again": partial(steps.note_retry, fence=Fence("r", 1), why="busy", wait_ms=1),
     "open calls": partial(steps.open_calls, run_id="r"),

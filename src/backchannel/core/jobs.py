@@ -92,6 +92,7 @@ class JobRunView(Answer, frozen=True, kw_only=True):
 
 class JobRunsPage(Answer, frozen=True, kw_only=True):
     entries: list[JobRunView]
+    total: int
     offset: int
     limit: int
     has_more: bool

@@ -38,7 +38,7 @@ from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import SessionKey
 from backchannel.core.records import TokenRow
 from backchannel.core.shapes import Params
-from backchannel.core.text import quoted
+from backchannel.core.text import quoted, shown_name
 from backchannel.errors import (
     Forbidden,
     GatewayError,
@@ -55,7 +55,7 @@ from backchannel.gateway.addressing import check_agent, resolve
 from backchannel.gateway.fields import IdempotencyKey
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.peers import let_in
-from backchannel.gateway.protocol import TokenScope
+from backchannel.gateway.protocol import Connect, TokenScope
 from backchannel.gateway.throttling import FailedAttempts, address_of
 from backchannel.tools.base import Caller, Until
 from backchannel.tools.registry import find_tool, invoke
@@ -69,6 +69,34 @@ PAIRING, APPROVALS = "operator.pairing", "operator.approvals"
 _ORDER = (TokenScope.READ, TokenScope.WRITE, TokenScope.ADMIN)
 
 
+MOST_CAPS = 64
+"""How much of what a node says that it can do is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSays:
+    """What a node says of itself, for people; it proves nothing."""
+
+    name: str | None
+    platform: str | None
+    version: str | None
+    device_family: str | None
+    caps: tuple[str, ...]
+
+    @classmethod
+    def read(cls, asked: Connect) -> NodeSays:
+        """Read what a node connects with, as far as it can be shown."""
+        client = asked.client
+        caps = [name for cap in asked.caps[:MOST_CAPS] if (name := shown_name(cap))]
+        return cls(
+            shown_name(client.display_name),
+            shown_name(client.platform),
+            shown_name(client.version),
+            shown_name(client.device_family),
+            tuple(dict.fromkeys(caps)),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class TokenHolder:
     """On whose behalf a request is made: the operator, the one session of an agent's token, or a node."""
@@ -78,8 +106,8 @@ class TokenHolder:
     session_key: str | None = None
     node: SessionKey | None = None
     """The session of a client that connected as a node; it has no scopes, whatever its token has."""
-    node_name: str | None = None
-    """What a node calls itself, for people; it proves nothing."""
+    node_says: NodeSays | None = None
+    """What a node says of itself."""
     is_issued: bool = False
     """Whether its token is that of an OAuth issuer."""
     device_token: str | None = None
@@ -97,9 +125,9 @@ class TokenHolder:
             return "node"
         return "agent" if self.is_agent else "operator"
 
-    def as_node(self, key: SessionKey, name: str | None) -> TokenHolder:
+    def as_node(self, key: SessionKey, says: NodeSays) -> TokenHolder:
         """Make it a node, which has nothing but its own sessions."""
-        return TokenHolder(self.token_id, frozenset(), node=key, node_name=name, is_issued=self.is_issued)
+        return TokenHolder(self.token_id, frozenset(), node=key, node_says=says, is_issued=self.is_issued)
 
     def with_scopes(self, asked: Iterable[str] | None) -> TokenHolder:
         """Keep what was asked for and the token has; nothing asked means all it has."""

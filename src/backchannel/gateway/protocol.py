@@ -193,6 +193,8 @@ class Connect(Struct, frozen=True, kw_only=True, rename="camel"):
     """Of the role `node`: the name that it connects under."""
     device: DeviceInfo | None = None
     scopes: list[str] | None = None
+    caps: list[str] = []
+    """Of the role `node`: what it says that it can do."""
     auth: ConnectAuth | None = None
 
     @property

@@ -26,7 +26,7 @@ from starlette.types import Message, Receive, Send
 
 from backchannel.core.answers import NAMED_PER_AGENT, SessionDefaults
 from backchannel.core.keys import SessionKey
-from backchannel.core.text import nearest, quoted, shown_name
+from backchannel.core.text import nearest, quoted
 from backchannel.errors import (
     DeviceTokenRefused,
     Forbidden,
@@ -40,7 +40,7 @@ from backchannel.errors import (
     UnknownMethod,
 )
 from backchannel.gateway.addressing import check_agent
-from backchannel.gateway.auth import TokenHolder
+from backchannel.gateway.auth import NodeSays, TokenHolder
 from backchannel.gateway.connections import CLOSE_S, REFUSED, Call, Connections, OpenWaits, check_allowed
 from backchannel.gateway.devices import Issued, ProvenDevice, prove
 from backchannel.gateway.forwarding import OPENCLAW
@@ -280,7 +280,7 @@ class WebSocketConnection:
             )
         node = choose_node(asked.node_name, bound, scheme)
         check_agent(self._connections.parts, node.agent)
-        return holder.as_node(node, shown_name(asked.client.display_name))
+        return holder.as_node(node, NodeSays.read(asked))
 
     def _hello(self, holder: TokenHolder) -> dict[str, Any]:
         parts, is_node = self._connections.parts, holder.node is not None

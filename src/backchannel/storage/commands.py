@@ -166,8 +166,16 @@ def _stop(tx: Tx, session: Session | None) -> str:
 
 
 def reset(tx: Tx, key: SessionKey, *, expected_session_id: str | None = None) -> Session:
-    """Start a new transcript, and ask the active run to stop."""
-    interruption.begin(tx, sessions.need(tx, str(key), expected_session_id), Change.RESET)
+    """Start a new transcript, and ask the active run to stop; a session that is not there is made.
+
+    Raises:
+        SessionIdReplaced: it has another transcript than the one expected, or none.
+    """
+    session = sessions.find(tx, str(key))
+    if session is None or session.archived_at is not None:
+        return sessions.ensure(tx, key, expected_session_id)
+    sessions.check_current(tx, session.key, session, expected_session_id)
+    interruption.begin(tx, session, Change.RESET)
     barriers.forget(tx, str(key))
     return sessions.reset(tx, str(key))
 

@@ -38,6 +38,7 @@ from backchannel.storage.tx import (
     Tx,
     assignments,
     columns,
+    marks,
     required,
     row_reader,
     tell_shadowed,
@@ -380,6 +381,7 @@ def page(
     *,
     session_key: str | None = None,
     states: Sequence[RunState] = (),
+    kind: RunKind | None = None,
     limit: int,
     before: int | None = None,
 ) -> list[Run]:
@@ -392,6 +394,9 @@ def page(
     if states:
         conditions.append(f"state IN ({', '.join('?' for _ in states)})")
         values += [state.value for state in states]
+    if kind is not None:
+        conditions.append("kind = ?")
+        values.append(kind.value)
     if before is not None:
         conditions.append("position < ?")
         values.append(before)
@@ -417,6 +422,13 @@ def next_resume(tx: Tx, key: str) -> int | None:
     """Tell when the first of a session's runs that are set aside is tried again."""
     (at,) = required(tx.one(f"SELECT min(resume_at) FROM runs WHERE session_key = ? AND {QUEUED}", key))
     return None if at is None else int(at)
+
+
+def count_of(tx: Tx, keys: Sequence[str], states: Sequence[RunState], kind: RunKind) -> int:
+    """Count the runs of some sessions that are of a kind, and in one of some states."""
+    counted = f"SELECT count(*) FROM runs WHERE session_key = ? AND kind = ? AND state IN ({marks(states)})"
+    found = (required(tx.one(counted, key, kind.value, *[state.value for state in states])) for key in keys)
+    return sum(count for (count,) in found)
 
 
 def counts(tx: Tx) -> dict[str, int]:

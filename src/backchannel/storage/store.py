@@ -155,6 +155,7 @@ class Store:
     timeline = read(timeline_units.timeline)
     is_own_run = look(runs.is_own)
     runs = read(run_units.page)
+    count_runs = read(run_units.count_of)
     sessions_with_queue = read(run_units.sessions_with_queue)
     next_resume = look(run_units.next_resume)
     run_counts = read(run_units.counts)

@@ -260,6 +260,7 @@ async def cron_runs(call: Call, params: CronRunsParams) -> JobRunsPage:
     has_more = len(entries) > end
     return JobRunsPage(
         entries=entries[params.offset : end],
+        total=await call.parts.store.count_runs([str(_key(call, job)) for job in jobs], states, RunKind.CRON),
         offset=params.offset,
         limit=limit,
         has_more=has_more,
@@ -275,8 +276,8 @@ def _states(params: CronRunsParams) -> tuple[RunState, ...]:
 
 async def _runs_of(call: Call, listed: ListedJob, states: tuple[RunState, ...], limit: int) -> list[JobRunView]:
     key = _key(call, listed)
-    runs = await call.parts.store.runs(session_key=str(key), states=states, limit=limit, before=None)
-    return [_show_run(call, listed.stored.id, run) for run in runs if run.kind is RunKind.CRON]
+    runs = await call.parts.store.runs(session_key=str(key), states=states, kind=RunKind.CRON, limit=limit)
+    return [_show_run(call, listed.stored.id, run) for run in runs]
 
 
 def _show_run(call: Call, job_id: str, run: Run) -> JobRunView:
@@ -419,7 +420,7 @@ METHODS: tuple[Method[Any], ...] = (
         TokenScope.READ,
         cron_runs,
         "`{entries: [{ts, jobId, action, status: ok | error, sessionKey, sessionId?, runId, runAtMs, durationMs?, "
-        "error?, summary?, model?}], offset, limit, hasMore, nextOffset}`",
+        "error?, summary?, model?}], total, offset, limit, hasMore, nextOffset}`",
     ),
     Method("cron.remove", JobParams, TokenScope.ADMIN, cron_remove, "`{ok, id, removed}`"),
 )

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from backchannel.agents.sandboxes import workspace_of
 from backchannel.core.contracts import Tool
 from backchannel.core.shapes import Answer, SharedParams
+from backchannel.core.text import quoted
+from backchannel.errors import NotFound
 from backchannel.gateway.addressing import address_for_message, known_agent
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import read_content
@@ -118,6 +122,18 @@ class NodeShown(Answer, frozen=True, kw_only=True):
     session_key: str
     connected: bool
     display_name: str | None = None
+    platform: str | None = None
+    version: str | None = None
+    device_family: str | None = None
+    caps: tuple[str, ...] = ()
+
+
+class NodeDescribed(NodeShown, frozen=True, kw_only=True):
+    ts: int
+
+
+class NodeParams(SharedParams, frozen=True, kw_only=True):
+    node_id: str
 
 
 class NodesListed(Answer, frozen=True, kw_only=True):
@@ -136,20 +152,37 @@ async def system_presence(call: Call, params: SharedNoParams) -> list[Present]:
 
 
 async def node_list(call: Call, params: SharedNoParams) -> NodesListed:
-    """Lists the nodes that are connected now."""
-    names = {str(holder.node): holder.node_name for holder in call.connections.holders if holder.node is not None}
-    return NodesListed(
-        ts=call.parts.clock.now_ms(),
-        nodes=[
-            NodeShown(
-                node_id=key.rpartition(":node-")[2],
-                session_key=call.parts.rows.key(key),
-                connected=True,
-                display_name=name,
-            )
-            for key, name in sorted(names.items())
-        ],
-    )
+    """Lists the nodes that are connected now, with what each says of itself."""
+    return NodesListed(ts=call.parts.clock.now_ms(), nodes=_nodes(call))
+
+
+async def node_describe(call: Call, params: NodeParams) -> NodeDescribed:
+    """Shows one node that is connected now, as `node.list` does."""
+    for node in _nodes(call):
+        if node.node_id == params.node_id:
+            return NodeDescribed(ts=call.parts.clock.now_ms(), **msgspec.structs.asdict(node))
+    raise NotFound(f"no node {quoted(params.node_id)} is connected (node.list shows those that are)")
+
+
+def _nodes(call: Call) -> list[NodeShown]:
+    said = {
+        str(holder.node): holder.node_says
+        for holder in call.connections.holders
+        if holder.node is not None and holder.node_says is not None
+    }
+    return [
+        NodeShown(
+            node_id=key.rpartition(":node-")[2],
+            session_key=call.parts.rows.key(key),
+            connected=True,
+            display_name=says.name,
+            platform=says.platform,
+            version=says.version,
+            device_family=says.device_family,
+            caps=says.caps,
+        )
+        for key, says in sorted(said.items())
+    ]
 
 
 async def channels_status(call: Call, params: SharedNoParams) -> ChannelsStatus:
@@ -259,6 +292,7 @@ async def wake(call: Call, params: WakeParams) -> Woken:
     return Woken(ok=True, message_id=message_id, session_key=parts.rows.key(str(at.key)))
 
 
+_NODE = "nodeId, sessionKey, connected, displayName?, platform?, version?, deviceFamily?, caps?"
 _ACCOUNT = "{accountId, configured, connected, lastError?}"
 
 METHODS: tuple[Method[Any], ...] = (
@@ -274,8 +308,9 @@ METHODS: tuple[Method[Any], ...] = (
         SharedNoParams,
         TokenScope.READ,
         node_list,
-        "`{ts, nodes: [{nodeId, sessionKey, connected, displayName?}]}`",
+        f"`{{ts, nodes: [{{{_NODE}}}]}}`, with what each says of itself; no command of a node can be called here",
     ),
+    Method("node.describe", NodeParams, TokenScope.READ, node_describe, f"`{{ts, {_NODE}}}`"),
     Method(
         "channels.status",
         SharedNoParams,

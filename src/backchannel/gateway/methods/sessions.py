@@ -16,6 +16,7 @@ from backchannel.core.text import one_line, quoted
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import (
     address_existing,
+    check_agent,
     find_labelled,
     find_session,
     operator_keys,
@@ -179,8 +180,13 @@ async def sessions_resolve(call: Call, params: SessionsResolveParams) -> Found:
 
 
 async def sessions_reset(call: Call, params: KeyParams) -> Changed:
-    """Starts a new transcript under the same key; the active run is aborted, queued ones go on in the new one."""
-    at = await address_existing(call.parts, params.key, params.agent_id)
+    """Starts a new transcript under the same key; the active run is aborted, queued ones go on in the new one.
+
+    A session that is not there yet is made.
+    """
+    at = await resolve(call.parts, params.key, params.agent_id)
+    if not at.exists:
+        check_agent(call.parts, at.key.agent)
     return await changed(call, await call.parts.store.reset_session(at.key, expected_session_id=at.session_id))
 
 
