@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
+
+from backchannel.cli.finding import STARTING_S
 
 from .program import PATIENCE_S, Program
 
@@ -59,6 +61,12 @@ def _application(program: Program, *words: str) -> Iterator[subprocess.Popen[str
         process.communicate(timeout=PATIENCE_S)
 
 
+def _looking_early(program: Program, *words: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """Start a command that finds the folder taken a moment ago, though it may take seconds itself to look at it."""
+    os.utime(program.state / "lock", (time.time() + STARTING_S * 0.9,) * 2)
+    return program.piped(*words)
+
+
 @pytest.mark.parametrize("ago_s", [3600, -3600], ids=["for long", "before the clock was set back"])
 def test_an_application_without_a_door_is_named_and_up_is_not_advised(program: Program, ago_s: float) -> None:
     with _application(program) as process:
@@ -73,7 +81,7 @@ def test_an_application_without_a_door_is_named_and_up_is_not_advised(program: P
 
 def test_a_command_waits_for_a_gateway_that_is_starting(program: Program) -> None:
     program.env["BACKCHANNEL_TOKEN"] = "later"
-    with _application(program, "later") as process, program.piped("sessions", "--json") as command:
+    with _application(program, "later") as process, _looking_early(program, "sessions", "--json") as command:
         assert command.stderr is not None and process.stdin is not None
         assert command.stderr.readline() == "The gateway is starting. Waiting for it to listen ...\n"
         process.stdin.write("\n")
@@ -85,7 +93,7 @@ def test_a_command_waits_for_a_gateway_that_is_starting(program: Program) -> Non
 
 
 def test_a_gateway_that_takes_too_long_to_start_is_named_as_one_that_does_not_listen(program: Program) -> None:
-    with _application(program), program.piped("runs") as command:
+    with _application(program), _looking_early(program, "runs") as command:
         assert command.stderr is not None
         assert command.stderr.readline().startswith("The gateway is starting.")
         os.utime(program.state / "lock", (0, 0))
