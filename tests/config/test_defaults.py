@@ -18,6 +18,13 @@ from backchannel.config.defaults import ANTHROPIC_MODEL, OPENAI_MODEL
 TAGS = {"models": [{"name": "nomic-embed-text:latest"}, {"name": "llama3.2:3b"}]}
 
 
+@pytest.fixture(autouse=True)
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What answers here shares a busy machine with those who ask."""
+    monkeypatch.setattr("backchannel.config.defaults._CONNECT_S", 20.0)
+    monkeypatch.setattr("backchannel.config.defaults._ANSWER_S", 20.0)
+
+
 @contextmanager
 def ollama(body: bytes, status: int = 200) -> Iterator[str]:
     """A local server that answers `/api/tags` as Ollama does; gives its host and port."""
