@@ -53,7 +53,12 @@ ROWS: tuple[Row, ...] = (
     Row("agent", "`--agent`, `--session-key`, `--thinking`"),
     Row("agent", "`--session-id`"),
     Row("agent", "`--to`"),
-    Row("agent", "`--deliver`"),
+    Row(
+        "agent",
+        "`--deliver`",
+        note="yes; where nobody has written from a chat, there is none to deliver to, and `backchannel deliveries "
+        "list` says so",
+    ),
     Row("sessions", "`sessions archive`"),
     Row(
         "sessions",

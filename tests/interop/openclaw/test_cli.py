@@ -98,6 +98,18 @@ def test_a_reply_is_delivered_where_the_session_speaks(openclaw: OpenClaw, gatew
     assert gateway.posted(2) == ["You said: from a chat", "You said: to be delivered"]
 
 
+@shows("agent", "`--deliver`")
+def test_it_is_told_that_there_is_no_chat_to_deliver_to(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
+    key = "agent:main:of-nobody"
+    said = openclaw.answer("agent", "--session-key", key, "--message", "to nobody", "--deliver")
+    assert said.strip() == "You said: to nobody"
+    (receipt,) = gateway.call("deliveries.list", sessionKey=key)["deliveries"]
+    assert (receipt["state"], receipt["error"]) == (
+        "no_channel",
+        "the session has no return address, and none was named",
+    )
+
+
 @shows("sessions", "`sessions archive`")
 def test_a_session_is_archived(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
     gateway.call("agent", message="hello", sessionKey="agent:main:old", idempotencyKey="old")
