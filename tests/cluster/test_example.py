@@ -16,7 +16,7 @@ import pytest
 
 from tests.gateway.client import OPERATOR, connected
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "cluster" / "cluster.py"
 PATIENCE_S = 60.0

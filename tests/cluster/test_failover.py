@@ -26,7 +26,7 @@ from tests.support.gateways import ended, held, request
 from tests.support.kill import check_invariants
 from tests.support.postgres import Cluster, Rows, new_database
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 LEASE_S = 2.0
 PATIENCE_S = 60.0

@@ -29,7 +29,7 @@ from tests.storage.support import Host
 from tests.support.gateways import CONFIG
 from tests.support.postgres import new_database
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 LEASE_S = 2.0
 ADDS = f"""{ADDITIVE}
