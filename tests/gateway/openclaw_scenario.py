@@ -215,6 +215,7 @@ class Scenario:
         await self.call("sessions.resolve", key=NOBODY, allowMissing=True)
         await self.call("sessions.get", key=SPEAKER, limit=20)
         await self.call("sessions.compact", key=SPEAKER, maxLines=10)
+        await self.call("sessions.search", query="one two", limit=25)
         await self.call("chat.history", sessionKey=SPEAKER, limit=50)
         await self.call("chat.startup", sessionKey=SPEAKER, limit=50, maxBytes=100_000)
         await self.call("chat.startup", shortId="abcdef12")

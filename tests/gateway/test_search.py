@@ -1,4 +1,4 @@
-"""`chat.search`: finding a message again in a transcript of any length, through a socket."""
+"""`chat.search` and `sessions.search`: finding a message again in transcripts of any length, through a socket."""
 
 from __future__ import annotations
 
@@ -83,3 +83,42 @@ async def test_what_cannot_be_searched_is_refused(shelf: Shelf) -> None:
         assert unknown["details"]["code"] == "session_not_found"
         before = await at.client.refused("chat.search", {"sessionKey": "main", "query": "x", "before": "nothing"})
         assert before["code"] == "NOT_FOUND"
+
+
+async def test_the_sessions_in_which_a_text_was_said_are_found_the_newest_first(shelf: Shelf) -> None:
+    shelf.session("agent:main:old", said("one", "RED shoes"), at=1)
+    shelf.session("agent:main:none", said("two", "blue ones"), at=2)
+    shelf.session(
+        "agent:main:new",
+        said("three", "red shoes, please"),
+        said("four", "red", Role.TOOL_RESULT, tool_call_id="c", tool_name="fetch"),
+        said("five", "no red ones", Role.ASSISTANT),
+        at=3,
+    )
+    async with doors(shelf, {}) as at:
+        told = await at.client.ask("sessions.search", query="Red")
+        named = await at.client.ask("sessions.search", query="red", sessionKeys=["agent:main:old", "agent:main:gone"])
+        first = await at.client.ask("sessions.search", query="red", limit=1, scope={"archived": "all", "ownerFirst": 1})
+        archived = await at.client.ask("sessions.search", query="red", scope={"archived": True})
+
+    found = [(each["sessionKey"], each["messageId"], each["role"]) for each in told["results"]]
+    assert found == [
+        ("agent:main:new", "five", "assistant"),
+        ("agent:main:new", "three", "user"),
+        ("agent:main:old", "one", "user"),
+    ]
+    assert told["results"][2]["snippet"] == "RED shoes" and told.keys() == {"results"}
+    assert [each["messageId"] for each in named["results"]] == ["one"]
+    assert [row["key"] for row in first["sessions"]] == ["agent:main:new"] and first["truncated"] is True
+    assert archived == {"results": [], "sessions": []}
+
+
+async def test_of_many_sessions_a_bounded_part_is_searched_and_that_is_said(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "MOST_LOOKED_AT", 3)
+    for n in range(4):
+        shelf.session(f"agent:main:s{n}", said(f"m{n}", "a needle"), said(f"h{n}", "hay"), at=n)
+    async with doors(shelf, {}) as at:
+        told = await at.client.ask("sessions.search", query="needle", limit=25)
+    assert ([each["messageId"] for each in told["results"]], told["truncated"]) == (["m3"], True)

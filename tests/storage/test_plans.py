@@ -18,6 +18,7 @@ from backchannel.core.delivery import DeliveryLane, DeliveryState, Post
 from backchannel.core.exchange_values import Change, ExchangePlace, ExchangeState
 from backchannel.core.facts import Fact
 from backchannel.core.keys import ChatType, SessionKey
+from backchannel.core.messages import Role
 from backchannel.core.pairing import PairingState
 from backchannel.core.records import ExportPlace, McpCall
 from backchannel.core.runs import Fence, FlowCall, Join, RunKind, RunState
@@ -168,6 +169,7 @@ HOT: dict[str, Read] = {
     "session by id": partial(sessions.by_id, session_id="s"),
     "history": history(),
     "history with tools": history(with_tools=True),
+    "search in transcripts": partial(searching.search_each, session_ids=["s"], query="x", roles=[Role.USER], limit=9),
     "search in a transcript": partial(searching.search, session_id="s", query="x", before=None, limit=9),
     "context": partial(messages.read_back, session_id="s", max_bytes=1),
     "transcript file": partial(messages.read_from, session_id="s", seq=5, limit=9),

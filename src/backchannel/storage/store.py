@@ -123,6 +123,7 @@ class Store:
     last_lines = read(messages.last_of_each)
     first_said = read(shown.first_said)
     search = read(searching.search)
+    search_each = read(searching.search_each)
     add_note = write_within(inbox.add_once, lambda key, *_: str(key))
 
     # Calls that a person has to allow

@@ -33,6 +33,7 @@ ANSWERS: Mapping[str, tuple[Shape, ...]] = {
     "sessions.reset": (Shape("SessionRow", ("entry",)),),
     "sessions.resolve": (Shape("SessionsResolveResult"),),
     "sessions.delete": (Shape("SessionsDeleteResult"),),
+    "sessions.search": (Shape("SessionsSearchResult"),),
     "cron.list": (Shape("CronJob", ("jobs", "*")),),
     "cron.get": (Shape("CronJob"),),
     "cron.add": (Shape("CronAddResult"),),

@@ -213,7 +213,7 @@ async def sessions_describe(call: Call, params: KeyParams) -> Described:
         session = await find_session(call.parts, params.key, params.agent_id, archived=True)
     except SessionNotFound:
         return Described(session=None)
-    return Described(session=await _row(call, session))
+    return Described(session=await row_of(call, session))
 
 
 async def sessions_preview(call: Call, params: SessionsPreviewParams) -> Previews:
@@ -240,14 +240,15 @@ def _preview(text: str, session: Session | None, last: dict[str, Any], params: S
     return Preview(key=text, status="ok" if items else "empty", items=items)
 
 
-async def _row(call: Call, session: Session) -> SessionRow:
+async def row_of(call: Call, session: Session) -> SessionRow:
+    """Show a session as it is now."""
     live = await _live_runs(call, [session])
     return call.parts.rows.session_row(session, live.get(session.key, []))
 
 
 async def changed(call: Call, session: Session) -> Changed:
     """Show a session that was changed."""
-    return Changed(ok=True, key=call.parts.rows.key(session.key), entry=await _row(call, session))
+    return Changed(ok=True, key=call.parts.rows.key(session.key), entry=await row_of(call, session))
 
 
 async def sessions_subscribe(call: Call, params: SharedNoParams) -> Subscribed:
