@@ -103,6 +103,8 @@ async def open_door(
 
     async with gateway, listening(gateway, OPERATOR) as at:
         door = Door(gateway, at, model)
-        yield door
-        await door.client.close()
-        await door.patient.close()
+        try:
+            yield door
+        finally:
+            await door.client.close()
+            await door.patient.close()

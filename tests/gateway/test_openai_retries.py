@@ -18,7 +18,7 @@ from backchannel.agents.scripted import Reply
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.runs import RunState
 from backchannel.gateway.openai import door as door_module
-from tests.support.gateways import QuickClock
+from tests.support.gateways import QuickClock, waiters
 from tests.support.relay import Relay
 from tests.support.slow_door import TOKEN
 from tests.support.stub_provider import Fault, StubProvider
@@ -106,8 +106,9 @@ async def test_a_client_that_loses_patience_and_asks_again_is_answered_by_the_sa
         relay.to(door.at.port)
         client = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{relay.port}/v1", api_key=door.client.api_key)
         with pytest.raises(openai.APITimeoutError):
-            await ask(client, timeout=0.1)
+            await ask(client, timeout=0.3)
         assert relay.connections == 3
+        await door.model.asked()
         gate.set()
         (run,) = await door.runs()
         assert (await door.gateway.runtime.wait(run.id, 20)).reply == "at last"
@@ -119,7 +120,9 @@ async def test_a_request_without_a_session_that_comes_again_is_answered_by_the_s
     gate = asyncio.Event()
     async with open_door(tmp_path, replies=[Reply(text="at last", gate=gate), "again"]) as door:
         asking = [asyncio.create_task(complete(door.client, user=openai.omit)) for _ in range(3)]
-        await door.model.asked()
+        async with asyncio.timeout(20):
+            while waiters(door.gateway) < 3:
+                await door.gateway.store.run_counts()
         gate.set()
         assert await asyncio.gather(*asking) == ["at last"] * 3
         assert len(await door.runs()) == 1

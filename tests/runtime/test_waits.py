@@ -11,16 +11,10 @@ from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.runs import RunState
 from backchannel.errors import RunNotFound, ShuttingDown
-from backchannel.gateway.app import Gateway, RunFailed
-from tests.support.gateways import MAIN, ended, running
+from backchannel.gateway.app import RunFailed
+from tests.support.gateways import MAIN, ended, running, waiters
 
 pytestmark = pytest.mark.anyio
-
-
-def waiters(gateway: Gateway) -> int:
-    """Count those who wait."""
-    waiting = gateway.runtime._waits._waiting
-    return sum(map(len, waiting.values())) or len(waiting)
 
 
 async def test_a_run_that_ended_long_ago_is_returned_at_once(tmp_path: Path) -> None:

@@ -147,6 +147,12 @@ async def ended(gateway: Gateway, run_id: str, timeout_s: float = 20) -> Run:
     return run
 
 
+def waiters(gateway: Gateway) -> int:
+    """Count those who wait for a run."""
+    waiting = gateway.runtime._waits._waiting
+    return sum(map(len, waiting.values())) or len(waiting)
+
+
 async def stored(gateway: Gateway, run_id: str) -> Run:
     run = await gateway.store.run(run_id)
     assert run is not None, f"there is no run {run_id}"
