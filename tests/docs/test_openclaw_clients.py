@@ -6,8 +6,11 @@ from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from backchannel.gateway.methods import METHODS
 from tests.interop.openclaw.rows import ROWS, table
 from tests.interop.openclaw.static import PAGE, served
+from tests.interop.openclaw.test_calls import EVERY
+from tests.support.openclaw.violations import published
 
 TESTS = Path(__file__).parents[1] / "interop" / "openclaw"
 
@@ -19,6 +22,10 @@ def test_the_table_is_the_one_that_is_tried() -> None:
 def test_every_row_is_tried_by_a_test() -> None:
     tests = "\n".join(file.read_text(encoding="utf-8") for file in TESTS.glob("test_*.py"))
     assert [row for row in ROWS if f'@shows("{row.client}", "{row.what}")' not in tests] == []
+
+
+def test_every_method_that_both_gateways_have_is_called_by_a_command_of_openclaw() -> None:
+    assert METHODS.keys() & set(published()["methods"]) == EVERY, "test_calls.py calls them, in make interop"
 
 
 def test_the_server_of_the_page_finds_the_files_of_the_control_ui_at_all_its_addresses(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ MUST: dict[str, dict[str, Any]] = {
     "sessions.resolve": {"ok": True, "key": KEY},
     "sessions.get": {"messages.*.content.*.text": "You said: hello"},
     "sessions.compact": {"ok": True, "key": KEY, "compacted": False},
+    "sessions.search": {"results.*.sessionKey": KEY, "results.*.role": "user"},
     "sessions.create": {"key": MADE, "entry.label": "made"},
     "sessions.send": {"runId": "call-3", "status": "started"},
     "sessions.abort": {"ok": True},

@@ -26,4 +26,6 @@ def test_a_node_connects_and_is_shown(
         assert nodes[0]["displayName"] == "Lamp"
         shown = openclaw.answer("nodes", "status")
         assert nodes[0]["nodeId"][:12] in shown and "Lamp" in shown
+        described = openclaw.json("nodes", "describe", "--node", "Lamp")
+        assert (described["nodeId"], described["connected"]) == (nodes[0]["nodeId"], True)
     assert "failed" not in (said := capsys.readouterr().out) and "unknown method" not in said
