@@ -134,6 +134,17 @@ def test_a_message_is_sent_and_answered(page: Page) -> None:
     expect(said(page, "You said: hello from the page")).to_have_count(1)
 
 
+@shows("Control UI", "searching what was said")
+def test_what_was_said_is_found(page: Page, origin: str) -> None:
+    expect(page.get_by_role("textbox", name="Chat composer")).to_be_visible()
+    page.goto(f"{origin}/sessions")
+    search = page.get_by_placeholder("Search exact words")
+    search.fill("Stands BESIDE")
+    search.press("Enter")
+    expect(page.get_by_text("Transcript matches")).to_be_visible()
+    expect(page.get_by_text("You said: what stands beside")).to_be_visible()
+
+
 @shows("Control UI", "aborting a run")
 def test_a_run_is_aborted(page: Page, gateway: GatewayProcess) -> None:
     gateway.hold("never to end ", "ended")

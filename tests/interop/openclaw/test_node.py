@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
 @shows("node", "`node run` connects, and `nodes status` shows it")
+@shows("nodes", "`nodes describe`")
 def test_a_node_connects_and_is_shown(
     openclaw: OpenClaw, gateway: GatewayProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -28,4 +29,5 @@ def test_a_node_connects_and_is_shown(
         assert nodes[0]["nodeId"][:12] in shown and "Lamp" in shown
         described = openclaw.json("nodes", "describe", "--node", "Lamp")
         assert (described["nodeId"], described["connected"]) == (nodes[0]["nodeId"], True)
+        assert described["caps"] == nodes[0]["caps"] and described["caps"]
     assert "failed" not in (said := capsys.readouterr().out) and "unknown method" not in said
