@@ -111,30 +111,6 @@ def test_it_is_at_rest_after_agents_have_spoken_to_each_other(terminal: Tui, gat
     assert not terminal.count("Agent-to-agent") and not terminal.count("_SKIP"), terminal.lines
 
 
-@shows("tui", "the report of a sub-agent")
-@pytest.mark.parametrize("meanwhile", ["at rest", "at work"])
-def test_a_report_is_shown_once(terminal: Tui, gateway: GatewayProcess, meanwhile: str) -> None:
-    report, reply = f"found while {meanwhile}", f"said while {meanwhile}"
-    held = gateway.hold("begun, ", reply)
-    terminal.submit(f"go on, {meanwhile}")
-    terminal.sees("begun,")
-    if meanwhile == "at rest":
-        held.release()
-        terminal.sees(reply)
-        terminal.rests()
-    gateway.answer(report, report)
-    gateway.call("tools.invoke", tool="sessions_spawn", args={"task": "look"}, sessionKey=KEY)
-    while not [each for each in gateway.call("deliveries.list", state="sent")["deliveries"] if report in each["text"]]:
-        pass
-    held.release()
-    terminal.sees(f"Result: {report}", reply)
-    terminal.rests()
-    terminal.submit("/verbose on")
-    terminal.sees("verbose on |")
-    terminal.rests()
-    assert [terminal.count(text) for text in (report, reply)] == [1, 1], terminal.lines
-
-
 @shows("tui", "reading the history again: nothing twice")
 def test_nothing_is_shown_twice_when_the_history_is_read_again(terminal: Tui) -> None:
     terminal.submit("said once")
@@ -283,3 +259,31 @@ def test_a_session_that_is_new_is_opened_without_a_complaint(terminal: Tui) -> N
     terminal.sees("session unheard-of")
     terminal.rests()
     assert terminal.count("failed") == 0, terminal.lines
+
+
+@shows("tui", "the report of a sub-agent")
+@pytest.mark.parametrize("meanwhile", ["at rest", "at work"])
+def test_a_report_is_shown_once(terminal: Tui, gateway: GatewayProcess, meanwhile: str) -> None:
+    key = f"agent:main:told-{meanwhile.replace(' ', '-')}"
+    report, reply = f"found while {meanwhile}", f"said while {meanwhile}"
+    terminal.submit(f"/session {key}")
+    terminal.sees(f"session {key}")
+    terminal.rests()
+    held = gateway.hold("begun, ", reply)
+    terminal.submit(f"go on, {meanwhile}")
+    terminal.sees("begun,")
+    if meanwhile == "at rest":
+        held.release()
+        terminal.sees(reply)
+        terminal.rests()
+    gateway.answer(report, report)
+    gateway.call("tools.invoke", tool="sessions_spawn", args={"task": "look"}, sessionKey=key)
+    while not [each for each in gateway.call("deliveries.list", state="sent")["deliveries"] if report in each["text"]]:
+        pass
+    held.release()
+    terminal.sees(f"Result: {report}", reply)
+    terminal.rests()
+    terminal.submit("/verbose on")
+    terminal.sees("verbose on |")
+    terminal.rests()
+    assert [terminal.count(text) for text in (report, reply)] == [1, 1], terminal.lines
