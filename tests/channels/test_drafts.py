@@ -419,7 +419,7 @@ async def test_what_the_policy_forbids_is_shown_in_no_draft(tmp_path: Path) -> N
 
 async def test_a_resumed_run_goes_on_with_the_same_draft(tmp_path: Path) -> None:
     platform, begun = Platform(), asyncio.Event()
-    model = ScriptedModel(replies=[held("first words", reached=begun)])
+    model = ScriptedModel(replies=[held("first words.", reached=begun)])
     async with dying(tmp_path, model, config=CONFIG, equip=_with(platform)) as gateway:
         await gateway.inbound.receive("chat", said("hello", "1"))
         await _known_of(gateway)
@@ -434,7 +434,7 @@ async def test_a_resumed_run_goes_on_with_the_same_draft(tmp_path: Path) -> None
 async def test_a_draft_that_was_being_posted_when_the_process_died_is_not_posted_again(tmp_path: Path) -> None:
     platform = Platform()
     platform.holds = asyncio.Event()
-    model = ScriptedModel(replies=[held("first words")])
+    model = ScriptedModel(replies=[held("first words.")])
     async with dying(tmp_path, model, config=CONFIG, equip=_with(platform)) as gateway:
         await gateway.inbound.receive("chat", said("hello", "1"))
         await platform.until_called(1)
@@ -442,7 +442,7 @@ async def test_a_draft_that_was_being_posted_when_the_process_died_is_not_posted
     with capture_logs() as logs:
         async with desk(tmp_path, {}, PlatformChannel(platform), model=ScriptedModel(replies=[WHOLE])) as at:
             await at_rest(at.gateway)
-    assert platform.texts() == ["first words", WHOLE] and platform.posts(drafts=True) == 1
+    assert platform.texts() == ["first words.", WHOLE] and platform.posts(drafts=True) == 1
     assert [entry["run_id"] for entry in logs if entry["event"] == "a draft may be left in its chat"]
 
 
@@ -465,7 +465,7 @@ async def test_a_draft_that_could_not_be_removed_is_removed_after_a_restart(tmp_
 
 async def test_a_draft_of_a_channel_that_streams_no_longer_is_removed(tmp_path: Path) -> None:
     platform = Platform()
-    model = ScriptedModel(replies=[held("first words")])
+    model = ScriptedModel(replies=[held("first words.")])
     async with dying(tmp_path, model, config=CONFIG, equip=_with(platform)) as gateway:
         await gateway.inbound.receive("chat", said("hello", "1"))
         await _known_of(gateway)
@@ -475,13 +475,13 @@ async def test_a_draft_of_a_channel_that_streams_no_longer_is_removed(tmp_path: 
     assert platform.texts() == [WHOLE]
 
 
-@pytest.mark.parametrize(("reply", "state"), [(WHOLE, S.SENT), ("first words", S.UNCERTAIN)])
+@pytest.mark.parametrize(("reply", "state"), [(WHOLE, S.SENT), ("first words.", S.UNCERTAIN)])
 async def test_a_lost_draft_of_a_channel_that_streams_no_longer_is_settled_all_the_same(
     tmp_path: Path, reply: str, state: S
 ) -> None:
     platform = Platform()
     platform.holds = asyncio.Event()
-    model = ScriptedModel(replies=[held("first words")])
+    model = ScriptedModel(replies=[held("first words.")])
     async with dying(tmp_path, model, config=CONFIG, equip=_with(platform)) as gateway:
         await gateway.inbound.receive("chat", said("hello", "1"))
         await platform.until_called(1)
@@ -491,7 +491,7 @@ async def test_a_lost_draft_of_a_channel_that_streams_no_longer_is_settled_all_t
         receipt = await at.becomes(state)
         await at_rest(at.gateway)
         assert await at.gateway.store.drafts() == []
-    assert platform.texts() == list(dict.fromkeys(["first words", reply])), "what may be there is not posted twice"
+    assert platform.texts() == list(dict.fromkeys(["first words.", reply])), "what may be there is not posted twice"
     told = receipt.parts[0].note or receipt.parts[0].error or ""
     assert "draft" in told
 

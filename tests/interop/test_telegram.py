@@ -53,11 +53,11 @@ async def test_messages_are_answered_once_and_a_command_is_carried_out(node: Nod
 
 async def test_a_reply_grows_in_one_message(node: Node, tmp_path: Path) -> None:
     gate = asyncio.Event()
-    model = ScriptedModel(replies=[Reply(text=("It is", " **long**."), gate=gate, held_at=1)])
+    model = ScriptedModel(replies=[Reply(text=("It is,", " **long**."), gate=gate, held_at=1)])
     async with node.started("telegram_server.mjs", TOKEN) as emulator:
         url = (await emulator.line())["url"]
         async with desk(tmp_path, _settings(url), model=model):
             emulator.say("hello")
-            assert await _texts(emulator, "It is") == ["It is"]
+            assert await _texts(emulator, "It is,") == ["It is,"]
             gate.set()
-            assert await _texts(emulator, "It is <b>long</b>.") == ["It is <b>long</b>."]
+            assert await _texts(emulator, "It is, <b>long</b>.") == ["It is, <b>long</b>."]
