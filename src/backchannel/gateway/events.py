@@ -26,6 +26,8 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
+from msgspec import Raw
+
 from backchannel.core.approvals import Approval
 from backchannel.core.contracts import Clock
 from backchannel.core.control_words import is_control_word
@@ -320,7 +322,7 @@ class Subscriptions:
             session_id=event.session_id,
             message_id=event.message.id,
             message_seq=event.seq + 1,
-            message=placed(event.message, line, event.seq),
+            message=Raw(placed(event.line, line, event.seq)),
         )
         self._send_to(audience, show_event_head("session.message", payload))
 

@@ -10,51 +10,48 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec import Raw
 
-from backchannel.core.messages import Message, Role
-from backchannel.core.shapes import Answer
+from backchannel.core.messages import Role
 from backchannel.gateway.forwarding import line_for_people
 
 
-class MessagePlace(Answer, frozen=True):
-    """A message's id, its number in its transcript, from 1, and the run that it belongs to."""
-
-    id: str
-    seq: int
-    run_id: str | None = None
-    idempotency_key: str | None = None
-    """Of a message that a run answers: how the client that sent it finds it, since it chose the run's id."""
-
-
 class _Line(msgspec.Struct, frozen=True, rename="camel"):
-    """What has to be known of a line to tell its place."""
+    """What has to be known of a line to tell its place, as it is written there."""
 
-    id: str
+    id: Raw
     role: Role
-    run_id: str | None = None
+    run_id: Raw = Raw(b"")
 
 
-_NOTE = b'"command":true,'
-"""What a note is to OpenClaw's clients: something that is said beside the conversation. They show no other."""
+_PLACE = b',"__openclaw":{"id":'
+_PLACE_OF_NOTE = b',"command":true' + _PLACE
+"""A note is to OpenClaw's clients something that is said beside the conversation. They show no other."""
 
-_encode = msgspec.json.Encoder().encode
+_USER, _SYSTEM = Role.USER, Role.SYSTEM  # looking them up takes longer than asking a message for its role
 _read = msgspec.json.Decoder(_Line).decode
 
 
-def placed(message: Message | _Line, line: bytes, seq: int) -> Raw:
-    """Add a message's place to its line; `seq` counts from 0, as rows do."""
-    run_id = message.run_id
-    if message.role is Role.USER and run_id is not None:
-        place = MessagePlace(message.id, seq + 1, None, f"{run_id}:user")
+def placed(line: bytes, shown: bytes, seq: int) -> bytes:
+    """Add a message's place, which its line tells, to what is shown of it: its id, its number from 1, and its run.
+
+    A message that a run answers has an `idempotencyKey` instead: by it the client that sent it, and chose the run's id,
+    finds it. `seq` counts from 0, as rows do.
+    """
+    message = _read(line)
+    role, run = message.role, bytes(message.run_id)
+    if not run:
+        end = b"}}"
+    elif role is _USER:
+        end = b',"idempotencyKey":' + run[:-1] + b':user"}}'
     else:
-        place = MessagePlace(message.id, seq + 1, run_id)
-    mark = _NOTE if message.role is Role.SYSTEM else b""
-    return Raw(b'%b,%b"__openclaw":%b}' % (line[:-1], mark, _encode(place)))
+        end = b',"runId":' + run + b"}}"
+    begin = _PLACE_OF_NOTE if role is _SYSTEM else _PLACE
+    return b"".join((shown[:-1], begin, message.id, b',"seq":', str(seq + 1).encode(), end))
 
 
-def placed_all(lines: Iterable[tuple[int, str]], *, for_people: bool = False) -> Iterator[Raw]:
+def placed_all(lines: Iterable[tuple[int, str]], *, for_people: bool = False) -> Iterator[bytes]:
     """Write lines with their places, one at a time: a page may hold fewer than were read."""
     for seq, body in lines:
         line = body.encode()
         shown = line_for_people(line) if for_people else line
         if shown is not None:
-            yield placed(_read(line), shown, seq)
+            yield placed(line, shown, seq)

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, encode_message
+from backchannel.core.messages import encode_message
 from backchannel.core.sessions import OpenedSession, Session
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, SessionNotFound
@@ -103,7 +103,7 @@ def _fitted(
     opened: OpenedSession, room: int, *, is_forwards: bool, for_people: bool
 ) -> tuple[list[Raw], list[Raw], bool]:
     """Write as many messages, and as many that wait, as there is room for; reading backwards the newest are kept."""
-    pending, _ = fit(map(_line, opened.pending.messages), room // 4)
+    pending, _ = fit(map(encode_message, opened.pending.messages), room // 4)
     room -= 2 * sum(len(bytes(line)) for line in pending)  # OpenClaw's clients are told them in their own shape too
     lines = opened.page.lines
     in_order = lines if is_forwards else reversed(lines)
@@ -111,7 +111,7 @@ def _fitted(
     return messages if is_forwards else messages[::-1], pending, is_cut
 
 
-def fit(lines: Iterable[Raw], max_bytes: int) -> tuple[list[Raw], bool]:
+def fit(lines: Iterable[bytes], max_bytes: int) -> tuple[list[Raw], bool]:
     """Keep as many messages as an answer can hold, one at least, and tell whether any was left out.
 
     What is left out is read with the next page.
@@ -119,15 +119,11 @@ def fit(lines: Iterable[Raw], max_bytes: int) -> tuple[list[Raw], bool]:
     kept: list[Raw] = []
     size = 0
     for line in lines:
-        size += len(bytes(line))
+        size += len(line)
         if kept and size > max_bytes:
             return kept, True
-        kept.append(line)
+        kept.append(Raw(line))
     return kept, False
-
-
-def _line(message: Message) -> Raw:
-    return Raw(encode_message(message))
 
 
 async def session_or_main(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
