@@ -75,9 +75,19 @@ async def test_a_session_knows_its_kind(store: Store, written: str, kind: str) -
 
 
 async def test_a_session_that_was_never_made_is_not_found(store: Store) -> None:
-    for attempt in (store.reset_session(OTHER), store.delete_session(OTHER), store.request_abort(str(OTHER), None)):
+    for attempt in (store.delete_session(OTHER), store.request_abort(str(OTHER), None)):
         with pytest.raises(SessionNotFound, match=str(OTHER)):
             await attempt
+
+
+async def test_a_reset_makes_a_session_that_was_never_made_and_one_that_is_archived(store: Store) -> None:
+    made = await store.reset_session(OTHER)
+    assert await store.session(str(OTHER)) == made
+
+    await store.delete_session(OTHER)
+    again = await store.reset_session(OTHER)
+    assert again.archived_at is None
+    assert again.session_id != made.session_id
 
 
 # Patched

@@ -184,11 +184,10 @@ def patch(tx: Tx, key: SessionKey, change: SessionPatch, *, expected_session_id:
     if isinstance(change.label, str):
         _check_label_is_free(tx, session, change.label)
     given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not msgspec.UNSET}
-    if given:
-        sets = assignments(given)
-        tx.run(f"UPDATE sessions SET {sets}, updated_at = ? WHERE key = ?", *given.values(), tx.now, str(key))
-        tx.tell(SessionChanged(session.key, "patch"))
-    return need(tx, str(key))
+    if not given:
+        return session
+    tx.tell(SessionChanged(session.key, "patch"))
+    return update(tx, session.key, f"{assignments(given)}, updated_at = ?", *given.values(), tx.now)
 
 
 def _check_label_is_free(tx: Tx, session: Session, label: str) -> None:
