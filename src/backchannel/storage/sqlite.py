@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter, time_ns
@@ -137,8 +136,11 @@ class SqliteDriver:
         """Run a unit that only reads, in a thread; it sees every commit that was answered before."""
         if self.is_closed:
             raise Unavailable("the database is closed")
-        run = partial(self._readers.run, self.context, self._now_ms(), unit, *args, **kwargs)
-        return await self._loop.run_in_executor(self._readers.pool, run)
+        readers = self._readers
+        # Not as a `partial`: the loop would look long at one to find out that it is no coroutine.
+        return await self._loop.run_in_executor(
+            readers.pool, readers.run, self.context, self._now_ms(), unit, args, kwargs
+        )
 
     async def look(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a unit that reads a row or a few, here and now: the way to a thread would take longer.
@@ -324,13 +326,7 @@ class _Readers:
         self._connections: list[sqlite3.Connection] = []
 
     def run(
-        self,
-        context: UnitContext,
-        now: int,
-        unit: Callable[Concatenate[Tx, P], T],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, context: UnitContext, now: int, unit: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> T:
         """Run a unit in one transaction, so that all its statements see one state."""
         connection = getattr(self._local, "connection", None)
