@@ -66,9 +66,8 @@ class Desk:
                 if fact.delivery.state is state and delivery_id in (None, fact.delivery.id)
             ]
 
-        if delivery_id is not None:  # it may have been told before anyone listened
-            receipt = await self.gateway.store.receipt(delivery_id)
-            if receipt.delivery.state is state:
+        for receipt in await self.receipts():  # it may have been told before anyone listened
+            if receipt.delivery.state is state and delivery_id in (None, receipt.delivery.id):
                 return receipt
         await self.heard.until(lambda: bool(told()))
         return await self.gateway.store.receipt(told()[-1])

@@ -249,6 +249,32 @@ def test_a_run_that_is_retried_starts_again(desk: Subscriptions, listener: Liste
 
 
 @pytest.mark.anyio
+async def test_the_end_of_an_internal_run_stays_behind_its_other_events_while_a_request_is_unanswered(
+    desk: Subscriptions, listener: Listener
+) -> None:
+    desk.watch(listener, KEY)
+    with desk.answering(listener, KEY):
+        for event in (RunChanged(run(kind=RunKind.ANNOUNCE)), RunChanged(ended(kind=RunKind.ANNOUNCE))):
+            desk.publish(event)
+        await asyncio.sleep(0)
+        assert listener.frames == []
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [frame["payload"]["seq"] for frame in listener.frames] == [1, 2, 3]
+    assert listener.names == ["agent", "agent", "chat"]
+
+
+def test_who_waits_for_a_run_that_it_hears_of_already_hears_its_end_all_the_same(
+    desk: Subscriptions, listener: Listener
+) -> None:
+    desk.follow(listener, run())
+    assert desk.expect(listener, "r1") is False
+    desk.publish(RunChanged(ended()))
+    assert [payload["state"] for payload in listener.payloads("chat")] == ["final"]
+    assert desk.expect(listener, "r2") is True
+
+
+@pytest.mark.anyio
 async def test_all_sessions_and_their_changes_after_subscribing(desk: Subscriptions, listener: Listener) -> None:
     desk.subscribe(listener)
     desk.publish(RunChanged(run()))

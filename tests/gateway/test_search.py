@@ -122,3 +122,20 @@ async def test_of_many_sessions_a_bounded_part_is_searched_and_that_is_said(
     async with doors(shelf, {}) as at:
         told = await at.client.ask("sessions.search", query="needle", limit=25)
     assert ([each["messageId"] for each in told["results"]], told["truncated"]) == (["m3"], True)
+
+
+async def test_what_stands_around_a_text_is_shown_also_behind_letters_whose_small_form_is_longer(shelf: Shelf) -> None:
+    shelf.session(KEY, said("one", "İ" * 500 + "needle here"))
+    async with doors(shelf, {}) as at:
+        told = await at.client.ask("chat.search", sessionKey="main", query="NEEDLE")
+    assert told["matches"][0]["excerpt"] == "…" + "İ" * 60 + "needle here"
+
+
+async def test_an_id_that_a_reset_replaced_is_passed_over_among_the_sessions_to_search(shelf: Shelf) -> None:
+    shelf.session(KEY, said("one", "red shoes"))
+    shelf.session("agent:main:cron:a", said("two", "red hats"))
+    async with doors(shelf, {}) as at:
+        old = (await at.client.ask("sessions.describe", key="main"))["session"]["sessionId"]
+        await at.client.ask("sessions.reset", key="main")
+        told = await at.client.ask("sessions.search", query="red", sessionKeys=[old, "agent:main:cron:a"])
+    assert [found["messageId"] for found in told["results"]] == ["two"]

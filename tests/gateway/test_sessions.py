@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.openclaw.shapes import Shape
 from tests.support.openclaw.violations import violations
+from tests.tools.door import doors
+from tests.tools.shelf import Shelf
 
 from .client import Client
 from .conftest import MakeWorld, Speaker, World
@@ -444,3 +447,12 @@ async def test_an_explanation_denies_the_tools_that_a_session_has_not(client: Cl
     assert "tools.subagents.tools.allow" in history["reason"]
     main = await client.ask("policy.explain", caller="main", target="main")
     assert all(each["allowed"] for each in main["tools"])
+
+
+async def test_no_deleted_session_of_an_agent_that_is_gone_is_made_anew_by_a_reset(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "state")
+    shelf.session("agent:gone:project", "hello")
+    async with doors(shelf, {}) as at:
+        await at.client.ask("sessions.delete", key="agent:gone:project")
+        error = await at.client.refused("sessions.reset", {"key": "agent:gone:project"})
+    assert error["details"]["code"] == "unknown_agent"

@@ -13,6 +13,7 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Iterable
+from itertools import accumulate, takewhile
 
 ELLIPSIS = "…"
 STORED_LIMIT = 256
@@ -46,6 +47,8 @@ def excerpt_around(text: str, word: str, *, before: int = 60, after: int = 140) 
     at = text.lower().find(word.lower())
     if at < 0:
         return None
+    if not text.isascii() and len(text.lower()) != len(text):  # small letters may be longer
+        at = len(list(takewhile(at.__ge__, accumulate(len(letter.lower()) for letter in text))))
     start, end = max(0, at - before), at + len(word) + after
     line = " ".join(text[start:end].split())
     return f"{ELLIPSIS if start else ''}{line}{ELLIPSIS if end < len(text) else ''}"

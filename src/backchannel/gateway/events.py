@@ -113,7 +113,7 @@ class Subscriptions:
         self._by_run = Audiences()
         self._by_transcript = Audiences()
         self._streams: dict[str, _Stream] = {}
-        self._held_ends = HeldEnds(self._send_to)
+        self._held_ends = HeldEnds(self._send_of)
         self._unanswered = Unanswered()
         self._ends: dict[str, list[set[str]]] = {}
         """Who wants to know which runs end, by session."""
@@ -165,13 +165,18 @@ class Subscriptions:
             self._send_of(run, {subscriber}, self._lifecycle(run, stream))
             self._wants_more()
 
-    def expect(self, subscriber: Subscriber, run_id: str) -> None:
-        """Send it the events of a run from now on; whoever looks at the run after this misses no end of it."""
+    def expect(self, subscriber: Subscriber, run_id: str) -> bool:
+        """Send it the events of a run from now on; whoever looks at the run after this misses no end of it.
+
+        Returns whether it gets them by this: if it got them before, it is to hear the end, too.
+        """
+        is_new = subscriber not in self._by_run.of(run_id)
         self._by_run.add(run_id, subscriber)
         self._wants_more()
+        return is_new
 
     def expect_no_more(self, subscriber: Subscriber, run_id: str) -> None:
-        """End `expect` for a run that had ended before."""
+        """End what `expect` has begun, for a run that had ended before."""
         self._by_run.remove(run_id, subscriber)
 
     def tell_end(self, subscriber: Subscriber, run: Run) -> None:
@@ -277,7 +282,7 @@ class Subscriptions:
 
     def _send_end(self, run: Run, stream: _Stream, audience: Set[Subscriber]) -> None:
         if run.kind.is_internal and run.state is RunState.OK:
-            self._held_ends.hold(run.id, HeldEnd(set(audience), partial(self._final, run, stream)))
+            self._held_ends.hold(HeldEnd(run, set(audience), partial(self._final, run, stream)))
         else:
             self._send_of(run, audience, self._chat_end(run, stream))
 
@@ -346,7 +351,8 @@ class Subscriptions:
             self._send_to(audience - readers, self._said(run_id, delivery.session_key, message))
             self._send_to(readers, self._said(run_id, delivery.session_key, None))
         else:
-            self._send_to(audience | end.audience, end.show(_shown(delivery.text or "", delivery.updated_at)))
+            message = _shown(delivery.text or "", delivery.updated_at)
+            self._send_of(end.run, audience | end.audience, end.show(message))
 
     def _readers_of(self, delivery: Delivery) -> Set[Subscriber]:
         """Name those who have a sub-agent's report from the transcript, where no run of the session has said it.

@@ -12,14 +12,16 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from backchannel.core.runs import Run
 from backchannel.gateway.audiences import Subscriber
 from backchannel.gateway.protocol import ShownMessage
 
 
 @dataclass(slots=True)
 class HeldEnd:
-    """An end that is not sent yet: to whom, and how it is written with what was said."""
+    """An end that is not sent yet: of which run, to whom, and how it is written with what was said."""
 
+    run: Run
     audience: set[Subscriber]
     show: Callable[[ShownMessage | None], str]
     is_posted: bool = False
@@ -28,14 +30,14 @@ class HeldEnd:
 class HeldEnds:
     """The ends that are not sent yet, by run."""
 
-    def __init__(self, send: Callable[[set[Subscriber], str], None]) -> None:
+    def __init__(self, send: Callable[[Run, set[Subscriber], str], None]) -> None:
         self._send = send
         self._held: dict[str, HeldEnd] = {}
 
-    def hold(self, run_id: str, end: HeldEnd) -> None:
+    def hold(self, end: HeldEnd) -> None:
         """Keep an end until all that its commit tells was heard, at least."""
-        self._held[run_id] = end
-        asyncio.get_running_loop().call_soon(self._send_unless_posted, run_id)
+        self._held[end.run.id] = end
+        asyncio.get_running_loop().call_soon(self._send_unless_posted, end.run.id)
 
     def _send_unless_posted(self, run_id: str) -> None:
         end = self._held.get(run_id)
@@ -54,7 +56,7 @@ class HeldEnds:
     def send_empty(self, run_id: str) -> None:
         """Send an end, if it is held, with nothing said."""
         if (end := self.take(run_id)) is not None:
-            self._send(end.audience, end.show(None))
+            self._send(end.run, end.audience, end.show(None))
 
     def forget(self, subscriber: Subscriber) -> None:
         """Send nothing more to a connection."""

@@ -211,9 +211,9 @@ async def agent_wait(call: Call, params: WaitParams) -> Waited:
 
 async def _expected(call: Call, run_id: str) -> Run:
     """Let a connection hear of a run, and look again: it may have ended just before."""
-    call.subscriptions.expect(call.subscriber, run_id)
+    is_new = call.subscriptions.expect(call.subscriber, run_id)
     run = await call.parts.runtime.wait(run_id, 0)
-    if run.is_finished:
+    if run.is_finished and is_new:
         call.subscriptions.expect_no_more(call.subscriber, run_id)
     return run
 

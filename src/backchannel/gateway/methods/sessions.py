@@ -185,7 +185,8 @@ async def sessions_reset(call: Call, params: KeyParams) -> Changed:
     A session that is not there yet is made.
     """
     at = await resolve(call.parts, params.key, params.agent_id)
-    if not at.exists:
+    session = await call.parts.store.session(str(at.key)) if at.exists else None
+    if session is None or session.archived_at is not None:
         check_agent(call.parts, at.key.agent)
     return await changed(call, await call.parts.store.reset_session(at.key, expected_session_id=at.session_id))
 
