@@ -230,7 +230,35 @@ class TestResolving:
             found = {"ok": True, "key": "agent:main:cron:a", "agentId": "main"}
             assert await client.ask("sessions.resolve", **given) == found
 
-    @pytest.mark.parametrize("given", [{}, {"key": "a", "label": "b"}, {"agentId": "main"}])
+    async def test_the_addresses_of_pages_name_a_session_by_its_key_or_by_a_part_of_its_uuid(
+        self, client: Client
+    ) -> None:
+        plain, dashed = "9fe58684c0b84fa0800ea3662a8e702a", "9fe58684-1111-4fa0-800e-a3662a8e702a"
+        keys = [f"agent:echo:{plain}", f"agent:echo:subagent:{dashed}", "agent:main:9fe58684ffff4fa0800ea3662a8e702a"]
+        await make(client, *keys, "agent:echo:9fe58684", "agent:echo:project")
+
+        async def found(**given: Any) -> Any:
+            answer = await client.ask("sessions.resolve", **given, allowMissing=True)
+            return answer.get("key") or [each["key"] for each in answer.get("candidates", [])]
+
+        reference = {"key": "agent:echo:project", "slug": "project"}
+        assert await found(reference=reference, agentId="echo") == "agent:echo:project"
+        assert await found(reference={"key": "agent:echo:other"}) == []
+        assert await found(shortId=plain, agentId="echo") == keys[0]
+        assert await found(shortId="9FE58684C0", agentId="echo") == keys[0]
+        assert await found(shortId="9fe5868411114") == keys[1]
+        assert await found(shortId="9fe58684", agentId="echo") == keys[:2], "what only looks like one is none"
+        assert await found(shortId="9fe58684") == keys
+        assert await found(shortId="9fe5868") == await found(shortId="9fe5868%") == await found(shortId="0" * 32) == []
+        await client.ask("sessions.delete", key=keys[1])
+        assert await found(shortId="9fe58684", agentId="echo") == keys[0]
+        assert (await client.refused("sessions.resolve", {"shortId": "0" * 8}))["details"][
+            "code"
+        ] == "session_not_found"
+
+    @pytest.mark.parametrize(
+        "given", [{}, {"key": "a", "label": "b"}, {"agentId": "main"}, {"key": "a", "shortId": "b"}]
+    )
     async def test_exactly_one_of_them_is_needed(self, client: Client, given: dict[str, Any]) -> None:
         assert (await client.refused("sessions.resolve", given))["details"]["code"] == "bad_params"
 

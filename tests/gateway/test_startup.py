@@ -58,6 +58,14 @@ async def test_a_session_that_is_not_there_is_opened_empty_and_not_made(client: 
     assert (await client.ask("sessions.list"))["count"] == 0
 
 
+async def test_a_short_id_opens_the_session_whose_key_ends_with_it(client: Client) -> None:
+    key = "agent:echo:9fe58684c0b84fa0800ea3662a8e702a"
+    await client.run(message="hi", sessionKey=key)
+    opened = await client.ask("chat.startup", shortId="9fe58684c0b8", agentId="echo")
+    assert opened["resolution"] == {"ok": True, "key": key, "agentId": "echo"}
+    assert (opened["sessionKey"], len(opened["messages"])) == (key, 2)
+
+
 async def test_a_short_id_of_another_gateway_opens_nothing(client: Client) -> None:
     assert await client.ask("chat.startup", shortId="a1b2c3") == {"resolution": {"ok": False}}
     assert (await client.refused("chat.startup", {}))["details"]["param"] == "sessionKey"

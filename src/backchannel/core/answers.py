@@ -88,10 +88,17 @@ class SessionRows(Answer, frozen=True, kw_only=True):
     next_cursor: str | None = None
 
 
+class FoundKey(Answer, frozen=True, kw_only=True):
+    key: str
+    agent_id: str
+
+
 class Found(Answer, frozen=True, kw_only=True):
     ok: bool
     key: str | None = None
     agent_id: str | None = None
+    candidates: list[FoundKey] | None = None
+    """Which it may be, if several have what was given."""
 
 
 class Changed(Answer, frozen=True, kw_only=True):

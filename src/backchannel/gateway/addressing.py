@@ -8,8 +8,10 @@ here, and hands the id on to its unit, which looks again; what was said in a del
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
+from backchannel.core.answers import Found, FoundKey
 from backchannel.core.caller_keys import Addressed, CallerKeys, LookedUp, Resolved, Written
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.rows import SessionRow
@@ -19,6 +21,9 @@ from backchannel.core.visibility import OPERATOR
 from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound
 from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.targets import addressed_before, look_up
+
+_SHORT_ID = re.compile("[0-9a-fA-F]{8,32}")
+_MOST_CANDIDATES = 10
 
 
 def operator_keys(parts: GatewayParts, agent_id: str | None = None) -> CallerKeys:
@@ -216,3 +221,15 @@ async def find_labelled(parts: GatewayParts, label: str, agent_id: str | None) -
     sessions = await parts.store.sessions_labelled(label, agent)
     keys = operator_keys(parts)
     return keys.choose_label(label, [SessionKey.parse(session.key) for session in sessions])
+
+
+async def find_by_short_id(parts: GatewayParts, short_id: str, agent_id: str | None) -> Found:
+    """Find a session as OpenClaw's clients write it into addresses: by the beginning of the UUID in its key."""
+    if _SHORT_ID.fullmatch(short_id) is None:
+        return Found(ok=False)
+    agent = None if agent_id is None else normalise_agent_id(agent_id)
+    keys = await parts.store.sessions_with_uuid(short_id.lower(), agent, _MOST_CANDIDATES)
+    found = [FoundKey(key=parts.rows.key(key), agent_id=SessionKey.stored(key).agent) for key in keys]
+    if len(found) == 1:
+        return Found(ok=True, key=found[0].key, agent_id=found[0].agent_id)
+    return Found(ok=False, candidates=found or None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import accumulate
 
 from backchannel.core.short_ids import MOST_SHOWN, IdKind, WrittenId
 from backchannel.storage import sessions
@@ -20,6 +21,9 @@ _DEVICE_TOKENS = "SELECT id FROM device_tokens WHERE id"
 _CURRENT_IDS = "SELECT session_id FROM session_ids WHERE end_reason IS NULL AND session_id"
 _ARCHIVED_IDS = "SELECT session_id FROM session_ids WHERE end_reason = 'deleted' AND session_id"
 _KEYS = "SELECT key FROM sessions WHERE key"
+_BEFORE_UUID = ("", "subagent:", "dashboard:")
+"""What may stand between the agent and the UUID that a key ends with; the last is in what OpenClaw has made."""
+_UUID_PARTS = (8, 4, 4, 4, 12)
 _UNUSUAL = re.compile("[%_!]")
 _LAST = "\U0010ffff"
 
@@ -62,3 +66,21 @@ def _children(tx: Tx, head: str) -> list[str]:
         range_of_keys = f"{_KEYS} >= ? AND key < ? ORDER BY key LIMIT ?"
         found += [key for (key,) in tx.all(range_of_keys, first, first + _LAST, MOST_SHOWN + 1)]
     return found[: MOST_SHOWN + 1]
+
+
+def with_uuid(tx: Tx, beginning: str, agent_id: str | None, limit: int) -> list[str]:
+    """Find sessions by the beginning of the UUID that their key ends with, written with dashes or without."""
+    found: dict[str, None] = {}
+    for agent in sessions.agents_with_sessions(tx) if agent_id is None else [agent_id]:
+        for before in _BEFORE_UUID:
+            for uuid in (beginning, _dashed(beginning)):
+                first = f"agent:{agent}:{before}{uuid}"
+                select = f"{_KEYS} >= ? AND key < ? AND archived_at IS NULL ORDER BY key LIMIT ?"
+                found |= dict.fromkeys(key for (key,) in tx.all(select, first, first + _LAST, limit))
+    return [key for key in found if len(key.rpartition(":")[2].replace("-", "")) == sum(_UUID_PARTS)][:limit]
+
+
+def _dashed(digits: str) -> str:
+    """Put the dashes into the beginning of a UUID."""
+    ends = list(accumulate(_UUID_PARTS))
+    return "-".join(filter(None, (digits[end - size : end] for size, end in zip(_UUID_PARTS, ends, strict=True))))

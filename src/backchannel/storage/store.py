@@ -266,6 +266,7 @@ class Store:
     keep_mcp_call = write(idempotency.keep_mcp_call)
     mcp_call = read(idempotency.find_mcp_call)
     matching_ids = read(lookups.matching)
+    sessions_with_uuid = read(lookups.with_uuid)
     troubles = read(trouble_units.look)
     spending = read(spending_units.look)
     delivery_counts = read(trouble_units.delivery_counts)

@@ -279,6 +279,20 @@ def test_it_is_loaded_at_every_address(page: Page, origin: str) -> None:
             assert method in frames.answered
 
 
+@shows("Control UI", "opening it, and loading it anew, at any of its addresses")
+@pytest.mark.parametrize("name", ["beside", "9fe58684c0b84fa0800ea3662a8e702a"])
+def test_any_session_is_shown_again_when_its_page_is_loaded_anew(
+    page: Page, origin: str, gateway: GatewayProcess, name: str
+) -> None:
+    gateway.call("chat.send", sessionKey=f"agent:main:{name}", message="of this one")
+    gateway.rest()
+    expect(said(page, "You said: from before")).to_have_count(1)
+    for load in (partial(page.goto, f"{origin}/chat/main/{name}"), page.reload):
+        load()
+        expect(said(page, "You said: of this one")).to_have_count(1)
+        expect(complaints(page)).to_have_count(0)
+
+
 @shows("Control UI", "the other pages of settings")
 def test_pages_of_settings_ask_for_nothing_in_vain(
     context: BrowserContext, origin: str, gateway: GatewayProcess

@@ -17,8 +17,10 @@ from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import (
     address_existing,
     check_agent,
+    find_by_short_id,
     find_labelled,
     find_session,
+    no_session,
     operator_keys,
     resolve,
 )
@@ -48,10 +50,18 @@ class SessionsListParams(SharedParams, frozen=True, kw_only=True):
     include_derived_titles: bool = False
 
 
+class Reference(SharedParams, frozen=True, kw_only=True):
+    """A session as the address of a page has it."""
+
+    key: str
+
+
 class SessionsResolveParams(SharedParams, frozen=True, kw_only=True):
     key: str | None = None
     session_id: str | None = None
     label: str | None = None
+    reference: Reference | None = None
+    short_id: str | None = None
     agent_id: str | None = None
     allow_missing: bool = False
 
@@ -163,11 +173,17 @@ async def _last_said(call: Call, ids: Sequence[str]) -> dict[str, str]:
 
 
 async def sessions_resolve(call: Call, params: SessionsResolveParams) -> Found:
-    """Finds the key of a session by a key as people write it, a session id or a label."""
-    given = [value for value in (params.key, params.session_id, params.label) if value is not None]
+    """Finds the key of a session by a key as people write it, by its id, its label, or as addresses of pages have it.
+
+    Those name it by its key, as `reference`, or by 8 to 32 digits of the UUID that its key ends with, as `shortId`.
+    """
+    named = params.key, params.session_id, None if params.reference is None else params.reference.key
+    given = [value for value in (*named, params.label, params.short_id) if value is not None]
     if len(given) != 1:
-        raise InvalidRequest("key, sessionId, label: exactly one of them is needed", param="key")
+        raise InvalidRequest("key, sessionId, label, reference, shortId: exactly one of them is needed", param="key")
     try:
+        if params.short_id is not None:
+            return await _by_short_id(call, params.short_id, params)
         if params.label is not None:
             key = str(await find_labelled(call.parts, params.label, params.agent_id))
         else:
@@ -177,6 +193,13 @@ async def sessions_resolve(call: Call, params: SessionsResolveParams) -> Found:
             return Found(ok=False)
         raise
     return Found(ok=True, key=call.parts.rows.key(key), agent_id=SessionKey.stored(key).agent)
+
+
+async def _by_short_id(call: Call, short_id: str, params: SessionsResolveParams) -> Found:
+    found = await find_by_short_id(call.parts, short_id, params.agent_id)
+    if not found.ok and not params.allow_missing:
+        raise no_session(short_id)
+    return found
 
 
 async def sessions_reset(call: Call, params: KeyParams) -> Changed:
@@ -291,7 +314,8 @@ METHODS: tuple[Method[Any], ...] = (
         SessionsResolveParams,
         TokenScope.READ,
         sessions_resolve,
-        "`{ok, key, agentId}`, or `{ok: false}` with `allowMissing`",
+        "`{ok, key, agentId}`, or with `allowMissing` `{ok: false, candidates?: [{key, agentId}]}`: those that a "
+        "`shortId` may mean",
     ),
     Method("sessions.reset", KeyParams, TokenScope.ADMIN, sessions_reset, "`{ok, key, entry}`"),
     Method("sessions.compact", KeyParams, TokenScope.READ, sessions_compact, "`{ok, key, compacted: false, reason}`"),

@@ -6,7 +6,9 @@ from collections.abc import Set
 from typing import Annotated, Any
 
 from msgspec import Meta, Raw
+from msgspec.structs import replace
 
+from backchannel.core.answers import Found
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Pending
 from backchannel.core.rows import ModelShown, SessionRow
@@ -14,7 +16,7 @@ from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import InvalidRequest, SessionNotFound
-from backchannel.gateway.addressing import check_agent, resolve
+from backchannel.gateway.addressing import check_agent, find_by_short_id, resolve
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.catalog import (
     CommandShown,
@@ -90,16 +92,14 @@ class OpenedChat(ChatHistory, frozen=True, kw_only=True):
     session_info: SessionRow | None = None
     in_flight_run: InFlightRun | None = None
     pending_inputs: PendingInputs | None = None
-
-
-class Unresolved(Answer, frozen=True, kw_only=True):
-    """What is said of a session that was named by a short id: there are none of that kind here."""
-
-    ok: bool
+    resolution: Found | None = None
+    """Which session it is, where it was named by a short id."""
 
 
 class NotOpened(Answer, frozen=True, kw_only=True):
-    resolution: Unresolved
+    """What is said of a session that was named by a short id, which none has, or several."""
+
+    resolution: Found
 
 
 class SessionMessages(Answer, frozen=True, kw_only=True):
@@ -122,12 +122,17 @@ async def chat_history(call: Call, params: ChatHistoryParams) -> OpenedChat:
 
 async def chat_startup(call: Call, params: ChatStartupParams) -> OpenedChat | NotOpened:
     """Opens a session: the end of its transcript, as `chat.history` reads it; a session that is not there has none."""
-    if params.session_key is None:
-        if params.short_id is None:
-            raise InvalidRequest("sessionKey: it is needed", param="sessionKey")
-        return NotOpened(resolution=Unresolved(ok=False))
-    key, session = await _perhaps_new(call, params.session_key, params.agent_id)
-    return await _open(call, key, session, params, for_people=True)
+    if params.session_key is not None:
+        key, session = await _perhaps_new(call, params.session_key, params.agent_id)
+        return await _open(call, key, session, params, for_people=True)
+    if params.short_id is None:
+        raise InvalidRequest("sessionKey: it is needed", param="sessionKey")
+    found = await find_by_short_id(call.parts, params.short_id, params.agent_id)
+    if found.key is None:
+        return NotOpened(resolution=found)
+    params = replace(params, session_key=found.key, agent_id=None)
+    key, session = await _perhaps_new(call, found.key, None)
+    return replace(await _open(call, key, session, params, for_people=True), resolution=found)
 
 
 async def _perhaps_new(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
