@@ -1,4 +1,4 @@
-"""A program with an agent and a tool of its own, served on all doors: `backchannel up --app app:gateway`.
+"""A program with an agent and a tool of its own, served by `backchannel up --app app:gateway`.
 Run by itself it asks its agent once, without any door.
 
 Prints:

@@ -50,7 +50,12 @@ ROWS: tuple[Row, ...] = (
         note="an empty record, as none is kept here: the log, `backchannel status` and the metrics tell what went "
         "wrong",
     ),
-    Row("agent", "`--agent`, `--session-key`, `--thinking`"),
+    Row(
+        "agent",
+        "`--agent`, `--session-key`, `--thinking`",
+        note="yes; if the gateway is killed meanwhile, the command ends with an error, and the reply is in the session "
+        "when the gateway is back",
+    ),
     Row("agent", "`--session-id`"),
     Row("agent", "`--to`"),
     Row(
@@ -59,7 +64,7 @@ ROWS: tuple[Row, ...] = (
         note="yes; where nobody has written from a chat, there is none to deliver to, and `backchannel deliveries "
         "list` says so",
     ),
-    Row("sessions", "`sessions archive`"),
+    Row("sessions", "`sessions archive`", note="yes; the main session of an agent can only be reset"),
     Row(
         "sessions",
         "`sessions compact`",
@@ -96,7 +101,11 @@ ROWS: tuple[Row, ...] = (
         "other, such as `desk`, before it asks the gateway, so name the channel as the platform is named",
     ),
     Row("tui", "the history of a session"),
-    Row("tui", "`resume` of a session, by its key or its label"),
+    Row(
+        "tui",
+        "`openclaw resume` of a session, by its key or its label",
+        note="yes; a label that is part of other sessions' titles is ambiguous to it",
+    ),
     Row("tui", "a reply as it is written"),
     Row("tui", "Esc and `/abort`"),
     Row("tui", "what agents say to each other meanwhile"),
@@ -150,8 +159,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "node",
         "`node run` connects, and `nodes status` shows it",
-        note="yes, with `--host`, `--port` and the token in `OPENCLAW_GATEWAY_TOKEN`: it does not look into "
-        "`openclaw.json`",
+        note="yes, with `--host` and `--port`",
     ),
     Row("library", "`@openclaw/gateway-client`: the handshake, a message, the events of its run"),
     Row("library", "a call of a tool: its events in their order, with what it returned"),

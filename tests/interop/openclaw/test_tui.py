@@ -68,7 +68,7 @@ def exchange(gateway: GatewayProcess, key: str) -> None:
     gateway.rest()
 
 
-@shows("tui", "`resume` of a session, by its key or its label")
+@shows("tui", "`openclaw resume` of a session, by its key or its label")
 @pytest.mark.parametrize("called", ["agent:main:left", "left here"])
 def test_a_session_is_resumed(openclaw: OpenClaw, gateway: GatewayProcess, called: str) -> None:
     gateway.call("chat.send", sessionKey="agent:main:left", message="before I left", idempotencyKey="left")
