@@ -264,14 +264,19 @@ async def test_the_end_of_an_internal_run_stays_behind_its_other_events_while_a_
     assert listener.names == ["agent", "agent", "chat"]
 
 
-def test_who_waits_for_a_run_that_it_hears_of_already_hears_its_end_all_the_same(
-    desk: Subscriptions, listener: Listener
+@pytest.mark.anyio
+@pytest.mark.parametrize(("is_following", "told"), [(True, ["final"]), (False, [])])
+async def test_who_looks_at_a_run_that_has_just_ended_hears_its_end_only_as_its_follower(
+    desk: Subscriptions, listener: Listener, is_following: bool, told: list[str]
 ) -> None:
-    desk.follow(listener, run())
-    assert desk.expect(listener, "r1") is False
+    async def look() -> Run:
+        return ended()
+
+    if is_following:
+        desk.follow(listener, run())
+    assert (await desk.follow_unless_ended(listener, "r1", look)).is_finished
     desk.publish(RunChanged(ended()))
-    assert [payload["state"] for payload in listener.payloads("chat")] == ["final"]
-    assert desk.expect(listener, "r2") is True
+    assert [payload["state"] for payload in listener.payloads("chat")] == told
 
 
 @pytest.mark.anyio

@@ -21,7 +21,7 @@ subscribers costs a few dictionary look-ups, and one that many want is encoded o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Awaitable, Callable, Iterator, Set
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -165,19 +165,18 @@ class Subscriptions:
             self._send_of(run, {subscriber}, self._lifecycle(run, stream))
             self._wants_more()
 
-    def expect(self, subscriber: Subscriber, run_id: str) -> bool:
-        """Send it the events of a run from now on; whoever looks at the run after this misses no end of it.
+    async def follow_unless_ended(self, subscriber: Subscriber, run_id: str, look: Callable[[], Awaitable[Run]]) -> Run:
+        """Send it the events of a run from now on, and look at the run: so it misses no end of it.
 
-        Returns whether it gets them by this: if it got them before, it is to hear the end, too.
+        One that had ended before sends nothing more, unless to who has followed it already and is yet to hear its end.
         """
         is_new = subscriber not in self._by_run.of(run_id)
         self._by_run.add(run_id, subscriber)
         self._wants_more()
-        return is_new
-
-    def expect_no_more(self, subscriber: Subscriber, run_id: str) -> None:
-        """End what `expect` has begun, for a run that had ended before."""
-        self._by_run.remove(run_id, subscriber)
+        run = await look()
+        if run.is_finished and is_new:
+            self._by_run.remove(run_id, subscriber)
+        return run
 
     def tell_end(self, subscriber: Subscriber, run: Run) -> None:
         """Send it the last `chat` event of a run that ended before, as it may have been away then."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType
@@ -203,19 +204,11 @@ async def agent_wait(call: Call, params: WaitParams) -> Waited:
     await _check_own_run(call, params.run_id)
     run = await call.waits.until(call.parts.runtime.wait(params.run_id, params.timeout_ms / 1000))
     if not run.is_finished and call.holder.session_key is None:
-        run = await _expected(call, run.id)
+        look = partial(call.parts.runtime.wait, run.id, 0)
+        run = await call.subscriptions.follow_unless_ended(call.subscriber, run.id, look)
     if params.timeout_ms == 0 and call.holder.session_key is None and run.state in _NOT_AN_END:
         call.subscriptions.tell_end(call.subscriber, run)
     return waited(run)
-
-
-async def _expected(call: Call, run_id: str) -> Run:
-    """Let a connection hear of a run, and look again: it may have ended just before."""
-    is_new = call.subscriptions.expect(call.subscriber, run_id)
-    run = await call.parts.runtime.wait(run_id, 0)
-    if run.is_finished and is_new:
-        call.subscriptions.expect_no_more(call.subscriber, run_id)
-    return run
 
 
 async def _check_own_run(call: Call, run_id: str) -> None:
