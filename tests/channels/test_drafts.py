@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import Reply, ScriptedModel, call
+from backchannel.core.answering import Answerer
 from backchannel.core.approvals import Decided
 from backchannel.core.channels import ChannelBusy, ChannelMoved, ChannelRefused, ChannelSilent, Draft, Sent
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, TextDelta
@@ -561,7 +562,7 @@ async def test_nobody_is_typing_while_a_run_waits_for_a_persons_word(tmp_path: P
         await until(platform, lambda: platform.typing.count("D") > 5)
         assert platform.typing.count("C") <= waiting + 1
         approval = at.heard.of(ApprovalChanged)[0].approval
-        await at.gateway.store.answer_approval(approval.id, Decided.APPROVE, "ann")
+        await at.gateway.store.answer_approval(approval.id, Decided.APPROVE, Answerer("ann"))
         slow.go.set()
         await at_rest(at.gateway)
     assert "done" in platform.texts("C")

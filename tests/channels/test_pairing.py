@@ -165,12 +165,23 @@ async def test_the_same_stranger_is_another_one_on_another_channel_or_account(tm
     async with street(tmp_path) as here:
         codes = [await here.code(), await here.code(channel="shop"), await here.code(accountId="work")]
         assert len(set(codes)) == 3
-        assert "(shop eve) may speak" in await here.asks(f"/pairing approve {codes[1]}", **OLGA)
+        assert "(shop eve) may speak" in await here.asks(f"/pairing approve {codes[1]}", "shop", **OLGA)
         assert await here.hears("shop", "Eve-1", 1) == APPROVED_TEXT
         assert await here.says("hello", channel="shop", **EVE) == "answer"
         assert await here.says("hello", **EVE) == "ignore"
         assert await here.says("hello", accountId="work", **EVE) == "ignore"
         await settled(here.gateway)
+
+
+async def test_an_owner_lets_in_whoever_asked_on_their_own_channel_and_hears_of_nobody_else(tmp_path: Path) -> None:
+    async with street(tmp_path) as here:
+        code = await here.code()
+        assert await here.asks("/pairing", "shop", **OLGA) == "Nobody waits to be let in."
+        for answer in ("approve", "deny"):
+            refused = await here.asks(f"/pairing {answer} {code}", "shop", **OLGA)
+            assert refused == await here.asks(f"/pairing {answer} ABCD2345", "shop", **OLGA)
+        assert code in await here.asks("/pairing", **OLGA)
+        assert "may speak now" in await here.asks(f"/pairing approve {code}", **OLGA)
 
 
 async def test_a_thousand_strangers_fill_neither_the_table_nor_the_chats(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.config.load import config_from
 from backchannel.config.schema_doors import CronJob
+from backchannel.core.answering import Answerer
 from backchannel.core.approvals import Decided
 from backchannel.core.channels import Channel, ChannelSettings, InboundTaker, OutboundPart, Sent
 from backchannel.core.cluster import TIMERS
@@ -166,7 +167,7 @@ async def test_a_call_that_waits_on_one_gateway_is_allowed_on_another(tmp_path: 
     async with gateways(tmp_path, url, model, config=ASKING, equip=desk.equip) as (one, other):
         run = await one.submit("main", "hello")
         (approval,) = await asked(one)
-        await other.store.answer_approval(approval.id, Decided.APPROVE, "somebody")
+        await other.store.answer_approval(approval.id, Decided.APPROVE, Answerer("somebody"))
         assert (await ended(other, run.id, 10)).reply == "so: posted hello"
     assert desk.posted == ["hello"]
 

@@ -14,6 +14,7 @@ import pytest
 
 from backchannel.agents.registry import FunctionContext, ToolFailed
 from backchannel.agents.scripted import Scripted, ScriptedModel, call
+from backchannel.core.answering import Answerer
 from backchannel.core.approvals import Approval, ApprovalState, Decided
 from backchannel.core.contracts import ModelRequest, ToolContext
 from backchannel.core.facts import ApprovalChanged
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.anyio
 NOON = "2026-03-02T12:00:00"
 APPROVAL: dict[str, Any] = {"approval": [{"tool": "post", "ask": "always"}]}
 AGENTS: dict[str, Any] = {"list": [{"id": "main", "model": "scripted/test"}]}
+OLGA = Answerer("olga")
 ASKING: dict[str, Any] = {"agents": AGENTS, "tools": APPROVAL}
 
 
@@ -76,7 +78,7 @@ async def waits_again(state: Path, gateway: Gateway) -> None:
 
 
 async def answer(gateway: Gateway, approval: Approval, decision: Decided, **more: Any) -> Approval:
-    return await gateway.store.answer_approval(approval.id, decision, "olga", **more)
+    return await gateway.store.answer_approval(approval.id, decision, OLGA, **more)
 
 
 async def test_a_call_waits_for_a_word_and_goes_ahead_with_it(tmp_path: Path) -> None:
@@ -247,7 +249,7 @@ async def test_a_question_is_answered_once(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match="approved already"):
             await answer(gateway, approval, Decided.DENY)
         with pytest.raises(ApprovalNotFound):
-            await gateway.store.answer_approval("nobody", Decided.DENY, "olga")
+            await gateway.store.answer_approval("nobody", Decided.DENY, OLGA)
         with pytest.raises(InvalidRequest, match="not denied"):
             await answer(gateway, approval, Decided.DENY, always=True)
 

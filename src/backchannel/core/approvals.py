@@ -74,6 +74,8 @@ class Approval(msgspec.Struct, frozen=True, array_like=True):
     answered_at: int | None = None
     answered_by: str | None = None
     number: int = 0
+    channel: str | None = None
+    """Where it was asked, so that its owners may answer; None is nowhere."""
 
     @property
     def is_pending(self) -> bool:

@@ -18,6 +18,7 @@ from enum import IntEnum, StrEnum
 
 import msgspec
 
+from backchannel.core.answering import Answerer
 from backchannel.core.decisions import Decision
 from backchannel.core.sessions import Session
 from backchannel.core.text import cut
@@ -251,7 +252,7 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
     agent_model: str | None = None
     """The model of the session's agent; None when it is a function."""
     judge: Judge | None = None
-    name: str = "an operator"
-    """Who it was, for what is written down of an answer."""
+    by: Answerer = Answerer("an operator")
+    """Who it was, for questions that it answers."""
     at_webchat: bool = False
     """Whether it was written by `chat.send`, which is answered there."""

@@ -11,20 +11,25 @@ from typing import Any
 
 import msgspec
 
+from backchannel.core.answering import Answerer, may_answer
 from backchannel.core.approvals import Approval, ApprovalState, Decided, ask_text
 from backchannel.core.delivery import Post
 from backchannel.core.facts import ApprovalChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Fence, Run, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
+from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
+from backchannel.core.spawn_values import read_spawn
 from backchannel.core.text import quoted
 from backchannel.errors import ApprovalNotFound, InvalidRequest
-from backchannel.storage import deliveries, runs, sessions, timers
+from backchannel.storage import deliveries, lookups, runs, timers
 from backchannel.storage.tx import Row, Tx, columns, required
 
 FIELDS = columns(Approval.__struct_fields__)
 TIMER = "approval"
 """Ends the time in which an approval may be given."""
+_MOST_FITTING = 1000
+"""How many ids with the same beginning are looked at; they are random, so that there are never so many."""
 
 
 def _of_row(row: Row) -> Approval:
@@ -42,11 +47,28 @@ def of_calls(tx: Tx, after: str, until: str, limit: int) -> list[Approval]:
     return [_of_row(row) for row in tx.all(found, after, until, limit)]
 
 
-def need(tx: Tx, approval_id: str) -> Approval:
+def _need_for(tx: Tx, approval_id: str, by: Answerer) -> Approval:
+    """Load a question for whoever answers it. One that is for others is refused as one that is not there."""
     approval = find(tx, approval_id)
-    if approval is None:
+    if approval is None or not _is_for(approval, by):
         raise ApprovalNotFound(f"no approval {approval_id!r} (`approvals` shows those there are)", id=approval_id)
     return approval
+
+
+def choose(tx: Tx, text: str, by: Answerer) -> str:
+    """Find the approval that somebody means by its id or the beginning of it, among those that they may answer.
+
+    Raises:
+        AmbiguousId: it could be several.
+        ApprovalNotFound: none fits, or only ones that they may not answer.
+    """
+    written = parse_written_id(text)
+    found = [find(tx, id) for id in lookups.matching(tx, IdKind.APPROVAL, written, _MOST_FITTING)]
+    return choose_id(IdKind.APPROVAL, written, [each.id for each in found if each and _is_for(each, by)])
+
+
+def _is_for(approval: Approval, by: Answerer) -> bool:
+    return may_answer(approval.channel, by).allowed
 
 
 def ask(tx: Tx, fence: Fence, call: ToolCall, lives_ms: int) -> Approval:
@@ -61,18 +83,21 @@ def ask(tx: Tx, fence: Fence, call: ToolCall, lives_ms: int) -> Approval:
         return _of_row(known)
     if _is_granted(tx, run.session_key, call.name):
         return _insert(tx, run, call, ApprovalState.APPROVED, "always")
-    approval = _insert(tx, run, call, ApprovalState.PENDING, None)
+    address = _address(tx, run)
+    approval = _insert(tx, run, call, ApprovalState.PENDING, None, address)
     if lives_ms:
         timers.set_timer(tx, TIMER, approval.id, tx.now + lives_ms)
-    if (address := _address(tx, run)) is not None:
+    if address is not None:
         deliveries.post(tx, Post(session_key=run.session_key, address=address, text=ask_text(approval), run_id=run.id))
     return approval
 
 
-def _insert(tx: Tx, run: Run, call: ToolCall, state: ApprovalState, answered_by: str | None) -> Approval:
+def _insert(
+    tx: Tx, run: Run, call: ToolCall, state: ApprovalState, answered_by: str | None, asked_at: Address | None = None
+) -> Approval:
     row = tx.one(
         "INSERT INTO approvals (id, call_id, run_id, session_key, tool, arguments, state, created_at, answered_at, "
-        f"answered_by, fence) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {FIELDS}",
+        f"answered_by, fence, channel) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {FIELDS}",
         _free_id(tx),
         call.id,
         run.id,
@@ -84,6 +109,7 @@ def _insert(tx: Tx, run: Run, call: ToolCall, state: ApprovalState, answered_by:
         None if answered_by is None else tx.now,
         answered_by,
         run.fence,
+        None if asked_at is None else asked_at.channel,
     )
     approval = _of_row(required(row))
     tx.tell(ApprovalChanged(approval))
@@ -98,28 +124,25 @@ def _free_id(tx: Tx) -> str:
 
 
 def _address(tx: Tx, run: Run) -> Address | None:
-    """Find the chat in which a call is asked for: where the run answers, else where its session, or its parent, does.
+    """Find the chat in which a call is asked for: where the run answers; of a sub-agent, where its result is told.
 
     Webchat has an event of its own.
     """
-    written = run.reply_to
-    if written is None:
-        session = sessions.required_session(tx, run.session_key)
-        if SessionKey.stored(run.session_key).is_subagent and session.spawned_by is not None:
-            session = sessions.find(tx, session.spawned_by) or session
-        written = session.delivery_context
-    address = None if written is None else read_address(written)
+    address = None if run.reply_to is None else read_address(run.reply_to)
+    if address is None and SessionKey.stored(run.session_key).is_subagent:
+        spawn = tx.one("SELECT body FROM spawns WHERE child_key = ?", run.session_key)
+        address = None if spawn is None else read_spawn(spawn[0]).address
     return None if address is None or address.channel == WEBCHAT.channel or address.to is None else address
 
 
-def answer(tx: Tx, approval_id: str, decision: Decided, by: str, *, always: bool = False) -> Approval:
+def answer(tx: Tx, approval_id: str, decision: Decided, by: Answerer, *, always: bool = False) -> Approval:
     """Answer a question, once; the same answer again changes nothing. With `always` the tool is not asked for again.
 
     Raises:
-        ApprovalNotFound: there is none of this id.
+        ApprovalNotFound: there is none of this id that `by` may answer.
         InvalidRequest: it was answered otherwise, if only once where it shall be always, or its time is over.
     """
-    approval = need(tx, approval_id)
+    approval = _need_for(tx, approval_id, by)
     if always and decision is Decided.DENY:
         raise InvalidRequest(
             "a tool can be allowed for good, but not denied: take it away by tools.deny", param="always"
@@ -139,18 +162,18 @@ def answer(tx: Tx, approval_id: str, decision: Decided, by: str, *, always: bool
             approval.tool,
             tx.now,
         )
-    return _settle(tx, approval, decision.state, by)
+    return _settle(tx, approval, decision.state, by.name)
 
 
 def answer_first(
-    tx: Tx, approval_id: str, decision: Decided, by: str, *, always: bool = False
+    tx: Tx, approval_id: str, decision: Decided, by: Answerer, *, always: bool = False
 ) -> tuple[Approval, bool]:
     """Answer a question if nobody has; returns it, and whether this was the answer.
 
     Raises:
-        ApprovalNotFound: there is none of this id.
+        ApprovalNotFound: there is none of this id that `by` may answer.
     """
-    approval = need(tx, approval_id)
+    approval = _need_for(tx, approval_id, by)
     if not approval.is_pending:
         return approval, False
     return answer(tx, approval_id, decision, by, always=always), True

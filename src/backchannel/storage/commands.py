@@ -31,7 +31,6 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.pairing import PairingState, paired_text, waiting_text
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session
-from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.core.spawn_values import ChildSession, SpawnRecord, SpawnState
 from backchannel.errors import AmbiguousId, InvalidRequest, NotFound
 from backchannel.storage import (
@@ -40,7 +39,6 @@ from backchannel.storage import (
     families,
     idempotency,
     interruption,
-    lookups,
     messages,
     pairing,
     runs,
@@ -89,10 +87,10 @@ def carry_out(tx: Tx, command: Command, key: SessionKey, asker: Asker) -> str:
 
 def _answer(tx: Tx, command: Command, decision: Decided, asker: Asker) -> str:
     """Answer a call that waits for an owner's word, by its id or the beginning of it."""
-    written, always = parse_written_id(command.argument or ""), command.word == "always"
+    always = command.word == "always"
     try:
-        approval_id = choose_id(IdKind.APPROVAL, written, lookups.matching(tx, IdKind.APPROVAL, written))
-        approval = approvals.answer(tx, approval_id, decision, asker.name, always=always)
+        approval_id = approvals.choose(tx, command.argument or "", asker.by)
+        approval = approvals.answer(tx, approval_id, decision, asker.by, always=always)
     except (NotFound, AmbiguousId, InvalidRequest) as error:
         return error.message
     return answered_text(approval, always=always)
@@ -101,10 +99,11 @@ def _answer(tx: Tx, command: Command, decision: Decided, asker: Asker) -> str:
 def _pairing(tx: Tx, command: Command, asker: Asker) -> str:
     """Tell who waits to be let in, or answer one of them by their code."""
     if command.argument is None:
-        return waiting_text(pairing.page(tx, state=PairingState.PENDING, limit=_MOST_WAITING), tx.now)
+        waiting = pairing.page(tx, state=PairingState.PENDING, channel=asker.by.channel, limit=_MOST_WAITING)
+        return waiting_text(waiting, tx.now)
     state = PairingState.APPROVED if command.word == "approve" else PairingState.DENIED
     try:
-        return paired_text(pairing.answer(tx, command.argument, state, asker.name))
+        return paired_text(pairing.answer(tx, command.argument, state, asker.by))
     except (NotFound, InvalidRequest) as error:
         return error.message
 

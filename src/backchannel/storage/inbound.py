@@ -6,6 +6,7 @@ from functools import partial
 
 import msgspec
 
+from backchannel.core.answering import Answerer
 from backchannel.core.channels import InboundEvent, InboundId
 from backchannel.core.commands import Asker, CommandReply
 from backchannel.core.delivery import Post
@@ -160,7 +161,7 @@ def _command(tx: Tx, arrival: Arrival, admission: Admission) -> None:
             standing=admission.standing,
             agent_model=arrival.agent_model,
             judge=arrival.judge,
-            name=f"{arrival.event.channel} {arrival.event.sender_id}",
+            by=Answerer(f"{arrival.event.channel} {arrival.event.sender_id}", arrival.event.channel),
         )
         text = commands.carry_out(tx, command, routed.key, asker)
     reply = Post(session_key=str(routed.key), address=routed.address, text=text, quotes=routed.quotes, always=True)

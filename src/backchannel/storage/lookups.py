@@ -28,21 +28,21 @@ _UNUSUAL = re.compile("[%_!]")
 _LAST = "\U0010ffff"
 
 
-def matching(tx: Tx, kind: IdKind, written: WrittenId) -> list[str]:
+def matching(tx: Tx, kind: IdKind, written: WrittenId, limit: int = MOST_SHOWN + 1) -> list[str]:
     """Return the id itself if it exists, else ids that match what was written: enough to see if there are several.
 
     An archived session is found where no other matches: what names a current one keeps naming it.
     """
     select = _PLACES.get(kind) or (_KEYS if ":" in written.head else _CURRENT_IDS)
-    found = _fitting(tx, select, written)
+    found = _fitting(tx, select, written, limit)
     if kind is IdKind.TOKEN and found != [written.text]:
-        found += _fitting(tx, _DEVICE_TOKENS, written)
+        found += _fitting(tx, _DEVICE_TOKENS, written, limit)
     if kind is IdKind.SESSION and not written.tail and ":" not in written.head and found != [written.text]:
         found += _children(tx, written.head) if written.is_long_enough else []
-    return found or (_fitting(tx, _ARCHIVED_IDS, written) if select is _CURRENT_IDS else [])
+    return found or (_fitting(tx, _ARCHIVED_IDS, written, limit) if select is _CURRENT_IDS else [])
 
 
-def _fitting(tx: Tx, select: str, written: WrittenId) -> list[str]:
+def _fitting(tx: Tx, select: str, written: WrittenId, limit: int) -> list[str]:
     if tx.one(f"{select} = ?", written.text) is not None:
         return [written.text]
     if not written.is_long_enough:
@@ -53,7 +53,7 @@ def _fitting(tx: Tx, select: str, written: WrittenId) -> list[str]:
         written.head,
         written.head + _LAST,
         "%" + _UNUSUAL.sub(r"!\g<0>", written.tail),
-        MOST_SHOWN + 1,
+        limit,
     )
     return [whole for (whole,) in rows if written.fits(whole)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from backchannel.core.answering import Answerer, may_answer
 from backchannel.core.channels import InboundEvent
 from backchannel.core.delivery import Post
 from backchannel.core.facts import PairingChanged
@@ -93,15 +94,15 @@ def with_codes(tx: Tx) -> list[Pairing]:
     return [_of_row(row) for row in tx.all(f"SELECT {FIELDS} FROM pairings WHERE {_FRESH}", *_fresh(tx))]
 
 
-def answer(tx: Tx, code: str, state: PairingState, by: str) -> Pairing:
+def answer(tx: Tx, code: str, state: PairingState, by: Answerer) -> Pairing:
     """Let somebody speak, or not, by their code. The same answer again changes nothing; who may speak is told, once.
 
     Raises:
-        PairingNotFound: nobody has this code now.
+        PairingNotFound: nobody whom `by` may let in has this code now.
         InvalidRequest: it was answered otherwise.
     """
     found = [pairing for pairing in with_codes(tx) if pairing.has_code(code, tx.now)]
-    if not found:
+    if not found or not may_answer(found[0].channel, by).allowed:
         where = "`/pairing list` in a chat and `backchannel pairing list` show who waits"
         raise PairingNotFound(f"nobody waits with this code (it counts for an hour; {where})")
     (pairing,) = found
@@ -112,7 +113,7 @@ def answer(tx: Tx, code: str, state: PairingState, by: str) -> Pairing:
         works = f"{removing} takes that back, and the next message gets a new code"
         raise InvalidRequest(f"this code was {pairing.state} already ({works})", param="code")
     changed = "UPDATE pairings SET state = ?, answered_at = ?, answered_by = ? WHERE number = ? RETURNING "
-    row = tx.one(changed + FIELDS, state.value, tx.now, by, pairing.number)
+    row = tx.one(changed + FIELDS, state.value, tx.now, by.name, pairing.number)
     answered = _of_row(required(row))
     if state is PairingState.APPROVED:
         told = Post(session_key=answered.session_key, address=read_address(answered.address), text=APPROVED_TEXT)
@@ -136,11 +137,14 @@ def remove(tx: Tx, channel: str, sender_id: str, account_id: str | None = None) 
     return removed
 
 
-def page(tx: Tx, *, state: PairingState | None = None, limit: int, before: int | None = None) -> list[Pairing]:
+def page(
+    tx: Tx, *, state: PairingState | None = None, channel: str | None = None, limit: int, before: int | None = None
+) -> list[Pairing]:
     """List pairings, newest first, without void ones; `before` is the number of the last one seen."""
     conditions = [f"(state <> 'pending' OR ({_FRESH}))"]
     values: list[Any] = [*_fresh(tx)]
-    for condition, value in (("state = ?", state and state.value), ("number < ?", before)):
+    given = (("state = ?", state and state.value), ("channel = ?", channel), ("number < ?", before))
+    for condition, value in given:
         if value is not None:
             conditions.append(condition)
             values.append(value)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from backchannel.core.answering import Answerer
 from backchannel.core.answers import Answered, ApprovalsListed
 from backchannel.core.approvals import Approval, ApprovalState, Decided
 from backchannel.core.rows import ApprovalRow
@@ -85,7 +86,7 @@ async def approvals_list(call: Call, params: ApprovalsListParams) -> ApprovalsLi
 
 async def approvals_answer(call: Call, params: ApprovalAnswerParams) -> Answered:
     """Lets a call that waits go ahead, or not, once; with `always` its tool is not asked for in that session again."""
-    by = f"operator {call.holder.token_id}"
+    by = Answerer.operator(call.holder.token_id)
     answered = await call.parts.store.answer_approval(params.id, params.decision, by, always=params.always)
     return Answered(approval=_show(call, answered))
 
@@ -148,10 +149,10 @@ async def _resolve(call: Call, params: ResolveParams) -> Approval:
         raise InvalidRequest(late.message, id=params.id, reason="APPROVAL_ALREADY_RESOLVED") from None
 
 
-def _read_decision(call: Call, params: ResolveParams) -> tuple[Decided, str, bool]:
+def _read_decision(call: Call, params: ResolveParams) -> tuple[Decided, Answerer, bool]:
     """Read what was decided, by whom, and whether for good."""
     decision = Decided.DENY if params.decision == DENY else Decided.APPROVE
-    return decision, f"operator {call.holder.token_id}", params.decision == ALWAYS
+    return decision, Answerer.operator(call.holder.token_id), params.decision == ALWAYS
 
 
 async def _find(call: Call, id: str) -> Approval:

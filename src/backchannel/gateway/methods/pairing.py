@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from backchannel.core.answering import Answerer
 from backchannel.core.answers import PairingAnswered, PairingsListed, PairingsRemoved
 from backchannel.core.pairing import Pairing, PairingState, read_code
 from backchannel.core.rows import PairingRow
@@ -61,7 +62,7 @@ async def pairing_deny(call: Call, params: PairingCodeParams) -> PairingAnswered
 
 async def _answer(call: Call, code: str, state: PairingState) -> PairingAnswered:
     try:
-        answered = await call.parts.store.answer_pairing(code, state, f"operator {call.holder.token_id}")
+        answered = await call.parts.store.answer_pairing(code, state, Answerer.operator(call.holder.token_id))
     except PairingNotFound:
         call.connections.wrong_codes.add(call.holder.token_id, read_code(code))
         raise

@@ -1,0 +1,141 @@
+"""Owners of one channel answer what was asked there, and nothing else."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backchannel.agents.scripted import Scripted, ScriptedModel, call
+from backchannel.core.approvals import Approval, ApprovalState
+from backchannel.core.contracts import ModelRequest, ToolContext
+from backchannel.core.facts import ApprovalChanged
+from backchannel.core.messages import Role
+from tests.channels.desk import Desk, desk
+from tests.gateway.client import OPERATOR, connected
+from tests.support.databases import open_database
+from tests.support.far_end import FarEnd, event, signed
+
+pytestmark = pytest.mark.anyio
+TOOLS: dict[str, Any] = {"approval": [{"tool": "post", "ask": "always"}]}
+
+
+def working(request: ModelRequest) -> Scripted:
+    """Post, or have a sub-agent post."""
+    newest = request.messages[-1]
+    if newest.role is Role.TOOL_RESULT:
+        return f"so: {newest.text[:40]}"
+    return [call("sessions_spawn", task="post it")] if newest.text == "spawn" else [call("post", text="hello")]
+
+
+class Houses:
+    """Two channels of one gateway: olga owns `desk`, mum owns `fam`."""
+
+    def __init__(self, world: Desk, state: Path, ends: dict[str, FarEnd]) -> None:
+        self.world, self.gateway, self._state, self._ends = world, world.gateway, state, ends
+        self.posted: list[str] = []
+
+        @world.gateway.tool(effects="outside")
+        async def post(text: str, context: ToolContext) -> str:
+            self.posted.append(text)
+            return "posted"
+
+    async def says(self, channel: str, who: str, text: str) -> str:
+        """Say something that is answered; returns the answer."""
+        end = self._ends[channel]
+        heard = len(end.messages)
+        body, headers = signed(event(senderId=who, chatId=who, text=text, messageId=uuid.uuid4().hex), end.secret)
+        await self.gateway.inbound.post(channel, body, headers)
+        return (await end.took(heard + 1))[heard].text
+
+    async def pending(self) -> Approval:
+        """Wait for the one call that waits, and return it."""
+        while not (found := await self.gateway.store.approvals(state=ApprovalState.PENDING, limit=9)):
+            await self.world.heard.until(lambda: bool(self.world.heard.of(ApprovalChanged)))
+        (approval,) = found
+        return approval
+
+    def add(self, id: str, channel: str | None) -> None:
+        """Write a question that somebody else was asked."""
+        with closing(open_database(self._state)) as database:
+            database.execute(
+                "INSERT INTO approvals (id, call_id, run_id, session_key, tool, arguments, state, created_at, fence, "
+                "channel) VALUES (?, ?, 'r', 'agent:main:x', 'post', '{}', 'pending', 1, 0, ?)",
+                (id, id, channel),
+            )
+            database.commit()
+
+
+@asynccontextmanager
+async def houses(state: Path) -> AsyncIterator[Houses]:
+    async with FarEnd() as far_end, FarEnd("another secret of the tests") as family:
+        ends = {"desk": far_end, "fam": family}
+        channels = {"desk": far_end.settings(owners=["olga"]), "fam": family.settings(owners=["mum"])}
+        session = {"dmScope": "per-channel-peer"}
+        async with desk(state, channels, model=ScriptedModel(replies=working), tools=TOOLS, session=session) as world:
+            yield Houses(world, state, ends)
+
+
+async def test_an_owner_of_another_channel_answers_nothing_whole_or_short_and_learns_nothing(tmp_path: Path) -> None:
+    async with houses(tmp_path) as here:
+        assert "May I call post?" in await here.says("desk", "ann", "go")
+        id = (await here.pending()).id
+        for written in (id, id[:4], f"{id} always"):
+            shown = written.split()[0]
+            refused = await here.says("fam", "mum", f"/approve {written}")
+            assert refused == f"no approval '{shown}' (nor one whose id begins so)"
+            assert refused.replace(shown, "ffff") == await here.says("fam", "mum", "/approve ffff")
+            assert "no approval" in await here.says("fam", "mum", f"/deny {written.split()[0]}")
+        assert (await here.pending()).id == id and here.posted == []
+        assert "is approved" in await here.says("desk", "olga", f"/approve {id[:4]}")
+        assert (await here.gateway.store.approvals(limit=9))[0].answered_by == "desk olga"
+
+
+async def test_a_short_id_is_unique_among_what_its_writer_may_answer(tmp_path: Path) -> None:
+    async with houses(tmp_path) as here:
+        await here.says("desk", "ann", "go")
+        id = (await here.pending()).id
+        for number in range(7):  # more than are ever listed
+            here.add(f"{id[:4]}000{number}", "fam")
+        here.add(f"{id[:4]}zzzz", None)
+        assert "is approved" in await here.says("desk", "olga", f"/approve {id[:4]}")
+        ambiguous = await here.says("fam", "mum", f"/approve {id[:4]}")
+        assert "several approval ids begin with" in ambiguous and id not in ambiguous and "zzzz" not in ambiguous
+
+
+async def test_what_was_asked_on_no_channel_is_for_an_operator_alone(tmp_path: Path) -> None:
+    async with houses(tmp_path) as here, connected(here.world.url, OPERATOR) as client:
+        await client.ask("chat.send", sessionKey="agent:main:quiet", message="go")
+        id = (await here.pending()).id
+        assert "no approval" in await here.says("desk", "olga", f"/approve {id}")
+        answered = await client.ask("chat.send", sessionKey="main", message=f"/approve {id[:4]}")
+        assert "is approved" in answered["reply"]
+
+
+async def test_a_sub_agent_asks_in_the_chat_that_its_result_is_told_to(tmp_path: Path) -> None:
+    async with houses(tmp_path) as here, connected(here.world.url, OPERATOR) as client:
+        await here.says("desk", "ann", "spawn")
+        approval = await here.pending()
+        assert ":subagent:" in approval.session_key and approval.channel == "desk"
+        assert "no approval" in await here.says("fam", "mum", f"/deny {approval.id}")
+        assert "is denied" in await client_says(client, f"/deny {approval.id}")
+        await client.ask("chat.send", sessionKey="agent:main:desk:direct:ann", message="spawn")
+        assert (await here.pending()).channel is None  # the page asked, whoever else writes there
+
+
+async def client_says(client: Any, text: str) -> str:
+    return str((await client.ask("chat.send", sessionKey="main", message=text))["reply"])
+
+
+async def test_a_question_from_before_the_channel_was_kept_is_answered_where_it_was_sent(tmp_path: Path) -> None:
+    async with houses(tmp_path) as here:
+        await here.says("desk", "ann", "go")
+    with closing(open_database(tmp_path)) as database:  # as the version before left it
+        database.execute("ALTER TABLE approvals DROP COLUMN channel")
+        database.execute("PRAGMA user_version = 18")
+    async with houses(tmp_path) as here:
+        assert (await here.pending()).channel == "desk"
