@@ -122,23 +122,47 @@ def texts(listener: Listener) -> list[str]:
     return [payload["message"]["content"][0]["text"] for payload in listener.payloads("chat")]
 
 
+IN_TWO_PARTS: tuple[Event, ...] = (
+    RunChanged(run()),
+    ReplyGrew(run(), "Let me look.", "Let me look."),
+    said("Let me look."),
+    ReplyGrew(run(), "do", "do"),
+    ReplyGrew(run(), "done", "ne"),
+    said("done", "stop"),
+    RunChanged(ended()),
+)
+"""A run that says something before it calls a tool."""
+
+
 def test_what_a_run_said_before_it_called_a_tool_stays_above_its_reply(desk: Subscriptions, listener: Listener) -> None:
     desk.watch(listener, KEY)
-    for event in (
-        RunChanged(run()),
-        ReplyGrew(run(), "Let me look.", "Let me look."),
-        said("Let me look."),
-        ReplyGrew(run(), "do", "do"),
-        ReplyGrew(run(), "done", "ne"),
-        said("done", "stop"),
-        RunChanged(ended()),
-    ):
+    for event in IN_TWO_PARTS:
         desk.publish(event)
     whole = "Let me look.\n\ndone"
     assert texts(listener) == ["Let me look.", "Let me look.\n\ndo", whole, whole]
     assert "".join(payload.get("deltaText", "") for payload in listener.payloads("chat")) == whole
     growing = [payload["data"]["text"] for payload in listener.payloads("agent") if payload["stream"] == "assistant"]
     assert growing == ["Let me look.", "do", "done"]
+
+
+def test_who_reads_the_transcript_is_told_of_each_part_alone(desk: Subscriptions, listener: Listener) -> None:
+    other = Listener()
+    desk.subscribe(other)
+    desk.watch_messages(listener, KEY)
+    for event in IN_TWO_PARTS:
+        desk.publish(event)
+    assert texts(listener) == ["Let me look.", "do", "done", "done"]
+    assert texts(other)[-1] == "Let me look.\n\ndone"
+    told = listener.payloads("chat")
+    assert [(payload.get("deltaText"), payload.get("replace")) for payload in told] == [
+        ("Let me look.", None),
+        ("do", True),
+        ("ne", None),
+        (None, None),
+    ]
+    assert [payload["seq"] for payload in told] == [payload["seq"] for payload in other.payloads("chat")]
+    rows = [payload["message"]["content"][0]["text"] for payload in listener.payloads("session.message")]
+    assert rows == ["Let me look.", "done"]
 
 
 @pytest.mark.parametrize("messages", [["", "done"], ["NO_REPLY", "done"], []])
@@ -153,19 +177,19 @@ def test_a_message_that_says_nothing_to_people_leaves_no_gap(
     assert texts(listener) == ["done"]
 
 
-def test_whoever_comes_in_the_middle_of_a_run_is_given_what_it_has_said(
+def test_whoever_comes_in_the_middle_of_a_run_is_given_what_it_is_saying(
     desk: Subscriptions, listener: Listener
 ) -> None:
-    assert desk.said_so_far("r1") == ""
+    assert desk.saying_now("r1") == ""
     desk.watch(listener, KEY)
-    for event, whole in (
+    for event, text in (
         (ReplyGrew(run(), "Let me", "Let me"), "Let me"),
-        (said("Let me look."), "Let me look."),
-        (ReplyGrew(run(), "do", "do"), "Let me look.\n\ndo"),
+        (said("Let me look."), ""),
+        (ReplyGrew(run(), "do", "do"), "do"),
         (RunChanged(ended()), ""),
     ):
         desk.publish(event)
-        assert desk.said_so_far("r1") == whole
+        assert desk.saying_now("r1") == text
 
 
 def test_runs_that_end_while_a_session_is_read_are_known(desk: Subscriptions) -> None:

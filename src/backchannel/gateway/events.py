@@ -5,7 +5,7 @@ them to the subscribers that asked for them. Who gets what:
 
 - `chat` and `agent`: whoever started the run, was told by `agent.wait` that it goes on, watches its session, or
   subscribed to all sessions;
-- `chat` alone: a node, of its own sessions;
+- `chat` alone: a node, of its own sessions (`run_streams.py` has what such an event says to whom);
 - `sessions.changed`: whoever subscribed to all sessions;
 - `session.message`: whoever subscribed to the messages of that session, or to all sessions; results of tools only the
   former, for the latter have them in `agent` events;
@@ -30,12 +30,11 @@ from msgspec import Raw
 
 from backchannel.core.approvals import Approval
 from backchannel.core.contracts import Clock
-from backchannel.core.control_words import is_control_word
 from backchannel.core.delivery import Delivery, DeliveryState
 from backchannel.core.excerpts import TEXT_LIMIT
 from backchannel.core.facts import ApprovalChanged, DeliveryChanged, MessageAppended, RunChanged, SessionChanged
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, Role, text_content, text_of
+from backchannel.core.messages import Role, text_content, text_of
 from backchannel.core.runs import Run, RunState
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.text import cut
@@ -51,45 +50,11 @@ from backchannel.gateway.protocol import (
     ShownMessage,
     show_event_head,
 )
+from backchannel.gateway.run_streams import ChatPiece, RunStream, shown
 from backchannel.gateway.session_news import LookUp, SessionNews, unknown_session
 from backchannel.gateway.unanswered import Unanswered
 from backchannel.runtime.events import Event, Hub, ModelRetried, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
 from backchannel.tools.rows import show_approval, show_delivery
-
-_BETWEEN = "\n\n"
-"""What stands between two messages of a run, where they are shown as one."""
-
-
-class _Stream:
-    """How much was sent of one run so far."""
-
-    __slots__ = ("growing", "is_started", "said", "seq", "stop_reason")
-
-    def __init__(self) -> None:
-        self.seq = 0
-        self.is_started = False
-        self.stop_reason: str | None = None
-        """Why the newest message of the model ended."""
-        self.said = ""
-        """What the run has said to people in the messages that have ended: some are followed by calls of tools."""
-        self.growing = ""
-        """What it has said in the message that it is writing."""
-
-    def next(self) -> int:
-        self.seq += 1
-        return self.seq
-
-    def end_message(self, message: Message) -> None:
-        """Keep what a message of the run said: the next one follows it."""
-        self.stop_reason = message.stop_reason
-        self.growing = ""
-        text = text_of(message.content)
-        if text and not is_control_word(text):
-            self.said = self.following(text)
-
-    def following(self, text: str) -> str:
-        """Put a text below what was said before it."""
-        return f"{self.said}{_BETWEEN}{text}" if self.said and text else self.said or text
 
 
 class Subscriptions:
@@ -112,7 +77,7 @@ class Subscriptions:
         self._by_chat = Audiences()
         self._by_run = Audiences()
         self._by_transcript = Audiences()
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, RunStream] = {}
         self._held_ends = HeldEnds(self._send_of)
         self._unanswered = Unanswered()
         self._ends: dict[str, list[set[str]]] = {}
@@ -180,7 +145,9 @@ class Subscriptions:
 
     def tell_end(self, subscriber: Subscriber, run: Run) -> None:
         """Send it the last `chat` event of a run that ended before, as it may have been away then."""
-        subscriber.send_event(self._chat_end(run, _Stream()), droppable=False)
+        stream = RunStream()
+        _, reply = stream.last_said(run)
+        subscriber.send_event(self._chat_end(run, stream, stream.next(), reply), droppable=False)
 
     @contextmanager
     def hearing_ends(self, key: str) -> Iterator[Set[str]]:
@@ -195,14 +162,14 @@ class Subscriptions:
             if not hearing:
                 self._ends.pop(key, None)
 
-    def said_so_far(self, run_id: str) -> str:
-        """Give what a run has said by now, as far as anybody has listened to it."""
+    def saying_now(self, run_id: str) -> str:
+        """Give what a run is saying now, if anybody has listened to it; what it said before is in the transcript."""
         stream = self._streams.get(run_id)
-        return "" if stream is None else stream.following(stream.growing)
+        return "" if stream is None else stream.growing
 
     def answer(self, subscriber: Subscriber, id: str, key: str, text: str) -> None:
         """Send it the answer to a chat command, which no run has given."""
-        head = self._said(id, key, _shown(text, self._clock.now_ms()))
+        head = self._said(id, key, shown(text, self._clock.now_ms()))
         self._unanswered.send(subscriber, key, head, droppable=False)
 
     def leave(self, subscriber: Subscriber) -> None:
@@ -256,10 +223,10 @@ class Subscriptions:
             return audience
         return audience if run.kind.is_internal else audience | chatting
 
-    def _stream(self, run: Run) -> _Stream:
+    def _stream(self, run: Run) -> RunStream:
         stream = self._streams.get(run.id)
         if stream is None:
-            stream = self._streams[run.id] = _Stream()
+            stream = self._streams[run.id] = RunStream()
         return stream
 
     def _send_run(self, run: Run) -> None:
@@ -279,11 +246,16 @@ class Subscriptions:
             self._streams.pop(run.id, None)
             self._by_run.drop(run.id)
 
-    def _send_end(self, run: Run, stream: _Stream, audience: Set[Subscriber]) -> None:
+    def _send_end(self, run: Run, stream: RunStream, audience: Set[Subscriber]) -> None:
         if run.kind.is_internal and run.state is RunState.OK:
-            self._held_ends.hold(HeldEnd(run, set(audience), partial(self._final, run, stream)))
+            self._held_ends.hold(HeldEnd(run, set(audience), partial(self._final, run, stream, stream.next())))
         else:
-            self._send_of(run, audience, self._chat_end(run, stream))
+            seq, readers = stream.next(), self._readers(run, audience)
+            all_parts, reply = stream.last_said(run)
+            if others := audience - readers:
+                self._send_of(run, others, self._chat_end(run, stream, seq, all_parts))
+            if readers:
+                self._send_of(run, readers, self._chat_end(run, stream, seq, reply))
 
     def _send_reply(self, event: ReplyGrew) -> None:
         run = event.run
@@ -292,14 +264,24 @@ class Subscriptions:
         if not chatting:
             return
         stream = self._stream(run)
-        stream.growing = event.text
+        all_parts, present = stream.pieces(event.text, event.delta)
         head = self._agent(run, stream, "assistant", {"text": event.text, "delta": event.delta})
         self._send_of(run, audience, head, droppable=True)
         if not run.kind.is_internal:
-            message = _shown(stream.following(event.text), self._clock.now_ms())
-            delta = _BETWEEN + event.delta if stream.said and event.text == event.delta else event.delta
-            head = self._chat(run, stream, state="delta", delta_text=delta, message=message)
-            self._send_of(run, chatting, head, droppable=True)
+            seq, readers = stream.next(), self._readers(run, chatting)
+            self._send_delta(run, seq, all_parts, chatting - readers)
+            self._send_delta(run, seq, present, readers)
+
+    def _readers(self, run: Run, audience: Set[Subscriber]) -> Set[Subscriber]:
+        """Name those who have each part of what a run says from the transcript."""
+        return audience & self._by_transcript.of(run.session_key)
+
+    def _send_delta(self, run: Run, seq: int, piece: ChatPiece, audience: Set[Subscriber]) -> None:
+        if audience:
+            message = shown(piece.text, self._clock.now_ms())
+            replace = piece.replaces or None
+            head = self._chat(run, seq, state="delta", delta_text=piece.new, replace=replace, message=message)
+            self._send_of(run, audience, head, droppable=True)
 
     def _send_agent(self, run: Run, stream: str, data: dict[str, Any], *, droppable: bool = False) -> None:
         if audience := self._audience(run):
@@ -345,12 +327,12 @@ class Subscriptions:
         elif delivery.state is not DeliveryState.SENT:
             self._held_ends.send_empty(run_id)
         elif (end := self._held_ends.take(run_id)) is None:
-            message = _shown(delivery.text or "", delivery.updated_at)
+            message = shown(delivery.text or "", delivery.updated_at)
             readers = self._readers_of(delivery)
             self._send_to(audience - readers, self._said(run_id, delivery.session_key, message))
             self._send_to(readers, self._said(run_id, delivery.session_key, None))
         else:
-            message = _shown(delivery.text or "", delivery.updated_at)
+            message = shown(delivery.text or "", delivery.updated_at)
             self._send_of(end.run, audience | end.audience, end.show(message))
 
     def _readers_of(self, delivery: Delivery) -> Set[Subscriber]:
@@ -392,10 +374,10 @@ class Subscriptions:
     def _send_news(self, head: str) -> None:
         self._send_to(self._everything.keys(), head)
 
-    def _lifecycle(self, run: Run, stream: _Stream) -> str:
+    def _lifecycle(self, run: Run, stream: RunStream) -> str:
         return self._agent(run, stream, "lifecycle", lifecycle_of(run))
 
-    def _agent(self, run: Run, stream: _Stream, name: str, data: dict[str, Any]) -> str:
+    def _agent(self, run: Run, stream: RunStream, name: str, data: dict[str, Any]) -> str:
         payload = AgentEvent(
             run_id=run.id,
             session_key=self._show_key(run.session_key),
@@ -406,27 +388,26 @@ class Subscriptions:
         )
         return show_event_head("agent", payload)
 
-    def _chat(self, run: Run, stream: _Stream, **shown: Any) -> str:
+    def _chat(self, run: Run, seq: int, **more: Any) -> str:
         payload = ChatEvent(
             run_id=run.id,
             session_key=self._show_key(run.session_key),
             agent_id=_agent_of(run.session_key),
-            seq=stream.next(),
-            **shown,
+            seq=seq,
+            **more,
         )
         return show_event_head("chat", payload)
 
-    def _chat_end(self, run: Run, stream: _Stream) -> str:
-        message = _last_said(run, stream.said)
+    def _chat_end(self, run: Run, stream: RunStream, seq: int, message: ShownMessage | None) -> str:
         match run.state:
             case RunState.OK:
-                return self._final(run, stream, message)
+                return self._final(run, stream, seq, message)
             case RunState.ABORTED:
-                return self._chat(run, stream, state="aborted", message=message, stop_reason="aborted")
-        return self._chat(run, stream, state="error", message=message, error_message=error_of(run))
+                return self._chat(run, seq, state="aborted", message=message, stop_reason="aborted")
+        return self._chat(run, seq, state="error", message=message, error_message=error_of(run))
 
-    def _final(self, run: Run, stream: _Stream, message: ShownMessage | None) -> str:
-        return self._chat(run, stream, state="final", message=message, stop_reason=stream.stop_reason)
+    def _final(self, run: Run, stream: RunStream, seq: int, message: ShownMessage | None) -> str:
+        return self._chat(run, seq, state="final", message=message, stop_reason=stream.stop_reason)
 
     def _send_of(self, run: Run, audience: Set[Subscriber], head: str, *, droppable: bool = False) -> None:
         """Send an event of a run, to who has just started one there after the answer that names it."""
@@ -438,22 +419,8 @@ class Subscriptions:
             subscriber.send_event(head, droppable=droppable)
 
 
-def _shown(text: str, at: int) -> ShownMessage:
-    return ShownMessage(role=Role.ASSISTANT, content=text_content(text), timestamp=at)
-
-
 def _agent_of(key: str) -> str:
     return SessionKey.stored(key).agent
-
-
-def _last_said(run: Run, said: str) -> ShownMessage | None:
-    """Show what a run said, as far as it was heard, and its reply; an internal one speaks by a delivery instead."""
-    if run.kind.is_internal or not (run.reply or run.state is RunState.OK):
-        return None
-    reply = run.reply or ""
-    if is_control_word(reply):  # meant for the gateway, not for a person
-        reply = ""
-    return _shown(said if said.rstrip().endswith(reply.rstrip()) else reply, run.ended_at or 0)
 
 
 def _result_of(event: ToolEnded) -> dict[str, Any]:

@@ -239,7 +239,7 @@ class ShownMessage(Answer, frozen=True, kw_only=True):
 
 
 class ChatEvent(Answer, frozen=True, kw_only=True):
-    """How a person's message is being answered; it carries all that the run has said so far."""
+    """How a person's message is being answered; it carries what the run says, or all that it has said so far."""
 
     run_id: str
     session_key: str
@@ -247,6 +247,8 @@ class ChatEvent(Answer, frozen=True, kw_only=True):
     seq: int
     state: str
     delta_text: str | None = None
+    replace: bool | None = None
+    """Whether the text takes the place of that of the delta before: the run says something else now."""
     message: ShownMessage | None = None
     error_message: str | None = None
     stop_reason: str | None = None

@@ -271,7 +271,7 @@ export class Transcript {
   #chat(payload) {
     const { runId, state } = payload;
     const text = payload.message ? textOf(payload.message) : "";
-    if (state === "delta") return; // all that the run has said; what it is saying now is in `agent` events
+    if (state === "delta") return; // what it is saying now is in `agent` events
     this.#ended.set(runId, { state, text, error: payload.errorMessage });
     this.syncSoon(0);
   }

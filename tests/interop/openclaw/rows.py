@@ -142,6 +142,7 @@ ROWS: tuple[Row, ...] = (
     Row("Control UI", "aborting a run"),
     Row("Control UI", "searching what was said"),
     Row("Control UI", "a tool call that waits for permission"),
+    Row("Control UI", "a call of a tool, and what is said before and after it"),
     Row("Control UI", "the report of a sub-agent"),
     Row("Control UI", "loading the page anew: nothing twice"),
     Row("Control UI", "staying logged in when the page is loaded anew"),

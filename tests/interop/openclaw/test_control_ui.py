@@ -12,6 +12,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, WebSocket, expect, sync_playwright
 
 from tests.interop.conftest import Node
+from tests.support.stub_provider import Answer
+from tests.support.stub_wires import Call
 from tests.web.browser import DESK, find_chromium
 from tests.web.gateways import GatewayProcess, gateway_process
 
@@ -163,6 +165,20 @@ def test_a_call_that_waits_is_shown_and_allowed(page: Page, gateway: GatewayProc
     expect(page.get_by_text("May main call sessions_history?").last).to_be_visible()
     page.get_by_role("button", name="Allow once").first.click()
     expect(said(page, "so be it")).to_have_count(1)
+
+
+@shows("Control UI", "a call of a tool, and what is said before and after it")
+def test_what_is_said_around_a_call_of_a_tool_is_shown_once(page: Page, gateway: GatewayProcess) -> None:
+    expect(said(page, "You said: from before")).to_have_count(1)
+    gateway.answer(Answer(text="Let me look.", calls=(Call("sessions_list", {"limit": 7}),)), "There they are.")
+    say(page, "which are there?")
+    expect(said(page, "There they are.").last).to_be_visible()
+    gateway.rest()
+    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+    say(page, "thank you")  # its answer comes after all that was told of the run before
+    expect(said(page, "You said: thank you")).to_have_count(1)
+    for text in ("Let me look.", "There they are."):
+        expect(said(page, text)).to_have_count(1)
 
 
 @shows("Control UI", "the report of a sub-agent")

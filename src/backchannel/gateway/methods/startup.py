@@ -210,7 +210,7 @@ def _in_flight(call: Call, row: SessionRow | None, ended: Set[str]) -> InFlightR
     if row is None or row.status != RunState.RUNNING.value or not row.active_run_ids:
         return None
     run_id = row.active_run_ids[0]
-    return None if run_id in ended else InFlightRun(run_id=run_id, text=call.subscriptions.said_so_far(run_id))
+    return None if run_id in ended else InFlightRun(run_id=run_id, text=call.subscriptions.saying_now(run_id))
 
 
 async def sessions_get(call: Call, params: SessionsGetParams) -> SessionMessages:
