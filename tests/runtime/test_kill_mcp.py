@@ -135,7 +135,7 @@ async def started(program: Program) -> Up:
 
 
 async def seen(diary: Path, what: str, times: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):  # a gateway, and a server that it starts, have to come up first
         while _count(diary, what) < times:  # noqa: ASYNC110  # another process writes it
             await asyncio.sleep(0.02)
 
