@@ -17,11 +17,13 @@ from backchannel.core.channels import InboundEvent
 from backchannel.core.delivery import DeliveryLane, DeliveryState, Post
 from backchannel.core.exchange_values import Change, ExchangePlace, ExchangeState
 from backchannel.core.facts import Fact
+from backchannel.core.inbound import Admission, Arrival, Routed, Standing, Verdict
 from backchannel.core.keys import ChatType, SessionKey
 from backchannel.core.messages import Role
 from backchannel.core.pairing import PairingState
 from backchannel.core.records import ExportPlace, McpCall
 from backchannel.core.runs import Fence, FlowCall, Join, RunKind, RunState
+from backchannel.core.send_policy import Destination
 from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
 from backchannel.core.short_ids import IdKind, parse_written_id
 from backchannel.core.spawn_values import SpawnAsk, SpawnRules
@@ -38,6 +40,7 @@ from backchannel.storage import (
     exports,
     families,
     idempotency,
+    inbound,
     inbox,
     interruption,
     lookups,
@@ -393,6 +396,17 @@ def test_the_agents_that_have_sessions_are_found_by_jumping(tx: ExplainingTx) ->
     sessions.agents_with_sessions(tx)
     assert not [plan for plan in tx.plans if plan.startswith("SCAN sessions")]
     assert [plan for plan in tx.plans if "sessions_recent_of_agent (agent_id>?)" in plan]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.ANSWER, Verdict.RECORD])
+@pytest.mark.parametrize("key", [MAIN, SessionKey.parse("agent:main:desk:group:new")], ids=["known", "new"])
+def test_a_message_from_a_chat_reads_its_session_once(tx: ExplainingTx, verdict: Verdict, key: SessionKey) -> None:
+    admission = Admission(verdict, "it may", Standing.OWNER)
+    routed = Routed(key, Address(channel="desk", to="C"), Destination(key), display_name=None)
+    tx.plans.clear()
+    inbound.take(tx, Arrival(event=STRANGER, routed=routed, admit=lambda *_: admission), start=True)
+    reads = [plan for plan in tx.plans if plan.startswith("SEARCH sessions") and "[SELECT" in plan]
+    assert len(reads) == 1
 
 
 @pytest.mark.parametrize("kind", IdKind)

@@ -15,7 +15,7 @@ from backchannel.core.inbound import Admission, Arrival, InboundOutcome, Taken, 
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender
 from backchannel.core.runs import Accepted, RunRequest
-from backchannel.core.sessions import write_address
+from backchannel.core.sessions import Session, write_address
 from backchannel.errors import ChatMovedMeanwhile
 from backchannel.storage import chats, commands, deliveries, inbox, own_posts, pairing, runs, sessions
 from backchannel.storage.ids import new_id
@@ -37,17 +37,16 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
     event = arrival.event
     if chats.home(tx, event.channel, event.account_id, event.chat_id) != arrival.home:
         raise ChatMovedMeanwhile(event.chat_id)
-    admission = _admit(tx, arrival)
+    found = sessions.find(tx, str(arrival.routed.key))
+    admission = _admit(tx, arrival, found)
     if admission.shadowed is not None:
         tx.tell(PolicyShadowed(str(arrival.routed.key), admission.shadowed))
     accepted: Accepted | None = None
     match admission.verdict:
         case Verdict.RECORD:
-            _arrive(tx, arrival)
-            inbox.add_note(tx, arrival.routed.key, _note(arrival, tx.now))
+            inbox.add_to(tx, _arrive(tx, arrival, found), _note(arrival, tx.now))
         case Verdict.ANSWER:
-            _arrive(tx, arrival)
-            accepted = runs.accept(tx, _request(arrival), start=start)
+            accepted = runs.accept_into(tx, _arrive(tx, arrival, found), _request(arrival), start=start)
         case Verdict.COMMAND:
             _command(tx, arrival, admission)
         case Verdict.PAIR:
@@ -67,14 +66,14 @@ def judge(tx: Tx, arrival: Arrival) -> Admission | None:
     """Tell what would be done with a message now; None if it has come before. Nothing is written."""
     if _known(tx, arrival.event.identity) is not None:
         return None
-    return _admit(tx, arrival)
+    return _admit(tx, arrival, sessions.find(tx, str(arrival.routed.key)))
 
 
-def _admit(tx: Tx, arrival: Arrival) -> Admission:
+def _admit(tx: Tx, arrival: Arrival, session: Session | None) -> Admission:
     if arrival.may_be_own and own_posts.is_own(tx, arrival.event.identity, arrival.twins):
         return ignore_own(arrival.event)
     acquaintance = pairing.look_up(tx, arrival.event) if arrival.is_pairing_asked else None
-    admission = arrival.admit(sessions.find(tx, str(arrival.routed.key)), acquaintance)
+    admission = arrival.admit(session, acquaintance)
     return once_for_all(admission, arrival, partial(_known, tx))
 
 
@@ -94,11 +93,11 @@ def _remember(tx: Tx, id: InboundId, outcome: InboundOutcome) -> None:
     )
 
 
-def _arrive(tx: Tx, arrival: Arrival) -> None:
+def _arrive(tx: Tx, arrival: Arrival, found: Session | None) -> Session:
     """Write down where the session was last spoken to from, what its chat is called, and whether people share it."""
     routed = arrival.routed
-    session = sessions.ensure(tx, routed.key)
-    sessions.update(
+    session = sessions.ensure_found(tx, routed.key, found)
+    return sessions.update(
         tx,
         session.key,
         "delivery_context = ?, display_name = coalesce(?, display_name), channel = coalesce(?, channel), "

@@ -115,6 +115,11 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
         session = archiving.keep_for(tx, session, request.session_lives_ms)
     if request.id is not None:
         idempotency.remember_run(tx, request.id, request.digest)
+    return accept_into(tx, session, request, start=start)
+
+
+def accept_into(tx: Tx, session: Session, request: RunRequest, *, start: bool) -> Accepted:
+    """Store a message with its run in a session that was just loaded."""
     message = _message(request, tx.now)
     if start and session.lane_is_free:
         run = _insert(tx, request, message, session, starts=True)

@@ -52,6 +52,11 @@ def ensure(tx: Tx, key: SessionKey, expected_session_id: str | None = None) -> S
     """
     session = find(tx, str(key))
     check_current(tx, str(key), session, expected_session_id)
+    return ensure_found(tx, key, session)
+
+
+def ensure_found(tx: Tx, key: SessionKey, session: Session | None) -> Session:
+    """Do what `ensure` does, for a caller that has looked the session up already."""
     if session is None:
         return _create(tx, key, tx.scheme.kind(key))
     check_kept(session)
