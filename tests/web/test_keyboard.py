@@ -74,6 +74,32 @@ def test_the_arrows_go_through_the_list(person: Person, gateway: GatewayProcess)
     page.wait_for_function("name => document.activeElement.innerText.includes(name)", arg="arrow-c")
 
 
+def test_the_search_lets_go_of_the_keyboard(person: Person, gateway: GatewayProcess) -> None:
+    for name in ("left", "right"):
+        sent = gateway.call("chat.send", sessionKey=f"agent:writer:find-{name}", message="hello")
+        gateway.call("agent.wait", runId=sent["runId"])
+    page = person.open()
+    rows = page.get_by_role("list", name="Sessions").get_by_role("link")
+    expect(rows.filter(has_text="find-left")).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("find-left")
+    page.keyboard.press("ArrowDown")
+    expect(rows.filter(has_text="find-left")).to_be_focused()
+
+    page.keyboard.press("/")
+    page.keyboard.type("find-right")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="find-right")).to_be_visible()
+
+    field = page.get_by_role("searchbox", name="Search sessions")
+    field.focus()
+    page.keyboard.press("Escape")
+    expect(field).to_have_value("")
+    expect(rows.filter(has_text="find-right")).to_be_focused()
+    page.keyboard.press("j")
+    expect(rows.filter(has_text="find-left")).to_be_focused()
+
+
 def test_a_dialog_keeps_the_focus_and_gives_it_back(person: Person) -> None:
     page = person.open()
     button = page.get_by_role("button", name="New chat")

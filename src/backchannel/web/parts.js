@@ -198,25 +198,33 @@ export function Select({ label, value, options, onChange }) {
     </select></label>`;
 }
 
-/** A search field; `onSearch` hears what is in it once typing rests. `/` anywhere on the page goes there. */
-export function Search({ label = "Search", value = "", onSearch, waitMs = 200, isMain = true }) {
+/**
+ * A search field; `onSearch` hears what is in it once typing rests. `/` anywhere on the page goes there. `onLeave` hears
+ * where the keyboard wants to go: "open" the first hit, "first" goes to it, "list" gives the search up.
+ */
+export function Search({ label = "Search", value = "", onSearch, onLeave, waitMs = 200, isMain = true }) {
   const [text, setText] = useState(value);
   const timer = useRef(0);
   const input = useRef(null);
   useEffect(() => setText(value), [value]);
   useEffect(() => () => clearTimeout(timer.current), []);
-  const change = (next, wait = waitMs) => {
+  const change = (next) => {
     setText(next);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => onSearch(next), wait);
+    timer.current = setTimeout(() => onSearch(next), waitMs);
+  };
+  const search = (next) => {
+    clearTimeout(timer.current);
+    setText(next);
+    onSearch(next);
   };
   const keys = (event) => {
-    if (event.key === "Enter") change(text, 0);
-    if (event.key === "Escape" && text) {
-      event.preventDefault();
-      event.stopPropagation();
-      change("", 0);
-    }
+    const where = { Enter: "open", ArrowDown: "first", Escape: "list" }[event.key];
+    if (!where || event.isComposing || (where === "first" && !onLeave) || (where === "list" && !onLeave && !text)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    search(where === "list" ? "" : text);
+    onLeave?.(where);
   };
   return html`<div class="search" role="search"><${Icon} name="search" size=${16} />
     <input ref=${input} type="search" value=${text} placeholder=${label} aria-label=${label} data-search=${isMain ? "main" : undefined}

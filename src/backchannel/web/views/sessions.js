@@ -15,6 +15,7 @@ export function SessionsView({ selected, params = {} }) {
   const [mode, setMode] = useStored("sessions.mode", "list");
   const [filter, setFilter] = useStored("sessions.filter", NO_FILTER);
   const [search, setSearch] = useState("");
+  const [leaving, setLeaving] = useState("");
   const [isNew, setNew] = useState(false);
   const agents = useLive(() => gateway.call("agents.list"), []);
   const agentIds = (agents.data?.agents || []).map((agent) => agent.id);
@@ -26,13 +27,13 @@ export function SessionsView({ selected, params = {} }) {
       <div class="row"><h1 class="grow">Sessions</h1>
         <${Segmented} label="How the sessions are shown" value=${mode} options=${[["list", "List"], ["tree", "Tree"]]} onChange=${setMode} />
         <${Button} icon="plus" onClick=${() => setNew(true)}>New chat<//></div>
-      ${mode === "list" && html`<${Search} label="Search sessions" value=${search} onSearch=${setSearch} />
+      ${mode === "list" && html`<${Search} label="Search sessions" value=${search} onSearch=${setSearch} onLeave=${setLeaving} />
         <div class="filters"><${Select} label="Kind" value=${filter.kind} options=${KINDS} onChange=${(kind) => setFilter({ ...filter, kind })} />
           <${Select} label="Agent" value=${filter.agent} options=${[["", "All agents"], ...agentIds.map((id) => [id, id])]} onChange=${(agent) => setFilter({ ...filter, agent })} />
           <${Select} label="Activity" value=${filter.time} options=${TIMES} onChange=${(time) => setFilter({ ...filter, time })} />
           ${(filter.kind || filter.agent || filter.time) && html`<${Button} kind="quiet" icon="close" label="Clear the filters" onClick=${() => setFilter(NO_FILTER)} />`}</div>`}
     </header>
-    ${mode === "tree" ? html`<${SpawnTree} selected=${selected} root=${params.tree ? selected : undefined} />` : html`<${List} selected=${selected} filter=${filter} search=${search} onClear=${() => { setFilter(NO_FILTER); setSearch(""); }} onNew=${() => setNew(true)} />`}
+    ${mode === "tree" ? html`<${SpawnTree} selected=${selected} root=${params.tree ? selected : undefined} />` : html`<${List} selected=${selected} filter=${filter} search=${search} leaving=${leaving} onLeft=${() => setLeaving("")} onClear=${() => { setFilter(NO_FILTER); setSearch(""); }} onNew=${() => setNew(true)} />`}
     ${isNew && html`<${NewChat} agentIds=${agentIds} onClose=${() => setNew(false)} />`}
   </section>`;
 }
@@ -55,11 +56,28 @@ function useRows(filter) {
     return () => rows.stop();
   }, [rows]);
   if (rows.isLoaded) last.current = rows;
-  return rows.isLoaded || rows.error ? rows : last.current || rows; // the rows before stay until the new ones are there
+  const isThere = Boolean(rows.isLoaded || rows.error);
+  return { rows: isThere ? rows : last.current || rows, isThere }; // the rows before stay until the new ones are there
 }
 
-function List({ selected, filter, search, onClear, onNew }) {
-  const rows = useRows(paramsOf(filter, search));
+/** Takes the keyboard from the search field to the list, once what was searched for is there. */
+function leaveSearch(where, rows) {
+  const list = document.querySelector(".sessions .virtual");
+  if (where === "list") (list?.querySelector(".session-row[aria-current]") || list?.querySelector(".session-row") || document.getElementById("main"))?.focus();
+  else if (where === "open" && rows.length) go("sessions", rows[0].key);
+  else if (list) {
+    list.scrollTop = 0;
+    requestAnimationFrame(() => list.querySelector('[data-index="0"] a')?.focus());
+  }
+}
+
+function List({ selected, filter, search, leaving, onLeft, onClear, onNew }) {
+  const { rows, isThere } = useRows(paramsOf(filter, search));
+  useEffect(() => {
+    if (!leaving || !isThere) return;
+    leaveSearch(leaving, rows.rows);
+    onLeft();
+  }, [leaving, isThere]);
   const isFiltered = Boolean(filter.kind || filter.agent || filter.time || search);
   if (rows.error && !rows.rows.length) return html`<div class="pane-note"><${ErrorNote} error=${rows.error} retry=${() => rows.reload()} /></div>`;
   if (!rows.isLoaded) return html`<${Skeleton} rows=${8} height=${80} />`;
