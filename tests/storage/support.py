@@ -182,7 +182,7 @@ def step(started: Started, text: str = "hi", calls: Sequence[str] = (), *, numbe
     reply = Message(
         id=new_id(), role=Role.ASSISTANT, content=(*text_content(text), *blocks), timestamp=START_MS, run_id=run_id
     )
-    return Step(reply=reply, ran_ms=5, **{"usage": Usage(input=10, output=2), **more})
+    return Step(**{"reply": reply, "ran_ms": 5, "usage": Usage(input=10, output=2), **more})
 
 
 def partial_reply(started: Started, text: str) -> Message:

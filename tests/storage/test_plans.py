@@ -14,10 +14,11 @@ import pytest
 
 from backchannel.config.schema_doors import CronJob
 from backchannel.core.channels import InboundEvent
+from backchannel.core.commands import Standing
 from backchannel.core.delivery import DeliveryLane, DeliveryState, Post
 from backchannel.core.exchange_values import Change, ExchangePlace, ExchangeState
 from backchannel.core.facts import Fact
-from backchannel.core.inbound import Admission, Arrival, Routed, Standing, Verdict
+from backchannel.core.inbound import Admission, Arrival, Routed, Verdict
 from backchannel.core.keys import ChatType, SessionKey
 from backchannel.core.messages import Role
 from backchannel.core.pairing import PairingState

@@ -45,6 +45,28 @@ def test_a_call_is_approved_and_another_denied(asking: GatewayProcess, make_pers
     expect(chat.page.get_by_role("region", name="A call waits for your word")).to_have_count(0)
 
 
+def test_a_run_that_waits_for_a_word_is_shown_as_waiting_everywhere(
+    asking: GatewayProcess, make_person: MakePerson
+) -> None:
+    asking.answer(Answer(calls=(Call("sessions_list", {}),)), "Here they are.")
+    run_id = asking.call("chat.send", sessionKey="agent:main:waits", message="List them")["runId"]
+    page = make_person(asking, token=asking.token).open("#/runs?states=running")
+    row = page.get_by_role("table", name="Runs").get_by_role("row").filter(has_text="main:waits")
+    expect(row).to_contain_text("waiting")
+    expect(row).to_contain_text("waits for an owner to allow a call")
+    page.goto(f"{page.url.split('#')[0]}#/runs/{run_id}")
+    expect(page.locator(".headline")).to_contain_text("waits for an owner to allow a call")
+    page.goto(f"{page.url.split('#')[0]}#/sessions")
+    session = page.get_by_role("list", name="Sessions").get_by_role("link").filter(has_text="waits")
+    expect(session).to_contain_text("waiting")
+    assert asking.call("runs.get", runId=run_id)["run"]["waitingFor"] == "approval"
+
+    page.get_by_role("button", name="Approve").click()
+    expect(session).not_to_contain_text("waiting")
+    asking.call("agent.wait", runId=run_id)
+    assert "waitingFor" not in asking.call("runs.get", runId=run_id)["run"]
+
+
 def test_a_second_click_on_one_question_does_not_answer_the_next(
     asking: GatewayProcess, make_person: MakePerson
 ) -> None:

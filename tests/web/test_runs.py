@@ -79,7 +79,7 @@ def test_the_timeline_tells_where_the_process_died_and_that_the_run_went_on(
     mortal.answer("There are three of us.")
     mortal.start()
 
-    expect(shown).to_contain_text("The process died here, and it went on after")
+    expect(shown).to_contain_text("The process was last seen here, then it died, and it went on after")
     expect(shown).to_contain_text("There are three of us.")
     expect(shown).to_contain_text("Ended: ok")
     assert len([line for line in timeline(page) if "agents_list" in line]) == 1

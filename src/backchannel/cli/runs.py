@@ -73,13 +73,18 @@ def list_runs(
         say_more(limit)
 
 
+WAITS = {
+    "function": "waits for the program whose function is its agent",
+    "approval": "waits for a person to allow a call: see `approvals`",
+}
+"""What a run waits for that is neither at work nor at an end."""
+
+
 def result_of(run: answers.RunRow) -> str:
     """What came of a run, or what it waits for."""
     reply = run.reply or ""
     said = run.error or (in_words(reply) if is_control_word(reply) else reply)
-    if not said and run.waiting_for == "function":
-        return "waits for the program whose function is its agent"
-    return said or _aside(run.resume_at)
+    return said or WAITS.get(run.waiting_for or "") or _aside(run.resume_at)
 
 
 def _aside(resume_at: int | None) -> str:

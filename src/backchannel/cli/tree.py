@@ -256,7 +256,9 @@ def _runtime_of(session: answers.TreeNode, now_ms: int) -> str:
     spawn = session.spawn
     if spawn is None or spawn.started_at is None:
         return ""
-    return show_duration(max(0, now_ms - spawn.started_at) if spawn.runtime_ms is None else spawn.runtime_ms)
+    if spawn.at_work_since is not None:
+        return show_duration(max(0, now_ms - spawn.at_work_since))
+    return "" if spawn.runtime_ms is None else show_duration(spawn.runtime_ms)
 
 
 def _short_title(title: str | None) -> Long | None:

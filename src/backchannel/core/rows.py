@@ -102,10 +102,12 @@ class RunRow(Answer, frozen=True, kw_only=True):
     usage: Usage
     session_id: str | None = None
     started_at: int | None = None
+    at_work_since: int | None = None
+    """Of one that runs: `started_at`, moved by the time in which no process held it."""
     resume_at: int | None = None
     """Of one that is set aside after crashes: when it is tried again."""
     waiting_for: str | None = None
-    """`function` where its agent is a function of a program that is not running."""
+    """`function`: its agent is a function of a program that is not running; `approval`: a person must allow a call."""
     ended_at: int | None = None
     duration_ms: int | None = None
     message_id: str | None = None
@@ -227,6 +229,8 @@ class SpawnShown(Answer, frozen=True, kw_only=True):
     resume_at: int | None = None
     """When its run is tried again that is set aside after crashes."""
     started_at: int | None = None
+    at_work_since: int | None = None
+    """As of a run."""
     ended_at: int | None = None
     runtime_ms: int | None = None
     model: str | None = None

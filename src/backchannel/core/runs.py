@@ -204,6 +204,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Instructions for this run only."""
     quotes: str | None = None
     """The platform's id of the message that its reply quotes."""
+    ran_at: int | None = None
+    """When `ran_ms` was true; `started_at` if it was not set since."""
+
+    @property
+    def at_work_since(self) -> int | None:
+        """The start of a running run, moved by the time in which no process held it: what has passed since is work."""
+        last = self.ran_at or self.started_at
+        return None if last is None or self.state is not RunState.RUNNING else last - self.ran_ms
 
     @property
     def is_finished(self) -> bool:

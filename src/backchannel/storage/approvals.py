@@ -233,6 +233,11 @@ def page(
     return [_of_row(row) for row in rows]
 
 
+def asking_runs(tx: Tx) -> frozenset[str]:
+    """Name the runs that wait for a person's word."""
+    return frozenset(run_id for (run_id,) in tx.all("SELECT run_id FROM approvals WHERE state = 'pending'"))
+
+
 def count_pending(tx: Tx) -> int:
     (count,) = required(tx.one("SELECT count(*) FROM approvals WHERE state = 'pending'"))
     return int(count)

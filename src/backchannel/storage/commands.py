@@ -29,7 +29,6 @@ from backchannel.core.exchange_values import Change
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.pairing import PairingState, paired_text, waiting_text
-from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session
 from backchannel.core.spawn_values import ChildSession, SpawnRecord, SpawnState
 from backchannel.errors import AmbiguousId, InvalidRequest, NotFound
@@ -148,7 +147,7 @@ def _view(tx: Tx, session: Session | None, asker: Asker) -> StatusView:
     return StatusView(
         session=session,
         model=asker.agent_model and (session.model or asker.agent_model),
-        running_ms=None if run is None or run.started_at is None else max(0, tx.now - run.started_at),
+        running_ms=None if run is None or run.at_work_since is None else max(0, tx.now - run.at_work_since),
         subagents=int(children),
         sending=None if asker.judge is None else asker.judge(session),
     )
@@ -265,6 +264,6 @@ def _doing(story: SpawnRecord) -> str:
 
 def _runtime_ms(story: SpawnRecord, now: int) -> int | None:
     run = story.run
-    if run.started_at is None:
-        return None
-    return max(0, now - run.started_at) if run.state is RunState.RUNNING else run.ran_ms
+    if run.at_work_since is not None:
+        return max(0, now - run.at_work_since)
+    return None if run.started_at is None else run.ran_ms

@@ -133,6 +133,7 @@ class Store:
     approval = look(approval_units.find)
     approvals = read(approval_units.page)
     approvals_pending = look(approval_units.count_pending)
+    asking_runs = look(approval_units.asking_runs)
 
     # People who were let in, or want to be
     answer_pairing = write(pairing.answer)

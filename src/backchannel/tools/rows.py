@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -141,12 +141,15 @@ class Rows:
             return None
         return f"{self._transcripts}/{session.agent_id}/sessions/{session.session_id}.jsonl"
 
-    def _waiting_for(self, run: Run) -> str | None:
-        is_awaited = not run.is_finished and self._parts.agents.is_awaited(SessionKey.stored(run.session_key).agent)
-        return "function" if is_awaited else None
+    def _waiting_for(self, run: Run, asking: Collection[str]) -> str | None:
+        if run.is_finished:
+            return None
+        if self._parts.agents.is_awaited(SessionKey.stored(run.session_key).agent):
+            return "function"
+        return "approval" if run.id in asking else None
 
-    def run(self, run: Run) -> RunRow:
-        """Show a run."""
+    def run(self, run: Run, asking: Collection[str] = ()) -> RunRow:
+        """Show a run; `asking` are the runs that wait for a person's word."""
         return RunRow(
             run_id=run.id,
             session_key=self.key(run.session_key),
@@ -158,8 +161,9 @@ class Rows:
             usage=run.usage,
             session_id=run.session_id,
             started_at=run.started_at,
+            at_work_since=run.at_work_since,
             resume_at=run.resume_at if run.is_set_aside else None,
-            waiting_for=self._waiting_for(run),
+            waiting_for=self._waiting_for(run, asking),
             ended_at=run.ended_at,
             duration_ms=duration_ms(run),
             message_id=run.message_id,

@@ -11,8 +11,7 @@ from backchannel.core.answers import StatusAnswer
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage
 from backchannel.core.redaction import redact_opening
-from backchannel.core.rows import Child, Flow, RunRow, SpawnShown
-from backchannel.core.runs import Run
+from backchannel.core.rows import Child, Flow, SpawnShown
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Params
 from backchannel.core.spawn_values import ChildSession, SpawnRecord
@@ -79,7 +78,7 @@ class SessionStatusTool(SessionTool):
             **msgspec.structs.asdict(rows.row(session)),
             queue_length=session.queued + session.set_aside,
             resume_at=await store.next_resume(session.key) if session.set_aside else None,
-            active_run=_own(rows, run),
+            active_run=None if run is None else rows.run(run, await store.asking_runs()),
             children=[_child(rows, member) for member in seen],
             children_left_out=(family.total - len(family.children)) or None,
             spawn=show_spawn(story),
@@ -93,10 +92,6 @@ class SessionStatusTool(SessionTool):
             usage=_usage(session),
             tree_usage=family.usage,
         )
-
-
-def _own(rows: Rows, run: Run | None) -> RunRow | None:
-    return None if run is None else rows.run(run)
 
 
 def _usage(session: Session) -> Usage:
@@ -130,6 +125,7 @@ def show_spawn(story: SpawnRecord | None) -> SpawnShown | None:
         outcome=spawn.outcome,
         resume_at=run.resume_at if run.is_set_aside else None,
         started_at=run.started_at,
+        at_work_since=run.at_work_since,
         ended_at=ended_at,
         runtime_ms=run.ran_ms if run.is_finished and run.started_at else None,
         model=run.answered_by,

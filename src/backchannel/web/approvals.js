@@ -10,9 +10,12 @@ const SHORT = 160;
 /** How long a new question is shown before it can be answered: a second click on the last one is not meant for it. */
 const SETTLES_MS = 800;
 
+/** The questions that are open, kept up to date. */
+export const useQuestions = () => useLive(() => gateway.call("approvals.list", { state: "pending", limit: 100 }), [], { events: ["approval"], minMs: 100 });
+
 export function Approvals() {
   const { has } = useGateway();
-  const { data, reload } = useLive(() => gateway.call("approvals.list", { state: "pending", limit: 100 }), [], { events: ["approval"], minMs: 100 });
+  const { data, reload } = useQuestions();
   const waiting = data?.approvals || [];
   const { view, args } = useRoute();
   const here = view === "sessions" ? waiting.filter((each) => each.sessionKey === args[0]) : [];

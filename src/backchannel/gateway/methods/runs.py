@@ -251,7 +251,7 @@ async def runs_get(call: Call, params: RunParams) -> RunShown:
     run = await call.parts.store.run(params.run_id)
     if run is None:
         raise RunNotFound(f"no run {quoted(params.run_id)} (runs.list shows those there are)", runId=params.run_id)
-    return RunShown(run=call.parts.rows.run(run))
+    return RunShown(run=call.parts.rows.run(run, await call.parts.store.asking_runs()))
 
 
 async def runs_list(call: Call, params: RunsListParams) -> RunsListed:
@@ -264,11 +264,12 @@ async def runs_list(call: Call, params: RunsListParams) -> RunsListed:
     limit = min(params.limit, _MOST_LISTED)
     found = await call.parts.store.runs(session_key=key, states=params.states, limit=limit + 1, before=before)
     page, has_more = found[:limit], len(found) > limit
+    asking = await call.parts.store.asking_runs()
     return RunsListed(
         count=len(page),
         has_more=has_more,
         next_cursor=write_cursor(query, page[-1].position) if has_more else None,
-        runs=[call.parts.rows.run(run) for run in page],
+        runs=[call.parts.rows.run(run, asking) for run in page],
     )
 
 
@@ -276,7 +277,7 @@ async def runs_timeline(call: Call, params: RunParams) -> TimelineShown:
     """Tells what a run did, step by step, and what happened to it, oldest first."""
     found, rows = await call.parts.store.timeline(params.run_id), call.parts.rows
     return TimelineShown(
-        run=rows.run(found.run),
+        run=rows.run(found.run, await call.parts.store.asking_runs()),
         entries=[_with_keys(entry, rows) for entry in found.timeline.entries],
         truncated=found.timeline.is_cut,
     )

@@ -7,7 +7,7 @@ import { useLive, useTicker } from "../live.js";
 import { Age, Button, Confirm, CopyButton, Cost, ErrorNote, Key, Skeleton, Status, duration } from "../parts.js";
 import { Back, Facts, Quote, useAct, useScope } from "./pieces.js";
 import { Timeline } from "./timeline.js";
-import { clockTime, counted, failureOf, inWords, isControlWord, isEnded, runKind, runWaits, shortId } from "./words.js";
+import { clockTime, counted, failureOf, inWords, isControlWord, isEnded, runKind, runStatus, runWaits, shortId } from "./words.js";
 
 const EVENTS = ["agent", "sessions.changed", "delivery", "approval"];
 
@@ -46,7 +46,7 @@ function RunHead({ run, now, reload }) {
   return html`<header class="page-head">
     <div class="grow">
       <h1 id="run-title">Run <span class="mono" title=${run.runId}>${shortId(run.runId)}</span> <${CopyButton} text=${run.runId} /></h1>
-      <p class="headline"><${Status} status=${run.resumeAt ? "setAside" : run.status} /> <span class="muted">${waits
+      <p class="headline"><${Status} status=${runStatus(run)} /> <span class="muted">${waits
         || headline(run, now)}</span></p>
     </div>
     <div class="row"><${Actions} run=${run} reload=${reload} /></div>
@@ -55,7 +55,7 @@ function RunHead({ run, now, reload }) {
 
 function headline(run, now) {
   if (run.status === "queued") return "waits until its session has done what came before";
-  if (run.status === "running") return `at work for ${duration(Math.max(0, now - run.startedAt))}`;
+  if (run.status === "running") return `at work for ${duration(Math.max(0, now - run.atWorkSince))}`;
   return run.durationMs === undefined ? "ended before it began" : `after ${duration(run.durationMs)} of work`;
 }
 

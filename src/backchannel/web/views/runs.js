@@ -6,13 +6,13 @@ import { useTicker } from "../live.js";
 import { Age, Cost, Empty, ErrorNote, Key, Segmented, Skeleton, Status, Table, Tokens, duration } from "../parts.js";
 import { More, useRows } from "./rows.js";
 import { Heading, SessionFilter } from "./pieces.js";
-import { failureOf, oneLine, runKind, runResult, shortId } from "./words.js";
+import { failureOf, oneLine, runKind, runResult, runStatus, shortId } from "./words.js";
 
 export { RunView } from "./run.js";
 
 const STATES = [["", "All"], ["running", "Running"], ["queued", "Queued"], ["error,timeout", "Failed"], ["ok", "Ok"], ["aborted", "Aborted"]];
 
-const EVENTS = ["sessions.changed", "agent"];
+const EVENTS = ["sessions.changed", "agent", "approval"];
 
 /** An event that says that a run began or ended, and not that it wrote another word. */
 export const movesRuns = (event, payload) => event !== "agent" || payload.stream === "lifecycle";
@@ -40,7 +40,7 @@ export function RunsView() {
 }
 
 const columns = (now) => [
-  { name: "status", title: "Status", render: (run) => html`<${Status} status=${run.resumeAt ? "setAside" : run.status} />` },
+  { name: "status", title: "Status", render: (run) => html`<${Status} status=${runStatus(run)} />` },
   { name: "result", title: "Result", isMain: true, render: (run) => html`<${What} run=${run} now=${now} />` },
   { name: "session", title: "Session", align: "name", render: (run) => html`<${Key} session=${run.sessionKey} />` },
   { name: "took", title: "Took", align: "end", render: (run) => tookOf(run, now) },
@@ -63,7 +63,7 @@ const tokensOf = (usage) => (usage?.input === undefined && usage?.output === und
 
 function tookOf(run, now) {
   if (run.durationMs !== undefined) return duration(run.durationMs);
-  return run.status === "running" && run.startedAt ? `${duration(Math.max(0, now - run.startedAt))} so far` : "";
+  return run.atWorkSince ? `${duration(Math.max(0, now - run.atWorkSince))} so far` : "";
 }
 
 function NoRuns({ isFiltered }) {

@@ -1,5 +1,6 @@
 /** The sessions: a live list with filters and search, and the tree of who spawned whom. */
 import { Component, html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { useQuestions } from "../approvals.js";
 import { gateway } from "../gateway.js";
 import { useGateway, useLive, useStored } from "../live.js";
 import { Age, Button, Dialog, Empty, ErrorNote, Search, Segmented, Select, Skeleton, Status, VirtualList, activity, count, money, preview, sessionName, visible } from "../parts.js";
@@ -79,26 +80,27 @@ function List({ selected, filter, search, leaving, onLeft, onClear, onNew }) {
     onLeft();
   }, [leaving, isThere]);
   const isFiltered = Boolean(filter.kind || filter.agent || filter.time || search);
+  const asking = new Set(useQuestions().data?.approvals.map((approval) => approval.sessionKey));
   if (rows.error && !rows.rows.length) return html`<div class="pane-note"><${ErrorNote} error=${rows.error} retry=${() => rows.reload()} /></div>`;
   if (!rows.isLoaded) return html`<${Skeleton} rows=${8} height=${80} />`;
   if (!rows.rows.length && isFiltered) return html`<${Empty} icon="search" title="No session matches"><${Button} onClick=${onClear}>Clear the filters<//><//>`;
   if (!rows.rows.length) return html`<${Empty} icon="sessions" title="No sessions yet"><p>Every chat, group, job and sub-agent gets its own.</p><${Button} kind="primary" icon="plus" onClick=${onNew}>Start a chat<//><//>`;
   return html`<${VirtualList} label="Sessions" items=${rows.rows} rowHeight=${84} total=${rows.hasMore ? -1 : rows.rows.length} keyOf=${(row) => row.key} onEnd=${() => rows.more()}
-    render=${(row) => html`<${SessionRow} row=${row} isSelected=${row.key === selected} />`} />`;
+    render=${(row) => html`<${SessionRow} row=${row} isSelected=${row.key === selected} isAsking=${asking.has(row.key)} />`} />`;
 }
 
 class SessionRow extends Component {
   shouldComponentUpdate(next) {
-    return next.row !== this.props.row || next.isSelected !== this.props.isSelected;
+    return next.row !== this.props.row || next.isSelected !== this.props.isSelected || next.isAsking !== this.props.isAsking;
   }
 
-  render({ row, isSelected }) {
+  render({ row, isSelected, isAsking }) {
     const tokens = row.inputTokens === undefined && row.outputTokens === undefined ? row.totalTokens : (row.inputTokens || 0) + (row.outputTokens || 0);
     const place = [row.spawnedBy ? "sub-agent" : row.classification, row.channel !== "unknown" && row.channel !== row.classification && visible(row.channel)].filter(Boolean).join(" · ");
     return html`<a class="session-row" href=${href("sessions", row.key)} aria-current=${isSelected ? "true" : undefined} title=${row.key}>
       <span class="session-line"><span class="session-name cut"><bdi>${sessionName(row)}</bdi></span><span class="muted small"><${Age} ts=${row.updatedAt} /></span></span>
       <span class="session-preview cut" dir="auto">${preview(row.lastMessagePreview || "") || html`<span class="muted">nothing said yet</span>`}</span>
-      <span class="session-line small"><${Status} status=${activity(row)} /><span class="muted cut">${place}</span>
+      <span class="session-line small"><${Status} status=${isAsking ? "waiting" : activity(row)} title=${isAsking ? "for an owner to allow a call" : undefined} /><span class="muted cut">${place}</span>
         <span class="session-used muted number">${tokens ? html`<span title="Tokens in all">${count(tokens)}</span>` : null}${row.estimatedCostUsd ? html`<span title="Estimated cost">${money(row.estimatedCostUsd)}</span>` : null}</span></span>
     </a>`;
   }

@@ -179,7 +179,7 @@ function sayMark(entry, axis, run) {
   const why = entry.error ? `: ${oneLine(entry.error, 300)}` : "";
   switch (entry.kind) {
     case "interrupted":
-      return { tone: "bad", text: `${sentence(entry.text ?? "the process died")} here${wentOn(entry, run)}` };
+      return { tone: "bad", text: `${INTERRUPTED[entry.text] ?? "The process was last seen here, then it died"}${wentOn(entry, run)}` };
     case "resumed":
       return { tone: "good", text: "It went on here" };
     case "retry":
@@ -202,7 +202,8 @@ function againAfter(error) {
   return error === STOPPED ? ", after it was stopped" : `, after it had failed: ${oneLine(error, 300)}`;
 }
 
-const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+/** A death is known by the last sign of life before it; a stop has a time. */
+const INTERRUPTED = { "the gateway was stopped": "The gateway was stopped here" };
 
 function wentOn(entry, run) {
   if (entry.resumedAt !== undefined) return `, and it went on after ${duration(entry.resumedAt - entry.at)}`;

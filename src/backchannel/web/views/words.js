@@ -100,9 +100,13 @@ export function runResult(run, now = Date.now()) {
 /** Says what a run waits for that is neither at work nor at an end; "" where there is nothing to say. */
 export function runWaits(run, now = Date.now()) {
   if (run.waitingFor === "function") return "waits for the program whose function is its agent";
+  if (run.waitingFor === "approval") return "waits for an owner to allow a call";
   if (run.resumeAt) return `after crashes; tried again ${until(run.resumeAt, now)} (${clockTime(run.resumeAt, now)})`;
   return "";
 }
+
+/** The word for what a run is at. */
+export const runStatus = (run) => (run.resumeAt ? "setAside" : run.waitingFor && !isEnded(run) ? "waiting" : run.status);
 
 /** The error of a run that somebody stopped, which is no failure. */
 export const STOPPED = "aborted";
