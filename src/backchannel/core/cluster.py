@@ -41,5 +41,14 @@ class Renewed(msgspec.Struct, frozen=True):
     """All that are at work, this one among them."""
     duties: frozenset[str]
     """What it does for all."""
-    took_over: bool
+    is_any_left: bool
+    """Whether a gateway is found to be dead, or a duty that it can do has nobody."""
+
+
+class TakenOver(msgspec.Struct, frozen=True):
+    """What a gateway has taken over from others."""
+
+    duties: frozenset[str]
+    """What it does for all now."""
+    is_any_dead: bool
     """Whether another one was found to be dead: what it held goes on."""

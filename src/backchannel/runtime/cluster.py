@@ -98,6 +98,8 @@ class Cluster:
         self._heard: asyncio.Queue[list[Word]] = asyncio.Queue()
         self._called = asyncio.Event()
         self._is_outcast = False
+        self._taking: asyncio.Task[None] | None = None
+        """The takeover that is under way."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -105,14 +107,17 @@ class Cluster:
         self._store.driver.on_ended = self._cast_out
         self._store.listen(self._on_text, polls=self._polls)
         await self._renew()
+        if self._taking is not None:
+            await self._taking
         self._store.wake_others(list(_texts(self._store.number, [_JOINED])))
         loops = (self._keep(), self._poll(), self._hear())
         self._tasks = [asyncio.create_task(loop, name="cluster") for loop in loops]
 
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._taking] if self._taking is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._send_words()
 
     @property
@@ -151,7 +156,7 @@ class Cluster:
                     standing = await self._store.renew_lease(self._member().agents, duties, lease_ms)
                 if monotonic() < ends:
                     self._renewed(began, standing.peers)
-                    await self._stand(standing)
+                    self._stand(standing)
                     return
             except (Unavailable, TimeoutError):
                 if monotonic() < ends and not self._is_outcast:
@@ -190,13 +195,27 @@ class Cluster:
             return None
         return began if monotonic() < began + self._lease_s / 2 else None
 
-    async def _stand(self, standing: Renewed) -> None:
+    def _stand(self, standing: Renewed) -> None:
+        """Take note of who is at work. What there is to do about it must not hold up the next renewal."""
         before, self.peers = self.peers, standing.peers
         self._set_duties(standing.duties)
+        if standing.is_any_left and (self._taking is None or self._taking.done()):
+            self._taking = asyncio.create_task(self._take_over(), name="takeover")
         numbers = {peer.number for peer in before}
-        if numbers != {peer.number for peer in standing.peers} or standing.took_over:
+        if numbers != {peer.number for peer in standing.peers}:
             self._compare([peer for peer in standing.peers if peer.number not in numbers])
-            await self._work.look_again()
+            self._heard.put_nowait([])
+
+    async def _take_over(self) -> None:
+        """Take over from the dead; if that is refused, the next renewal finds them again."""
+        number = self._store.number
+        with suppress(Unavailable):
+            taken = await self._store.take_over([TIMERS, *self.wanted()])
+            if number == self._store.number and not self._is_outcast:
+                self._set_duties(taken.duties)
+                if taken.is_any_dead:
+                    self._called.set()  # asks who is left
+                    self._heard.put_nowait([])
 
     def _set_duties(self, duties: frozenset[str]) -> None:
         if duties != self.duties:

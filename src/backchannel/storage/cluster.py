@@ -11,9 +11,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from backchannel.core.cluster import GatewayInfo, GatewaySeen, Renewed
+from backchannel.core.cluster import GatewayInfo, GatewaySeen, Renewed, TakenOver
+from backchannel.errors import Unavailable
 from backchannel.storage import growing, recovery
 from backchannel.storage.tx import ALIVE, QUEUED, Tx, marks, required
+
+TAKEN_FOR_DEAD = "the other gateways have taken this one for dead: it stops its work and begins anew in a moment"
+_IS_EXPIRED = "ended_at IS NULL AND coalesce(lease_until, 0) < ? AND number <> ?"
 
 
 def enter(tx: Tx, place: str, member: GatewayInfo, lease_ms: int) -> int:
@@ -45,14 +49,31 @@ def enter(tx: Tx, place: str, member: GatewayInfo, lease_ms: int) -> int:
 
 
 def renew(tx: Tx, agents: Sequence[str], duties: Sequence[str], lease_ms: int) -> Renewed:
-    """Renew this process's lease, take over from those whose has passed, and take the duties that nobody has."""
-    tx.run(
-        "UPDATE processes SET lease_until = ?, alive_at = ?, agents = ? WHERE number = ?",
+    """Renew this process's lease, and look whether there is anything to take over.
+
+    It waits for no other unit, and changes nothing but its own row: it must succeed while a takeover stands.
+
+    Raises:
+        Unavailable: others have taken this process for dead.
+    """
+    renewed = tx.one(
+        "UPDATE processes SET lease_until = ?, alive_at = ?, agents = ? WHERE number = ? AND ended_at IS NULL "
+        "RETURNING number",
         tx.shared_now + lease_ms,
         tx.now,
         _listed(agents),
         tx.number,
     )
+    if renewed is None:
+        raise Unavailable(TAKEN_FOR_DEAD)
+    taken = {name for (name,) in tx.all(f"SELECT name FROM duties WHERE process IN ({ALIVE})")}
+    expired = tx.one(f"SELECT 1 FROM processes WHERE {_IS_EXPIRED} LIMIT 1", tx.shared_now, tx.number)
+    is_any_left = expired is not None or not taken.issuperset(duties)
+    return Renewed(tuple(peers(tx)), _duties_of(tx), is_any_left=is_any_left)
+
+
+def take_over(tx: Tx, duties: Sequence[str]) -> TakenOver:
+    """Take over from those whose lease has passed, and take the duties that nobody has."""
     dead = _expired(tx)
     _end(tx, dead)
     for duty in duties:
@@ -62,8 +83,11 @@ def renew(tx: Tx, agents: Sequence[str], duties: Sequence[str], lease_ms: int) -
             duty,
             tx.number,
         )
-    held = tx.all("SELECT name FROM duties WHERE process = ?", tx.number)
-    return Renewed(tuple(peers(tx)), frozenset(name for (name,) in held), took_over=bool(dead))
+    return TakenOver(_duties_of(tx), is_any_dead=bool(dead))
+
+
+def _duties_of(tx: Tx) -> frozenset[str]:
+    return frozenset(name for (name,) in tx.all("SELECT name FROM duties WHERE process = ?", tx.number))
 
 
 def peers(tx: Tx) -> list[GatewaySeen]:
@@ -93,8 +117,14 @@ def startable(tx: Tx, limit: int) -> list[str]:
 
 
 def _expired(tx: Tx) -> list[int]:
-    rows = tx.all(f"{ALIVE} AND coalesce(lease_until, 0) < ? AND number <> ? ORDER BY number", tx.shared_now, tx.number)
-    return [number for (number,) in rows]
+    """List the processes whose lease has passed, and keep them from renewing it until this unit is over.
+
+    A lease is renewed beside this unit: the row decides who was first.
+    """
+    rows = tx.all(
+        f"UPDATE processes SET lease_until = 0 WHERE {_IS_EXPIRED} RETURNING number", tx.shared_now, tx.number
+    )
+    return sorted(number for (number,) in rows)
 
 
 def _end(tx: Tx, dead: Sequence[int]) -> None:

@@ -77,6 +77,15 @@ class Driver(Protocol):
         """
         ...
 
+    def write_beside(
+        self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Run a unit that waits for no other, however many there are.
+
+        It may be run, and committed, twice. What it reads may change meanwhile. Its facts are not told.
+        """
+        ...
+
     def enter(
         self, unit: Callable[Concatenate[Tx, P], int], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, int]:
@@ -96,6 +105,14 @@ class Driver(Protocol):
         self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]:
         """Run a unit that reads a row or a few; each of its statements sees the newest commit."""
+        ...
+
+    async def check_writable(self) -> None:
+        """Find out whether a message could be accepted now.
+
+        Raises:
+            Unavailable
+        """
         ...
 
     async def close(self) -> None:
@@ -209,6 +226,13 @@ class write(_Method[P, T]):  # noqa: N801 - reads as a verb in the table of the 
 
     def __get__(self, store: _HasDriver, owner: type) -> Callable[P, asyncio.Future[T]]:
         return cast(Callable[P, "asyncio.Future[T]"], self._bind(store, store.driver.write))
+
+
+class write_beside(_Method[P, T]):  # noqa: N801
+    """A unit that changes a row of this process alone, and waits for no other unit."""
+
+    def __get__(self, store: _HasDriver, owner: type) -> Callable[P, asyncio.Future[T]]:
+        return cast(Callable[P, "asyncio.Future[T]"], self._bind(store, store.driver.write_beside))
 
 
 class write_within(_Method[P, T]):  # noqa: N801

@@ -21,13 +21,16 @@ from zlib import crc32
 from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
 from backchannel.errors import StorageFull, Unavailable
+from backchannel.storage.cluster import TAKEN_FOR_DEAD
 from backchannel.storage.driver import Faults
 from backchannel.storage.groups import WaitingUnit, answer, refused
 from backchannel.storage.postgres_connection import RETRY_AFTER_MS
-from backchannel.storage.postgres_lane import Lane
+from backchannel.storage.postgres_lane import AHEAD, Lane
 from backchannel.storage.postgres_marks import CommitMark
 from backchannel.storage.postgres_readers import Readers
 from backchannel.storage.postgres_server import Server, Writer
+from backchannel.storage.postgres_watch import Watch
+from backchannel.storage.probing import try_commit
 from backchannel.storage.tx import Tx, UnitContext
 
 P = ParamSpec("P")
@@ -87,6 +90,7 @@ class PostgresDriver:
         self._looks = Readers(server, LOOKERS, "postgres-look")
         self.is_ahead = False
         self.marks: Sequence[CommitMark] = [mark, *(CommitMark() for _ in range(1, LANES))]
+        self._watch = Watch(server, self)
         self._lanes = [Lane(number, self, server, None if number else writer) for number in range(LANES)]
 
     def write(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
@@ -100,6 +104,17 @@ class PostgresDriver:
         entry = WaitingUnit(unit, args, kwargs, self._loop.create_future())
         entry.key = key
         return self._take(entry)
+
+    def write_beside(
+        self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Run a unit on a connection that waits for no lane."""
+        if self.is_closed:
+            return refused(self._loop.create_future(), Unavailable("the database is closed"))
+        return self._watch.run(unit, *args, **kwargs)
+
+    async def check_writable(self) -> None:
+        await try_commit(self.write_beside)
 
     async def enter(self, unit: Callable[Concatenate[Tx, P], int], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Run the unit that gives this process its number, also when it had one that was ended."""
@@ -177,6 +192,7 @@ class PostgresDriver:
         await self._is_idle.wait()
         for lane in self._lanes:
             await asyncio.to_thread(lane.close)
+        await asyncio.to_thread(self._watch.close)
         for readers in (self._reads, self._looks):
             await asyncio.to_thread(readers.close)
 
@@ -215,6 +231,13 @@ class PostgresDriver:
 
     def context_and_time(self) -> tuple[UnitContext, int]:
         return self.context, self._now_ms()
+
+    def refusal(self) -> Unavailable | None:
+        return Unavailable(AHEAD, retryAfterMs=RETRY_AFTER_MS) if self.is_ahead else None
+
+    def found_outcast(self) -> Unavailable:
+        self.cast_out()
+        return Unavailable(TAKEN_FOR_DEAD, retryAfterMs=RETRY_AFTER_MS)
 
     def before_commit(self) -> None:
         if self._faults:

@@ -29,6 +29,7 @@ import psycopg
 import structlog
 
 from backchannel.errors import Unavailable
+from backchannel.storage.cluster import TAKEN_FOR_DEAD
 from backchannel.storage.groups import WaitingUnit
 from backchannel.storage.postgres_attempt import Attempt, ConcernsOthers
 from backchannel.storage.postgres_connection import (
@@ -57,7 +58,6 @@ GONE_LIMIT_S = 5.0
 RECONNECT_PAUSE_S = 0.2
 MOST_TRIES = 5
 """How often a unit that others got in the way of is run."""
-TAKEN_FOR_DEAD = "the other gateways have taken this one for dead: it stops its work and begins anew in a moment"
 AHEAD = "the database has gone back behind what this gateway knew: it stops its work and begins anew in a moment"
 
 

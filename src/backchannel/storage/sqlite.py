@@ -34,6 +34,7 @@ from backchannel.core.facts import Fact
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.driver import Faults
 from backchannel.storage.groups import NO_CONTEXT, UnitTx, WaitingUnit, answer, refused
+from backchannel.storage.probing import try_commit
 from backchannel.storage.tx import Row, Tx, UnitContext
 
 P = ParamSpec("P")
@@ -126,11 +127,21 @@ class SqliteDriver:
         """Hand over a unit that is about one session: here all are done one after the other."""
         return self.write(unit, *args, **kwargs)
 
+    def write_beside(
+        self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Hand over a unit that need not wait for others: here it does, as only one can be written at a time."""
+        return self.write(unit, *args, **kwargs)
+
     async def enter(self, unit: Callable[Concatenate[Tx, P], int], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Run the unit that gives this process its number; nothing else is written before it is answered."""
         number = await self.write(unit, *args, **kwargs)
         self.context = replace(self.context, number=number)
         return number
+
+    async def check_writable(self) -> None:
+        """Make a commit, after all that wait."""
+        await try_commit(self.write)
 
     async def read(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a unit that only reads, in a thread; it sees every commit that was answered before."""

@@ -70,15 +70,23 @@ from backchannel.storage import timeline as timeline_units
 from backchannel.storage import tokens as token_units
 from backchannel.storage import troubles as trouble_units
 from backchannel.storage.databases import database_at
-from backchannel.storage.driver import Database, Driver, DriverContext, Faults, Wakeups, look, read, write, write_within
+from backchannel.storage.driver import (
+    Database,
+    Driver,
+    DriverContext,
+    Faults,
+    Wakeups,
+    look,
+    read,
+    write,
+    write_beside,
+    write_within,
+)
 from backchannel.storage.folder import StateFolder, archived_path
 from backchannel.storage.ids import new_id
 from backchannel.storage.reactions import REACTIONS
 from backchannel.storage.transcripts import Transcripts
 from backchannel.storage.tx import Outlets, UnitContext
-
-PROBE_LIMIT_S = 5.0
-"""How long a commit may take for the gateway to count as one that can accept messages."""
 
 
 def _session_of(request: RunRequest) -> str | None:
@@ -241,7 +249,8 @@ class Store:
     transcript_bytes = read(exports.transcript_bytes)
 
     # Other gateways on the same database
-    renew_lease = write(cluster.renew)
+    renew_lease = write_beside(cluster.renew)
+    take_over = write(cluster.take_over)
     peers = look(cluster.peers)
     startable = read(cluster.startable)
     echoes = look(echo_units.facts_of)
@@ -449,17 +458,12 @@ class Store:
             await self.driver.write(clock.pull_in)
 
     async def check_writable(self) -> None:
-        """Make a commit of the size that accepting a message takes.
+        """Find out whether a message could be accepted now.
 
         Raises:
-            Unavailable: it was refused, for instance because the disk is full, or it waits, for instance for a standby.
+            Unavailable: it could not; for instance the disk is full, or a commit waits for a standby.
         """
-        word = new_id()
-        probe = self.driver.write(trouble_units.probe, word * (trouble_units.PROBE_BYTES // len(word)))
-        try:
-            await asyncio.wait_for(probe, PROBE_LIMIT_S)
-        except TimeoutError:
-            raise Unavailable(f"the database has made no commit within {PROBE_LIMIT_S:g} s") from None
+        await self.driver.check_writable()
 
     async def last_messages(
         self, session_ids: Sequence[str], per_session: int, *, with_tools: bool
