@@ -34,7 +34,9 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 
 
 NAMES = ["echo", "post", "crash", "hang", "garbage", "big", "many", "fork", "fail", "blocks", "structured", "progress"]
-TOOLS = [tool(name) for name in [*NAMES, "rename", "endless", "secret", "refuse", "look", "crowd", "flood"]]
+TOOLS = [
+    tool(name) for name in [*NAMES, "rename", "endless", "secret", "refuse", "look", "crowd", "flood", "descriptors"]
+]
 TOOLS[0]["annotations"] = {"readOnlyHint": True}
 TOOLS = SETTINGS.get("tools", TOOLS)
 BLOCKS = [
@@ -93,6 +95,9 @@ def call(id: int, name: str, arguments: dict[str, Any]) -> None:
         content[0]["text"] = json.dumps(sorted(os.environ))
     elif name == "look":
         content[0]["text"] = "there" if Path(arguments["path"]).exists() else "not there"
+    elif name == "descriptors":
+        links = list(Path("/proc/self/fd").iterdir())
+        content[0]["text"] = "\n".join(str(link.readlink()) for link in links if link.exists())
     elif name == "refuse":
         send({"id": id, "error": {"code": -32602, "message": "no such thing"}})
         return

@@ -5,6 +5,9 @@ program in a session of its own, with the standard input and outputs that it was
 ends: with its exit code, or of its signal. It is a *child subreaper*: whatever the program starts comes to the leash
 when it loses its parent, also after a double fork and `setsid`. So "no child is left" means that no descendant is.
 
+The program has descriptors 0, 1 and 2 and no other. What the gateway inherited is closed here: uvloop closes none of
+it, and a folder among it would be a way out of every sandbox.
+
 - The program ends: what it has left running is killed.
 - SIGTERM: all of it is asked to end, and killed a second later, or at the second SIGTERM.
 - The gateway dies, however that happens: all of it is killed at once.
@@ -49,6 +52,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 def main(arguments: list[str]) -> int:
     """Start the program, and see it to its end; gives the status that `waitpid` had for it."""
+    _close_inherited()
     parent = int(arguments[0])
     split = arguments.index("--")
     options = dict(option.removeprefix("--").split("=", 1) for option in arguments[1:split])
@@ -72,6 +76,20 @@ def main(arguments: list[str]) -> int:
     if after is not None:
         _run_after(after)
     return status
+
+
+def _close_inherited() -> None:
+    """Close all but 0, 1 and 2. What is opened later by Python is closed in the program anyway."""
+    try:
+        numbers = [int(name) for name in os.listdir("/proc/self/fd" if IS_LINUX else "/dev/fd")]  # noqa: PTH208
+    except (OSError, ValueError):
+        numbers = list(range(os.sysconf("SC_OPEN_MAX")))
+    for number in numbers:
+        if number > 2:
+            try:  # noqa: SIM105 - as below
+                os.close(number)
+            except OSError:
+                pass  # the one that the folder was listed with
 
 
 def _wake_up_on(*signals: int) -> int:

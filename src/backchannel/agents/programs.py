@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +21,8 @@ CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXT
 """Where the certificates of this machine are: without them a program may not reach what the gateway reaches."""
 PASSED_ON = ("PATH", "HOME", "LANG", "TERM", "TZ", "USER", "TMPDIR", *CERTIFICATES)
 PASSED_ON_PREFIX = "LC_"
+STANDARD_ERROR = 2
+"""The last descriptor that every program has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,21 @@ def environment(own: Mapping[str, str] | None = None, *, of: Mapping[str, str] |
     ours = os.environ if of is None else of
     passed = {name: ours[name] for name in ours if name in PASSED_ON or name.startswith(PASSED_ON_PREFIX)}
     return {"PATH": USUAL_PATH, **passed, **(own or {})}
+
+
+def keep_descriptors() -> None:
+    """Mark every descriptor of this process but 0, 1 and 2 to be closed in programs that it starts.
+
+    For a process that is all ours, such as `backchannel up`: in one that embeds a gateway they may be meant for a
+    program of its own. There the leash alone keeps them from ours.
+    """
+    for folder in (Path("/proc/self/fd"), Path("/dev/fd")):
+        if folder.exists():
+            for number in [int(path.name) for path in folder.iterdir() if path.name.isdigit()]:
+                if number > STANDARD_ERROR:
+                    with suppress(OSError):  # the one that the folder was listed with
+                        os.set_inheritable(number, False)
+            return
 
 
 def leashed(program: Program) -> Program:

@@ -117,10 +117,12 @@ def _serve(options: Options, make: Callable[[], Gateway], log_level: str | None)
         import structlog
         import uvloop
 
+        from backchannel.agents.programs import keep_descriptors
         from backchannel.gateway.logs import configure_logs, secrets_of
         from backchannel.gateway.methods.health import model_problems, sandbox_problems
         from backchannel.gateway.server import serve
 
+        keep_descriptors()
         gateway = make()
         is_watched = is_terminal(sys.stderr)
         level = log_level or ("warning" if is_watched else "info")
