@@ -17,10 +17,12 @@ from bench.spawns import many_spawns, one_spawn
 from bench.starts import idle_memory, starts
 from bench.tool_rounds import mcp_rounds
 from bench.tools import lists_with_messages, restricted_lists
+from bench.wires import runs_on_wires
 from bench.world import World
 
 ROWS: dict[str, Callable[[World], Findings]] = {
     "run": one_run,
+    "wire": runs_on_wires,
     "rate": many_runs,
     "list": session_lists,
     "list-messages": lists_with_messages,

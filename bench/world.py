@@ -112,6 +112,12 @@ class World:
             yield server
 
     @asynccontextmanager
+    async def provider(self) -> AsyncIterator[Server]:
+        """Start the stand-in for a provider of models."""
+        async with self._server("provider", {}) as server:
+            yield server
+
+    @asynccontextmanager
     async def _server(self, module: str, given: dict[str, Any]) -> AsyncIterator[Server]:
         with self.process(*module_command(module, given)) as process:
             assert process.stdout is not None

@@ -22,6 +22,7 @@ TINY = Sizes(
     rounds=1,
     calls=4,
     growing_runs=8,
+    conversations=(10,),
     load_rounds=1,
     load_s=0.04,
     parallel=4,
@@ -64,7 +65,7 @@ def test_a_row_that_is_not_there_is_refused_with_those_that_are(capsys: pytest.C
     with pytest.raises(SystemExit):
         main(["--rows", "lists"])
 
-    assert "run, rate, list" in capsys.readouterr().err
+    assert "run, wire, rate" in capsys.readouterr().err
 
 
 def test_a_row_that_fails_is_shown_as_failed_and_the_others_are_measured(
