@@ -17,6 +17,11 @@ _ID = re.compile(r"-?\d+\Z")
 _TELEGRAMS_OWN = "https://api.telegram.org"
 
 
+def is_telegrams_own(api_root: str) -> bool:
+    """Whether this is Telegram's own server. Another one has tokens of its own form, and may do without TLS."""
+    return api_root.rstrip("/") == _TELEGRAMS_OWN
+
+
 class BotDoubt(NamedTuple):
     """What is hardly meant: the setting, from the channel's on, why, and what came if it may be shown."""
 
@@ -27,12 +32,12 @@ class BotDoubt(NamedTuple):
 
 def doubts_about(name: str, channel: TelegramSettings) -> Iterator[BotDoubt]:
     """Find what Telegram would refuse or never send, in the settings of one channel."""
+    is_telegrams = is_telegrams_own(channel.api_root)
     for path, bot in _bots(channel):
-        if not _TOKEN.match(bot.token):
+        if is_telegrams and not _TOKEN.match(bot.token):
             expected = "expected <number>:<letters and digits>, 35 after the colon, as @BotFather gave it"
             yield BotDoubt((*path, "token"), f"this is no token of a Telegram bot ({expected})")
         if bot.webhook is not None:
-            is_telegrams = channel.api_root.rstrip("/") == _TELEGRAMS_OWN
             yield from _webhook(name, (*path, "webhook", "url"), bot.webhook, needs_tls=is_telegrams)
     yield from _people("allowFrom", channel.allow_from)
     yield from _people("owners", channel.owners)

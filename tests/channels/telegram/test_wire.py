@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backchannel.core.channels import ChannelBusy, ChannelRefused, ChannelSilent
+from backchannel.core.channels import ChannelBusy, ChannelRefused, ChannelSilent, ChannelUnusable
 from tests.support.telegram import ANN, TOKEN, Break, Fault, Telegram, Told
 
 if TYPE_CHECKING:
@@ -28,6 +28,13 @@ async def wired(telegram: Telegram) -> AsyncIterator[Wire]:
         yield Wire(TOKEN, connections)
     finally:
         await connections.close()
+
+
+async def test_what_cannot_be_a_token_of_telegrams_own_server_is_refused_without_asking_it() -> None:
+    from backchannel.channels.telegram.wire import TelegramConnections, Wire
+
+    with pytest.raises(ChannelUnusable, match="no token of a Telegram bot"):
+        Wire("sampleToken", TelegramConnections("https://api.telegram.org/"))
 
 
 @pytest.mark.parametrize(

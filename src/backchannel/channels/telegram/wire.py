@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from aiogram import Bot
 from aiogram.client.session.aiohttp import AiohttpSession
+from aiogram.client.session.base import BaseSession
 from aiogram.client.telegram import TelegramAPIServer
 from aiogram.exceptions import (
     AiogramError,
@@ -61,6 +62,7 @@ from aiohttp import (
 )
 
 from backchannel.channels.telegram.reading import KINDS, BotIdentity
+from backchannel.config.telegram import is_telegrams_own
 from backchannel.core.channels import (
     ChannelBusy,
     ChannelError,
@@ -140,6 +142,7 @@ class TelegramConnections:
     def __init__(self, api_root: str) -> None:
         limits: Any = ClientTimeout(total=ANSWER_LIMIT_S, connect=CONNECT_LIMIT_S)  # aiogram hands it on to aiohttp
         self.session = _Session(api=TelegramAPIServer.from_base(api_root), timeout=limits)
+        self.takes_any_token = not is_telegrams_own(api_root)
 
     async def close(self) -> None:
         """Close them, without the pause of aiogram's own `close`, which was for an older aiohttp."""
@@ -155,6 +158,18 @@ class WebhookState(NamedTuple):
     error_at: datetime | None
 
 
+class _BotElsewhere(Bot):
+    """A bot of a server whose tokens need not have the form of Telegram's, on which aiogram insists."""
+
+    def __init__(self, token: str, session: BaseSession) -> None:
+        super().__init__("0:any", session=session)
+        self._token = token
+
+    @property
+    def token(self) -> str:
+        return self._token
+
+
 class Wire:
     """One bot. Every call raises `ChannelError`s, and nothing else."""
 
@@ -162,11 +177,12 @@ class Wire:
         """Make the bot of a token.
 
         Raises:
-            ChannelUnusable: no bot has such a token.
+            ChannelUnusable: no bot of Telegram has such a token.
         """
         self._token = token
         try:
-            self._bot = Bot(token, session=connections.session)
+            make = _BotElsewhere if connections.takes_any_token else Bot
+            self._bot = make(token, session=connections.session)
         except TokenValidationError:
             expected = "expected <number>:<letters and digits>, as @BotFather gave it"
             raise ChannelUnusable(f"this is no token of a Telegram bot ({expected})") from None
