@@ -10,6 +10,7 @@ import pytest
 import websockets
 
 from backchannel.gateway.connections import Limits
+from backchannel.openclaw.entries import KeyReader
 
 from .client import Client
 from .conftest import MakeWorld
@@ -162,13 +163,26 @@ async def test_no_page_is_larger_than_a_frame_whatever_a_message_holds(make_worl
     assert pages > 10
 
 
-async def test_under_a_global_scope_the_one_session_is_told_as_it_is_stored(make_world: MakeWorld) -> None:
+async def test_under_a_global_scope_the_one_session_is_told_as_main_and_read_back_as_it(make_world: MakeWorld) -> None:
     async with make_world({"session": {"scope": "global"}}) as world, world.client() as client:
         await client.run(message="hi", agentId="echo")
-        (listed,) = await exported(client)
-        assert listed["key"] == "agent:echo:global"
-        assert await exported(client, keys=["agent:echo:main"]) == [listed]
-        assert len((await read(client, listed["sessionId"]))[0]) == 2
+        spawned = await client.ask("tools.invoke", tool="sessions_spawn", args={"task": "dig"}, sessionKey=ECHO)
+        listed, child = await exported(client)
+        assert listed["key"] == ECHO and "global" not in str([listed, child])
+        assert (child["key"], child["entry"]["spawnedBy"]) == (spawned["result"]["childSessionKey"], ECHO)
+        read_back = KeyReader(world.gateway.scheme, "echo").read(listed["key"], channel=None, chat_type=None)
+        assert str(read_back.key) == "agent:echo:global"
+        assert [found["sessionId"] for found in await exported(client, keys=[ECHO])] == [listed["sessionId"]]
+        assert len((await read(client, listed["sessionId"], until=2))[0]) == 2
+
+
+async def test_a_main_session_from_before_the_global_scope_has_an_entry_of_its_own(make_world: MakeWorld) -> None:
+    async with make_world() as world, world.client() as client:
+        await client.run(message="hi", agentId="echo")
+    async with make_world({"session": {"scope": "global"}}) as world, world.client() as client:
+        await client.run(message="hi again", agentId="echo")
+        keys = [listed["key"] for listed in await exported(client)]
+        assert keys[0] == ECHO and keys[1].startswith("agent:echo:imported:") and len(keys) == 2
 
 
 async def test_a_session_that_nobody_can_address_is_not_exported(make_world: MakeWorld) -> None:

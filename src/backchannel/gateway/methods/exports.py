@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from msgspec import Meta, Raw, field
+from msgspec.structs import replace
 
 from backchannel.core.answers import (
     ListedTranscript,
     Rebuilt,
     TranscriptsListed,
 )
-from backchannel.core.keys import MAX_KEY_LENGTH, normalise_agent_id
+from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey, normalise_agent_id
 from backchannel.core.records import PAGE_SIZE, ExportListed, ExportPlace, Passage
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, Params
@@ -25,6 +26,7 @@ from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFoun
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import TokenScope
+from backchannel.openclaw.entries import imported_key
 from backchannel.openclaw.files import iso_time
 from backchannel.openclaw.writing import entry_of, header_of
 
@@ -93,7 +95,7 @@ async def sessions_export(call: Call, params: SessionsExportParams) -> SessionsE
     )
     page = found[:limit]
     return SessionsExported(
-        sessions=[_exported(listed) for listed in page if _is_wanted(call, params, listed.session)],
+        sessions=[_exported(call, listed) for listed in page if _is_wanted(call, params, listed.session)],
         next=page[-1].session.key if len(found) > limit else None,
     )
 
@@ -108,8 +110,8 @@ def _is_wanted(call: Call, params: SessionsExportParams, session: Session) -> bo
     return call.parts.scheme.lists(session.key)
 
 
-def _exported(listed: ExportListed) -> ExportedSession:
-    session = listed.session
+def _exported(call: Call, listed: ExportListed) -> ExportedSession:
+    session = _as_named(call, listed.session)
     return ExportedSession(
         key=session.key,
         session_id=session.session_id,
@@ -118,6 +120,21 @@ def _exported(listed: ExportListed) -> ExportedSession:
         entry=entry_of(session),
         header=header_of(session, iso_time(session.created_at)),
     )
+
+
+def _as_named(call: Call, session: Session) -> Session:
+    """Give a session the keys that everybody knows: the one that all direct chats share is the main session.
+
+    A main session that is stored beside it, from before they shared one, is nobody's any more: two entries of one
+    file must not have the same key.
+    """
+    scheme, stored = call.parts.scheme, SessionKey.stored(session.key)
+    if not scheme.global_scope:
+        return session
+    is_in_force = scheme.in_force(stored) == stored
+    key = call.parts.rows.key(session.key) if is_in_force else str(imported_key(stored.agent, session.session_id))
+    parent = None if session.spawned_by is None else call.parts.rows.key(session.spawned_by)
+    return replace(session, key=key, spawned_by=parent)
 
 
 async def transcripts_read(call: Call, params: TranscriptsReadParams) -> TranscriptRead:
