@@ -95,7 +95,7 @@ async def test_the_file_of_a_transcript_is_archived_on_every_gateway_that_has_on
     files = {**CONFIG, "transcripts": {"files": True}}
     async with gateways(tmp_path, url, ScriptedModel(replies=echo), config=files) as (one, other):
         for gateway in (one, other):
-            await gateway.ask("task", "hello")
+            await gateway.ask("agent:main:task", "hello")
         session = await session_of(one, "agent:main:task")
         paths = [gateway.store.transcript_file(session) for gateway in (one, other)]
         await until(lambda: all(path.exists() for path in paths))

@@ -10,7 +10,8 @@ import pytest
 
 import backchannel
 from backchannel import FunctionContext, Gateway, RunFailed, ScriptedModel
-from backchannel.errors import ConfigError, Unavailable
+from backchannel.core.sessions import SessionPatch
+from backchannel.errors import ConfigError, SessionNotFound, Unavailable
 
 pytestmark = pytest.mark.anyio
 DEMO: dict[str, Any] = {"agents": {"list": [{"id": "main", "model": "builtin/demo"}]}}
@@ -158,3 +159,25 @@ def test_effects_that_are_no_such_word_are_refused_with_those_that_are(effects: 
 def test_errors_that_a_program_catches_are_public() -> None:
     assert issubclass(backchannel.ConfigError, backchannel.StartupError)
     assert issubclass(backchannel.IdempotencyConflict, backchannel.GatewayError)
+
+
+async def test_a_word_alone_means_what_it_means_on_the_command_line() -> None:
+    gateway = Gateway.open(DEMO)
+
+    @gateway.agent("critic")
+    async def critic(run: FunctionContext) -> str:
+        return f"{run.session_key}: no"
+
+    async with gateway:
+        assert await gateway.ask("Critic", "is it good?") == "agent:critic:main: no"
+        assert (await gateway.submit("critic", "and that?")).session_key == "agent:critic:main"
+        assert gateway.key("critic") == gateway.key("agent:critic:main")
+        with pytest.raises(SessionNotFound, match=r"no agent has this id \(agent:main:<name> begins one\)"):
+            await gateway.ask("crtic", "hello?")
+        await gateway.ask("agent:main:notes", "hello")
+        await gateway.store.patch_session(gateway.key("agent:critic:main"), SessionPatch(label="the critic"))
+        assert (await gateway.submit("notes", "hello")).session_key == "agent:main:notes"
+        assert (await gateway.submit("the critic", "hello")).session_key == "agent:critic:main"
+        session = await gateway.store.session("agent:critic:main")
+        assert session is not None
+        assert (await gateway.submit(session.session_id, "hello")).session_key == "agent:critic:main"

@@ -9,16 +9,18 @@ here, and hands the id on to its unit, which looks again; what was said in a del
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 
+from backchannel.agents.registry import Agents
 from backchannel.core.answers import Found, FoundKey
 from backchannel.core.caller_keys import Addressed, CallerKeys, LookedUp, Resolved, Written
-from backchannel.core.keys import SessionKey, normalise_agent_id
+from backchannel.core.keys import KeyScheme, SessionKey, normalise_agent_id
 from backchannel.core.rows import SessionRow
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.core.visibility import OPERATOR
-from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound
+from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound, UnknownAgent
 from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.targets import addressed_before, look_up
 
@@ -104,6 +106,34 @@ async def address_by_id(
     """
     keys = operator_keys(parts, agent_id)
     return await _address(parts, keys, keys.read_id(session_id), agent_id, idempotency_key)
+
+
+async def address_by_name(parts: GatewayParts, name: str, idempotency_key: str | None = None) -> Addressed:
+    """Resolve which session a message goes to, by what the command line takes: a key, an id, a label, or an agent.
+
+    An agent's id means its main session, unless a session of the default agent has this key.
+
+    Raises:
+        InvalidSessionKey, SessionIdReplaced, SessionNotFound: it names none.
+        AmbiguousLabel: several sessions have it as their label.
+        UnknownAgent: its agent is not configured.
+    """
+    with suppress(SessionNotFound):
+        return await address_for_message(parts, name, None, idempotency_key)
+    with suppress(SessionNotFound):
+        return Addressed(await find_labelled(parts, name.strip(), None))
+    if (main := main_of(parts.scheme, parts.agents, name)) is not None:
+        return Addressed(main)
+    known = f"no session has the key, the id or the label {quoted(name)}, and no agent has this id"
+    raise SessionNotFound(f"{known} (agent:{parts.scheme.default_agent}:<name> begins one)")
+
+
+def main_of(scheme: KeyScheme, agents: Agents, name: str) -> SessionKey | None:
+    """Name the main session of the agent whose id this is; None if none has it."""
+    try:
+        return scheme.main(agents.get(name.strip().lower()).id)
+    except UnknownAgent:
+        return None
 
 
 async def address_to_make(

@@ -43,6 +43,7 @@ from backchannel.core.known_secrets import KnownSecrets
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.errors import GatewayError, InvalidRequest, Unavailable
+from backchannel.gateway.addressing import address_by_name, main_of
 from backchannel.gateway.logs import mask_default_logs, secrets_of
 from backchannel.gateway.parts import GatewayParts
 from backchannel.runtime.cluster import member_of
@@ -344,7 +345,7 @@ class Gateway:
         return SessionTools(self.parts, Caller(None if caller is None else self.key(caller)))
 
     async def ask(self, session: str, text: str, *, timeout_s: float = 600, run_id: str | None = None) -> str:
-        """Send a message to a session and wait for the reply.
+        """Send a message to a session and wait for the reply. `session` is what `submit` takes.
 
         Raises:
             RunFailed: the run ended otherwise than ok, or goes on after the wait.
@@ -356,26 +357,34 @@ class Gateway:
         return ended.reply or ""
 
     async def submit(self, session: str, text: str, *, run_id: str | None = None) -> Run:
-        """Send a message to a session; it is durable when this returns."""
+        """Send a message to a session; it is durable when this returns.
+
+        `session` names it as on the command line: a key, a session id, a label, or an agent for its main session.
+
+        Raises:
+            InvalidSessionKey, SessionNotFound, UnknownAgent: it names none.
+        """
         runtime = self.runtime
         if not text:
             raise InvalidRequest("the message is empty: pass some text")
-        key = self.key(session)
+        at = await address_by_name(self.parts, session, run_id)
         request = RunRequest(
-            key=key,
+            key=at.key,
             content=text_content(text),
             provenance=Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_channel="python"),
             id=run_id,
-            digest=f"python {key} {text}",
+            digest=f"python {at.key} {text}",
+            expected_session_id=at.session_id,
         )
         return (await runtime.submit(request)).run
 
     def key(self, written: str) -> SessionKey:
-        """Read a session key as the operator writes it: `main`, a bare key of the default agent, or a full one.
+        """Read a session key as the operator writes it: `main`, an agent for its main session, or a full or bare key.
 
         Raises:
             InvalidSessionKey, UnknownAgent
         """
-        key = CallerKeys(self.scheme, None).read(written).key
+        read = CallerKeys(self.scheme, None).read(written)
+        key = read.key if read.is_explicit else main_of(self.scheme, self.agents, written) or read.key
         self.agents.get(key.agent)
         return key
