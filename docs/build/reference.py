@@ -27,9 +27,10 @@ from backchannel.core.settings import all_fields
 from backchannel.core.shapes import describe
 from backchannel.gateway.connections import Method
 from backchannel.gateway.methods import METHODS
-from backchannel.gateway.protocol import EVENTS, PROTOCOL_VERSION, Connect
+from backchannel.gateway.protocol import EVENTS, Connect
 from backchannel.tools.base import SessionTool
 from backchannel.tools.registry import SESSION_TOOLS
+from backchannel.version import PROTOCOL_VERSION
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec import field
 
 from backchannel.core.credentials import MASK
-from backchannel.core.known_secrets import KnownSecrets, secrets_in, shown_settings
+from backchannel.core.known_secrets import KnownSecrets, hide_key, secrets_in, shown_settings
 from backchannel.core.settings import HIDDEN, Settings, secret, setting
 
 KEY = "Qx7RtLm2PpZ4vN8s"
@@ -29,7 +29,7 @@ class Program(Settings, frozen=True, kw_only=True, tag_field="kind", tag="progra
         (("-p", KEY), ["-p", HIDDEN]),
         (("--key", "swordfish"), ["--key", HIDDEN]),
         (("--token=swordfish", "next"), [f"--token={MASK}", "next"]),
-        (("-H", "X-Api-Key: abc123"), ["-H", f"X-Api-Key: {MASK}"]),
+        (("-H", "X-Api-Key: abc123"), ["-H", "X-Api-Key: [redacted]"]),
         (("-p", "8080", "--model", "Llama-3-70B-Instruct"), ["-p", "8080", "--model", "Llama-3-70B-Instruct"]),
         (("--max-tokens", "4096", "mcp-server-git"), ["--max-tokens", "4096", "mcp-server-git"]),
         (("postgres://bob:swordfish@db.example/x",), [f"postgres://bob:{MASK}@db.example/x"]),
@@ -71,3 +71,16 @@ def test_a_secret_is_known_as_json_and_addresses_write_it() -> None:
 def test_what_redaction_finds_in_a_text_of_the_settings_is_known_from_then_on() -> None:
     secrets = KnownSecrets(secrets_in(Program(about="Log in with password=swordfish, then wait.")))
     assert secrets.mask("it typed swordfish") == f"it typed {MASK}"
+
+
+@pytest.mark.parametrize("key", ["x", "EMPTY", "ollama", "Not-Needed", "sk-no-key-required"])
+def test_a_placeholder_for_a_key_is_cut_out_of_no_text(key: str) -> None:
+    text = f"context_length_exceeded by {key}, see the max example of Ollama"
+    assert KnownSecrets([key]).mask(text) == text
+    assert hide_key(text, key) == text
+
+
+def test_a_key_is_hidden_whole_in_pieces_and_as_providers_echo_it() -> None:
+    assert hide_key("you sent sk-test-0123456789, or test-0123", "sk-test-0123456789").count("[redacted]") == 2
+    for key in ("sk-test-0123456789", "x"):
+        assert hide_key("wrong key sk-t****89", key) == "wrong key [redacted]"

@@ -20,7 +20,7 @@ from backchannel.storage.store import Store
 from tests.storage.support import Host, ManualClock, converse, rows, texts
 from tests.support.privileges import folder_of_somebody
 
-NEWEST = 18
+NEWEST = 19
 OTHER = SessionKey.of("main", "project")
 
 pytestmark = pytest.mark.sqlite_only

@@ -33,8 +33,8 @@ from backchannel.core.contracts import (
     check_calls,
 )
 from backchannel.core.hosts import is_local_url
+from backchannel.core.known_secrets import hide_key
 from backchannel.core.messages import ImageBlock
-from backchannel.core.redaction import redact_known
 
 if TYPE_CHECKING:
     import httpx2
@@ -287,7 +287,7 @@ def build_failure(error: Exception, endpoint: Endpoint) -> ModelFailed:
         case _:
             retryable, message = True, f"{provider} did not answer as its API says: {_root_of(error)}"
     return ModelFailed(
-        redact_known(message[:_MAX_LOOKED_AT], endpoint.api_key)[:_MAX_WORDS],
+        hide_key(message[:_MAX_LOOKED_AT], endpoint.api_key)[:_MAX_WORDS],
         retryable=retryable,
         retry_after_s=retry_after_s,
     )

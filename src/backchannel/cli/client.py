@@ -20,7 +20,7 @@ from backchannel.cli.finding import GatewayAddress, NoGateway, find_gateway
 from backchannel.cli.options import Options
 from backchannel.cli.output import patience
 from backchannel.errors import GatewayError
-from backchannel.version import __version__
+from backchannel.version import PROTOCOL_VERSION, __version__
 
 if TYPE_CHECKING:
     from msgspec import Raw
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Payload: TypeAlias = dict[str, Any]
-PROTOCOL_VERSION = 4
 NULL: Final = object()
 """A parameter that is sent as null, which clears what is stored; one that is None is left out."""
 OPEN_S = 10.0

@@ -15,17 +15,26 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from backchannel.core.credentials import MASK, is_mixed, is_secret_name
+from backchannel.core.credentials import MASK, REDACTED, is_mixed, is_secret_name
 from backchannel.core.redaction import credentials_in, redact
 from backchannel.core.settings import HIDDEN, Settings, secret_fields
 
-MIN_SECRET_LENGTH = 6
-"""Shorter values are left alone: masking them would hide ordinary words."""
+SHORTEST_SOUGHT = 8
+"""Shorter secrets are not looked for in texts: masking `x` would hide parts of ordinary words."""
+_PLACEHOLDERS = re.compile(
+    r"anything|changeme|(?:dummy|fake|test|unused)(?:-api)?-key|lm-studio|(?:sk-)?no-(?:api-)?key(?:-needed|-required)?|"
+    r"(?:sk-)?not-(?:needed|required|used)|placeholder|your[-_]api[-_]key",
+    re.IGNORECASE,
+)
+"""Keys that local model servers are given, which are no secrets. Shorter ones need not be named."""
 
 LOOKS_SECRET_LENGTH = 20
 """How long a value of an environment is that is hidden whatever its name is."""
 
+_MASKED_WORD = re.compile(r"[\w.*-]+")
+_PIECE = re.compile(r"[\w.-]{8,}")
 _LONG_WORD = re.compile(r"[A-Za-z0-9]{16,}+")
+_MARK = re.compile(r"([:=/@&?#])")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*+://\S++")
 _FLAGS = frozenset(["--key", "--auth", "--pat", "--bearer"])
 _QUERY_NAMES = frozenset(["key", "auth", "code", "sig", "signature", "pat"])
@@ -42,8 +51,8 @@ class KnownSecrets:
     def add(self, secrets: Iterable[str]) -> None:
         """Know further secrets."""
         # In JSON, and in an address, a secret may stand escaped.
-        forms = {form for each in secrets for form in (each, json.dumps(each)[1:-1], quote(each, safe=""))}
-        self._words |= {word for word in forms if len(word) >= MIN_SECRET_LENGTH}
+        sought = filter(is_sought, secrets)
+        self._words |= {form for each in sought for form in (each, json.dumps(each)[1:-1], quote(each, safe=""))}
         self._known = secrets_pattern(self._words) if self._words else None
 
     def mask(self, text: str) -> str:
@@ -53,6 +62,21 @@ class KnownSecrets:
     def hide(self, text: str) -> str:
         """Take them out of a text that others than the owner of the machine read, and what looks like a credential."""
         return redact(self.mask(text))[0]
+
+
+def is_sought(secret: str) -> bool:
+    """Whether a secret is looked for in texts: not if it is short, or a placeholder for a key that is not needed."""
+    return len(secret) >= SHORTEST_SOUGHT and not _PLACEHOLDERS.fullmatch(secret)
+
+
+def hide_key(text: str, key: str | None) -> str:
+    """Take the key of a provider out of its words: whole, in pieces, or as providers echo it, `sk-ab****yz`."""
+    if not key:
+        return text
+    text = _MASKED_WORD.sub(lambda word: REDACTED if "***" in word[0] else word[0], text)
+    if not is_sought(key):
+        return text
+    return _PIECE.sub(lambda piece: REDACTED if piece[0] in key else piece[0], text.replace(key, REDACTED))
 
 
 def secrets_pattern(words: Iterable[str]) -> re.Pattern[str]:
@@ -136,10 +160,16 @@ def shown_settings(value: Any, secrets: KnownSecrets) -> Any:
         case frozenset():
             return _shown_items(sorted(value, key=str), secrets)
         case str():
-            return secrets.hide(value)
+            return secrets.hide(_without_short(value))
         case int() | float() | bool() | None:
             return value
     return secrets.hide(str(value))
+
+
+def _without_short(address: str) -> str:
+    """Hide the secrets of an address that are too short to be looked for elsewhere: here they stand at their place."""
+    short = {form for own in _of_address(address) if not is_sought(own) for form in (own, quote(own, safe=""))}
+    return "".join(MASK if piece in short else piece for piece in _MARK.split(address)) if short else address
 
 
 def _tag(settings: Settings) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def decode_messages(bodies: Sequence[bytes | str]) -> list[Message]:
 
 DEEPEST = 64
 """How deep the arguments of a tool call may be nested."""
-TOO_DEEP = f"(left out: nested deeper than {DEEPEST} levels)"
+ARGUMENTS_TOO_DEEP = f"(left out: nested deeper than {DEEPEST} levels)"
 """Stands for arguments that are deeper: no JSON object, so the call is answered with an error that says it."""
 
 
@@ -192,7 +192,7 @@ def _storable_arguments(arguments: Any) -> Any:
     try:
         return _storable_value(arguments, DEEPEST)
     except _TooDeep:
-        return TOO_DEEP
+        return ARGUMENTS_TOO_DEEP
 
 
 def _storable_value(value: Any, levels: int) -> Any:

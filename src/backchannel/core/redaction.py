@@ -6,7 +6,6 @@ ordinary message costs a few searches and no copy. Redacting twice is redacting 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
@@ -24,8 +23,6 @@ _SHORTEST = 6
 _MOST_PASSES = 4
 """Hiding one secret can uncover another that stood half inside it. Two passes settle almost every text; the limit
 keeps the time linear for those that were made to need more."""
-_MASKED_WORD = re.compile(r"[\w.*-]+")
-_PIECE = re.compile(r"[\w.-]{8,}")
 _OVERLAP = 4096
 """How much further than what is given a secret is looked for; few are longer."""
 
@@ -47,14 +44,6 @@ def redact(text: str) -> tuple[str, bool]:
 def credentials_in(text: str) -> list[str]:
     """Find what `redact` would hide at first sight."""
     return [text[start:end] for start, end in _find(text)]
-
-
-def redact_known(text: str, secret: str | None) -> str:
-    """Take a secret out of a text: whole, in pieces, or as providers echo it, `sk-ab****yz`."""
-    if not secret:
-        return text
-    text = _MASKED_WORD.sub(lambda word: REDACTED if "***" in word[0] else word[0], text.replace(secret, REDACTED))
-    return _PIECE.sub(lambda piece: REDACTED if piece[0] in secret else piece[0], text)
 
 
 def redact_opening(text: str, limit: int) -> tuple[str, bool]:

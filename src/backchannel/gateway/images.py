@@ -10,8 +10,8 @@ from backchannel.core.received import image_type
 from backchannel.errors import InvalidRequest
 
 MAX_IMAGES = 20
-MAX_IMAGE_BYTES = 5 * 1024 * 1024
-"""What providers take of one."""
+MAX_REQUEST_IMAGE_BYTES = 5 * 1024 * 1024
+"""How large an image may be that a request brings in base64."""
 
 
 def read_base64(data: str, param: str, expected: str) -> ImageBlock:
@@ -20,8 +20,8 @@ def read_base64(data: str, param: str, expected: str) -> ImageBlock:
     Raises:
         InvalidRequest: it is too large, or no image that models can see; `expected` says what would be one.
     """
-    if len(data) > MAX_IMAGE_BYTES * 4 // 3 + 4:
-        raise InvalidRequest(f"{param}: an image has at most {MAX_IMAGE_BYTES} bytes", param=param)
+    if len(data) > MAX_REQUEST_IMAGE_BYTES * 4 // 3 + 4:
+        raise InvalidRequest(f"{param}: an image has at most {MAX_REQUEST_IMAGE_BYTES} bytes", param=param)
     try:
         kind = image_type(base64.b64decode(data, validate=True))
     except (binascii.Error, ValueError):

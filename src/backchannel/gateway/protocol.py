@@ -23,7 +23,6 @@ from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.approval_words import ApprovalAsked, ApprovalResolved
 
-PROTOCOL_VERSION = 4
 MAX_REQUEST_ID_LENGTH = 256
 KEEP_ALIVE_S = 15.0
 """How long a connection or a stream may be silent: proxies cut those that say nothing."""

@@ -50,7 +50,6 @@ from backchannel.gateway.protocol import (
     CAPABILITIES,
     EVENTS,
     NODE_EVENTS,
-    PROTOCOL_VERSION,
     BadFrame,
     Cancel,
     Challenge,
@@ -65,7 +64,7 @@ from backchannel.gateway.protocol import (
     show_event_head,
 )
 from backchannel.triggers.nodes import choose_node
-from backchannel.version import __version__
+from backchannel.version import PROTOCOL_VERSION, __version__
 
 log = structlog.get_logger(__name__)
 

@@ -40,7 +40,7 @@ from backchannel.errors import Unavailable
 from backchannel.runtime.composing import Composing
 from backchannel.runtime.events import Event, Hub, ReplyGrew
 from backchannel.runtime.holds import AccountHolds
-from backchannel.runtime.timers import sleep_or_event
+from backchannel.runtime.timers import CLOSE_LIMIT_S, sleep_or_event
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -48,7 +48,6 @@ T = TypeVar("T")
 
 CALL_LIMIT_S = 30.0
 """A platform that does not answer for so long is silent: the reply waits no longer for it."""
-CLOSE_LIMIT_S = 5.0
 LINE_PAUSE_S = 0.25
 """How soon at the earliest it is looked again whether the line of a chat is empty."""
 BUSY_PAUSE_S = 5.0

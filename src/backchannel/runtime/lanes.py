@@ -24,6 +24,7 @@ from backchannel.core.inbound import Arrival, Taken
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Accepted, RunRequest, RunState, Started
 from backchannel.errors import Unavailable
+from backchannel.runtime.timers import CLOSE_LIMIT_S
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -68,8 +69,6 @@ class Slots:
 StopReason = Callable[[], Stop | None]
 Work = Callable[[Started, StopReason], Coroutine[Any, Any, None]]
 """Works on a run; while its task is cancelled, the second argument tells why."""
-
-CLOSE_LIMIT_S = 5.0
 
 
 class Lanes:

@@ -32,7 +32,7 @@ from backchannel.core.splitting import Measure
 from backchannel.errors import FenceLost, Unavailable
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
-from backchannel.runtime.timers import LONGEST_SLEEP_S, sleep_or_event
+from backchannel.runtime.timers import CLOSE_LIMIT_S, LONGEST_SLEEP_S, sleep_or_event
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -40,8 +40,6 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 FIRST_PAUSE_S = 1.0
-CLOSE_LIMIT_S = 5.0
-"""How long a part that is being sent is waited for when the gateway stops."""
 
 
 DOWN_AFTER = 3

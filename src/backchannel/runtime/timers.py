@@ -32,6 +32,8 @@ POSTPONED_MS = 60_000
 """When a timer is tried again whose work failed."""
 NOTICED_S = 0.5
 """Clocks that are kept right drift by less than this between two looks."""
+CLOSE_LIMIT_S = 5.0
+"""How long work that is under way is waited for when the gateway stops."""
 
 
 class SystemClock:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from backchannel.agents.sandboxes import workspace_of
+from backchannel.core.channels import DEFAULT_ACCOUNT
 from backchannel.core.contracts import Tool
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
@@ -19,8 +20,6 @@ from backchannel.gateway.methods.channels import OK, channel_states
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.triggers import hooks
 from backchannel.version import __version__
-
-DEFAULT_ACCOUNT = "default"
 
 
 class OfAgentParams(SharedParams, frozen=True, kw_only=True):
