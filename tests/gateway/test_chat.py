@@ -197,6 +197,23 @@ async def test_aborting_an_idle_session_does_nothing_and_says_so(client: Client)
     assert await client.ask("chat.abort", sessionKey="agent:echo:main") == {"ok": True, "aborted": False, "runIds": []}
 
 
+@pytest.mark.parametrize("key", ["agent:echo:main", "agent:echo:never"])
+async def test_aborting_a_session_that_nobody_has_used_says_that_nothing_was_at_work(client: Client, key: str) -> None:
+    assert await client.ask("chat.abort", sessionKey=key) == {"ok": True, "aborted": False, "runIds": []}
+    answer = await client.ask("sessions.abort", key=key)
+    assert answer == {"ok": True, "abortedRunId": None, "status": "no-active-run"}
+    for method, params in (("chat.abort", {"sessionKey": key}), ("sessions.abort", {"key": key})):
+        error = await client.refused(method, {**params, "runId": "no"})
+        assert error["details"]["code"] == "run_not_found"
+    assert (await client.ask("sessions.list"))["count"] == 0
+
+
+@pytest.mark.parametrize("key", ["agent:nobody:main", "no-such-label", "5a1c3c6e-8c79-4b57-9a3c-b0a3c3f2ad11"])
+async def test_aborting_what_names_no_session_is_refused(client: Client, key: str) -> None:
+    for method, params in (("chat.abort", {"sessionKey": key}), ("sessions.abort", {"key": key})):
+        assert (await client.refused(method, params))["details"]["code"] in ("unknown_agent", "session_not_found")
+
+
 async def test_a_run_of_another_session_cannot_be_aborted_through_this_one(client: Client) -> None:
     await chat(client, "agent:echo:main", "hi")
     run = await client.ask("chat.send", sessionKey="agent:held:main", message="hi")

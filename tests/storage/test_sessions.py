@@ -75,9 +75,8 @@ async def test_a_session_knows_its_kind(store: Store, written: str, kind: str) -
 
 
 async def test_a_session_that_was_never_made_is_not_found(store: Store) -> None:
-    for attempt in (store.delete_session(OTHER), store.request_abort(str(OTHER), None)):
-        with pytest.raises(SessionNotFound, match=str(OTHER)):
-            await attempt
+    with pytest.raises(SessionNotFound, match=str(OTHER)):
+        await store.delete_session(OTHER)
 
 
 async def test_a_reset_makes_a_session_that_was_never_made_and_one_that_is_archived(store: Store) -> None:

@@ -334,7 +334,7 @@ class Runtime:
         """Stop the active run of a session, or the run named; returns the ids of those stopped.
 
         Raises:
-            RunNotFound, SessionIdReplaced, SessionNotFound
+            RunNotFound, SessionIdReplaced
         """
         stopped = await self._store.request_abort(key, run_id, expected_session_id=expected_session_id)
         return [run.id for run in stopped]

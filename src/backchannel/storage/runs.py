@@ -349,9 +349,17 @@ def free_lane(tx: Tx, run: Run, used: Sets) -> tuple[Session, bool, bool]:
 
 
 def request_abort(tx: Tx, key: str, run_id: str | None, *, expected_session_id: str | None = None) -> list[Run]:
-    """Ask the active run, or the one named, to stop; durable before the caller is answered."""
-    session = sessions.need(tx, key, expected_session_id)
-    wanted = run_id or session.running_run
+    """Ask the active run, or the one named, to stop; durable before the caller is answered.
+
+    A session that nobody has used works on nothing, as an idle one does.
+
+    Raises:
+        SessionIdReplaced: it has another transcript than the one expected, or none.
+        RunNotFound: the run named is none of this session.
+    """
+    session = sessions.find(tx, key)
+    sessions.check_current(tx, key, session, expected_session_id)
+    wanted = run_id or (session and session.running_run)
     run = None if wanted is None else find(tx, wanted)
     if run_id is not None and (run is None or run.session_key != key):
         shown = tx.scheme.shown(key)

@@ -14,7 +14,7 @@ from backchannel.core.messages import Block, Provenance, ProvenanceKind
 from backchannel.core.runs import MAX_RUN_S, Accepted, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, Making
 from backchannel.core.shapes import Answer, SharedParams
-from backchannel.gateway.addressing import address_existing, address_for_message
+from backchannel.gateway.addressing import address_for_message
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import (
     IdempotencyKey,
@@ -135,8 +135,11 @@ def shown_state(accepted: Accepted) -> str:
 
 
 async def chat_abort(call: Call, params: ChatAbortParams) -> ChatAborted:
-    """Stops the run that a session is working on, or the one named, which may still be queued."""
-    at = await address_existing(call.parts, params.session_key, params.agent_id)
+    """Stops the run that a session is working on, or the one named, which may still be queued.
+
+    A session that is idle, or that nobody has written to yet, has none: that is no error.
+    """
+    at = await address_for_message(call.parts, params.session_key, params.agent_id)
     run_ids = await call.parts.runtime.abort(str(at.key), params.run_id, expected_session_id=at.session_id)
     return ChatAborted(ok=True, aborted=bool(run_ids), run_ids=run_ids)
 

@@ -21,7 +21,6 @@ from backchannel.errors import InvalidRequest, RunNotFound
 from backchannel.gateway.addressing import (
     address_for_message,
     address_to_make,
-    find_session_or_main,
     known_agent,
     look_at,
     no_session,
@@ -158,7 +157,10 @@ async def sessions_send(call: Call, params: SendByKeyParams) -> ChatStarted:
 
 
 async def sessions_abort(call: Call, params: AbortByKeyParams) -> SessionAborted:
-    """Stops the run that a session is working on, or the one named, which may still be queued."""
+    """Stops the run that a session is working on, or the one named, which may still be queued.
+
+    A session that is idle, or that nobody has written to yet, has none: that is no error.
+    """
     at = await _whose_run(call, params)
     aborted = await call.parts.runtime.abort(str(at.key), params.run_id, expected_session_id=at.session_id)
     return SessionAborted(
@@ -171,7 +173,7 @@ async def sessions_abort(call: Call, params: AbortByKeyParams) -> SessionAborted
 async def _whose_run(call: Call, params: AbortByKeyParams) -> Addressed:
     """Find the session whose run is to be stopped, by its key or by the run."""
     if params.key is not None:
-        return (await find_session_or_main(call.parts, params.key, params.agent_id))[0]
+        return await address_for_message(call.parts, params.key, params.agent_id)
     if params.run_id is None:
         raise InvalidRequest("key, runId: one of them is needed", param="key")
     run = await call.parts.store.run(params.run_id)
