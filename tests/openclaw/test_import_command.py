@@ -126,6 +126,9 @@ def test_a_folder_without_sessions_is_told_apart(program: Program, tmp_path: Pat
         (tmp_path / "nowhere", "is no folder"),
         (empty, "expected agents/<id>/sessions/sessions.json"),
         (tmp_path / "newer", "keeps them in a database"),
+        (newer.parent.parent, "keeps them in a database"),
+        (newer.parent, "keeps them in a database"),
+        (newer, "keeps them in a database"),
     ):
         refused = program.run("import", str(folder), "--yes")
         assert refused.returncode == 1

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 200
 EXPECTED = "expected agents/<id>/sessions/sessions.json, sessions/sessions.json or sessions.json in it"
+_DATABASES = tuple(f"{place}openclaw*.sqlite" for place in ("agents/*/agent/", "*/agent/", "agent/", ""))
+"""Where OpenClaw keeps its sessions by now, as seen from its state folder, and from each folder on the way."""
 
 
 def import_(
@@ -228,7 +230,7 @@ def _what_is_there(folder: Path) -> str:
         # Not between backticks: this folder's own gateway is asked, not the one that the command speaks of.
         option = f"--state {shlex.quote(str(folder))}"
         return f"it belongs to Backchannel itself; with its gateway running, export it: {option} export <folder>"
-    if any(folder.glob("agents/*/agent/*.sqlite")):
+    if any(path for place in _DATABASES for path in folder.glob(place)):
         return f"this version of OpenClaw keeps them in a database, which is not read ({EXPECTED})"
     return EXPECTED
 
