@@ -6,13 +6,14 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from jsonschema_rs import Draft202012Validator
 from starlette.routing import Route
 
 from backchannel.config.load import config_from
@@ -89,6 +90,69 @@ async def test_every_tool_is_described_with_its_own_arguments(tmp_path: Path) ->
         assert call["properties"]["tool"] == {"const": tool.name}
         arguments = schemas[call["properties"]["args"]["$ref"].rpartition("/")[2]]
         assert arguments["properties"].keys() == tool.schema()["properties"].keys()
+
+
+async def test_every_default_is_what_its_own_schema_allows(tmp_path: Path) -> None:
+    async with served(tmp_path, **EVERYTHING) as (gateway, _):
+        document = json.loads(json.dumps(build_document(gateway.parts)))
+    defaults = list(_with_default(document["components"]["schemas"]))
+    assert len(defaults) > 20
+    assert [each for each in defaults if not _allows(document, each, each["default"])] == []
+
+
+def _with_default(node: Any) -> Iterator[Any]:
+    """Find all schemas in a document that have a default."""
+    if isinstance(node, dict):
+        if "default" in node and not isinstance(node["default"], dict):
+            yield node
+        node = list(node.values())
+    for each in node if isinstance(node, list) else ():
+        yield from _with_default(each)
+
+
+def _allows(document: Any, schema: Any, value: Any) -> bool:
+    validator = Draft202012Validator({**schema, "components": document["components"]})
+    return bool(validator.is_valid(value))
+
+
+ASKED = {"model": "main", "messages": [{"role": "user", "content": "hello"}]}
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("/tools/invoke", {"tool": "sessions_send", "args": {"message": "hello"}}),
+    ("/tools/invoke", {"tool": "sessions_send", "args": {"message": "hello", "sessionKey": None}}),
+    ("/tools/invoke", {"tool": "sessions_send", "args": {"message": "hello", "sessionKey": "main", "label": "a"}}),
+    ("/tools/invoke", {"tool": "sessions_send", "args": {"message": "hello", "sessionKey": "main", "agentId": "main"}}),
+    ("/tools/invoke", {"tool": "sessions_send", "args": {"message": " ", "sessionKey": "main"}}),
+    ("/tools/invoke", {"tool": "sessions_spawn", "args": {"task": " "}}),
+    ("/tools/invoke", {"tool": "sessions_history", "args": {"sessionKey": "main", "offset": 1}}),
+    ("/hooks/agent", {"message": ""}),
+    ("/hooks/wake", {"text": " "}),
+    ("/v1/chat/completions", {**ASKED, "web_search_options": {}}),
+    ("/v1/chat/completions", {**ASKED, "n": True}),
+    ("/v1/responses", {"model": "main", "input": "hello", "prompt": {}}),
+    ("/v1/responses", {"model": "main", "input": "hello", "text": {"format": {"type": "json_object"}}}),
+]
+TAKEN: list[tuple[str, dict[str, Any]]] = [
+    ("/tools/invoke", {"tool": "sessions_send", "args": {"message": "hello", "sessionKey": "main"}}),
+    ("/tools/invoke", {"tool": "sessions_send", "args": {"message": "hello", "label": "a", "agentId": "main"}}),
+    ("/tools/invoke", {"tool": "sessions_history", "args": {"sessionKey": "main", "offset": None}}),
+    ("/v1/chat/completions", {**ASKED, "web_search_options": None, "n": 1.0, "logprobs": False}),
+    ("/v1/responses", {"model": "main", "input": "hello", "text": {"verbosity": "low"}, "tools": []}),
+]
+
+
+async def test_what_a_schema_allows_is_taken_and_what_is_refused_it_refuses(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path, **EVERYTHING) as (gateway, at),
+        httpx.AsyncClient(trust_env=False, base_url=at.url, timeout=20) as client,
+    ):
+        document = json.loads(json.dumps(build_document(gateway.parts)))
+        for path, body in REFUSED + TAKEN:
+            token = HOOK if path.startswith("/hooks") else OPERATOR
+            answer = await client.post(path, json=body, headers={"Authorization": f"Bearer {token}"})
+            said = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+            is_taken = (path, body) in TAKEN
+            assert answer.status_code == (200 if is_taken else 400), (path, body, answer.text)
+            assert _allows(document, said, body) == is_taken, (path, body)
 
 
 @pytest.mark.timeout(SECONDS + 60)

@@ -164,7 +164,7 @@ class InboundId(NamedTuple):
 class InboundEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A message that somebody wrote on a platform."""
 
-    channel: _Id = ""
+    channel: Annotated[str, msgspec.Meta(max_length=MAX_KEY_LENGTH)] = ""
     """May be left out: what a channel hands in came over that channel."""
     account_id: _Id = DEFAULT_ACCOUNT
     chat_type: ChatType

@@ -22,6 +22,8 @@ from backchannel.gateway.openai.door import SESSION_HEADER, ModelList, ShownMode
 from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.base import SessionTool
 from backchannel.tools.registry import SESSION_TOOLS
+from backchannel.tools.send import SessionsSendParams
+from backchannel.tools.spawn import SpawnParams
 from backchannel.version import __version__
 
 Schema = dict[str, Any]
@@ -94,6 +96,14 @@ _TYPES: tuple[type[msgspec.Struct], ...] = (
     *(tool.params for tool in SESSION_TOOLS),
 )
 
+_SAID: Mapping[type[msgspec.Struct], str] = {
+    HookAgentParams: "message",
+    HookWakeParams: "text",
+    SessionsSendParams: "message",
+    SpawnParams: "task",
+}
+"""Which parameter of a request must say something: spaces alone are refused."""
+
 
 def build_document(parts: GatewayParts) -> Schema:
     """Describe the doors that a gateway has open."""
@@ -120,10 +130,13 @@ def build_document(parts: GatewayParts) -> Schema:
 
 def _components(agent_ids: Sequence[str]) -> Schema:
     _, components = msgspec.json.schema_components(_TYPES, ref_template="#/components/schemas/{name}")
+    for form, said in _SAID.items():
+        components[form.__name__]["properties"][said]["pattern"] = r"\S"
     for tool in SESSION_TOOLS:
+        components[tool.params.__name__] |= tool.rules
         components[_call_name(tool)] = _call(tool, components)
-    for form, rules in ((chat.ChatRequest, reading.CHAT), (responses.ResponsesRequest, reading.RESPONSES)):
-        _describe_question(components[form.__name__], rules, agent_ids)
+    for question, rules in ((chat.ChatRequest, reading.CHAT), (responses.ResponsesRequest, reading.RESPONSES)):
+        _describe_question(components[question.__name__], rules, agent_ids)
     return components
 
 
@@ -151,7 +164,7 @@ def _describe_question(schema: Schema, rules: Mapping[str, reading.Rule], agent_
         if name not in schema["required"] and {"type": "null"} not in kind.get("anyOf", ()):
             schema["properties"][name] = {"anyOf": [kind, {"type": "null"}]}
     for name, rule in rules.items():
-        schema["properties"][name] = {"description": f"Most values are refused: {rule.instead}."}
+        schema["properties"][name] = {"description": f"Others are refused: {rule.instead}.", **rule.schema()}
 
 
 def _ref(kind: type[msgspec.Struct] | str) -> Schema:

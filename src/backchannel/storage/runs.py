@@ -359,7 +359,7 @@ def request_abort(tx: Tx, key: str, run_id: str | None, *, expected_session_id: 
     """
     session = sessions.find(tx, key)
     sessions.check_current(tx, key, session, expected_session_id)
-    wanted = run_id or (session and session.running_run)
+    wanted = run_id or (None if session is None else session.running_run)
     run = None if wanted is None else find(tx, wanted)
     if run_id is not None and (run is None or run.session_key != key):
         shown = tx.scheme.shown(key)

@@ -43,6 +43,8 @@ class SessionTool(ABC):
     name: ClassVar[str]
     description: ClassVar[str]
     params: ClassVar[type[Params]]
+    rules: ClassVar[Mapping[str, Any]] = {}
+    """What a schema can say of its arguments beyond their types. No model is told: providers refuse it at the top."""
     scope: ClassVar[Literal["read", "write"]]
     """What an operator's token needs to call it."""
     outcomes: ClassVar[tuple[tuple[str, str], ...]] = ()

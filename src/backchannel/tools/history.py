@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -59,6 +60,10 @@ class SessionsHistory(SessionTool):
         "to read further back."
     )
     params = HistoryParams
+    rules: ClassVar[Mapping[str, Any]] = {
+        "if": {"required": ["offset"], "properties": {"offset": {"type": "integer"}}},
+        "then": {"required": ["messageId"], "properties": {"messageId": {"type": "string"}}},
+    }
     scope = "read"
     outcomes = (
         (

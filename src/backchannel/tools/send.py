@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
@@ -64,6 +65,9 @@ class SendFailed(SendResult, frozen=True, kw_only=True):
     error: str
 
 
+_TEXT = {"type": "string"}
+
+
 class SessionsSend(SessionTool):
     """Sends a message to a session."""
 
@@ -75,6 +79,15 @@ class SessionsSend(SessionTool):
         "With `timeoutSeconds` 0 it does not wait."
     )
     params = SessionsSendParams
+    rules: ClassVar[Mapping[str, Any]] = {
+        "oneOf": [
+            {
+                "required": ["sessionKey"],
+                "properties": {"sessionKey": _TEXT, "label": {"type": "null"}, "agentId": {"type": "null"}},
+            },
+            {"required": ["label"], "properties": {"label": _TEXT, "sessionKey": {"type": "null"}}},
+        ]
+    }
     scope = "write"
     outcomes = (
         ("not waiting, or the gateway stops", '`{runId, status: "accepted", sessionKey, delivery}`'),

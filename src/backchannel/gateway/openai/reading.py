@@ -12,7 +12,7 @@ own or a JSON schema for the reply, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple, TypeVar
 
@@ -117,41 +117,52 @@ R = TypeVar("R", bound=msgspec.Struct)
 class Rule(NamedTuple):
     """Which values of a parameter change nothing, and what is said of the others."""
 
-    is_harmless: Callable[[Any], bool]
+    harmless: tuple[Any, ...]
     instead: str
+    field: str | None = None
+    """Of an object, the field that counts; it may be missing, and the others change nothing."""
 
+    def allows(self, value: Any) -> bool:
+        if self.field is not None:
+            if not isinstance(value, dict):
+                return False
+            value = value.get(self.field)
+        return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in self.harmless)
 
-def _one_of(*values: object) -> Callable[[Any], bool]:
-    return lambda value: any(type(value) is type(known) and value == known for known in values)
+    def schema(self) -> dict[str, Any]:
+        """Describe the values that are taken; null is as nothing."""
+        if self.field is None:
+            return {"enum": [*self.harmless, None]}
+        return {"type": ["object", "null"], "properties": {self.field: {"enum": list(self.harmless)}}}
 
 
 _OWN_TOOLS = "an agent uses its own tools (tools.allow in its configuration)"
 _TEXT_ONLY = "a reply is plain text; ask for JSON in a message and check it yourself"
 _TOOLS: Mapping[str, Rule] = {
-    "tools": Rule(_one_of([]), _OWN_TOOLS),
-    "tool_choice": Rule(_one_of("none", "auto"), _OWN_TOOLS),
+    "tools": Rule(([],), _OWN_TOOLS),
+    "tool_choice": Rule(("none", "auto"), _OWN_TOOLS),
 }
 
 CHAT: Mapping[str, Rule] = {
     **_TOOLS,
-    "functions": Rule(_one_of([]), _OWN_TOOLS),
-    "function_call": Rule(_one_of("none", "auto"), _OWN_TOOLS),
-    "n": Rule(_one_of(1), "one reply is given to a request; ask again for another"),
-    "stop": Rule(_one_of([], ""), "a reply ends where the agent ends it; cut it yourself"),
-    "response_format": Rule(_one_of({"type": "text"}), _TEXT_ONLY),
-    "logprobs": Rule(_one_of(False), "they are not known"),
-    "top_logprobs": Rule(_one_of(0), "they are not known"),
-    "modalities": Rule(_one_of(["text"], []), _TEXT_ONLY),
-    "audio": Rule(_one_of(), _TEXT_ONLY),
-    "web_search_options": Rule(_one_of(), _OWN_TOOLS),
+    "functions": Rule(([],), _OWN_TOOLS),
+    "function_call": Rule(("none", "auto"), _OWN_TOOLS),
+    "n": Rule((1,), "one reply is given to a request; ask again for another"),
+    "stop": Rule(([], ""), "a reply ends where the agent ends it; cut it yourself"),
+    "response_format": Rule(({"type": "text"},), _TEXT_ONLY),
+    "logprobs": Rule((False,), "they are not known"),
+    "top_logprobs": Rule((0,), "they are not known"),
+    "modalities": Rule((["text"], []), _TEXT_ONLY),
+    "audio": Rule((), _TEXT_ONLY),
+    "web_search_options": Rule((), _OWN_TOOLS),
 }
 RESPONSES: Mapping[str, Rule] = {
     **_TOOLS,
-    "text": Rule(lambda text: isinstance(text, dict) and text.get("format") in (None, {"type": "text"}), _TEXT_ONLY),
-    "top_logprobs": Rule(_one_of(0), "they are not known"),
-    "background": Rule(_one_of(False), "leave it out; a run goes on also when its client has gone away"),
-    "conversation": Rule(_one_of(), "continue a session with previous_response_id, or name one with user"),
-    "prompt": Rule(_one_of(), "write the agent's instructions into its configuration, or send instructions"),
+    "text": Rule((None, {"type": "text"}), _TEXT_ONLY, field="format"),
+    "top_logprobs": Rule((0,), "they are not known"),
+    "background": Rule((False,), "leave it out; a run goes on also when its client has gone away"),
+    "conversation": Rule((), "continue a session with previous_response_id, or name one with user"),
+    "prompt": Rule((), "write the agent's instructions into its configuration, or send instructions"),
 }
 
 
@@ -170,6 +181,6 @@ def read_request(body: bytes, form: type[R], rules: Mapping[str, Rule]) -> tuple
     except (ValueError, RecursionError) as error:  # msgspec's own are among them, and what is not UTF-8
         raise InvalidRequest(f"the body does not fit: {error}") from None
     for name, rule in rules.items():
-        if name in given and not rule.is_harmless(given[name]):
+        if name in given and not rule.allows(given[name]):
             raise InvalidRequest(f"{name}: this is not served here: {rule.instead}", param=name)
     return request, tuple(sorted(name for name in given.keys() - rules.keys() - set(form.__struct_fields__)))
