@@ -82,7 +82,7 @@ def _modules() -> Iterator[ModuleType]:
             yield importlib.import_module(found.name)
 
 
-def _patterns_in(value: Any, depth: int = 3) -> Iterator[re.Pattern[str]]:
+def _patterns_in(value: Any, depth: int = 3) -> Iterator[re.Pattern[Any]]:
     """Find the patterns in a value, in its items and in the fields of its objects."""
     if isinstance(value, re.Pattern):
         yield value
@@ -125,9 +125,9 @@ def _of_fields(tree: ast.Module, module: ModuleType) -> Iterator[str]:
                 yield text
 
 
-def _collect() -> dict[str, tuple[re.Pattern[str], frozenset[str]]]:
+def _collect() -> dict[str, tuple[re.Pattern[Any], frozenset[str]]]:
     """Find all patterns: each by its place, with the methods by which it is used."""
-    found: dict[str, tuple[re.Pattern[str], frozenset[str]]] = {}
+    found: dict[str, tuple[re.Pattern[Any], frozenset[str]]] = {}
     for module in _modules():
         file = Path(module.__file__ or "")
         tree = ast.parse(file.read_text())
@@ -185,7 +185,7 @@ def _example_of_set(entries: list[Any]) -> str:
     return "0" if (ops.CATEGORY, ops.CATEGORY_DIGIT) in entries else "a"
 
 
-def _hostile(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+def _hostile(pattern: re.Pattern[Any]) -> Iterator[tuple[str, str]]:
     """Give openings, and what is repeated after them for as long as the text shall be."""
     example = _example(parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG))[:400]
     whole = [example[:length] for length in range(len(example) + 1)]
@@ -197,7 +197,8 @@ def _hostile(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
     yield from ((opening, filler) for opening in openings for filler in chance.sample(FILLERS, 6))
 
 
-def _use(pattern: re.Pattern[str], text: str, uses: frozenset[str]) -> None:
+def _use(pattern: re.Pattern[Any], hostile: str, uses: frozenset[str]) -> None:
+    text: Any = hostile.encode() if isinstance(pattern.pattern, bytes) else hostile
     if uses & SEARCHES:
         for _ in pattern.finditer(text):
             pass
@@ -207,7 +208,7 @@ def _use(pattern: re.Pattern[str], text: str, uses: frozenset[str]) -> None:
         pattern.fullmatch(text)
 
 
-def _is_linear(pattern: re.Pattern[str], opening: str, unit: str, uses: frozenset[str]) -> bool:
+def _is_linear(pattern: re.Pattern[Any], opening: str, unit: str, uses: frozenset[str]) -> bool:
     return grows_linearly(lambda size: _use(pattern, opening + unit * (size // len(unit)), uses), SMALL)
 
 

@@ -15,6 +15,7 @@ import pytest
 from backchannel.agents.mcp import keeping
 from backchannel.core.messages import ImageBlock
 from backchannel.gateway.methods.health import examine
+from tests.support.loop_time import loop_time
 from tests.support.mcp_caller import calling, until
 from tests.support.mcp_web import McpAddress, served
 from tests.support.processes import Watched, all_ended
@@ -106,16 +107,35 @@ async def test_a_server_that_crashes_in_a_call_is_started_again_and_its_tools_st
     assert after.text == "echo: again"
 
 
-@pytest.mark.parametrize(("name", "why"), [("endless", "more than 16 MB"), ("crowd", "more than 100,000 parts")])
-async def test_a_message_that_is_too_much_ends_the_server_and_not_the_gateway(
-    tmp_path: Path, name: str, why: str
-) -> None:
+async def test_a_message_without_an_end_ends_the_server_and_not_the_gateway(tmp_path: Path) -> None:
     async with calling(tmp_path, {"far": server()}) as at:
+        told = await at.call("far__endless")
+        after = await at.call("far__echo", text="again")
+
+    assert "it sent a message of more than 16 MB" in told.text
+    assert after.text == "echo: again"
+
+
+@pytest.mark.parametrize("name", ["crowd", "crowd_id_last", "crowd_lists", "crowd_digits"])
+async def test_an_answer_with_too_many_parts_is_the_error_of_its_call_and_the_server_goes_on(
+    tmp_path: Path, name: str
+) -> None:
+    diary = tmp_path / "diary"
+    async with calling(tmp_path, {"far": server(env={"MCP_DIARY": str(diary)})}) as at:
         told = await at.call(f"far__{name}")
         after = await at.call("far__echo", text="again")
 
-    assert f"it sent a message of {why}" in told.text
+    assert told.is_error and "a message with more lists and objects in it than are read" in told.text
     assert after.text == "echo: again"
+    assert diary.read_text().count("started") == 1
+
+
+async def test_halves_of_pairs_and_bytes_that_are_no_text_are_replaced_in_a_result(tmp_path: Path) -> None:
+    async with calling(tmp_path, {"far": server()}) as at:
+        told = await at.call("far__halves")
+        await at.gateway.ask("main", "what did it say?")  # what was stored can be sent to a model again
+
+    assert told.text == "a\ufffd b\ufffd😀 c\ufffd \\ud800"
 
 
 async def test_a_server_that_cannot_start_is_named_by_status_and_holds_nothing_up(tmp_path: Path) -> None:
@@ -246,6 +266,19 @@ async def test_a_server_that_floods_its_error_output_writes_so_much_into_the_log
     logged = capsys.readouterr().err
     assert 100 <= logged.count("an MCP server wrote") <= 200
     assert logged.count("an MCP server writes more lines than are logged") <= 2
+
+
+@pytest.mark.parametrize(("stream", "line"), [("stderr", "e"), ("stdout", "e"), ("stdout", "{}"), ("stdout", "")])
+async def test_a_server_that_writes_short_lines_without_pause_holds_nobody_up(
+    tmp_path: Path, stream: str, line: str
+) -> None:
+    async with calling(tmp_path, {"far": server()}) as at:
+        await at.call("far__echo", text="hi")
+        with loop_time() as held:
+            told = await at.call("far__lines", stream=stream, line=line, count=50_000 if line == "{}" else 300_000)
+
+    assert told.text == "lines: "
+    assert held.longest_s < 0.1, f"{held.longest_s * 1000:.0f} ms at once"
 
 
 async def test_nothing_of_a_server_is_left_when_the_gateway_stops(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 
+from tests.support.loop_time import loop_time
 from tests.support.mcp_caller import calling, until
 from tests.support.mcp_web import McpAddress, served
 
@@ -45,6 +46,24 @@ async def test_an_answer_without_an_end_or_with_too_many_parts_is_the_error_of_i
     assert endless.is_error and "the answer is too long" in endless.text
     assert crowd.is_error and "the answer is too long" in crowd.text
     assert page.is_error and "Unexpected content type: text/html" in page.text
+
+
+@pytest.mark.parametrize("name", ["crowd_of_lines", "crowd_hidden", "crowd_returns", "wide", "compressed"])
+async def test_an_answer_that_would_take_long_to_read_is_the_error_of_its_call_alone(tmp_path: Path, name: str) -> None:
+    async with served(McpAddress()) as url, calling(tmp_path, {"far": {"url": url, "timeoutSeconds": 20}}) as at:
+        await at.call("far__echo")
+        with loop_time() as held:
+            told = await at.call(f"far__{name}")
+        assert (await at.call("far__echo")).text == "heard"
+
+    assert told.is_error and ("the answer is too long" in told.text or "the answer is compressed" in told.text)
+    assert held.longest_s < 0.2, f"{held.longest_s * 1000:.0f} ms at once"
+
+
+@pytest.mark.parametrize("name", ["halves", "halves_in_an_event"])
+async def test_halves_of_pairs_and_bytes_that_are_no_text_are_replaced_in_a_result(tmp_path: Path, name: str) -> None:
+    async with served(McpAddress()) as url, calling(tmp_path, {"far": {"url": url}}) as at:
+        assert (await at.call(f"far__{name}")).text == "a\ufffd b\ufffd😀 c\ufffd \\ud800"
 
 
 async def test_a_time_limit_cancels_the_call_at_the_server(tmp_path: Path) -> None:

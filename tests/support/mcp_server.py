@@ -29,14 +29,33 @@ def send(message: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def send_bad(id: int, name: str) -> None:
+    """Send an answer that no SDK would."""
+    values = {
+        "crowd_id_last": "[]," * 200_000 + "1",
+        "crowd_lists": "[]," * 5_000_000 + "1",
+        "crowd_digits": "9" * 10**7,
+    }
+    text = b"a\\ud800 b\\ud83d\\ud83d\\ude00 c\xff \\\\ud800"
+    result = b'{"content":[{"type":"text","text":"%b"}]}' % text
+    if name in values:
+        result = b'{"content":[],"structuredContent":{"a":[%b]}}' % values[name].encode()
+    if name == "crowd_id_last":
+        line = b'{"result":%b,"jsonrpc":"2.0","id":%d}\n' % (result, id)
+    else:
+        line = b'{"jsonrpc":"2.0","id":%d,"result":%b}\n' % (id, result)
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
 def tool(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "description": f"Does {name}.", "inputSchema": OBJECT, **more}
 
 
+BAD = ["crowd_id_last", "crowd_lists", "crowd_digits", "halves"]
 NAMES = ["echo", "post", "crash", "hang", "garbage", "big", "many", "fork", "fail", "blocks", "structured", "progress"]
-TOOLS = [
-    tool(name) for name in [*NAMES, "rename", "endless", "secret", "refuse", "look", "crowd", "flood", "descriptors"]
-]
+NAMES += ["rename", "endless", "secret", "refuse", "look", "crowd", "flood", "lines", "descriptors"]
+TOOLS = [tool(name) for name in [*NAMES, *BAD]]
 TOOLS[0]["annotations"] = {"readOnlyHint": True}
 TOOLS = SETTINGS.get("tools", TOOLS)
 BLOCKS = [
@@ -70,8 +89,13 @@ def call(id: int, name: str, arguments: dict[str, Any]) -> None:
         result["content"] = [{"type": "text", "text": "x"}] * 20_000
     elif name == "crowd":
         result["content"] = [{"type": "text", "text": "x"}] * 120_000
+    elif name in BAD:
+        send_bad(id, name)
+        return
     elif name == "flood":
         sys.stderr.write("blah\n" * 100_000)
+    elif name == "lines":
+        getattr(sys, arguments["stream"]).write(f"{arguments['line']}\n" * arguments["count"])
     elif name == "fork":
         words = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
         content[0]["text"] = str(subprocess.Popen(words, start_new_session=True).pid)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -48,7 +49,7 @@ class McpAddress:
         if "id" not in message:
             return Response(status_code=202)
         if message["method"] == "tools/list":
-            names = ("echo", "endless", "crowd", "hang", "page")
+            names = ("echo", "endless", "crowd", "hang", "page", *BAD)
             return _answer(message, {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]})
         return await self._call(message)
 
@@ -63,6 +64,8 @@ class McpAddress:
                 await self.cancelled.wait()
             case "page":
                 return Response("<html>", media_type="text/html")
+            case name if name in BAD:
+                return BAD[name](message["id"])
         return _answer(message, {"content": [{"type": "text", "text": "heard"}]})
 
     async def other(self, request: Request) -> Response:
@@ -71,6 +74,34 @@ class McpAddress:
 
 def _answer(message: dict[str, Any], result: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
     return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result}, headers=headers)
+
+
+def _body(id: int, value: bytes, text: bytes = b"") -> bytes:
+    result = b'{"content":[{"type":"text","text":"%b"}],"structuredContent":{"a":%b}}' % (text, value)
+    return b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (id, result)
+
+
+def _json(body: bytes, **headers: str) -> Response:
+    return Response(body, media_type="application/json", headers={k.replace("_", "-"): v for k, v in headers.items()})
+
+
+def _event(body: bytes, end: bytes = b"\n") -> Response:
+    return Response(end.join((b"data: " + body, b"", b"")), media_type="text/event-stream")
+
+
+HALVES = b"a\\ud800 b\\ud83d\\ud83d\\ude00 c\xff \\\\ud800"
+LISTS = b"[" + b"[]," * 100 + b"1],"
+CROWD = b"[" + LISTS * 10_000 + b"1]"
+BAD: dict[str, Callable[[int], Response]] = {
+    "crowd_of_lines": lambda id: _event(_body(id, CROWD.replace(LISTS, LISTS + b"\ndata: "))),
+    "crowd_hidden": lambda id: _event(_body(id, CROWD.replace(LISTS, LISTS + b'\nevent: "\ndata: '))),
+    "crowd_returns": lambda id: _event(_body(id, CROWD.replace(LISTS, LISTS + b"\r\ndata: ")), b"\r\n"),
+    "wide": lambda id: _json(_body(id, b"1", "漢".encode() * 5_000_000)),
+    "compressed": lambda id: _json(gzip.compress(_body(id, CROWD)), content_encoding="gzip"),
+    "halves": lambda id: _json(_body(id, b"1", HALVES)),
+    "halves_in_an_event": lambda id: _event(_body(id, b"1", HALVES)),
+}
+"""Answers that no SDK would give."""
 
 
 async def _endless() -> AsyncIterator[bytes]:

@@ -47,6 +47,8 @@ CALM_S = 1.0
 _ABOUT = mcp_types.Implementation(name="backchannel", version=__version__)
 _SESSION_GONE = "Session terminated"
 """What the SDK makes of an HTTP session that the server does not know any more."""
+_STREAM_GONE = "SSE stream "
+"""How the SDK begins to say that the answer to one request over HTTP broke off; the connection goes on."""
 
 Transport: TypeAlias = Callable[[], AbstractAsyncContextManager[TransportStreams]]
 OnListed: TypeAlias = Callable[[Sequence[mcp_types.Tool]], None]
@@ -275,6 +277,8 @@ class KeptServer:
                 progress_callback=self._on_progress,
             )
         except MCPError as error:
+            if error.message.startswith(_STREAM_GONE):
+                raise CallLost(clean_name(self._hide(error.message), limit=300)) from error
             if error.code == mcp_types.CONNECTION_CLOSED:
                 if self._client is client:
                     await self._wait_for_move(self._clock.monotonic() + PATIENCE_S)  # it will be said how it ended

@@ -3,13 +3,18 @@
 The transport of the SDK would do the same for a server that means well. This one bounds a line, so that a server that
 never ends one does not fill the memory; takes a line that is no message for what it is, a line for the log, where
 standard error goes too; and ends the whole tree of processes, also when the gateway is killed (`agents/leash.py`).
+
+Whatever a server writes, it is read in short turns. Lines that are not logged are hardly looked at, and a server that
+writes them without end is read slowly.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -26,25 +31,32 @@ from pydantic import ValidationError
 
 from backchannel.agents.mcp.mending import MendingStream
 from backchannel.agents.programs import Program, leashed
+from backchannel.agents.turns import Turns
+from backchannel.core.incoming_json import PIECE, IncomingJson, TooMuchJson
 from backchannel.core.text import clean_name
 
 log = structlog.get_logger(__name__)
 
 LONGEST_MESSAGE = 16 * 1024 * 1024
-MOST_PARTS = 100_000
-"""How many objects one message may have: reading each takes its time."""
 LONGEST_LOGGED = 1_000
+_LOGGED_BYTES = LONGEST_LOGGED * 4
 LAST_LINES = 5
 LAST_CHARACTERS = 600
 """What is told of the last lines of a server that has ended."""
 LOGGED_AT_ONCE = 100
 """How many lines of a server are logged in `LOGGED_PER_S` seconds."""
 LOGGED_PER_S = 10.0
+NOISE_PAUSE_S = 0.01
+"""For how long a server is not read that has just written lines which nobody reads."""
 ENDS_WITHIN_S = 1.0
 """How long a server may take to end by itself when its input is closed."""
 GONE_WITHIN_S = 5.0
 LOOK_EVERY_S = 0.01
-_CHUNK = 64 * 1024
+TOO_MUCH = "a message with more lists and objects in it than are read"
+_ID_WITHIN = 200
+_FIRST_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\s*,')
+_LAST_ID = re.compile(rb',\s*"id"\s*:\s*(\d{1,15})\s*\}\s*\Z')
+"""What an answer answers: all SDKs say it first or last. Our own ids are numbers."""
 
 
 Hide: TypeAlias = Callable[[str], str]
@@ -63,25 +75,33 @@ class ServerLog:
         self._hide = hide
         self._since = 0.0
         self._count = 0
-        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._lines: deque[bytes] = deque(maxlen=LAST_LINES)
 
     @property
     def last(self) -> str:
         """The last lines, which often say why a server ended."""
-        text = " / ".join(self._lines)
+        text = " / ".join(map(self._shown, self._lines))
         return text if len(text) <= LAST_CHARACTERS else f"…{text[-LAST_CHARACTERS:]}"
 
+    def _shown(self, line: bytes) -> str:
+        return clean_name(self._hide(line.decode(errors="replace")), limit=LONGEST_LOGGED)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether lines are not logged at the moment."""
+        return self._count > LOGGED_AT_ONCE
+
     def write(self, line: bytes, stream: str) -> None:
-        if not line.strip():
+        if not line or line.isspace():
             return
-        shown = clean_name(self._hide(line[: LONGEST_LOGGED * 4].decode(errors="replace")), limit=LONGEST_LOGGED)
-        self._lines.append(shown)
-        now = asyncio.get_running_loop().time()
+        line = line[:_LOGGED_BYTES]
+        self._lines.append(line)
+        now = time.monotonic()
         if now - self._since > LOGGED_PER_S:
             self._since, self._count = now, 0
         self._count += 1
         if self._count <= LOGGED_AT_ONCE:
-            log.info("an MCP server wrote", server=self._server, stream=stream, line=shown)
+            log.info("an MCP server wrote", server=self._server, stream=stream, line=self._shown(line))
         elif self._count == LOGGED_AT_ONCE + 1:
             log.warning("an MCP server writes more lines than are logged", server=self._server, for_s=LOGGED_PER_S)
 
@@ -172,14 +192,30 @@ class _Pipes:
     async def read_messages(self) -> None:
         """Hand on each message; when there are no more, the server has ended, whether it still runs or not."""
         assert self._process.stdout is not None
-        async for line in _lines(self._process.stdout):
-            message = _message(line)
-            if message is None:
-                self._log.write(line, "stdout")
-            else:
-                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                    await self._incoming.send(message)
+        turns, line = Turns(), _Line()
+        async for chunk in self._chunks(self._process.stdout):
+            *ended, rest = chunk.split(b"\n")
+            for part in ended:
+                line.add(part)
+                await self._hand_on(line)
+                line = _Line()
+                await turns.next()
+            line.add(rest)
         raise ServerEnded(await self._how())
+
+    async def _hand_on(self, line: _Line) -> None:
+        message = line.message()
+        if message is None:
+            self._log.write(line.whole, "stdout")
+        else:
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await self._incoming.send(message)
+
+    async def _chunks(self, output: asyncio.StreamReader) -> AsyncIterator[bytes]:
+        """Read what there is. The next chunk may be there already, so others have their turn before it."""
+        while chunk := await output.read(PIECE):
+            yield chunk
+            await asyncio.sleep(NOISE_PAUSE_S if self._log.is_full else 0)
 
     async def _how(self) -> str:
         if not await _has_ended(self._process, ENDS_WITHIN_S):
@@ -200,47 +236,82 @@ class _Pipes:
 
     async def read_errors(self) -> None:
         assert self._process.stderr is not None
-        rest = b""
-        while chunk := await self._process.stderr.read(_CHUNK):
+        turns, rest = Turns(), b""
+        async for chunk in self._chunks(self._process.stderr):
             *lines, rest = (rest + chunk).split(b"\n")
-            rest = rest[-_CHUNK:]
+            rest = rest[-PIECE:]
             for line in lines:
                 self._log.write(line, "stderr")
+                await turns.next()
         self._log.write(rest, "stderr")
         self._errors_read.set()
 
 
-async def _lines(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Read lines; the pieces of a long one are joined once.
+class _Line:
+    """A line that comes in pieces. Of one that may be a message all is kept, of any other its beginning."""
 
-    Raises:
-        ServerEnded: a line has no end.
-    """
-    pieces: list[bytes] = []
-    length = 0
-    while chunk := await output.read(_CHUNK):
-        *ended, rest = chunk.split(b"\n")
-        for part in ended:
-            yield b"".join((*pieces, part))
-            pieces, length = [], 0
-        pieces.append(rest)
-        length += len(rest)
-        if length > LONGEST_MESSAGE:
+    def __init__(self) -> None:
+        self._json: IncomingJson | None = None
+        self._pieces: list[bytes] = []
+        self._length = 0
+        self._end = b""
+        """If the line is too much to be decoded: how it ends, so far."""
+
+    @property
+    def whole(self) -> bytes:
+        return b"".join(self._pieces)
+
+    def add(self, piece: bytes) -> None:
+        """Take the next piece.
+
+        Raises:
+            ServerEnded: the line has no end.
+        """
+        if not self._length and piece.lstrip().startswith(b"{"):
+            self._json = IncomingJson()
+        if self._end:
+            self._end = (self._end + piece)[-_ID_WITHIN:]
+        elif self._json is not None:
+            piece = self._decodable(self._json, piece)
+            self._pieces.append(piece)
+        elif self._length < _LOGGED_BYTES:
+            self._pieces.append(piece)
+        self._length += len(piece)
+        if self._length > LONGEST_MESSAGE:
             raise ServerEnded(f"it sent a message of more than {LONGEST_MESSAGE // 1024**2} MB")
 
+    def _decodable(self, json: IncomingJson, piece: bytes) -> bytes:
+        try:
+            return json.take(piece)
+        except TooMuchJson:
+            self._pieces = [self.whole[:_ID_WITHIN]]
+            self._end = piece[-_ID_WITHIN:]
+            return piece[:_ID_WITHIN]
 
-def _message(line: bytes) -> SessionMessage | None:
-    """Read a message; None if the line is none.
+    def message(self) -> SessionMessage | None:
+        """Read the line, now that it is whole; None if it is no message.
 
-    Raises:
-        ServerEnded: reading it would hold everybody else up.
-    """
-    if not line.lstrip().startswith(b"{"):
-        return None
-    if line.count(b"{") > MOST_PARTS:
-        raise ServerEnded(f"it sent a message of more than {MOST_PARTS:,} parts")
-    try:
-        value = msgspec.json.decode(line)
-        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_python(value, by_name=False))
-    except (msgspec.DecodeError, ValidationError, RecursionError):
-        return None
+        Raises:
+            ServerEnded: decoding it would hold everybody else up, and nobody knows to whom to say so.
+        """
+        if self._json is None:
+            return None
+        try:
+            self._pieces.append(self._json.end())
+            if self._end:
+                raise TooMuchJson
+            value = msgspec.json.decode(self.whole)
+            return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_python(value, by_name=False))
+        except TooMuchJson:
+            return SessionMessage(_refusal(self.whole, self._end or self.whole))
+        except (msgspec.DecodeError, ValidationError, RecursionError):
+            return None
+
+
+def _refusal(start: bytes, end: bytes) -> mcp_types.JSONRPCError:
+    """Answer in place of the server, whose answer is too much, if its beginning or end tells what it answers."""
+    asked = _FIRST_ID.match(start) or _LAST_ID.search(end)
+    if asked is None:
+        raise ServerEnded(f"it sent {TOO_MUCH}")
+    about = mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message=f"the server sent {TOO_MUCH}")
+    return mcp_types.JSONRPCError(jsonrpc="2.0", id=int(asked[1]), error=about)

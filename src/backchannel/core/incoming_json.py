@@ -1,0 +1,100 @@
+"""JSON from outside, made fit to be decoded, piece by piece as it comes.
+
+A decoder works on a whole text at once, and nothing else goes on meanwhile. Fifteen megabytes of `[],[],[]` take it
+seconds, and one of text a few milliseconds. So what costs time is counted before: the lists and objects, the texts, the
+values and the digits. Each piece is dealt with in a few milliseconds, whatever is in it.
+
+Decoders refuse a whole text for one half of a surrogate pair (`"\\ud800"`), or one byte that is no UTF-8. Most programs
+write both without noticing. Each becomes U+FFFD here.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+PIECE = 64 * 1024
+"""How much is looked at in one go."""
+MOST_WORK = 400_000
+"""A list or object counts 4, a text or a comma 1. The costliest text with so much takes `msgspec` some 25 ms."""
+MOST_BARE = 1024 * 1024
+"""How many bytes there may be outside texts, without spaces: a number of 4,000 digits costs more than its bytes."""
+
+_SPACES = b" \t\r\n"
+_SURROGATE = re.compile(
+    rb"((?:\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})+)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+"""Half of a pair; or, as the first group, what only looks like one."""
+_UNFINISHED = re.compile(rb"\\(?:u(?:[0-9a-fA-F]{0,3}|[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3})?)?)?)?\Z")
+_LONGEST_UNFINISHED = 11
+_REPLACEMENT = b"\\ufffd"
+
+
+class TooMuchJson(ValueError):
+    """Decoding it would take too long."""
+
+    def __init__(self) -> None:
+        super().__init__("it has too many parts")
+
+
+class IncomingJson:
+    """One JSON text on its way in."""
+
+    def __init__(self, most_work: int = MOST_WORK) -> None:
+        self._most_work = most_work
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = b""
+        """The beginning of an escape, whose end is in the next piece."""
+        self._is_in_text = False
+        self._work = 0
+        self._bare = 0
+
+    def take(self, piece: bytes) -> bytes:
+        """Give a piece, of at most `PIECE` bytes, as it can be decoded; a few bytes may come with the next one.
+
+        Raises:
+            TooMuchJson: there is too much of it by now.
+        """
+        return self._taken(self._held + self._as_utf8(piece), is_last=False)
+
+    def end(self) -> bytes:
+        """Give what was held back.
+
+        Raises:
+            TooMuchJson: there is too much of it.
+        """
+        return self._taken(self._held + self._decoder.decode(b"", final=True).encode(), is_last=True)
+
+    def _as_utf8(self, piece: bytes) -> bytes:
+        if piece.isascii() and not self._decoder.getstate()[0]:
+            return piece
+        return self._decoder.decode(piece).encode()
+
+    def _taken(self, data: bytes, *, is_last: bool) -> bytes:
+        end = len(data) if is_last else _end_of_whole(data)
+        data, self._held = data[:end], data[end:]
+        if b"\\ud" in data or b"\\uD" in data:
+            data = _SURROGATE.sub(lambda found: found[1] or _REPLACEMENT, data)
+        self._count(data)
+        return data
+
+    def _count(self, data: bytes) -> None:
+        if b"\\" in data:
+            data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+        spans = data.split(b'"')
+        bare = b"".join(spans[self._is_in_text :: 2]).translate(None, _SPACES)
+        self._is_in_text ^= len(spans) % 2 == 0
+        self._bare += len(bare)
+        self._work += 4 * (bare.count(b"[") + bare.count(b"{")) + bare.count(b",") + len(spans) // 2
+        if self._work > self._most_work or self._bare > MOST_BARE:
+            raise TooMuchJson
+
+
+def _end_of_whole(data: bytes) -> int:
+    """Find where an escape begins that does not end here."""
+    found = _UNFINISHED.search(data, max(0, len(data) - _LONGEST_UNFINISHED))
+    if found is None:
+        return len(data)
+    before = data[: found.start()]
+    is_escaped = (len(before) - len(before.rstrip(b"\\"))) % 2 == 1
+    return len(data) if is_escaped else found.start()
