@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
+from msgspec.structs import replace
 
 import backchannel
+from backchannel.agents.scripted import ScriptedModel
 from backchannel.config.load import config_from
+from backchannel.config.schema_doors import CronJob
+from backchannel.core.cluster import TIMERS
 from backchannel.errors import DatabaseUnusable
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.methods.health import examine
@@ -23,10 +31,11 @@ from backchannel.storage.databases import database_at
 from backchannel.storage.migrations import ADDITIVE, load_oldest_beside
 from backchannel.storage.postgres_server import VERSION_TABLE, schema_versions
 from backchannel.version import __version__
-from tests.cluster.house import execute, knows, until
-from tests.cluster.lives import House, check_done_once
+from tests.cluster.house import PATIENCE_S, execute, knows, until
+from tests.cluster.lives import ROOT, House, check_done_once
 from tests.storage.support import Host
 from tests.support.gateways import CONFIG
+from tests.support.grown import FIELD
 from tests.support.postgres import new_database
 
 pytestmark = pytest.mark.anyio
@@ -44,12 +53,14 @@ CHANGES = "UPDATE runs SET kind = kind; ALTER TABLE runs DROP COLUMN abort_reque
 
 
 def next_version(folder: Path, step: str) -> Path:
-    """Make the program that follows this one: its schema is a step further, and its version another."""
+    """Make the program that follows this one: its schema is a step further, its version another, its structs larger."""
     tree = folder / "next"
     source = Path(backchannel.__file__).parent
     copy = shutil.copytree(source, tree / "backchannel")
     (copy / "storage" / "schema" / f"{len(schema_versions()) + 1:04}_next.sql").write_text(step)
     (copy / "version.py").write_text(f'__version__ = "{NEXT}"\n')
+    with (copy / "core" / "stored.py").open("a") as file:
+        file.write("\n\nfrom tests.support.grown import grow_all\n\ngrow_all()\n")
     return tree
 
 
@@ -71,8 +82,68 @@ async def test_gateways_are_replaced_by_those_of_the_next_version_one_after_the_
     assert "another gateway has another version" in house.log_of("g0").read_text()
     with pytest.raises(DatabaseUnusable, match="was written by a newer Backchannel"):
         database_at(url).prepare(has_past=lambda: False)
+    for table in ("messages", "exchanges", "spawns"):
+        assert execute(url, f"SELECT count(*) > 0 FROM {table} WHERE body LIKE '%%{FIELD}%%'") == [(True,)]
     await house.come_to_rest(tree)
     check_done_once(tmp_path, url, house.accepted)
+
+
+async def test_a_job_goes_on_firing_on_the_older_gateway_when_a_newer_one_has_written_it(tmp_path: Path) -> None:
+    url, tree = new_database(), next_version(tmp_path, ADDS)
+    jobs = [{"id": "tick", "schedule": "every 1s", "message": "tick"}]
+    config = {**CONFIG, "database": {"url": url}, "cluster": {"leaseSeconds": LEASE_S}, "cron": {"jobs": jobs}}
+    older = Gateway(config_from(config, {}, state=tmp_path / "older"))
+    older.add_model(ScriptedModel(replies=lambda request: "tock"))
+    async with older, one_beside(tree, config, tmp_path / "newer"):
+        assert execute(url, "SELECT process FROM duties WHERE name = %s", TIMERS) == [(older.store.number,)]
+        ((body, fired_at),) = execute(url, "SELECT body, coalesce(fired_at, 0) FROM cron_jobs WHERE id = 'tick'")
+        assert FIELD in body
+        await until(lambda: execute(url, "SELECT fired_at > %s FROM cron_jobs", fired_at + 1000) == [(True,)])
+        (tick,) = await older.parts.cron.list()
+        assert tick.last_run is not None
+        await older.parts.cron.add(CronJob(id="mine", schedule="every 1h", message="go"))
+        more = f'{{"{FIELD}": 1}}'
+        execute(url, "UPDATE cron_jobs SET body = (body::jsonb || %s::jsonb)::text WHERE id = 'mine'", more)
+        changed = await older.parts.cron.change("mine", lambda job: replace(job, message="come"))
+        assert (changed.stored.job.message, FIELD in changed.stored.body) == ("come", True)
+
+
+NEWER = """
+import asyncio, json, sys
+from pathlib import Path
+from backchannel.agents.scripted import ScriptedModel
+from backchannel.config.load import config_from
+from backchannel.gateway.app import Gateway
+
+async def live() -> None:
+    gateway = Gateway(config_from(json.loads(sys.argv[1]), {}, state=Path(sys.argv[2])))
+    gateway.add_model(ScriptedModel(replies=lambda request: "tock"))
+    async with gateway:
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(live())
+"""
+
+
+@asynccontextmanager
+async def one_beside(tree: Path, config: dict[str, Any], state: Path) -> AsyncIterator[None]:
+    """Have a gateway of the program in another folder at work."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", NEWER, json.dumps(config), str(state)),
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tree)},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"ready\n"
+    try:
+        yield
+    finally:
+        async with asyncio.timeout(PATIENCE_S):
+            await process.communicate(b"")
+    assert process.returncode == 0
 
 
 async def test_a_version_that_an_older_one_cannot_go_on_beside_waits_until_that_has_stopped(tmp_path: Path) -> None:

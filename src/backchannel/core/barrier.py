@@ -19,6 +19,7 @@ from backchannel.core.sessions import Address
 from backchannel.core.spawn import SOURCE_TOOL
 from backchannel.core.spawn_texts import child_title, wake_text
 from backchannel.core.spawn_values import Spawn, SpawnRules
+from backchannel.core.stored import StoredForm
 
 _WAKE = "/wake/"
 
@@ -70,17 +71,8 @@ class Barrier(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(post for post in self.posts if not post.is_told)
 
 
-_read = msgspec.json.Decoder(Barrier).decode
-
-
-def read_barrier(body: str) -> Barrier:
-    """Read a barrier as rows keep it."""
-    return _read(body)
-
-
-def write_barrier(barrier: Barrier) -> str:
-    """Write a barrier as rows keep it."""
-    return msgspec.json.encode(barrier).decode()
+_STORED: StoredForm[Barrier] = StoredForm(Barrier)
+read_barrier, write_barrier = _STORED.read, _STORED.write
 
 
 def barrier_for(spawn: Spawn) -> Barrier:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from backchannel.core.stored import StoredForm
+
 TIMERS = "timers"
 """The duty of doing what is due."""
 
@@ -11,6 +13,11 @@ TIMERS = "timers"
 def channel_duty(channel: str) -> str:
     """Name the duty of keeping the connection of a channel."""
     return f"channel:{channel}"
+
+
+_STORED_IDS: StoredForm[tuple[str, ...]] = StoredForm(tuple[str, ...])
+read_ids, write_ids = _STORED_IDS.read, _STORED_IDS.write
+"""Names of agents or jobs, as the row of a gateway has them."""
 
 
 class GatewayInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from backchannel.core.facts import (
     AccountHeld,
     ApprovalChanged,
@@ -22,9 +24,22 @@ from backchannel.core.facts import (
     TokenEnded,
     TranscriptClosed,
 )
+from backchannel.core.stored import StoredForm
 
 Word = tuple[str, str]
 """A kind of row, and its id."""
+
+
+class EchoText(msgspec.Struct, frozen=True, array_like=True):
+    """Words as they are sent: the number of the gateway that has made the commit, and which rows it changed."""
+
+    sender: int
+    words: list[Word]
+
+
+_STORED: StoredForm[EchoText] = StoredForm(EchoText)
+read_echo, write_echo = _STORED.read, _STORED.write
+
 SESSION = "session-"
 """Words about sessions have the reason in their kind."""
 

@@ -17,6 +17,7 @@ from backchannel.core.limits import Lineage
 from backchannel.core.messages import Provenance
 from backchannel.core.runs import Chain, FlowCall, Run
 from backchannel.core.sessions import MAX_INTEGER, Address, Session
+from backchannel.core.stored import StoredForm
 
 
 class ExchangeState(StrEnum):
@@ -145,17 +146,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.is_requester_gone or self.is_same_session else self.requester
 
 
-_read = msgspec.json.Decoder(Exchange).decode
-
-
-def read_exchange(body: str) -> Exchange:
-    """Read an exchange as rows keep it."""
-    return _read(body)
-
-
-def write_exchange(exchange: Exchange) -> str:
-    """Write an exchange as rows keep it."""
-    return msgspec.json.encode(exchange).decode()
+_STORED: StoredForm[Exchange] = StoredForm(Exchange)
+read_exchange, write_exchange = _STORED.read, _STORED.write
 
 
 # What happens

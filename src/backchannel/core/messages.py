@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from backchannel.core.stored import StoredForm
 from backchannel.core.text import storable_text
 
 
@@ -143,17 +144,12 @@ def text_content(text: str) -> tuple[Block, ...]:
     return (TextBlock(text=text),) if text else ()
 
 
-_decoder = msgspec.json.Decoder(Message)
-encode_message = msgspec.json.Encoder().encode
-
-
-def decode_message(body: bytes | str) -> Message:
-    """Read a message as the transcript keeps it."""
-    return _decoder.decode(body)
+_STORED: StoredForm[Message] = StoredForm(Message)
+encode_message, decode_message, write_message = _STORED.encode, _STORED.read, _STORED.write
 
 
 def decode_messages(bodies: Sequence[bytes | str]) -> list[Message]:
-    return list(map(_decoder.decode, bodies))
+    return list(map(decode_message, bodies))
 
 
 DEEPEST = 64

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from backchannel.core.messages import Pending, TranscriptLines
+from backchannel.core.stored import StoredForm
 from backchannel.core.visibility import VisibleScope
 from backchannel.errors import ScopeMissing
 
@@ -111,17 +112,13 @@ class OpenedSession(NamedTuple):
     """Its row, with its runs that are not over."""
 
 
-_read_address = msgspec.json.Decoder(Address).decode
+_STORED: StoredForm[Address] = StoredForm(Address)
+read_address = _STORED.read
 
 
-def read_address(stored: str) -> Address:
-    """Read an address as rows keep it."""
-    return _read_address(stored)
-
-
-def write_address(address: Address | None) -> str | None:
-    """Write an address as rows keep it."""
-    return None if address is None else msgspec.json.encode(address).decode()
+def write_address(address: Address | None, over: str | None = None) -> str | None:
+    """Write an address as rows keep it; `over` is the one that it was made from."""
+    return None if address is None else _STORED.write(address, over)
 
 
 class SessionPatch(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage
 from backchannel.core.runs import Chain, FlowCall, Run, RunState
 from backchannel.core.sessions import Address, Session
+from backchannel.core.stored import StoredForm
 
 
 class SpawnState(StrEnum):
@@ -85,17 +86,8 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True):
         return self.requester_run or self.id
 
 
-_read = msgspec.json.Decoder(Spawn).decode
-
-
-def read_spawn(body: str) -> Spawn:
-    """Read a spawn as rows keep it."""
-    return _read(body)
-
-
-def write_spawn(spawn: Spawn) -> str:
-    """Write a spawn as rows keep it."""
-    return msgspec.json.encode(spawn).decode()
+_STORED: StoredForm[Spawn] = StoredForm(Spawn)
+read_spawn, write_spawn = _STORED.read, _STORED.write
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ from backchannel.core.messages import (
 )
 from backchannel.core.runs import FUNCTION_STEP, CallState, Run, Started, ToolCall, function_call_id, tool_call_id
 from backchannel.core.sessions import Session
+from backchannel.core.stored import StoredForm
 from backchannel.core.text import storable_text
 from backchannel.errors import FenceLost, GatewayError, StopRequested
 from backchannel.runtime.approvals import Approvals
@@ -186,6 +187,9 @@ class Recorded(msgspec.Struct):
     is_error: bool
 
 
+_STORED: StoredForm[Recorded] = StoredForm(Recorded)
+
+
 class Durable(Protocol):
     """Commits, waiting while that is not possible."""
 
@@ -225,10 +229,10 @@ class ToolCalls:
         """Carry out a function agent's call, or give what it gave when the function ran before."""
         known = await self._durable(lambda: self._store.open_function_call(active.fence, call))
         if known.result is not None:
-            return msgspec.json.decode(known.result, type=Recorded)
+            return _STORED.read(known.result)
         output = await self.output(active, tools, known)
         recorded = Recorded(output.content, output.is_error)
-        result, kept = self._result(active, call, output), msgspec.json.encode(recorded).decode()
+        result, kept = self._result(active, call, output), _STORED.write(recorded)
         await self._durable(lambda: self._store.commit_function_result(active.fence, result, kept, active.ran_ms))
         return recorded
 

@@ -26,7 +26,7 @@ import structlog
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.cluster import TIMERS, GatewayInfo, GatewaySeen, Renewed
-from backchannel.core.echoes import Word, words_of
+from backchannel.core.echoes import EchoText, Word, read_echo, words_of, write_echo
 from backchannel.core.facts import ApprovalChanged, DeliveryChanged, Fact, MessageAppended, RunChanged
 from backchannel.core.runs import RunState
 from backchannel.errors import Unavailable
@@ -49,7 +49,6 @@ REMEMBERED = 4096
 
 _JOINED: Word = ("gateway", "")
 """A gateway has come: the others ask who there is."""
-_read_text = msgspec.json.Decoder(tuple[int, list[Word]]).decode
 
 
 class Work(Protocol):
@@ -248,13 +247,13 @@ class Cluster:
     def _on_text(self, text: str) -> None:
         """Take what another gateway has sent; what cannot be read is a reason to look at everything."""
         try:
-            sender, words = _read_text(text)
+            echo = read_echo(text)
         except msgspec.DecodeError:
             self._heard.put_nowait([])
             return
-        if sender != self._store.number:
-            self._heard.put_nowait(words)
-            if _JOINED in words:
+        if echo.sender != self._store.number:
+            self._heard.put_nowait(echo.words)
+            if _JOINED in echo.words:
                 self._called.set()
 
     async def _hear(self) -> None:
@@ -337,9 +336,9 @@ def _texts(number: int, words: Sequence[Word]) -> Iterator[str]:
     for word in words:
         length = len(msgspec.json.encode(word)) + 1
         if part and size + length > LONGEST_TEXT:
-            yield msgspec.json.encode((number, part)).decode()
+            yield write_echo(EchoText(number, part))
             part, size = [], 0
         if length <= LONGEST_TEXT:
             part.append(word)
             size += length
-    yield msgspec.json.encode((number, part)).decode()
+    yield write_echo(EchoText(number, part))

@@ -20,6 +20,7 @@ import structlog
 
 from backchannel.core.facts import GrowthWanted, GrowthWritten, RunChanged
 from backchannel.core.runs import Run, RunState
+from backchannel.core.stored import StoredForm
 from backchannel.errors import Unavailable
 from backchannel.runtime.events import (
     Event,
@@ -124,7 +125,7 @@ def _added(before: str, now: str) -> str:
     return now[len(before) :] if now.startswith(before) else now
 
 
-_read_growth = msgspec.json.Decoder(Growth).decode
+_STORED: StoredForm[Growth] = StoredForm(Growth)
 
 
 class GrowingHere:
@@ -201,7 +202,7 @@ class GrowingHere:
     async def _write(self) -> None:
         grown, self._grown = self._grown, set()
         over, self._over = self._over, set()
-        bodies = {id: msgspec.json.encode(self._growing[id]).decode() for id in grown if id in self._growing}
+        bodies = {id: _STORED.write(self._growing[id]) for id in grown if id in self._growing}
         if bodies:
             self._wanted.difference_update(await self._store.write_growing(bodies))
         if over:
@@ -258,7 +259,7 @@ class GrowingElsewhere:
         if reading is None:
             return
         reading.run = msgspec.structs.replace(reading.run, step=fact.step)
-        before, reading.growth = reading.growth, _read_growth(fact.body)
+        before, reading.growth = reading.growth, _STORED.read(fact.body)
         for event in news(reading.run, before, reading.growth):
             self._hub.publish_elsewhere(event)
 

@@ -12,7 +12,7 @@ from backchannel.core.spawn import from_child
 from backchannel.core.spawn_values import Spawn
 from backchannel.storage import chains, flows, messages, runs, sessions, timers
 from backchannel.storage.events import RunClosed, RunEntered
-from backchannel.storage.tx import Tx
+from backchannel.storage.tx import Tx, required
 
 TIMER = "barrier"
 
@@ -103,7 +103,8 @@ def _change(tx: Tx, before: Barrier, barrier: Barrier) -> None:
 
 def _write(tx: Tx, barrier: Barrier) -> None:
     state = "done" if barrier.is_over else "open"
-    tx.run("UPDATE barriers SET state = ?, body = ? WHERE id = ?", state, write_barrier(barrier), barrier.id)
+    (stored,) = required(tx.one("SELECT body FROM barriers WHERE id = ?", barrier.id))
+    tx.run("UPDATE barriers SET state = ?, body = ? WHERE id = ?", state, write_barrier(barrier, stored), barrier.id)
 
 
 def _open(tx: Tx, barrier: Barrier) -> Barrier:

@@ -76,7 +76,7 @@ def _readdress(tx: Tx, chat: ChatPlace, to: str) -> None:
     for key, stored in found:
         address = read_address(stored)
         if (address.account_id or DEFAULT_ACCOUNT) == chat.account_id:
-            sessions.update(tx, key, "delivery_context = ?", write_address(replace(address, to=to)))
+            sessions.update(tx, key, "delivery_context = ?", write_address(replace(address, to=to), stored))
             tx.tell(SessionChanged(key, "patch"))
 
 

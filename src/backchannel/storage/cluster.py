@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from backchannel.core.cluster import GatewayInfo, GatewaySeen, Renewed, TakenOver
+from backchannel.core.cluster import GatewayInfo, GatewaySeen, Renewed, TakenOver, read_ids, write_ids
 from backchannel.errors import Unavailable
 from backchannel.storage import growing, recovery
 from backchannel.storage.tx import ALIVE, QUEUED, Tx, marks, required
@@ -133,8 +131,8 @@ def _end(tx: Tx, dead: Sequence[int]) -> None:
 
 
 def _listed(ids: Sequence[str]) -> str:
-    return msgspec.json.encode(sorted(ids)).decode()
+    return write_ids(tuple(sorted(ids)))
 
 
 def _read(agents: str | None) -> tuple[str, ...]:
-    return () if agents is None else msgspec.json.decode(agents, type=tuple[str, ...])
+    return () if agents is None else read_ids(agents)

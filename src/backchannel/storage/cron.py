@@ -14,11 +14,13 @@ import msgspec
 
 from backchannel.config.schedules import Once, read_schedule, show_moment
 from backchannel.config.schema_doors import CronJob
+from backchannel.core.cluster import read_ids
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunKind, RunRequest, RunState
 from backchannel.core.sessions import Address
+from backchannel.core.stored import StoredForm
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidSchedule, JobConfigured, JobExists, JobNotFound, JobRunning
 from backchannel.storage import runs, sessions, timers
@@ -29,7 +31,7 @@ AGAIN_MS = 1000
 """When a firing is tried again that came while its session was being deleted."""
 
 _PROVENANCE = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool="cron")
-_decode = msgspec.json.Decoder(CronJob).decode
+_STORED: StoredForm[CronJob] = StoredForm(CronJob)
 
 
 class Source(StrEnum):
@@ -66,7 +68,7 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def job(self) -> CronJob:
-        return _decode(self.body)
+        return _STORED.read(self.body)
 
     @property
     def status(self) -> JobStatus:
@@ -144,7 +146,7 @@ def _of_others(tx: Tx) -> set[str] | None:
     rows = tx.all("SELECT jobs FROM processes WHERE ended_at IS NULL AND number <> ?", tx.number)
     if any(jobs is None for (jobs,) in rows):
         return None
-    return {id for (jobs,) in rows for id in msgspec.json.decode(jobs, type=list[str])}
+    return {id for (jobs,) in rows for id in read_ids(jobs)}
 
 
 def _replace(tx: Tx, stored: StoredJob, job: CronJob, source: Source = Source.CONFIG) -> None:
@@ -154,7 +156,7 @@ def _replace(tx: Tx, stored: StoredJob, job: CronJob, source: Source = Source.CO
     tx.run(
         "UPDATE cron_jobs SET source = ?, body = ?, updated_at = ? WHERE id = ?",
         source.value,
-        _encode(job),
+        _STORED.write(job, stored.body),
         updated_at,
         stored.id,
     )
@@ -215,17 +217,13 @@ def _insert(tx: Tx, job: CronJob, source: Source) -> None:
         "INSERT INTO cron_jobs (id, source, body, created_at) VALUES (?, ?, ?, ?)",
         job.id,
         source.value,
-        _encode(job),
+        _STORED.write(job),
         tx.now,
     )
     next_at, error = _next_time(job, tx.now, None, tx.now)
     if next_at is not None and next_at <= tx.now and runs.find(tx, _run_id(job, next_at)) is not None:
         next_at = None  # its one time came before it was taken out and put in again: the run is there to tell
     _set_next(tx, job.id, next_at, error)
-
-
-def _encode(job: CronJob) -> str:
-    return msgspec.json.encode(job).decode()
 
 
 def remove(tx: Tx, job_id: str) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from backchannel.core.control_words import CONTROL_WORDS
 from backchannel.core.exchange_values import ExchangePlace, ExchangeRecord, ExchangeState, Talk, TalkMap
 from backchannel.core.spawn_values import SpawnOutcome
+from backchannel.core.stored import StoredForm
 from backchannel.storage import exchanges, sessions
 from backchannel.storage.tx import Tx, required
 
@@ -104,6 +105,9 @@ class _Outcome(msgspec.Struct):
     outcome: SpawnOutcome | None = None
 
 
+_STORED_OUTCOME: StoredForm[_Outcome] = StoredForm(_Outcome)
+
+
 def _spawns(tx: Tx, since: int) -> tuple[list[Talk], bool]:
     """Read the newest spawns, each as a `Talk`, and whether there are more. A posted result counts as the reply."""
     rows = tx.all(
@@ -112,13 +116,12 @@ def _spawns(tx: Tx, since: int) -> tuple[list[Talk], bool]:
         since,
         MOST_FLOWS + 1,
     )
-    decode = msgspec.json.Decoder(_Outcome).decode
     talks = [
         Talk(
             requester=parent,
             target=child,
             spawns=1,
-            replies=int(decode(body).outcome is SpawnOutcome.POSTED),
+            replies=int(_STORED_OUTCOME.read(body).outcome is SpawnOutcome.POSTED),
             last_at=at,
             cost=cost,
         )

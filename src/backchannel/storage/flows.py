@@ -36,7 +36,8 @@ class FlowKind(Generic[F, E, A]):
     runs_as: str
     """The column of its runs that names the flow."""
     read: Callable[[str], F]
-    write: Callable[[F], str]
+    write: Callable[[F, str | None], str]
+    """Writes it; over the body that it was read from, if it was."""
     step: Callable[[Tx, F, E], tuple[F, tuple[A, ...]]]
     tell: Callable[[Tx, F], None] = lambda tx, flow: None
     """Records that the flow has changed, where that is worth a fact of its own."""
@@ -76,7 +77,7 @@ def advance(tx: Tx, kind: FlowKind[F, E, A], flow_id: str, event: E) -> None:
         f"UPDATE {kind.table} SET state = ?{sets}, body = ?, updated_at = ? WHERE id = ?",
         flow.state.value,
         *(getattr(flow, name) for name in kind.columns),
-        kind.write(flow),
+        kind.write(flow, row[0]),
         tx.now,
         flow_id,
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import msgspec
-
 from backchannel.core.answering import Answerer
 from backchannel.core.channels import InboundEvent, InboundId
 from backchannel.core.commands import Asker, CommandReply
@@ -16,10 +14,13 @@ from backchannel.core.keys import ChatType
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender
 from backchannel.core.runs import Accepted, RunRequest
 from backchannel.core.sessions import Session, write_address
+from backchannel.core.stored import StoredForm
 from backchannel.errors import ChatMovedMeanwhile
 from backchannel.storage import chats, commands, deliveries, inbox, own_posts, pairing, runs, sessions
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import Tx
+
+_STORED: StoredForm[InboundOutcome] = StoredForm(InboundOutcome)
 
 
 def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
@@ -81,14 +82,14 @@ def _known(tx: Tx, id: InboundId) -> InboundOutcome | None:
     row = tx.one(
         "SELECT outcome FROM inbound_ids WHERE channel = ? AND account_id = ? AND chat_id = ? AND message_id = ?", *id
     )
-    return None if row is None else msgspec.json.decode(row[0], type=InboundOutcome)
+    return None if row is None else _STORED.read(row[0])
 
 
 def _remember(tx: Tx, id: InboundId, outcome: InboundOutcome) -> None:
     tx.run(
         "INSERT INTO inbound_ids (channel, account_id, chat_id, message_id, outcome, at) VALUES (?, ?, ?, ?, ?, ?)",
         *id,
-        msgspec.json.encode(outcome).decode(),
+        _STORED.write(outcome),
         tx.now,
     )
 

@@ -76,7 +76,7 @@ def flush(tx: Tx, session: Session) -> bool:
     )
     part, is_done = waiting[:PART], len(waiting) <= PART
     for _, body in part:
-        messages.append(tx, session.key, session.session_id, decode_message(body))
+        messages.append(tx, session.key, session.session_id, decode_message(body), body)
     if part:
         tx.run("DELETE FROM inbox WHERE session_key = ? AND position <= ?", session.key, part[-1][0])
     if session.flushing is is_done:

@@ -12,6 +12,7 @@ import msgspec
 from backchannel.core.exchange_values import Change
 from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import Session
+from backchannel.core.stored import StoredForm
 from backchannel.storage import exchanges, runs, sessions, timers
 from backchannel.storage.tx import LIVE, Tx, required
 
@@ -40,6 +41,9 @@ class Rest(msgspec.Struct, frozen=True, array_like=True):
     after: str = ""
 
 
+_STORED: StoredForm[Rest] = StoredForm(Rest)
+
+
 def begin(tx: Tx, session: Session, change: Change) -> None:
     """End what a change of its session ends; exchanges are shortened before their runs are stopped."""
     (last_run,) = required(tx.one("SELECT coalesce(max(position), 0) FROM runs"))
@@ -51,7 +55,7 @@ def begin(tx: Tx, session: Session, change: Change) -> None:
 
 def due(tx: Tx, ref: str) -> None:
     """Do the next part of an interruption."""
-    _do_part(tx, msgspec.json.decode(ref, type=Rest))
+    _do_part(tx, _STORED.read(ref), ref)
 
 
 def count_runs(tx: Tx, session: Session, change: Change) -> int:
@@ -68,7 +72,7 @@ def count_runs(tx: Tx, session: Session, change: Change) -> int:
     return int(active) + int(others)
 
 
-def _do_part(tx: Tx, rest: Rest) -> None:
+def _do_part(tx: Tx, rest: Rest, stored: str | None = None) -> None:
     shortened = exchanges.open_of(tx, rest.key, until=rest.at, after=rest.after, limit=PART)
     for exchange_id in shortened:
         _shorten(tx, rest, exchange_id)
@@ -77,7 +81,7 @@ def _do_part(tx: Tx, rest: Rest) -> None:
         _end_run(tx, rest, run_id)
     if len(shortened) + len(ended) == PART:
         left = msgspec.structs.replace(rest, after=shortened[-1] if shortened else rest.after)
-        timers.set_timer(tx, TIMER, msgspec.json.encode(left).decode(), tx.now)
+        timers.set_timer(tx, TIMER, _STORED.write(left, stored), tx.now)
     elif rest.change is Change.DELETE:
         sessions.archive_when_idle(tx, sessions.required_session(tx, rest.key))
 

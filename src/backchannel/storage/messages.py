@@ -27,15 +27,18 @@ LARGEST_PAGE = 16 * 1024 * 1024
 _BEHIND_ALL = 1 << 62
 
 
-def append(tx: Tx, key: str, session_id: str, message: Message) -> tuple[int, str]:
-    """Write a message as the next of its transcript; returns its place, and the mark of the transcript's headers."""
+def append(tx: Tx, key: str, session_id: str, message: Message, stored: str | None = None) -> tuple[int, str]:
+    """Write a message as the next of its transcript; returns its place, and the mark of the transcript's headers.
+
+    One that has waited in another row goes over as it is `stored` there.
+    """
     after, mark = required(
         tx.one(
             "UPDATE session_ids SET next_seq = next_seq + 1 WHERE session_id = ? RETURNING next_seq, mark",
             session_id,
         )
     )
-    line = encode_message(message)
+    line = encode_message(message) if stored is None else stored.encode()
     tx.run(
         "INSERT INTO messages (session_id, seq, id, role, body) VALUES (?, ?, ?, ?, ?)",
         session_id,

@@ -19,6 +19,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
+from backchannel.core.stored import StoredForm
 from backchannel.errors import DatabaseUnusable
 from backchannel.storage.driver import Database
 from backchannel.storage.postgres_connection import Connection
@@ -48,6 +49,7 @@ _TABLES = (
     "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema() "
     f"AND table_type = 'BASE TABLE' AND table_name NOT IN {_ONLY_HERE} ORDER BY 1"
 )
+_STORED_PLACE: StoredForm[list[Any] | None] = StoredForm(list[Any] | None)
 _SOURCE = ""
 """The name in the table of the move under which the state of the source is kept."""
 
@@ -120,7 +122,7 @@ class StateMove:
 
     def _copy(self, tx: Tx, target: Connection, table: _Table) -> None:
         row = target.execute(f"SELECT last, is_done FROM {MOVE_TABLE} WHERE name = %s", (table.name,)).fetchone()
-        last = None if row is None else msgspec.json.decode(row[0])
+        last = None if row is None else _STORED_PLACE.read(row[0])
         (there,) = required(target.execute(_count(table.name)).fetchone())
         if there:
             self._on_rows(table.name, there)
@@ -138,7 +140,7 @@ class StateMove:
                 for row in rows:
                     copy.write_row([_storable(value) for value in row])
             last = _key_of(table, rows[-1])
-            _note(target, table.name, msgspec.json.encode(last).decode(), is_done=False)
+            _note(target, table.name, _STORED_PLACE.write(last), is_done=False)
         self._on_rows(table.name, len(rows))
 
     def _compared(self, tx: Tx, target: Connection, table: _Table) -> int:

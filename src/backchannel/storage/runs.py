@@ -11,7 +11,7 @@ import msgspec
 from backchannel.core.contracts import Check
 from backchannel.core.facts import RunChanged, SessionChanged
 from backchannel.core.keys import Kind
-from backchannel.core.messages import Message, Role, decode_message, encode_message
+from backchannel.core.messages import Message, Role, decode_message, encode_message, write_message
 from backchannel.core.runs import (
     NOBODY,
     Accepted,
@@ -257,16 +257,20 @@ def _begin(tx: Tx, run: Run, session: Session, number: int) -> Started:
         number,
         run.id,
     )
-    return _enter(tx, of_row(required(row)), _message_to_append(tx, run, session), session, number)
+    stored = _line_to_append(tx, run, session)
+    message = None if stored is None else decode_message(stored)
+    return _enter(tx, of_row(required(row)), message, session, number, stored)
 
 
-def _enter(tx: Tx, run: Run, message: Message | None, session: Session, number: int) -> Started:
+def _enter(
+    tx: Tx, run: Run, message: Message | None, session: Session, number: int, stored: str | None = None
+) -> Started:
     """Put the message of a run that starts into the transcript; an idle session has no notes left to let in."""
     opening = None
     if session.held_posts:
         tx.happened(RunEntered(session))
     if message is not None:
-        place, mark = messages.append(tx, session.key, session.session_id, message)
+        place, mark = messages.append(tx, session.key, session.session_id, message, stored)
         opening = Opening(mark, message) if place == 0 else None
     tx.run("UPDATE sessions SET running_run = ?, updated_at = ? WHERE key = ?", run.id, tx.now, session.key)
     tx.tell(RunChanged(run))
@@ -274,16 +278,16 @@ def _enter(tx: Tx, run: Run, message: Message | None, session: Session, number: 
     return Started(run, Fence.of(run, number), session, opening)
 
 
-def _message_to_append(tx: Tx, run: Run, session: Session) -> Message | None:
+def _line_to_append(tx: Tx, run: Run, session: Session) -> str | None:
     """Take the waiting message; one that stands in the transcript already is repeated only in a new one."""
     if run.message is not None:
-        return decode_message(run.message)
+        return run.message
     session_id, body = required(tx.one("SELECT session_id, body FROM messages WHERE id = ?", run.message_id))
     if session_id == session.session_id:
         return None
     copy = msgspec.structs.replace(decode_message(body), id=new_id())
     tx.run("UPDATE runs SET message_id = ? WHERE id = ?", copy.id, run.id)
-    return copy
+    return write_message(copy, body)
 
 
 def unstopped(tx: Tx, fence: Fence) -> Run:

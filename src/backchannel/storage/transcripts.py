@@ -27,6 +27,7 @@ import structlog
 from backchannel.core.facts import Fact, MessageAppended, TranscriptClosed
 from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import SessionIdEntry
+from backchannel.core.stored import StoredForm
 from backchannel.errors import DatabaseUnusable, Unavailable
 from backchannel.storage import exports, messages
 from backchannel.storage.driver import Reader
@@ -66,6 +67,9 @@ class _Line(msgspec.Struct):
     """What is looked at of a line."""
 
     id: str
+
+
+_STORED_LINE: StoredForm[_Line] = StoredForm(_Line)
 
 
 class Transcripts:
@@ -337,7 +341,7 @@ def _mend(tx: Tx, path: Path, session_id: str) -> _End:
 
 def _seq_of(tx: Tx, session_id: str, line: bytes) -> int | None:
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        message_id = msgspec.json.decode(line, type=_Line).id
+        message_id = _STORED_LINE.read(line).id
         row = tx.one("SELECT seq FROM messages WHERE id = ? AND session_id = ?", message_id, session_id)
         return None if row is None else int(row[0])
     return None

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from backchannel.core.contracts import Clock, ToolContext
+from backchannel.core.stored import StoredForm
 from backchannel.core.text import cut, one_line, quoted, storable_text
 from backchannel.errors import InvalidRequest
 from backchannel.storage.ids import new_id
@@ -41,6 +42,9 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     started_at: int
     end: str | None = None
     """How it ended, in words; None also if the gateway stopped first."""
+
+
+_STORED: StoredForm[ProcessRecord] = StoredForm(ProcessRecord)
 
 
 class _Live:
@@ -202,7 +206,7 @@ class Background:
     def _store(self, record: ProcessRecord) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         beside = self._folder / f"{record.id}.tmp"
-        beside.write_bytes(msgspec.json.encode(record))
+        beside.write_bytes(_STORED.encode(record))
         beside.replace(self._folder / f"{record.id}.json")
         for old in sorted(self._folder.glob("*.json"))[:-MOST_RECORDS]:
             if old.stem not in self._live:
@@ -214,6 +218,6 @@ class Background:
     def _load(self) -> Iterator[ProcessRecord]:
         for path in sorted(self._folder.glob("*.json"))[-MOST_RECORDS:]:
             try:
-                yield msgspec.json.decode(path.read_bytes(), type=ProcessRecord)
+                yield _STORED.read(path.read_bytes())
             except (OSError, msgspec.DecodeError) as error:
                 log.warning("the record of a background command cannot be read", file=os.fspath(path), error=str(error))
