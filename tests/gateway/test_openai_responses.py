@@ -137,6 +137,42 @@ async def test_a_response_is_found_again_by_its_id(door: Door) -> None:
         await door.client.responses.retrieve("resp_nothing")
 
 
+async def test_the_input_of_a_response_is_listed_page_by_page(door: Door) -> None:
+    image = f"data:image/png;base64,{PNG}"
+    parts: Any = [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": image, "detail": "auto"}]
+    response = await door.client.responses.create(
+        model="main", input=[{"role": "user", "content": parts}], instructions="be kind"
+    )
+    strict = door.with_token(door.client.api_key, _strict_response_validation=True)
+    page = await strict.responses.input_items.list(response.id, order="asc", limit=1)
+    (item,) = [item async for item in page]
+    assert item.type == "message" and item.role == "user"
+    assert [part.to_dict() for part in item.content] == parts
+    assert not page.has_more
+    assert [each async for each in strict.responses.input_items.list(response.id, after=item.id or "")] == []
+    await strict.close()
+
+
+@pytest.mark.parametrize("wrong", [{"after": "msg_no"}, {"limit": 0}, {"limit": 101}, {"order": "up"}])
+async def test_a_page_of_input_that_is_not_there_is_refused(door: Door, wrong: dict[str, Any]) -> None:
+    response = await door.client.responses.create(model="main", input="hello")
+    with pytest.raises(openai.BadRequestError, match=next(iter(wrong))):
+        await door.client.responses.input_items.list(response.id, **wrong)
+    with pytest.raises(openai.NotFoundError) as caught:
+        await door.client.responses.input_items.list("resp_no")
+    assert (caught.value.code, caught.value.param) == ("run_not_found", None)
+
+
+async def test_a_response_is_not_deleted_and_the_client_is_told_why(door: Door) -> None:
+    response = await door.client.responses.create(model="main", input="hello")
+    with pytest.raises(openai.APIStatusError, match="whose transcript is kept") as caught:
+        await door.client.responses.delete(response.id)
+    assert caught.value.status_code == 405
+    assert (await door.client.responses.retrieve(response.id)).output_text == "you said: hello"
+    with pytest.raises(openai.NotFoundError):
+        await door.client.responses.delete("resp_no")
+
+
 async def test_items_of_every_kind_are_told_to_a_fresh_session(door: Door) -> None:
     await door.client.responses.create(
         model="main",

@@ -7,7 +7,7 @@ schema can say, such as that a conversation must end with something new: what br
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -17,7 +17,7 @@ from backchannel.gateway.auth import InvokeParams
 from backchannel.gateway.errors import OPENAI_AT
 from backchannel.gateway.hooks import AGENT, WAKE, HookAccepted, HookAgentParams, HookNoted, HookWakeParams
 from backchannel.gateway.metrics import CONTENT_TYPE
-from backchannel.gateway.openai import chat, reading, responses
+from backchannel.gateway.openai import chat, input_items, reading, responses
 from backchannel.gateway.openai.door import SESSION_HEADER, ModelList, ShownModel
 from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.base import SessionTool
@@ -38,6 +38,7 @@ _MEANINGS = {
     401: "no valid token or signature came",
     403: "the caller may not do this, or comes from a foreign page",
     404: "what was named is not there",
+    405: "this is never done; the message says why",
     409: "the idempotency key stands for another request",
     413: "the body is too large",
     422: "the run was stopped, or its time was over",
@@ -93,6 +94,7 @@ _TYPES: tuple[type[msgspec.Struct], ...] = (
     *(Done, ToolResult, Failed, OpenAiFailed),
     *(InvokeParams, HookAgentParams, HookAccepted, HookWakeParams, HookNoted, InboundEvent, InboundAnswer),
     *(chat.ChatRequest, chat.Completion, responses.ResponsesRequest, responses.ShownResponse, ShownModel, ModelList),
+    input_items.InputItems,
     *(tool.params for tool in SESSION_TOOLS),
 )
 
@@ -204,7 +206,6 @@ def _openai_paths(agent_id: str) -> Iterator[tuple[str, Schema]]:
         {"name": SESSION_HEADER, "in": "header", "schema": {"type": "string"}, "description": "The session."},
         {"name": "Idempotency-Key", "in": "header", "schema": key, "description": "The run's id."},
     ]
-    id_ = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
     asked = (*_POSTED, 422, 424)
     said = [{"role": "user", "content": "hello"}]
     for name, body, answer, example in (
@@ -216,15 +217,30 @@ def _openai_paths(agent_id: str) -> Iterator[tuple[str, Schema]]:
         operation["responses"]["200"]["content"]["text/event-stream"] = streamed
         operation["requestBody"]["content"][_JSON]["examples"] = {"hello": {"value": example}}
         yield f"{OPENAI_AT}{name}", {"post": {**operation, "parameters": headers}}
-    one = (404, *_LET_IN)
-    for name, summary, shown in (
-        ("responses/{id}", "Show a response again", responses.ShownResponse),
-        ("models/{id}", "Show an agent", ShownModel),
-    ):
-        operation = _operation(summary, {200: shown}, one, error=OpenAiFailed)
-        yield f"{OPENAI_AT}{name}", {"get": {**operation, "parameters": [id_]}}
+    yield from _response_paths()
+    agent = _operation("Show an agent", {200: ShownModel}, (404, *_LET_IN), error=OpenAiFailed)
+    yield f"{OPENAI_AT}models/{{id}}", {"get": {**agent, "parameters": [_ID]}}
     models = _operation("List the agents", {200: ModelList}, _LET_IN, error=OpenAiFailed)
     yield f"{OPENAI_AT}models", {"get": models}
+
+
+_ID: Schema = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+
+def _response_paths() -> Iterator[tuple[str, Schema]]:
+    at, one = f"{OPENAI_AT}responses/{{id}}", (404, *_LET_IN)
+    shown = _operation("Show a response again", {200: responses.ShownResponse}, one, error=OpenAiFailed)
+    kept = _operation("Refused: a response is kept", {405: OpenAiFailed}, one, error=OpenAiFailed)
+    yield at, {"get": {**shown, "parameters": [_ID]}, "delete": {**kept, "parameters": [_ID]}}
+    page = {
+        "after": {"type": "string", "minLength": 1},
+        "limit": {"type": "integer", "minimum": 1, "maximum": input_items.MOST_ITEMS},
+        "order": {"enum": list(get_args(input_items.Order))},
+    }
+    asked = [{"name": name, "in": "query", "schema": schema} for name, schema in page.items()]
+    items = {200: input_items.InputItems}
+    listed = _operation("List what a response has answered", items, (400, *one), error=OpenAiFailed)
+    yield f"{at}/input_items", {"get": {**listed, "parameters": [_ID, *asked]}}
 
 
 def _operation(

@@ -21,15 +21,16 @@ from starlette.routing import Route
 
 from backchannel.config.schema_doors import parse_duration
 from backchannel.core.keys import SessionKey, normalise_agent_id
-from backchannel.core.messages import Provenance, ProvenanceKind
+from backchannel.core.messages import Provenance, ProvenanceKind, decode_message
 from backchannel.core.runs import Join, Run, RunRequest, RunState
 from backchannel.core.text import quoted
 from backchannel.errors import Forbidden, InvalidRequest, RunNotFound, ScopeMissing, ShuttingDown
 from backchannel.gateway.addressing import address_for_message
 from backchannel.gateway.auth import Access, TokenHolder
 from backchannel.gateway.connections import OpenWaits
+from backchannel.gateway.errors import show_error
 from backchannel.gateway.fields import read_idempotency_key
-from backchannel.gateway.openai import chat, reading, responses
+from backchannel.gateway.openai import chat, input_items, reading, responses
 from backchannel.gateway.openai.following import Pause, describe_failure, follow, show_failure, wait_ended
 from backchannel.gateway.openai.reading import Utterance, build_question
 from backchannel.gateway.parts import GatewayParts
@@ -96,7 +97,9 @@ class OpenAiDoor:
         return [
             Route("/v1/chat/completions", self._complete, methods=["POST"]),
             Route("/v1/responses", self._respond, methods=["POST"]),
+            Route("/v1/responses/{id:path}/input_items", self._input_items, methods=["GET"]),
             Route("/v1/responses/{id:path}", self._response, methods=["GET"]),
+            Route("/v1/responses/{id:path}", self._keep_response, methods=["DELETE"]),
             Route("/v1/models", self._models, methods=["GET"]),
             Route("/v1/models/{id:path}", self._model, methods=["GET"]),
         ]
@@ -183,10 +186,29 @@ class OpenAiDoor:
         run = await self._run_of(request.path_params["id"])
         return _json(responses.show_response(run, SessionKey.stored(run.session_key).agent), {})
 
-    async def _run_of(self, response_id: str) -> Run:
+    async def _input_items(self, request: Request) -> Response:
+        await self._login(request, TokenScope.READ)
+        run = await self._run_of(request.path_params["id"])
+        asked = input_items.read_page(request.query_params)
+        # While the run waits, it has its message itself.
+        message = decode_message(run.message) if run.message else await self._parts.store.message(run.message_id)
+        if message is None:
+            raise RunNotFound(f"the input of {quoted(responses.response_id(run))} is gone")
+        return _json(input_items.show_items(message, asked), {})
+
+    async def _keep_response(self, request: Request) -> Response:
+        await self._login(request, TokenScope.READ)
+        await self._run_of(request.path_params["id"])
+        error = InvalidRequest(
+            "a response is not deleted: it is a run of a session, whose transcript is kept. A session that was made "
+            "for a request is archived after gateway.http.sessionTtl, and at once with store: false"
+        )
+        return show_error(error, request.url.path, 405, {"Allow": "GET"})
+
+    async def _run_of(self, response_id: str, param: str | None = None) -> Run:
         run = await self._parts.store.run(response_id.removeprefix(responses.ID_PREFIX))
         if run is None or not response_id.startswith(responses.ID_PREFIX):
-            raise RunNotFound(f"there is no response {quoted(response_id)}", param="previous_response_id")
+            raise RunNotFound(f"there is no response {quoted(response_id)}", param=param)
         return run
 
     async def _continued(self, agent_id: str, previous: str) -> tuple[SessionKey, str]:
@@ -196,7 +218,7 @@ class OpenAiDoor:
             RunNotFound: there is no such response, or its session is gone.
             InvalidRequest: it is another agent's.
         """
-        run = await self._run_of(previous)
+        run = await self._run_of(previous, "previous_response_id")
         session = await self._parts.store.session(run.session_key)
         if session is None or session.archived_at is not None or run.session_id not in (None, session.session_id):
             raise RunNotFound(
