@@ -61,10 +61,10 @@ def test_a_folder_whose_lock_was_deleted_is_still_held(tmp_path: Path) -> None:
     with another_process(tmp_path) as holder:
         (tmp_path / "lock").unlink()
         for _ in range(2):
-            with pytest.raises(StateFolderInUse, match="process unknown"):
+            with pytest.raises(StateFolderInUse, match=rf"another program \(process {holder.pid}, \S+\) has locked"):
                 StateFolder.hold(tmp_path)
         assert not (tmp_path / "lock").exists()
-        assert holder_of(tmp_path) == "unknown"
+        assert (holder_of(tmp_path) or "").startswith(f"{holder.pid}, ")
         holder.kill()
         holder.wait(5)
         StateFolder.hold(tmp_path).release()
@@ -199,3 +199,15 @@ def test_who_holds_a_folder_can_be_looked_up_without_a_start_being_refused(tmp_p
         fcntl.flock(looking, fcntl.LOCK_SH)
         threading.Timer(0.03, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
         StateFolder.hold(tmp_path).release()
+
+
+def test_a_lock_that_is_no_gateways_is_not_called_one(tmp_path: Path) -> None:
+    StateFolder.hold(tmp_path).release()  # the file `lock` still has the number of a process
+    with subprocess.Popen(["flock", str(tmp_path), "sh", "-c", "echo locked; read end"], stdin=-1, stdout=-1) as other:
+        assert other.stdout is not None and other.stdin is not None
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(StateFolderInUse) as refused:
+            StateFolder.hold(tmp_path)
+        assert f"another program (process {other.pid}, flock) has locked" in str(refused.value)
+        assert holder_of(tmp_path) == f"{other.pid}, flock"
+        other.stdin.close()

@@ -49,8 +49,7 @@ class StateFolder:
             return cls(path, *_lock_folder(path))
         except _Held as held:
             raise StateFolderInUse(
-                f"another gateway (process {held}) uses the state folder {path}: "
-                "stop it first, or name another folder with --state"
+                f"{held} the state folder {path}: stop it first, or name another folder with --state"
             ) from None
         except OSError as error:
             raise _unwritable(path, error) from error
@@ -72,8 +71,7 @@ class StateFolder:
                 self._locks.append(_lock(file.with_name(f"{file.name}.lock")))
         except _Held as held:
             raise StateFolderInUse(
-                f"another gateway (process {held}) uses the database {file}: "
-                "stop it first, or name another one in database.url"
+                f"{held} the database {file}: stop it first, or name another one in database.url"
             ) from None
         except OSError as error:
             raise StartupError(
@@ -116,24 +114,50 @@ def held_since(path: Path) -> float | None:
 
 def holder_of(path: Path) -> str | None:
     """Return the id of the process that holds a folder; None if none does."""
-    for locked in (path, path / "lock"):
-        try:
-            looked = os.open(locked, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(looked, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return _number_in(path / "lock")
-        except OSError:
-            continue
-        finally:
-            os.close(looked)
-    return None
+    if _is_locked(path / "lock"):
+        return _number_in(path / "lock")
+    return _locker_of(path) if _is_locked(path) else None
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        looked = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(looked, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    finally:
+        os.close(looked)
+    return False
+
+
+def _locker_of(path: Path) -> str:
+    """Find the process that has locked a folder, as the kernel lists it: its number and its name."""
+    with suppress(OSError):
+        found = path.stat()
+        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
+            if "FLOCK" in line and "->" not in line and f" {place} " in line:  # an arrow marks who waits
+                number = line.split()[-4]
+                return f"{number}, {Path('/proc', number, 'comm').read_text(encoding='utf-8').strip()}"
+    return "unknown"
 
 
 class _Held(Exception):
-    """Another process holds a lock; the text is its process id."""
+    """Another process holds a lock; the text says who, and ends with a verb."""
+
+    @classmethod
+    def by_gateway(cls, lock: Path) -> Self:
+        return cls(f"another gateway (process {_number_in(lock)}) uses")
+
+    @classmethod
+    def by_somebody(cls, folder: Path) -> Self:
+        """Say who has locked a folder. A gateway has locked the file in it too; without that nothing is known of it."""
+        if _is_locked(folder / "lock"):
+            return cls.by_gateway(folder / "lock")
+        return cls(f"another program (process {_locker_of(folder)}) has locked")
 
 
 def _keep_out_of_git(folder: Path) -> None:
@@ -151,7 +175,7 @@ def _lock_folder(path: Path) -> list[int]:
         locks.append(folder)
     except BlockingIOError:
         os.close(folder)
-        raise _Held(_number_in(path / "lock")) from None
+        raise _Held.by_somebody(path) from None
     except OSError:
         os.close(folder)  # there are file systems, such as NFS, where folders cannot be locked: the file has to do
     try:
@@ -171,7 +195,7 @@ def _lock(file: Path) -> int:
         os.pwrite(lock, str(os.getpid()).encode(), 0)
     except BlockingIOError:
         os.close(lock)
-        raise _Held(_number_in(file)) from None
+        raise _Held.by_gateway(file) from None
     except OSError:
         os.close(lock)
         raise
