@@ -27,7 +27,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_container_is_confined_as_the_settings_say(tmp_path: Path) -> None:
     program = Program(("npx", "server"), tmp_path / "ws" / "sub", environment({"KEY": "secret"}))
     rules = SandboxRules(backend="docker", image="node:22", memory_mb=512, processes=50, cpu_seconds=9)
-    made = containers.wrapped(program, rules, tmp_path / "ws")
+    made = containers.wrapped(program, rules, tmp_path / "ws", tmp_path / "outs")
     line = " ".join(made.argv)
     assert line.startswith("podman run --rm --interactive --init --name backchannel-")
     for words in (
@@ -36,7 +36,8 @@ def test_a_container_is_confined_as_the_settings_say(tmp_path: Path) -> None:
         f"--user {os.geteuid()}:{os.getegid()}",
         "--memory 512m --memory-swap 512m --pids-limit 50 --ulimit cpu=9",
         "--tmpfs /tmp:rw,size=128m",
-        f"--volume {tmp_path}/ws:/workspace:rw --workdir /workspace/sub --env HOME=/workspace --env KEY",
+        f"--volume {tmp_path}/ws:/workspace:rw --volume {tmp_path}/outs:/outputs:ro",
+        "--workdir /workspace/sub --env HOME=/workspace --env KEY",
     ):
         assert words in line
     assert line.endswith("node:22 npx server")
@@ -52,7 +53,7 @@ def test_a_container_is_told_of_certificates_of_its_own_and_not_of_those_of_this
     monkeypatch.setenv("SSL_CERT_FILE", "/home/me/ca.pem")
     monkeypatch.setenv("SSL_CERT_DIR", "/home/me/certs")
     program = Program(("npx", "server"), tmp_path, environment({"SSL_CERT_FILE": "/image/ca.pem"}))
-    made = containers.wrapped(program, SandboxRules(backend="docker", image="node:22"), tmp_path)
+    made = containers.wrapped(program, SandboxRules(backend="docker", image="node:22"), tmp_path, tmp_path)
     assert made.env["SSL_CERT_FILE"] == "/image/ca.pem"
     assert "SSL_CERT_DIR" not in made.env
 
@@ -64,8 +65,9 @@ def test_a_container_has_of_the_workspace_what_the_settings_say(
 ) -> None:
     program = Program(("true",), tmp_path, environment())
     rules = SandboxRules(backend="docker", network=True, workspace_access=access)  # type: ignore[arg-type]  # of the list
-    argv = containers.wrapped(program, rules, tmp_path).argv
-    assert ("--volume" in argv) is (volume is not None)
+    argv = containers.wrapped(program, rules, tmp_path, tmp_path / "outs").argv
+    assert f"{tmp_path}/outs:/outputs:ro" in argv
+    assert argv.count("--volume") == (1 if volume is None else 2)
     assert volume is None or f"{tmp_path}{volume}" in argv
     assert argv[argv.index("--network") + 1] == "bridge"
     assert argv[argv.index("--workdir") + 1] == ("/tmp" if volume is None else "/workspace")

@@ -81,7 +81,17 @@ def test_nothing_of_the_state_folder_or_of_homes_or_of_other_agents_is_there(tmp
     paths += ["/etc/shadow", "/workspace/../state/token", "/proc/1/root/etc/shadow", "/proc/1/cwd/token"]
     said = box.says('for path in "$@"; do cat "$path"; ls "$path"; done', *paths, str(Path.home()), "/home", "/run")
     assert said.count("cannot access") == len(paths) + 3
-    assert set(box.says("ls /").split()) <= {*SYSTEM_LINKS, "dev", "etc", "proc", "tmp", "usr", "var", "workspace"}
+    assert set(box.says("ls /").split()) <= {
+        *SYSTEM_LINKS,
+        "dev",
+        "etc",
+        "outputs",
+        "proc",
+        "tmp",
+        "usr",
+        "var",
+        "workspace",
+    }
 
 
 def test_links_in_the_workspace_lead_nowhere_outside(tmp_path: Path) -> None:
@@ -230,7 +240,7 @@ def test_killing_the_gateway_ends_what_runs_in_a_sandbox(tmp_path: Path) -> None
         "from backchannel.config.agents import SandboxRules\n"
         "script = 'trap \"\" TERM; (setsid sleep 601 &) ; echo ready; sleep 602'\n"
         "program = Program(('/bin/bash', '-c', script), None, environment())\n"
-        "started = leashed(Sandbox(SandboxRules(), Path(sys.argv[1])).wrap(program))\n"
+        "started = leashed(Sandbox(SandboxRules(), Path(sys.argv[1]), Path(sys.argv[1]) / 'o').wrap(program))\n"
         "subprocess.Popen(started.argv, env=started.env, cwd=started.cwd).wait()\n"
     )
     with subprocess.Popen(
@@ -261,4 +271,5 @@ def test_a_session_that_is_not_sandboxed_has_none(tmp_path: Path) -> None:
     config = config_from({"agents": {"defaults": {"sandbox": {"mode": "non-main"}}}}, {}, state=tmp_path)
     sandboxes = Sandboxes(Agents(config), config.key_scheme, tmp_path)
     assert sandboxes.of("main", MAIN) is None
-    assert sandboxes.of("main", SIDE) == Sandbox(SandboxRules(), tmp_path / "agents/main/workspace")
+    found = sandboxes.of("main", SIDE)
+    assert found == Sandbox(SandboxRules(), tmp_path / "agents/main/workspace", sandboxes.outputs("main", SIDE))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_of
 from backchannel.workspace.tools import NAMES
 from tests.support.processes import all_ended, watched_in
@@ -110,14 +111,22 @@ async def test_a_command_that_kills_its_leash_does_not_hold_the_call(desk: Desk)
         assert "stopped after 0.5 s" in await desk("exec", command=command, timeoutSeconds=0.5)
 
 
+def kept_output(said: str) -> Path:
+    """Where the whole of an output is."""
+    return Path("/" + said.partition(" in /")[2].partition("]")[0])
+
+
 async def test_a_long_output_is_cut_in_the_middle_and_kept_whole_in_a_file(desk: Desk) -> None:
     said = await desk("exec", command="seq 100000")
     assert len(said) < 34_000
     assert said.startswith("1\n2\n3\n") and "99999\n100000\n[exit code 0" in said
-    (kept,) = (desk.root / ".output").glob("*.log")
-    assert f"[556127 bytes left out; all of it is in .output/{kept.name}]" in said
+    kept = kept_output(said)
+    assert f"[556127 bytes left out; all of it is in {kept}]" in said
     assert kept.read_text() == "".join(f"{n}\n" for n in range(1, 100_001))
-    assert (await desk("read", path=f".output/{kept.name}", offset=50_000, limit=1)).startswith("50000\n")
+    assert (await desk("read", path=str(kept), offset=50_000, limit=1)).startswith("50000\n")
+    assert (await desk("exec", command=f"tail -n 1 {kept}")).startswith("100000\n")
+    assert "leads out of the workspace" in await desk.refusal("write", path=str(kept), content="x")
+    assert not list(desk.root.iterdir())
 
 
 async def test_a_flood_is_kept_up_to_its_limit_and_the_loop_stays_free(tmp_path: Path) -> None:
@@ -128,25 +137,54 @@ async def test_a_flood_is_kept_up_to_its_limit_and_the_loop_stays_free(tmp_path:
             await asyncio.sleep(0.01)
             turns += 1
         said = await flood
-        (kept,) = (desk.root / ".output").glob("*.log")
-        assert "the first 100 KiB are in .output/" in said and kept.stat().st_size == 100 * 1024
+        kept = kept_output(said)
+        assert "the first 100 KiB are in /" in said and kept.stat().st_size == 100 * 1024
         assert len(said) < 34_000 and turns > 10
 
 
-async def test_only_the_newest_outputs_are_kept(desk: Desk) -> None:
-    (desk.root / ".output").mkdir()
+async def test_only_the_newest_outputs_of_an_agent_are_kept(desk: Desk) -> None:
+    other = kept_output(await desk.of("agent:main:other")("exec", command="seq 10000"))
+    own = kept_output(await desk("exec", command="seq 10000"))
     for number in range(70):
-        (desk.root / ".output" / f"{number:03}.log").touch()
-    await desk("exec", command="seq 10000")
-    kept = sorted(path.name for path in (desk.root / ".output").glob("*.log"))
-    assert len(kept) == 64 and kept[0] == "007.log"
+        (own.parent / f"00{number:03}.log").touch()
+    newest = kept_output(await desk("exec", command="seq 10000"))
+    kept = sorted(path.name for path in own.parent.parent.glob("*/*.log"))
+    assert len(kept) == 64 and kept[-3:] == [other.name, own.name, newest.name]
 
 
-async def test_an_output_whose_folder_leads_elsewhere_is_not_kept_there(desk: Desk, tmp_path: Path) -> None:
-    (tmp_path / "outside").mkdir()
-    (desk.root / ".output").symlink_to(tmp_path / "outside")
-    assert "bytes left out, and not kept]" in await desk("exec", command="seq 10000")
-    assert not list((tmp_path / "outside").iterdir())
+async def test_a_session_does_not_read_the_outputs_of_another_and_they_go_with_it(desk: Desk) -> None:
+    own = kept_output(await desk("exec", command="seq 10000"))
+    other = desk.of("agent:main:other")
+    assert "leads out of the workspace" in await other.refusal("read", path=str(own))
+    desk.tools.end_session("agent:main:main")
+    await desk.tools.close()
+    assert not own.parent.exists()
+
+
+@pytest.mark.usefixtures("real_sandbox")
+@pytest.mark.parametrize("access", ["rw", "ro", "none"])
+async def test_a_sandbox_reads_its_outputs_and_nothing_is_written_into_the_workspace(
+    tmp_path: Path, access: str
+) -> None:
+    folder = tmp_path / "notes"
+    (folder / ".output").mkdir(parents=True)
+    for number in range(70):
+        (folder / ".output" / f"{number:03}.log").write_text("a user's own")
+    sandbox = {"mode": "all", "workspaceAccess": access}
+    async with opened(tmp_path / "state", workspace=str(folder), sandbox=sandbox) as desk:
+        before = sorted(folder.rglob("*"))
+        kept = kept_output(await desk("exec", command="seq 10000"))
+        assert kept.parent == Path("/outputs")
+        assert (await desk("read", path=str(kept), offset=5000, limit=1)).startswith("5000\n")
+        assert (await desk("search", path=str(kept), pattern="^4321$")).endswith(f"{kept.name}:4321:4321")
+        assert await desk("list", path="/outputs") == f"{kept.name}  {5 * 10_000 - 1106} bytes"
+        assert (await desk("exec", command=f"tail -n 1 {kept}")).startswith("10000\n")
+        assert "Read-only file system" in await desk("exec", command=f"echo x >> {kept}; rm {kept}")
+        received = await desk.tools.receive(SessionKey.stored("agent:main:main"), "a.txt", b"sent")
+        assert received == ("received/a.txt" if access == "rw" else "/outputs/received/a.txt")
+        if access != "rw":
+            assert (await desk("exec", command=f"cat {received}")).startswith("sent")
+            assert sorted(folder.rglob("*")) == before
 
 
 async def test_output_that_is_no_text_is_shown_as_far_as_it_is(desk: Desk) -> None:
@@ -187,11 +225,6 @@ class TestInSandbox:
             assert bomb.is_error or "Resource temporarily unavailable" in text_of(bomb.content)
             assert "more than 20 processes" in text_of(bomb.content) or not bomb.is_error
             assert "exit code 137, as after SIGKILL" in await desk("exec", command="while :; do :; done")
-
-    async def test_without_files_nothing_of_a_long_output_is_kept(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, sandbox={"mode": "all", "workspaceAccess": "none"}) as desk:
-            assert "and not kept]" in await desk("exec", command="seq 10000")
-            assert not list(desk.root.iterdir())
 
     async def test_a_cancelled_call_ends_what_runs_inside(self, tmp_path: Path) -> None:
         async with opened(tmp_path, sandbox={"mode": "all"}) as desk:

@@ -293,3 +293,10 @@ async def test_a_sandboxed_session_sees_of_the_files_what_its_sandbox_sees(tmp_p
                 assert "may only read" in await desk.refusal("edit", path="a", oldText="here", newText="x")
             else:
                 await desk("write", path="a", content="x")
+
+
+async def test_a_write_makes_no_more_folders_than_a_path_sensibly_has(desk: Desk) -> None:
+    deep = "/".join("d" * 2000)
+    assert "at most 64 are made" in await desk.refusal("write", path=f"{deep}/x", content="x")
+    assert not list(desk.root.iterdir())
+    assert (await desk("write", path=f"{deep[:128]}x", content="x")).startswith("wrote")

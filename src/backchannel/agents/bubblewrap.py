@@ -18,7 +18,7 @@ from pathlib import Path
 
 from backchannel.agents.programs import CERTIFICATES, Program, ProgramLimits
 from backchannel.config.agents import SandboxRules
-from backchannel.config.programs import INSIDE, USUAL_PATH
+from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS, USUAL_PATH
 
 PROGRAM, PACKAGE = "bwrap", "bubblewrap"
 SCRATCH = "/tmp"  # noqa: S108 - it is the sandbox's own
@@ -87,8 +87,8 @@ def _can_forbid_namespaces(program: str) -> bool:
     return b"--disable-userns" in told.stdout
 
 
-def wrapped(program: Program, rules: SandboxRules, workspace: Path) -> Program:
-    """Put a program into a sandbox."""
+def wrapped(program: Program, rules: SandboxRules, workspace: Path, outputs: Path | None = None) -> Program:
+    """Put a program into a sandbox; it can read the folder of outputs."""
     has_files = rules.workspace_access != "none"
     home = INSIDE if has_files else SCRATCH
     argv = (
@@ -96,6 +96,9 @@ def wrapped(program: Program, rules: SandboxRules, workspace: Path) -> Program:
         *_namespaces(rules),
         *_system(rules),
         *_folders(rules, workspace),
+        *(("--ro-bind-try", str(outputs), INSIDE_OUTPUTS) if outputs is not None else ()),
+        # What is left of the root is memory too, and nobody's to fill.
+        *("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"),
         *("--chdir", _cwd(program.cwd, workspace, home)),
         "--",
         *_counted(rules),
@@ -150,8 +153,6 @@ def _folders(rules: SandboxRules, workspace: Path) -> Iterator[str]:
     yield from ("--size", scratch, "--tmpfs", SCRATCH, "--symlink", SCRATCH, "/var/tmp")  # noqa: S108
     if rules.workspace_access != "none":
         yield from ("--bind" if rules.workspace_access == "rw" else "--ro-bind", str(workspace), INSIDE)
-    # What is left of the root is memory too, and nobody's to fill.
-    yield from ("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/")
 
 
 def _cwd(cwd: Path | None, workspace: Path, home: str) -> str:

@@ -18,7 +18,7 @@ from uuid import uuid4
 from backchannel.agents.bubblewrap import SCRATCH
 from backchannel.agents.programs import CERTIFICATES, PASSED_ON, PASSED_ON_PREFIX, Program, ProgramLimits
 from backchannel.config.agents import SandboxRules
-from backchannel.config.programs import INSIDE
+from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS
 
 CLIENTS = ("docker", "podman")
 FOR_CLIENT = ("PATH", "HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST")
@@ -50,8 +50,8 @@ def _failure(name: str) -> str | None:
     return f"{name} does not work here: {said[0]}"
 
 
-def wrapped(program: Program, rules: SandboxRules, workspace: Path) -> Program:
-    """Put a program into a container."""
+def wrapped(program: Program, rules: SandboxRules, workspace: Path, outputs: Path) -> Program:
+    """Put a program into a container; it can read the folder of outputs."""
     name, found = f"backchannel-{uuid4().hex}", client() or CLIENTS[0]
     has_files = rules.workspace_access != "none"
     own = {key: value for key, value in program.env.items() if not _is_ours(key, value)}
@@ -59,6 +59,7 @@ def wrapped(program: Program, rules: SandboxRules, workspace: Path) -> Program:
         *(found, "run", "--rm", "--interactive", "--init", "--name", name, "--pull", "missing"),
         *_confined(rules),
         *(("--volume", f"{workspace}:{INSIDE}:{rules.workspace_access}") if has_files else ()),
+        *("--volume", f"{outputs}:{INSIDE_OUTPUTS}:ro"),
         *("--workdir", _cwd(program.cwd, workspace) if has_files else SCRATCH),
         *("--env", f"HOME={INSIDE if has_files else SCRATCH}"),
         *(word for key in own for word in ("--env", key)),

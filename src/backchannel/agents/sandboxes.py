@@ -5,6 +5,7 @@ A sandbox is not kept: every program gets one of its own. What sessions of one a
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from backchannel.agents import bubblewrap, containers
 from backchannel.agents.programs import Program
 from backchannel.agents.registry import Agents
 from backchannel.config.agents import AgentSettings, SandboxRules
-from backchannel.config.programs import INSIDE, why_unseen
+from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS, why_unseen
 from backchannel.config.schema_agents import SandboxBackend
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.visibility import is_sandboxed
@@ -24,7 +25,7 @@ class Backend(NamedTuple):
     """What sandboxes are made of."""
 
     why_not: Callable[[], str | None]
-    wrapped: Callable[[Program, SandboxRules, Path], Program]
+    wrapped: Callable[[Program, SandboxRules, Path, Path], Program]
 
 
 BACKENDS: dict[SandboxBackend, Backend] = {
@@ -46,9 +47,13 @@ class Sandbox:
 
     INSIDE: ClassVar[str] = INSIDE
     """Where the workspace is inside."""
+    INSIDE_OUTPUTS: ClassVar[str] = INSIDE_OUTPUTS
+    """Where the outputs are inside."""
 
     rules: SandboxRules
     workspace: Path
+    outputs: Path
+    """Where the outputs of its commands are kept, for it to read."""
 
     @property
     def problem(self) -> str | None:
@@ -61,8 +66,9 @@ class Sandbox:
 
     def wrap(self, program: Program) -> Program:
         """Put a program into it; a `cwd` in the workspace is kept. The leash goes around this: `leashed(wrap(…))`."""
-        self.workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return BACKENDS[self.rules.backend].wrapped(program, self.rules, self.workspace)
+        for folder in (self.workspace, self.outputs):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return BACKENDS[self.rules.backend].wrapped(program, self.rules, self.workspace, self.outputs)
 
 
 class Sandboxes:
@@ -78,10 +84,15 @@ class Sandboxes:
         settings = self._agents.get(agent_id)
         if not is_sandboxed(SessionKey.stored(session_key), self._scheme, settings.sandbox_mode):
             return None
-        return Sandbox(settings.sandbox, self.workspace(agent_id))
+        return Sandbox(settings.sandbox, self.workspace(agent_id), self.outputs(agent_id, session_key))
 
     def workspace(self, agent_id: str) -> Path:
         return workspace_of(self._agents.get(agent_id), self._state_dir)
+
+    def outputs(self, agent_id: str, session_key: str) -> Path:
+        """Tell where the outputs of a session's commands are kept; no session sees those of another."""
+        name = hashlib.sha256(session_key.encode()).hexdigest()[:16]
+        return (self._state_dir / "agents" / agent_id / "outputs" / name).absolute()
 
     def problems(self) -> dict[str, list[str]]:
         """Say why sandboxes that are asked for cannot be made here, each with the agents that have none for it.
@@ -91,7 +102,7 @@ class Sandboxes:
         found: dict[str, list[str]] = {}
         for settings in map(self._agents.get, self._agents.ids()):
             if settings.sandbox_mode != "off":
-                problem = Sandbox(settings.sandbox, Path()).problem
+                problem = BACKENDS[settings.sandbox.backend].why_not()
                 if problem is not None:
                     found.setdefault(problem, []).append(settings.id)
         return found

@@ -19,6 +19,8 @@ from backchannel.core.mcp_names import servers_named
 USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 INSIDE = "/workspace"
 """Where the workspace is in a sandbox."""
+INSIDE_OUTPUTS = "/outputs"
+"""Where the outputs of a session's commands are in its sandbox."""
 COMES_WITH = {"uvx": "the package uv", "uv": "the package uv", "npx": "Node.js", "node": "Node.js"}
 FETCHES = ("uvx", "npx")
 """Programs that fetch what they run."""

@@ -45,6 +45,13 @@ class Place:
     """Its path where the session's commands run."""
     is_readable: bool = True
     is_writable: bool = True
+    outputs: Place | None = None
+    """The outputs of the session's commands, which it may read beside the workspace."""
+
+    def around(self, path: str) -> Place:
+        """Give the place that a path to be read is in: the outputs, if it begins with theirs, or else this one."""
+        theirs = self.outputs
+        return theirs if theirs is not None and f"{path}/".startswith(f"{theirs.shown}/") else self
 
     def parts(self, path: str) -> tuple[str, ...]:
         """Take a path apart, as a model wrote it: relative to the workspace, or absolute and inside it.

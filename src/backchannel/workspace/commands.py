@@ -6,6 +6,7 @@ A program at work is started under the leash, its output read as it comes, and s
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from backchannel.agents.programs import Program, environment, leashed
 from backchannel.agents.registry import Agents
 from backchannel.agents.sandboxes import Sandbox, Sandboxes
 from backchannel.core.contracts import ToolContext, ToolOutput
+from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_content
 from backchannel.core.text import storable_text
 from backchannel.errors import InvalidRequest
@@ -138,13 +140,23 @@ class ShellCommands:
         """Say what a session has of its agent's workspace."""
         sandbox = self._sandboxes.of(agent_id, session_key)
         root = self._sandboxes.workspace(agent_id)
+        kept = self._sandboxes.outputs(agent_id, session_key)
         if sandbox is None:
-            return Place(root, str(root))
+            return Place(root, str(root), outputs=Place(kept, str(kept), is_writable=False))
         access = sandbox.rules.workspace_access
-        return Place(root, Sandbox.INSIDE, is_readable=access != "none", is_writable=access == "rw")
+        outputs = Place(kept, Sandbox.INSIDE_OUTPUTS, is_writable=False)
+        return Place(root, Sandbox.INSIDE, is_readable=access != "none", is_writable=access == "rw", outputs=outputs)
 
     def output(self, context: ToolContext) -> Output:
-        return Output(self.place(context), self._agents.get(context.agent_id).sandbox.output_kb * KIB)
+        """Make what takes the output of a command; the whole of it is kept where the session can read it."""
+        kept = self.place(context).outputs
+        assert kept is not None
+        return Output(kept.root, kept.shown, self._agents.get(context.agent_id).sandbox.output_kb * KIB)
+
+    def forget_outputs(self, session_key: str) -> None:
+        """Delete the outputs of a session that was deleted."""
+        agent_id = SessionKey.stored(session_key).agent
+        shutil.rmtree(self._sandboxes.outputs(agent_id, session_key), ignore_errors=True)
 
     async def start(self, context: ToolContext, command: str, output: Output) -> Running:
         """Start a command; `output` gets what it writes.

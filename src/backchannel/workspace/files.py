@@ -24,6 +24,8 @@ MOST_SCANNED = 64 * 1024 * 1024
 """How far into a file lines are looked for."""
 MOST_EDITED = 8 * 1024 * 1024
 MOST_ENTRIES = 1000
+DEEPEST = 64
+"""How many folders may be around a file that is written."""
 _BINARY_BYTES = 8 * 1024
 _PERMISSIONS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 """What a new file has of the old one: not the right to run as its owner, who may be another now."""
@@ -31,6 +33,7 @@ _PERMISSIONS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 
 def read_text(place: Place, path: str, offset: int, limit: int) -> str:
     """Read lines of a file, from the line with the number `offset`, counted from 1."""
+    place = place.around(path)
     *folders, name = _file_parts(place, path)
     with words_for(path), opened_folder(place, tuple(folders)) as folder, opened_file(folder, name) as file:
         size = os.fstat(file).st_size
@@ -84,6 +87,8 @@ class _Lines:
 def write_text(place: Place, path: str, content: str) -> str:
     """Write a whole file, making the folders on its way."""
     *folders, name = _new_file_parts(place, path)
+    if len(folders) > DEEPEST:
+        raise InvalidRequest(f"path: it leads through {len(folders)} folders, and at most {DEEPEST} are made")
     data = storable_text(content).encode()
     with words_for(path), opened_folder(place, tuple(folders), create=True) as folder:
         before = look(folder, name)
@@ -169,6 +174,7 @@ def _check_unchanged(name: str, before: os.stat_result | None, now: os.stat_resu
 
 def list_folder(place: Place, path: str) -> str:
     """List a folder, one entry a line."""
+    place = place.around(path)
     names = place.parts(path)
     with words_for(path), opened_folder(place, names) as folder, os.scandir(folder) as entries:
         found = list(islice(entries, MOST_ENTRIES + 1))

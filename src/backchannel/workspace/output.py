@@ -1,6 +1,7 @@
-"""The output of a command: its beginning and its end in memory, and the whole in a file of the workspace.
+"""The output of a command: its beginning and its end in memory, and the whole in a file of the state folder.
 
-However much is written, what is kept in memory is little, and the file ends at `limits.outputKb`.
+However much is written, what is kept in memory is little, and the file ends at `limits.outputKb`. Nothing is written
+into the workspace, which may be somebody's own folder that the session can only read, or not even that.
 """
 
 from __future__ import annotations
@@ -8,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
+from pathlib import Path
 
-from backchannel.errors import InvalidRequest
 from backchannel.storage.ids import new_id
-from backchannel.workspace.beneath import Place, opened_folder
 
 SHOWN_AT_EACH_END = 16 * 1024
-FOLDER = ".output"
 MOST_FILES = 64
-"""How many outputs are kept in a workspace; the oldest go first."""
+"""How many outputs are kept of an agent's sessions; the oldest go first."""
 THROTTLE_S = 0.01
 """How long a command that writes without end waits after each piece, once nothing of it is kept any more."""
 
@@ -24,15 +23,16 @@ THROTTLE_S = 0.01
 class Output:
     """What a command has written so far."""
 
-    def __init__(self, place: Place, most_bytes: int) -> None:
-        self._place = place
+    def __init__(self, folder: Path, shown: str, most_bytes: int) -> None:
+        self._folder = folder
+        self._shown = shown
         self._most = most_bytes
         self._head, self._tail = bytearray(), bytearray()
         self._new = bytearray()
         self._new_dropped = 0
         self.total = 0
         self._file: _WholeFile | None = None
-        self._has_file = place.is_readable
+        self._has_file = True
 
     async def add(self, piece: bytes) -> None:
         """Take what was written."""
@@ -54,9 +54,9 @@ class Output:
     def _keep(self, piece: bytes) -> None:
         try:
             if self._file is None:
-                self._file = _WholeFile(self._place)
+                self._file = _WholeFile(self._folder, self._shown)
             self._file.add(piece[: max(self._most - self._file.size, 0)])
-        except (OSError, InvalidRequest):  # a full disk, or a folder that is none: the command goes on
+        except OSError:  # a full disk, or a folder that is none: the command goes on
             self._has_file = False
 
     def close(self) -> None:
@@ -86,28 +86,31 @@ class Output:
 
 
 class _WholeFile:
-    """A file in the workspace that a command's output goes to."""
+    """A file in the state folder that a command's output goes to."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, folder: Path, shown: str) -> None:
         name = f"{new_id()}.log"
-        self.path = f"{FOLDER}/{name}"
+        self.path = f"{shown}/{name}"
         self.size = 0
+        _drop_old(folder)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with opened_folder(place, (FOLDER,), create=True) as folder:
-            with suppress(FileExistsError):
-                ignore = os.open(".gitignore", flags, 0o600, dir_fd=folder)
-                os.write(ignore, b"*\n")
-                os.close(ignore)
-            kept = sorted(name for name in os.listdir(folder) if name.endswith(".log"))  # noqa: PTH208 - by its number
-            for old in kept[: 1 - MOST_FILES]:
-                os.unlink(old, dir_fd=folder)
-            self._stream = os.fdopen(os.open(name, flags, 0o600, dir_fd=folder), "wb", buffering=0)
+        self._stream = os.fdopen(os.open(folder / name, flags, 0o600), "wb", buffering=0)
 
     def add(self, piece: bytes) -> None:
         self.size += self._stream.write(piece)
 
     def close(self) -> None:
         self._stream.close()
+
+
+def _drop_old(folder: Path) -> None:
+    """Make room for one more output among those of all sessions of the agent."""
+    kept = sorted(folder.parent.glob("*/*.log"), key=lambda path: path.name)  # an id tells when it was made
+    for old in kept[: 1 - MOST_FILES] if len(kept) >= MOST_FILES else ():
+        old.unlink(missing_ok=True)
+        with suppress(OSError):  # it has others
+            old.parent.rmdir()
 
 
 def _decoded(data: bytes | bytearray) -> str:

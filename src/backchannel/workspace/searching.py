@@ -34,6 +34,7 @@ async def search(place: Place, pattern: str, path: str) -> str:
     Raises:
         InvalidRequest: the pattern is none, the path leads elsewhere, or it took too long.
     """
+    place = place.around(path)
     program = await asyncio.to_thread(_program, place, pattern, path)
     found = bytearray()
 

@@ -102,19 +102,28 @@ class WorkspaceTools:
         return is_reached and self._commands.place_of(key.agent, str(key)).is_readable
 
     async def receive(self, key: SessionKey, name: str, content: bytes) -> str:
-        """Put a file that somebody sent into the workspace of a session; returns its path there.
+        """Put a file that somebody sent where a session can read it; returns its path there.
+
+        That is the workspace, or the folder of outputs where the session may not write into its workspace.
 
         Raises:
             InvalidRequest, OSError: it cannot be put there.
         """
         place = self._commands.place_of(key.agent, str(key))
-        return await asyncio.to_thread(self._alone, put_received, place, name, content)
+        if place.is_writable or place.outputs is None:
+            return await asyncio.to_thread(self._alone, put_received, place, name, content)
+        path = await asyncio.to_thread(self._alone, put_received, place.outputs, name, content)
+        return f"{place.outputs.shown}/{path}"
 
     def end_session(self, session_key: str) -> None:
-        """End the background commands of a session that was deleted."""
-        ending = asyncio.create_task(self.background.end_session(session_key))
+        """End the background commands of a session that was deleted, and delete its outputs."""
+        ending = asyncio.create_task(self._end_session(session_key))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
+
+    async def _end_session(self, session_key: str) -> None:
+        await self.background.end_session(session_key)
+        await asyncio.to_thread(self._commands.forget_outputs, session_key)
 
     async def close(self) -> None:
         """End all commands."""
