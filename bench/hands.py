@@ -60,7 +60,7 @@ async def commands(world: World) -> Findings:
     bare = Program(COMMAND, state, environment())
     kinds = {"off": bare}
     if bubblewrap.why_not() is None:
-        kinds["all"] = Sandbox(SandboxRules(), state).wrap(bare)
+        kinds["all"] = Sandbox(SandboxRules(), state, state).wrap(bare)
     for mode, program in kinds.items():
         took, floor = Timings(), Timings()
         calls = max(sizes.calls // FEWER, 2)
