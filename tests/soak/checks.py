@@ -15,9 +15,14 @@ from backchannel.core.exchange_values import Exchange, ExchangeOutcome, Exchange
 from backchannel.core.messages import Message, Role, decode_message
 from backchannel.core.runs import RunState
 from backchannel.core.spawn_values import SpawnOutcome, SpawnState, read_spawn
-from tests.soak.served import MODEL_FAILS, NAME, chat, news
+from tests.soak import hands
+from tests.soak.served import CHANNEL, MODEL_FAILS, NAME, chat, news
+from tests.soak.work_checks import Work, check_phones
 from tests.support.far_end import FarEnd
 from tests.support.kill import check_invariants
+from tests.support.telegram import Telegram
+
+_PHONES = f"agent:{hands.PHONE}:"
 
 
 @dataclass
@@ -32,6 +37,8 @@ class Counts:
     receipts: Counter[str] = field(default_factory=Counter)
     taken: int = 0
     posted: int = 0
+    work: Counter[str] = field(default_factory=Counter)
+    phones: Counter[str] = field(default_factory=Counter)
 
 
 class Ended:
@@ -56,7 +63,9 @@ class Ended:
                 self._results[message.tool_call_id] = message
         self.counts = Counts()
 
-    def check(self, folder: Path, acknowledged: Mapping[str, str]) -> Counts:
+    def check(
+        self, folder: Path, acknowledged: Mapping[str, str], telegram: Telegram, phoned: Mapping[str, int]
+    ) -> Counts:
         check_invariants(self._database, folder)
         twice = [id for id, count in Counter(message.id for _, message in self._messages).items() if count > 1]
         assert not twice, f"messages that are there twice: {twice}"
@@ -67,21 +76,28 @@ class Ended:
         self._check_spawns(acknowledged)
         self._check_receipts()
         self._check_far_end()
+        work = Work(self._database, folder, self._messages)
+        work.check()
+        self.counts.work = work.told
+        self.counts.phones = check_phones(self._database, telegram, phoned, self._messages)
         return self.counts
 
     def _check_runs(self, acknowledged: Mapping[str, str]) -> None:
-        runs = {id: (kind, state) for id, kind, state in self._database.execute("SELECT id, kind, state FROM runs")}
+        runs = {id: (kind, key) for id, kind, key in self._database.execute("SELECT id, kind, session_key FROM runs")}
         for name, run_id in acknowledged.items():
             assert run_id in runs, f"{name} was acknowledged, and has no run"
         assert len(set(acknowledged.values())) == len(acknowledged), "two messages have one run"
-        people = {run_id for name, run_id in acknowledged.items() if name.startswith("p")}
-        assert people == {id for id, (kind, _) in runs.items() if kind == "message"}, "runs that nobody asked for"
+        for first, kind in (("p", "message"), ("h", "hook")):
+            asked = {run_id for name, run_id in acknowledged.items() if name.startswith(first)}
+            there = {id for id, (its, key) in runs.items() if its == kind and not key.startswith(_PHONES)}
+            assert asked == there, "runs that nobody asked for"
         said = Counter(
             message.text.partition(": ")[0]
-            for _, message in self._messages
+            for key, message in self._messages
             if message.role is Role.USER and message.provenance and message.provenance.source_tool is None
+            if not key.startswith(_PHONES)
         )
-        once = Counter(name for name in acknowledged if name.startswith("p"))
+        once = Counter(name for name in acknowledged if name[0] in "ph")
         assert said == once, f"missing {once - said}, too many {said - once}"
         wrong = self._database.execute(
             "SELECT id, state, error FROM runs WHERE state <> 'ok' AND error NOT LIKE ?",
@@ -166,7 +182,9 @@ class Ended:
         return decoded if isinstance(decoded, dict) else {}
 
     def _check_receipts(self) -> None:
-        rows = self._database.execute("SELECT id, exchange_id, state, error, text, target FROM deliveries").fetchall()
+        rows = self._database.execute(
+            "SELECT id, exchange_id, state, error, text, target FROM deliveries WHERE channel IS NOT ?", (hands.PHONE,)
+        ).fetchall()
         by_exchange = Counter(exchange_id for _, exchange_id, *_ in rows if exchange_id is not None)
         assert by_exchange == Counter(exchange.id for exchange in self._exchanges), "not one receipt an exchange"
         exchanges = {exchange.id: exchange for exchange in self._exchanges}
@@ -194,7 +212,8 @@ class Ended:
             part_key(id, n): (state, text, target)
             for id, n, state, text, target in self._database.execute(
                 "SELECT p.delivery_id, p.n, p.state, p.text, d.target FROM delivery_parts p "
-                "JOIN deliveries d ON d.id = p.delivery_id"
+                "JOIN deliveries d ON d.id = p.delivery_id WHERE d.channel = ?",
+                (CHANNEL,),
             )
         }
         taken = {message.key: (message.text, message.to) for message in self._far_end.messages}

@@ -1,4 +1,4 @@
-"""Who talks to the gateway of the soak: people in chats, programs with a token, and the platform of the chats."""
+"""Who talks to the gateway of the soak: people in chats, programs with a token or a hook, and the chats' platform."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from tests.soak import hands
 from tests.soak.lives import Lives
 from tests.soak.served import CHANNEL, TOKEN, chat, key, please_ask, task
 from tests.support.far_end import FarEnd, event, signed
@@ -68,6 +69,7 @@ class Clients:
             for n in range(self._sessions // 4):
                 group.create_task(self._program(http, n))
                 group.create_task(self._spawner(http, n))
+                group.create_task(self._worker(http, n))
 
     async def _person(self, http: httpx.AsyncClient, n: int) -> None:
         chance = random.Random(f"{self._seed} person {n}")
@@ -129,6 +131,20 @@ class Clients:
                 assert "maxChildren" in result["error"], result
             await self._platform.told(f"result of {name}", chance.random())
 
+    async def _worker(self, http: httpx.AsyncClient, n: int) -> None:
+        """Give an agent with hands something to do, by a hook."""
+        chance = random.Random(f"{self._seed} worker {n}")
+        headers = {"Authorization": f"Bearer {hands.HOOK_TOKEN}"}
+        for count in itertools.count(1):
+            if self._is_over:
+                return
+            name = f"h-{n}-{count}"
+            given = {"agentId": hands.HANDS[n % len(hands.HANDS)], "sessionKey": f"hook:work-{n}"}
+            said = {"message": name, "idempotencyKey": name, **given}
+            answer = await self._post(http, "/hooks/agent", json=said, headers=headers)
+            self.acknowledged[name] = answer["runId"]
+            await self._platform.told(f"work of {name}", chance.random())
+
     async def _post(self, http: httpx.AsyncClient, path: str, **more: Any) -> Any:
         """Post it to whichever gateway is there, until one has answered."""
         dead = None
@@ -140,7 +156,7 @@ class Clients:
                 self.repeats += 1
                 dead = place
                 continue
-            assert answer.status_code == 200, answer.text
+            assert answer.is_success, answer.text
             return answer.json()
 
 

@@ -1,4 +1,4 @@
-"""The lives of a gateway: a process after the other on the same files, each killed with -9 at some moment."""
+"""The lives of a gateway: a process after the other on the same files, each killed or stopped at some moment."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ from pathlib import Path
 
 import msgspec
 
-from tests.soak.served import Place
+from tests.soak.served import Place, Platforms
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 60.0
 EARLY = 0.15
 """How many lives end while they begin."""
+STOPPED = 0.2
+"""How many lives end by SIGTERM."""
 
 
 class Lives:
     """Starts and kills; tells clients where the gateway is, when it is."""
 
-    def __init__(self, state: Path, url: str, sessions: int, chance: random.Random) -> None:
-        self._command = (sys.executable, "-m", "tests.soak.served", str(state), url, str(sessions))
+    def __init__(self, state: Path, platforms: Platforms, sessions: int, chance: random.Random) -> None:
+        given = (str(state), msgspec.json.encode(platforms).decode(), str(sessions))
+        self._command = (sys.executable, "-m", "tests.soak.served", *given)
         self._errors = state / "stderr.txt"
         self._chance = chance
         self._place: Place | None = None
         self._changed = asyncio.Condition()
         self._next: Process | None = None
         self.kills = 0
+        self.stops = 0
 
     async def at(self, *, after: Place | None = None) -> Place:
         """Wait until there is a gateway, another than one that was seen to die."""
@@ -45,15 +49,28 @@ class Lives:
         loop = asyncio.get_running_loop()
         while loop.time() < ends:
             async with self._process() as process:
+                is_ready = False
                 if self._chance.random() < EARLY:
                     await self._lives_on(process, self._chance.uniform(0.0, 0.3))
                 else:
                     await self._ready(process)
                     await self._lives_on(process, self._chance.uniform(0.3, 2.0))
+                    is_ready = True
                 await self._say(None)
-                process.kill()
-                self.kills += 1
+                if self._chance.random() < STOPPED:
+                    await self._stop(process, is_ready=is_ready)
+                else:
+                    process.kill()
+                    self.kills += 1
             yield
+
+    async def _stop(self, process: Process, *, is_ready: bool) -> None:
+        """Ask it to stop; before it listens to signals, that ends it as it ends any program."""
+        process.send_signal(signal.SIGTERM)
+        self.stops += 1
+        async with asyncio.timeout(START_LIMIT_S):
+            code = await process.wait()
+        assert code == 0 or (not is_ready and code == -signal.SIGTERM), f"stopped with {code}: {self._said()}"
 
     @asynccontextmanager
     async def last(self) -> AsyncIterator[None]:

@@ -1,4 +1,6 @@
-"""The gateway of the soak, in a process of its own: `python -m tests.soak.served <state> <far end's url> <sessions>`.
+"""The gateway of the soak, in a process of its own: `python -m tests.soak.served <state> <platforms> <sessions>`.
+
+The platforms are where its chats are, as JSON: the far end of a bridge, and a stand-in for Telegram.
 
 It waits for a line before it opens anything, so that a next one is at hand when this one is killed. Then it says in a
 line of JSON where it is. Its model is a function of what it is asked, so that a step that is done again after a crash
@@ -11,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-import zlib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken
 from backchannel.gateway.logs import configure_logs
 from backchannel.gateway.server import Listening, serve
+from tests.soak import hands
+from tests.soak.hands import drawn
 from tests.support.far_end import SECRET
 from tests.support.talks import step_of, turn_of
 
@@ -41,8 +45,16 @@ PART = 40
 DEEPEST = 2
 """How often a question may lead to another."""
 MODEL_FAILS = "the model of the soak fails here"
-NAME = re.compile(r"\b[pqs]-\d+-\d+(?:\.\d+)*\b")
+NAME = re.compile(r"\b[pqsht]-\d+-\d+(?:\.\d+)*\b")
 ASKS = re.compile(r"Please ask (\S+) and wait (\S+) s")
+
+
+class Platforms(msgspec.Struct, frozen=True):
+    """Where the chats are."""
+
+    far_url: str
+    telegram: dict[str, Any]
+    """The settings of the channel."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -60,23 +72,25 @@ def key(n: int) -> str:
     return f"agent:{AGENTS[n % len(AGENTS)]}:{CHANNEL}:group:{chat(n).lower()}"
 
 
-def settings(url: str, sessions: int) -> dict[str, Any]:
+def settings(state: Path, platforms: Platforms, sessions: int) -> dict[str, Any]:
     """Make the configuration: each chat belongs to an agent, and all may ask all."""
     chats = [(chat(n), AGENTS[n % len(AGENTS)]) for n in range(sessions)]
+    handy = hands.settings(state, platforms.telegram)
+    far = {"adapter": "bridge", "url": platforms.far_url, "secret": SECRET, "allowFrom": ["*"], "maxTextLength": PART}
+    bound = [{"match": {"channel": CHANNEL, "chatId": id}, "agentId": agent} for id, agent in chats]
     return {
-        "agents": {"list": [{"id": name, "model": "scripted/test"} for name in AGENTS]},
-        "tools": {"sessions": {"visibility": "all"}, "agentToAgent": {"enabled": True}},
-        "channels": {
-            CHANNEL: {"adapter": "bridge", "url": url, "secret": SECRET, "allowFrom": ["*"], "maxTextLength": PART}
+        "agents": {"list": [*({"id": name, "model": "scripted/test"} for name in AGENTS), *handy["agents"]]},
+        "tools": {
+            "sessions": {"visibility": "all"},
+            "agentToAgent": {"enabled": True},
+            "approval": handy["approval"],
         },
-        "bindings": [{"match": {"channel": CHANNEL, "chatId": id}, "agentId": agent} for id, agent in chats],
+        "mcp": handy["mcp"],
+        "hooks": handy["hooks"],
+        "channels": {CHANNEL: far, **handy["channels"]},
+        "bindings": [*bound, *handy["bindings"]],
         "gateway": {"port": 0, "auth": {"token": TOKEN}},
     }
-
-
-def drawn(name: str, what: str) -> float:
-    """Draw a number from 0 to 1, the same for the same name."""
-    return zlib.crc32(f"{what} {name}".encode()) / 2**32
 
 
 def please_ask(name: str, targets: list[str], wait_s: float) -> str:
@@ -105,10 +119,14 @@ class Script:
     async def __call__(self, request: ModelRequest) -> Scripted:
         asked = next(message.text for message in reversed(request.messages) if message.role is Role.USER)
         name = NAME.findall(asked)[-1]
-        is_slow = name.startswith("p") and name.count(".") == 0 and drawn(name, "slow") < 0.05
+        is_slow = name[0] in "ph" and name.count(".") == 0 and drawn(name, "slow") < 0.05
         await asyncio.sleep(self._slow_s if is_slow else PACE_S)
         if name.startswith("s"):
             return self._work(name, asked)
+        if name.startswith("h"):
+            return hands.work(name, request)
+        if name.startswith("t"):
+            return f"reply {name}"
         step, said = step_of(request), asked[asked.rindex(name) + len(name) :]
         if step != "result" and said.startswith(": "):  # what was said before may have had no reply, and stand above it
             asks = ASKS.findall(said)
@@ -145,23 +163,25 @@ def _send(target: str, name: str, wait_s: float) -> ToolCallBlock:
 
 
 def open_gateway(
-    state: Path, url: str, sessions: int, *, clock: Clock | None = None, slow_s: float = SLOW_S
+    state: Path, platforms: Platforms, sessions: int, *, clock: Clock | None = None, slow_s: float = SLOW_S
 ) -> Gateway:
-    gateway = Gateway(config_from(settings(url, sessions), {}, state=state), clock=clock)
+    gateway = Gateway(config_from(settings(state, platforms, sessions), {}, state=state), clock=clock)
     gateway.add_model(ScriptedModel(replies=Script(sessions, slow_s)))
     return gateway
 
 
 def main() -> None:
-    state, url, sessions = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    state, sessions = Path(sys.argv[1]), int(sys.argv[3])
+    platforms = msgspec.json.decode(sys.argv[2], type=Platforms)
     configure_logs("warning", sys.stderr, as_json=False)
+    import_module("backchannel.channels.telegram.account")  # takes longer than most lives here
     if not sys.stdin.readline():
         return  # not needed
 
     def ready(place: Listening, token: OperatorToken) -> None:
         print(msgspec.json.encode(Place(place.url)).decode(), flush=True)
 
-    asyncio.run(serve(open_gateway(state, url, sessions), ready))
+    asyncio.run(serve(open_gateway(state, platforms, sessions), ready))
 
 
 if __name__ == "__main__":

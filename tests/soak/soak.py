@@ -1,10 +1,11 @@
 """The soak: `python -m tests.soak.soak --seconds 60 --sessions 20 --seed 1`, or `make soak`.
 
 Sessions of several agents ask each other and hand work to sub-agents without end, through the real doors of a gateway
-in a real process, which is killed with -9 at random moments and started again. Clients send again what was not
-acknowledged. A platform, which now and then misbehaves, remembers every key that it took. In the end everything is let
-finish, and all is counted. The model is slow now and then, so that some runs are killed three times in one call and set
-aside: they are answered too, when their time has come.
+in a real process, which is killed with -9 or stopped at random moments and started again. Agents with hands run
+commands, some of which a person has to allow, and call the tool of an MCP server; people write to a bot of Telegram.
+Clients send again what was not acknowledged. A platform, which now and then misbehaves, remembers every key that it
+took. In the end everything is let finish, and all is counted. The model is slow now and then, so that some runs are
+killed three times in one call and set aside: they are answered too, when their time has come.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from tests.soak.approving import Approver, answer_within
 from tests.soak.checks import Counts, Ended
 from tests.soak.clients import Clients, Platform, http_client
 from tests.soak.lives import Lives
-from tests.soak.served import open_gateway
+from tests.soak.phoning import Phones
+from tests.soak.served import Platforms, open_gateway
 from tests.support.clocks import AheadClock
 from tests.support.far_end import Break, Fault, Told
 from tests.support.resting import at_rest
+from tests.support.telegram import Telegram
 
 FINISH_LIMIT_S = 120.0
 FAULTS: tuple[Told, ...] = (Break(), Fault(503), Fault(500, takes=True), Fault(429, {"Retry-After": "1"}))
@@ -44,7 +48,9 @@ class Soak:
         self._chance = random.Random(seed)
         self._seed = seed
         self.kills = 0
+        self.stops = 0
         self.repeats = 0
+        self.contrary = 0
         self.set_aside = 0
 
     async def run(self) -> Counts:
@@ -53,34 +59,44 @@ class Soak:
         Raises:
             AssertionError: something was lost, doubled, or went astray.
         """
-        async with Platform() as platform:
-            acknowledged = await self._exchange(platform)
-            await self._finish(platform)
+        async with Platform() as platform, Telegram() as telegram:
+            platforms = Platforms(platform.url, telegram.settings())
+            phones = Phones(telegram, self._seed)
+            acknowledged = await self._exchange(platforms, platform, phones)
+            await self._finish(platforms, telegram)
         with closing(sqlite3.connect(self._state / "backchannel.db")) as database:
-            return Ended(database, platform).check(self._state, acknowledged)
+            return Ended(database, platform).check(self._state, acknowledged, telegram, phones.written)
 
-    async def _exchange(self, platform: Platform) -> dict[str, str]:
-        lives = Lives(self._state, platform.url, self._sessions, self._chance)
+    async def _exchange(self, platforms: Platforms, platform: Platform, phones: Phones) -> dict[str, str]:
+        lives = Lives(self._state, platforms, self._sessions, self._chance)
         clients = Clients(lives, platform, self._sessions, self._seed)
+        approver = Approver(lives)
         try:
             async with http_client() as http, asyncio.TaskGroup() as group:
-                talk = group.create_task(clients.talk(http))
+                talks = (group.create_task(clients.talk(http)), group.create_task(phones.write()))
+                answers = group.create_task(approver.answer_all())
                 async for _ in lives.killed_until(asyncio.get_running_loop().time() + self._seconds):
                     platform.then(*self._chance.sample(FAULTS, self._chance.randint(0, 2)))
                 clients.no_more()
+                phones.no_more()
                 async with lives.last(), asyncio.timeout(FINISH_LIMIT_S):
-                    await talk
+                    await asyncio.wait(talks)
+                    answers.cancel()
         finally:
             await lives.close()
-        self.kills, self.repeats = lives.kills, clients.repeats
+        self.kills, self.stops, self.repeats = lives.kills, lives.stops, clients.repeats
+        self.contrary = approver.contrary
         return clients.acknowledged
 
-    async def _finish(self, platform: Platform) -> None:
+    async def _finish(self, platforms: Platforms, telegram: Telegram) -> None:
         """Let a last process do what is left; it comes when those that were set aside are due."""
         clock = AheadClock(self._longest_aside_s())
-        opened = open_gateway(self._state, platform.url, self._sessions, clock=clock, slow_s=0.0)
-        async with asyncio.timeout(FINISH_LIMIT_S), opened as gateway:
+        opened = open_gateway(self._state, platforms, self._sessions, clock=clock, slow_s=0.0)
+        async with asyncio.timeout(FINISH_LIMIT_S), opened as gateway, asyncio.TaskGroup() as group:
+            answers = group.create_task(answer_within(gateway))
+            await telegram.drained(FINISH_LIMIT_S)
             await at_rest(gateway)
+            answers.cancel()
 
     def _longest_aside_s(self) -> float:
         with closing(sqlite3.connect(self._state / "backchannel.db")) as database:
@@ -93,13 +109,15 @@ class Soak:
         """Tell what there was, a line a kind."""
         lines = {
             "seed": self._seed,
-            "kills": self.kills,
+            "kills": f"{self.kills}, and {self.stops} stops",
             "messages": f"{counts.messages} acknowledged, {self.repeats} requests repeated",
             "runs": f"{_sum(counts.runs)}; set aside when the last kill was over: {self.set_aside}",
             "exchanges": _sum(counts.exchanges),
             "replies": _sum(counts.replies),
             "spawns": _sum(counts.spawns),
             "receipts": _sum(counts.receipts),
+            "work": f"{_sum(counts.work)}; answers that came second: {self.contrary}",
+            "phones": _sum(counts.phones),
             "far end": f"{counts.taken} keys taken, each once, in {counts.posted} posts",
         }
         return "\n".join(f"{name:<10} {line}" for name, line in lines.items())
