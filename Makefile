@@ -76,7 +76,7 @@ interop: $(VENV)/.ready ## Try at length: clients and servers of others (MCP, Op
 	SCHEMATHESIS_SECONDS=120 $(BIN)/pytest tests/gateway/test_openapi.py
 	CHANNEL_MESSAGES=10000 $(BIN)/pytest --timeout 600 tests/channels/test_channel_contract.py -k many
 
-soak: $(VENV)/.ready ## Kill it for a minute while sessions exchange; FOR=600 takes longer, SEED=1 repeats one
+soak: $(VENV)/.ready needs ## Kill and stop it for a minute under exchanges, commands, approvals, MCP and Telegram; FOR=600 takes longer, SEED=1 repeats one
 	@$(BIN)/python -m tests.soak.soak $(if $(FOR),--seconds $(FOR)) $(if $(SEED),--seed $(SEED))
 
 soak-cluster: $(VENV)/.ready ## Race gateways on one PostgreSQL, then kill and pause them for a minute; FOR and SEED as for `soak`
