@@ -167,12 +167,12 @@ class Up:
         return self.said.partition("running at ")[2].split()[0]
 
     def wait_ready(self) -> None:
-        self._wait_until(lambda: "try: " in self.said)
+        self.wait_until(lambda: "try: " in self.said)
 
     def wait_logged(self, text: str) -> None:
-        self._wait_until(lambda: text in self.logged)
+        self.wait_until(lambda: text in self.logged)
 
-    def _wait_until(self, is_there: Callable[[], bool]) -> None:
+    def wait_until(self, is_there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not is_there():
             assert self.process.poll() is None, self.logged

@@ -1,8 +1,8 @@
 """The models there are: a ref `provider/model` becomes a `Model`.
 
 A ref is looked up in this order: models that were registered (the demo model, own ones, a test's), the endpoints
-of the configuration, the services that the environment has a key for. A client is made once per provider, at its
-first use; `check` and `list` make none. `SERVICES` are the well-known providers; context windows and prices come from
+of the configuration, the services that the environment has a key for. A client is made once per provider, when the gateway starts or at
+its first use; `check` and `list` make none. `SERVICES` are the well-known providers; context windows and prices come from
 genai-prices, which is read only when one is asked for.
 """
 
@@ -13,12 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 import msgspec
+import structlog
 
+from backchannel.agents.loading import load
 from backchannel.agents.providers import Connection, Endpoint, ProviderModel
 from backchannel.config.schema import DEMO_MODEL, ProviderModelSettings, ProviderSettings
 from backchannel.core.contracts import Model, Price
@@ -28,6 +31,8 @@ from backchannel.errors import ModelUnusable, UnknownModel
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo as PublishedModel
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +282,19 @@ class Models:
     def known_here(self) -> tuple[str, ...]:
         """Name the models that this gateway knows: configured ones, and those that a program registered."""
         return tuple(sorted({*(info.ref for info in self._of_configuration()), *self._registered}))
+
+    async def prepare(self, refs: Iterable[str]) -> None:
+        """Load the clients of models before they are asked."""
+        for ref in refs:
+            try:
+                await load(partial(published, *_split(ref)))  # reads a large table
+                model = self.get(ref)
+                if isinstance(model, ProviderModel):
+                    await model.prepare()
+            except UnknownModel:
+                continue  # the start has said so
+            except Exception:  # the edge of a library: a run that asks this model says the same
+                log.exception("the client of a model could not be loaded", model=ref)
 
     async def close(self) -> None:
         """Close the clients."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from backchannel.agents.encoding import encoding_beside
+from backchannel.agents.loading import load
 from backchannel.agents.translation import begins_call, build_history, build_parameters, build_reply, read_delta
 from backchannel.core.contracts import (
     THINKING_LEVELS,
@@ -82,7 +83,7 @@ class Connection:
     async def model(self, name: str) -> PydanticModel[Any]:
         """Give one of the provider's models, as pydantic-ai has it."""
         if name not in self._models:
-            await asyncio.to_thread(self._build, name)  # imports, and reads certificates
+            await load(partial(self._build, name))  # imports, and reads certificates
         return self._models[name]
 
     async def close(self) -> None:
@@ -202,6 +203,10 @@ class ProviderModel:
     @property
     def sees_images(self) -> bool:
         return self._sees_images is not False  # what is known of the model shows when it is asked: see `stream`
+
+    async def prepare(self) -> None:
+        """Load what asking it needs."""
+        await self._connection.model(self._name)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Ask the provider. Cancelling, or closing the iterator, closes the connection."""

@@ -78,6 +78,11 @@ class Agents:
     def ids(self) -> list[str]:
         return list(self._settings)
 
+    def models(self) -> list[str]:
+        """Name the models of the agents that no function answers for, each once."""
+        of_models = (settings.model for id, settings in self._settings.items() if not self.is_function(id))
+        return list(dict.fromkeys(of_models))
+
     def get(self, agent_id: str) -> AgentSettings:
         """Look up an agent.
 

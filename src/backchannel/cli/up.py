@@ -117,6 +117,7 @@ def _serve(options: Options, make: Callable[[], Gateway], log_level: str | None)
         import structlog
         import uvloop
 
+        from backchannel.agents.loading import end_without_loading
         from backchannel.agents.programs import keep_descriptors
         from backchannel.gateway.logs import configure_logs, secrets_of
         from backchannel.gateway.methods.health import model_problems, sandbox_problems
@@ -152,6 +153,7 @@ def _serve(options: Options, make: Callable[[], Gateway], log_level: str | None)
     log.info("stopped", state=str(gateway.config.state_dir))
     if not options.as_json:
         say("Stopped. What it has accepted goes on at the next start.")
+    end_without_loading()
 
 
 def show_banner(options: Options, gateway: Gateway, place: Listening, token: OperatorToken) -> None:

@@ -172,6 +172,8 @@ class Gateway:
             await parts.cron.sync()  # before the timers start: a job that was taken out fires no more
             self._share_channels(parts)
             await parts.runtime.start()
+            preparing = asyncio.create_task(self.models.prepare(self.agents.models()), name="preparing models")
+            exits.callback(preparing.cancel)
             exits.push_async_callback(parts.keeper.stop)
             parts.keeper.start()
             self._exits = exits.pop_all()

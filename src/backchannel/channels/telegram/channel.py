@@ -18,6 +18,7 @@ from importlib import import_module
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from backchannel.agents.loading import load
 from backchannel.channels.keeping import Kept
 from backchannel.channels.telegram.length import MAX_UNITS, text_units
 from backchannel.config.schema_doors import TelegramAccountSettings, TelegramSettings
@@ -212,7 +213,7 @@ class TelegramChannel(Channel):
         """
         async with self._loading:
             if id not in self._accounts:
-                await asyncio.to_thread(_load)
+                await load(_load)
                 self._accounts[id] = self._make(id)
         return self._accounts[id]
 

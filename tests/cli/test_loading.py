@@ -1,0 +1,40 @@
+"""Libraries that take long to import delay neither the start, nor other work, nor the stop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.program import Program
+
+TELEGRAM: dict[str, Any] = {
+    "channels": {"phone": {"adapter": "telegram", "token": "4242:" + "a" * 35, "allowFrom": ["1"]}}
+}
+MODEL: dict[str, Any] = {
+    "models": {"providers": {"far": {"api": "openai", "baseUrl": "http://127.0.0.1:9/v1", "models": [{"id": "x"}]}}},
+    "agents": {"list": [{"id": "main", "model": "builtin/demo"}, {"id": "other", "model": "far/x"}]},
+}
+
+
+@pytest.mark.parametrize(("package", "config"), [("aiogram", TELEGRAM), ("pydantic_ai", MODEL)])
+def test_a_library_that_is_never_loaded_delays_neither_the_start_nor_a_run_nor_the_stop(
+    program: Program, package: str, config: dict[str, Any]
+) -> None:
+    began = _never_imported(program.home / "libraries", package)
+    program.write_config(json.dumps(config))
+    with program.up(PYTHONPATH=str(began.parent)) as up:
+        up.wait_until(began.exists)
+        assert "You said: I am here" in program.answer("chat", "I am here")
+        assert up.stop() == 0
+
+
+def _never_imported(folder: Path, package: str) -> Path:
+    """Make a package whose import never ends; gives the file that says that it has begun."""
+    began = folder / "began"
+    (folder / package).mkdir(parents=True)
+    text = f"import pathlib, threading\npathlib.Path({str(began)!r}).touch()\nthreading.Event().wait()\n"
+    (folder / package / "__init__.py").write_text(text)
+    return began
