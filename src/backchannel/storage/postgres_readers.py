@@ -61,7 +61,7 @@ class Readers:
                 return unit(PostgresTx(connection, context, now), *args, **kwargs)
             finally:
                 if not connection.closed:
-                    connection.execute("ROLLBACK")
+                    connection.execute("COMMIT")  # after ROLLBACK psycopg would prepare all statements anew
 
         return self._retried(run)
 
