@@ -17,6 +17,7 @@ from bench.spawns import many_spawns, one_spawn
 from bench.starts import idle_memory, starts
 from bench.tool_rounds import mcp_rounds
 from bench.tools import lists_with_messages, restricted_lists
+from bench.transactions import transactions
 from bench.wires import runs_on_wires
 from bench.world import World
 
@@ -40,5 +41,6 @@ ROWS: dict[str, Callable[[World], Findings]] = {
     "lockout": lockout,
     "page": page_views,
     "postgres": on_postgres,
+    "transactions": transactions,
     "footprint": footprint,
 }

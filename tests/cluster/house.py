@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,18 @@ async def gateways(
     count: int = 2,
     config: dict[str, Any] | None = None,
     equip: Equip = lambda gateway: None,
-    wakeups: str = "notify",
+    wakeups: str | Sequence[str] = "notify",
     lease_s: float = LEASE_S,
 ) -> AsyncIterator[list[Gateway]]:
-    """Open gateways that know of each other; a model is the same for all of them."""
-    shared = {"database": {"url": url}, "cluster": {"leaseSeconds": lease_s, "wakeups": wakeups}}
+    """Open gateways that know of each other; a model is the same for all of them.
+
+    Those that are woken up in different ways do not hear each other.
+    """
+    ways = [wakeups] * count if isinstance(wakeups, str) else wakeups
     async with AsyncExitStack() as exits:
         opened = []
-        for number in range(count):
+        for number, way in enumerate(ways):
+            shared = {"database": {"url": url}, "cluster": {"leaseSeconds": lease_s, "wakeups": way}}
             settings = config_from({**(config or CONFIG), **shared}, {}, state=folder / f"g{number}")
             gateway = Gateway(settings)
             for model in models:

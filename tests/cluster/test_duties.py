@@ -21,7 +21,7 @@ from backchannel.core.delivery import Post
 from backchannel.core.facts import SessionChanged
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
-from backchannel.runtime.events import Event
+from backchannel.runtime.events import Event, Wanted
 from tests.cluster.house import LEASE_S, execute, gateways, knows, until
 from tests.runtime.test_approvals import ASKING, Desk, asked, posting
 from tests.support.gateways import CONFIG, MAIN, echo, ended
@@ -147,7 +147,7 @@ async def test_a_list_of_jobs_on_one_gateway_hears_that_another_has_changed_it(t
             assert isinstance(event, SessionChanged)
             reasons.append(event.reason)
 
-        other.runtime.hub.listen(on_event, SessionChanged, elsewhere=True)
+        other.runtime.hub.listen(on_event, SessionChanged, elsewhere=True, wants=lambda: Wanted(everything=True))
         await one.cron.add(CronJob(id="a", agent_id="main", schedule="every 1h", message="hello"))
         await until(lambda: "job" in reasons)
 

@@ -70,7 +70,7 @@ class Cluster:
         program, *options = _FIRST if primary is None else _COPY
         where = [] if primary is None else ["-h", str(primary.socket.parent)]
         made = self._popen(program, "-D", str(self._data), *where, *options)
-        assert made.wait(PATIENCE_S) == 0, (self._folder / "log").read_text()
+        assert made.wait(PATIENCE_S) == 0, self.log.read_text()
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
         if primary is not None:
@@ -88,6 +88,11 @@ class Cluster:
     def socket(self) -> Path:
         """Where it listens."""
         return self._folder / ".s.PGSQL.5432"
+
+    @property
+    def log(self) -> Path:
+        """What it writes down of itself."""
+        return self._folder / "log"
 
     def start(self) -> None:
         settings = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
@@ -156,7 +161,7 @@ class Cluster:
 
     def _popen(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", _AS_SOMEBODY, str(_programs() / program), *arguments]
-        with (self._folder / "log").open("ab") as log:
+        with self.log.open("ab") as log:
             return subprocess.Popen(command, stdout=log, stderr=log)
 
 

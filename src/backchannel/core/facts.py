@@ -33,6 +33,12 @@ class RunChanged(msgspec.Struct, frozen=True):
     run: Run
 
 
+class LaneFree(msgspec.Struct, frozen=True):
+    """A session's lane became free while a run waits in its queue."""
+
+    key: str
+
+
 class SessionChanged(msgspec.Struct, frozen=True):
     """A session's row changed; `reason` is one word: created, run, patch, reset, delete, note, job, exchange."""
 
@@ -119,6 +125,7 @@ class PolicyShadowed(msgspec.Struct, frozen=True):
 Fact = (
     MessageAppended
     | RunChanged
+    | LaneFree
     | SessionChanged
     | TranscriptClosed
     | DeliveryChanged

@@ -33,6 +33,11 @@ class Audiences:
         found = self._subscribers.get(name)
         return found.keys() if found else frozenset()
 
+    @property
+    def names(self) -> Set[str]:
+        """All names that anybody wants."""
+        return self._subscribers.keys()
+
     def add(self, name: str, subscriber: Subscriber) -> None:
         names = self._names.setdefault(subscriber, {})
         if name not in names and len(names) >= MAX_WATCHED:

@@ -53,7 +53,7 @@ from backchannel.gateway.protocol import (
 from backchannel.gateway.run_streams import ChatPiece, RunStream, shown
 from backchannel.gateway.session_news import LookUp, SessionNews, unknown_session
 from backchannel.gateway.unanswered import Unanswered
-from backchannel.runtime.events import Event, Hub, ModelRetried, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
+from backchannel.runtime.events import Event, Hub, ModelRetried, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted, Wanted
 from backchannel.tools.rows import show_approval, show_delivery
 
 
@@ -82,17 +82,17 @@ class Subscriptions:
         self._unanswered = Unanswered()
         self._ends: dict[str, list[set[str]]] = {}
         """Who wants to know which runs end, by session."""
-        self._wants_more: Callable[[], None] = lambda: None
+        self._wants_more: Callable[[str | None], None] = lambda run_id: None
 
     def listen_to(self, hub: Hub) -> Callable[[], None]:
         """Start sending what the hub publishes; the function returned stops it."""
-        self._wants_more = lambda: hub.on_wants()
-        return hub.listen(self.publish, elsewhere=True, wants=self._is_wanted)
+        self._wants_more = lambda run_id: hub.on_wants(run_id)
+        return hub.listen(self.publish, elsewhere=True, wants=self._wanted)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Send it the events of all sessions."""
         self._everything[subscriber] = None
-        self._wants_more()
+        self._wants_more(None)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         self._everything.pop(subscriber, None)
@@ -100,12 +100,12 @@ class Subscriptions:
     def watch(self, subscriber: Subscriber, key: str) -> None:
         """Send it the `chat` and `agent` events of a session."""
         self._by_session.add(key, subscriber)
-        self._wants_more()
+        self._wants_more(None)
 
     def watch_chat(self, subscriber: Subscriber, key: str) -> None:
         """Send it the `chat` events of a session, and no others: what a node gets."""
         self._by_chat.add(key, subscriber)
-        self._wants_more()
+        self._wants_more(None)
 
     def watch_messages(self, subscriber: Subscriber, key: str) -> None:
         """Send it the messages that enter a session's transcript, and its `chat` and `agent` events."""
@@ -128,7 +128,7 @@ class Subscriptions:
             stream = self._stream(run)
             stream.is_started = True
             self._send_of(run, {subscriber}, self._lifecycle(run, stream))
-            self._wants_more()
+        self._wants_more(run.id)
 
     async def follow_unless_ended(self, subscriber: Subscriber, run_id: str, look: Callable[[], Awaitable[Run]]) -> Run:
         """Send it the events of a run from now on, and look at the run: so it misses no end of it.
@@ -137,7 +137,7 @@ class Subscriptions:
         """
         is_new = subscriber not in self._by_run.of(run_id)
         self._by_run.add(run_id, subscriber)
-        self._wants_more()
+        self._wants_more(run_id)
         run = await look()
         if run.is_finished and is_new:
             self._by_run.remove(run_id, subscriber)
@@ -206,8 +206,9 @@ class Subscriptions:
                 data = {"phase": "result", "toolCallId": call_id, "name": name, **_result_of(event)}
                 self._send_agent(run, "tool", data)
 
-    def _is_wanted(self, run: Run) -> bool:
-        return bool(self._chat_audience(run, self._audience(run)))
+    def _wanted(self) -> Wanted:
+        by_key = (self._by_session.names, self._by_chat.names, self._by_transcript.names)
+        return Wanted(bool(self._everything), by_key, self._by_run.names)
 
     def _audience(self, run: Run) -> Set[Subscriber]:
         watching = self._by_session.of(run.session_key)

@@ -1,11 +1,8 @@
-"""This gateway's place among those that work on one database: its lease, its duties, and what it hears of the others.
+"""This gateway's place among those that work on one database: its lease and its duties.
 
 The lease is renewed every third of its length. By this process's own clock it ends a little sooner than the others see
 it end; then, or when the others have taken this process for dead, all its work is dropped without another commit, and
 it enters once more under a new number. Before each call of a model, start of a tool and send the lease is looked at.
-
-After each commit the others are told which rows have changed. What they tell is read again, and goes the way of our own
-facts. Behind that everything is looked at once a second.
 """
 
 from __future__ import annotations
@@ -14,22 +11,19 @@ import asyncio
 import hashlib
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 from time import monotonic
 from typing import Protocol
 
-import msgspec
 import structlog
 
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.cluster import TIMERS, GatewayInfo, GatewaySeen, Renewed
-from backchannel.core.echoes import EchoText, Word, read_echo, words_of, write_echo
-from backchannel.core.facts import ApprovalChanged, DeliveryChanged, Fact, MessageAppended, RunChanged
-from backchannel.core.runs import RunState
 from backchannel.errors import Unavailable
+from backchannel.runtime.echoing import Echoing, Hearing
 from backchannel.storage.store import Store
 from backchannel.version import __version__
 
@@ -37,21 +31,9 @@ log = structlog.get_logger(__name__)
 
 SOONER = 0.2
 """The part of a lease by which a process ends it before the others do."""
-COLLECTED_S = 0.003
-"""How long words are collected before they are sent."""
-LONGEST_TEXT = 7_500
-"""The server takes texts of 8,000 bytes."""
-POLL_S = 1.0
-MOST_WORDS = 500
-"""How many rows are read at once."""
-REMEMBERED = 4096
-"""How many of the last facts of others are known, so that each is told once."""
-
-_JOINED: Word = ("gateway", "")
-"""A gateway has come: the others ask who there is."""
 
 
-class Work(Protocol):
+class Work(Hearing, Protocol):
     """What the runtime does when its place among the gateways changes."""
 
     async def halt(self) -> None:
@@ -61,12 +43,6 @@ class Work(Protocol):
     async def go_on(self) -> None:
         """Take up work again, under a new number."""
         ...
-
-    async def look_again(self) -> None:
-        """Look for what others have left to do, and for what was waited for."""
-        ...
-
-    def happened_elsewhere(self, facts: Sequence[Fact]) -> None: ...
 
 
 class Cluster:
@@ -91,33 +67,30 @@ class Cluster:
         self._work = work
         self._member = member
         self._lease_s = lease_s
-        self._polls = polls
-        self._words: dict[Word, None] = {}
-        self._told: dict[tuple[object, ...], None] = {}
-        self._heard: asyncio.Queue[list[Word]] = asyncio.Queue()
         self._called = asyncio.Event()
         self._is_outcast = False
+        self._keeping: asyncio.Task[None] | None = None
         self._taking: asyncio.Task[None] | None = None
-        """The takeover that is under way."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self.echoing = Echoing(store, work, polls=polls)
+        """What is told to the others, and heard of them."""
+        self.echoing.on_joined = self._called.set
 
     async def start(self) -> None:
         """Take the duties that nobody has, and begin to listen."""
         self._store.driver.on_ended = self._cast_out
-        self._store.listen(self._on_text, polls=self._polls)
+        self.echoing.listen()
         await self._renew()
         if self._taking is not None:
             await self._taking
-        self._store.wake_others(list(_texts(self._store.number, [_JOINED])))
-        loops = (self._keep(), self._poll(), self._hear())
-        self._tasks = [asyncio.create_task(loop, name="cluster") for loop in loops]
+        self.echoing.start()
+        self._keeping = asyncio.create_task(self._keep(), name="cluster")
 
     async def close(self) -> None:
-        tasks = [*self._tasks, *([self._taking] if self._taking is not None else [])]
+        tasks = [task for task in (self._keeping, self._taking) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._send_words()
+        await self.echoing.close()
 
     @property
     def is_alone(self) -> bool:
@@ -178,6 +151,7 @@ class Cluster:
             await asyncio.sleep(min(0.5, self._lease_s / 10))
         self._is_outcast = False
         self._renewed(began, self.peers)
+        self.echoing.entered_again()
         log.info("this gateway is among the others again", number=self._store.number)
         await self._work.go_on()
         self._called.set()  # duties are taken by the next renewal
@@ -197,13 +171,14 @@ class Cluster:
     def _stand(self, standing: Renewed) -> None:
         """Take note of who is at work. What there is to do about it must not hold up the next renewal."""
         before, self.peers = self.peers, standing.peers
+        self.echoing.set_peers(standing.peers)
         self._set_duties(standing.duties)
         if standing.is_any_left and (self._taking is None or self._taking.done()):
             self._taking = asyncio.create_task(self._take_over(), name="takeover")
         numbers = {peer.number for peer in before}
         if numbers != {peer.number for peer in standing.peers}:
             self._compare([peer for peer in standing.peers if peer.number not in numbers])
-            self._heard.put_nowait([])
+            self.echoing.look_soon()
 
     async def _take_over(self) -> None:
         """Take over from the dead; if that is refused, the next renewal finds them again."""
@@ -214,7 +189,7 @@ class Cluster:
                 self._set_duties(taken.duties)
                 if taken.is_any_dead:
                     self._called.set()  # asks who is left
-                    self._heard.put_nowait([])
+                    self.echoing.look_soon()
 
     def _set_duties(self, duties: frozenset[str]) -> None:
         if duties != self.duties:
@@ -228,73 +203,6 @@ class Cluster:
                 log.info("another gateway works on this database", gateway=peer.member.name, number=peer.number)
                 for what in differences(own, peer.member):
                     log.warning(f"another gateway has another {what}", gateway=peer.member.name)
-
-    # Words
-
-    def tell(self, facts: Sequence[Fact]) -> None:
-        """Tell the others of a commit, soon."""
-        if self.is_alone:
-            return
-        if not self._words:
-            asyncio.get_running_loop().call_later(COLLECTED_S, self._send_words)
-        self._words.update(dict.fromkeys(words_of(facts)))
-
-    def _send_words(self) -> None:
-        words, self._words = list(self._words), {}
-        if words:
-            self._store.wake_others(list(_texts(self._store.number, words)))
-
-    def _on_text(self, text: str) -> None:
-        """Take what another gateway has sent; what cannot be read is a reason to look at everything."""
-        try:
-            echo = read_echo(text)
-        except msgspec.DecodeError:
-            self._heard.put_nowait([])
-            return
-        if echo.sender != self._store.number:
-            self._heard.put_nowait(echo.words)
-            if _JOINED in echo.words:
-                self._called.set()
-
-    async def _hear(self) -> None:
-        while True:
-            words = dict.fromkeys(await self._heard.get())
-            while words and not self._heard.empty() and len(words) < MOST_WORDS:
-                more = self._heard.get_nowait()
-                words.update(dict.fromkeys(more))
-            await self._guarded(self._echo(list(words)) if words else self._work.look_again())
-
-    async def _poll(self) -> None:
-        while True:
-            await asyncio.sleep(POLL_S)
-            if not self.is_alone:
-                await self._guarded(self._work.look_again())
-
-    async def _guarded(self, work: Awaitable[None]) -> None:
-        try:
-            await work
-        except Unavailable:
-            await asyncio.sleep(POLL_S)
-        except Exception:  # the edge that keeps the loop going
-            log.exception("what other gateways did could not be looked at")
-            await asyncio.sleep(POLL_S)
-
-    async def _echo(self, words: Sequence[Word]) -> None:
-        for start in range(0, len(words), MOST_WORDS):
-            facts = await self._store.echoes(words[start : start + MOST_WORDS])
-            self._work.happened_elsewhere([fact for fact in facts if self._is_new(fact)])
-
-    def _is_new(self, fact: Fact) -> bool:
-        """Whether this was not told already: words about a row may come once more than it has changed."""
-        mark = _mark(fact)
-        if mark is None:
-            return True
-        if mark in self._told:
-            return False
-        self._told[mark] = None
-        if len(self._told) > REMEMBERED:
-            del self._told[next(iter(self._told))]
-        return True
 
 
 def member_of(config: Config, agents: Agents) -> GatewayInfo:
@@ -313,32 +221,3 @@ def differences(one: GatewayInfo, other: GatewayInfo) -> list[str]:
     """Say in which ways gateways on one database differ that should be alike."""
     pairs = (("version", one.version, other.version), ("configuration", one.config, other.config))
     return [what for what, left, right in pairs if left != right]
-
-
-def _mark(fact: Fact) -> tuple[object, ...] | None:
-    match fact:
-        case RunChanged(run) if run.state is not RunState.QUEUED:
-            return "run", run.id, run.state, run.step, run.abort_requested, run.started_at, run.ended_at
-        case DeliveryChanged(delivery):
-            return "delivery", delivery.id, delivery.state, delivery.attempts, delivery.due_at
-        case ApprovalChanged(approval):
-            return "approval", approval.id, approval.state
-        case MessageAppended():
-            return "message", fact.message.id
-        case _:
-            return None
-
-
-def _texts(number: int, words: Sequence[Word]) -> Iterator[str]:
-    """Write words into as few texts as the server takes."""
-    part: list[Word] = []
-    size = 0
-    for word in words:
-        length = len(msgspec.json.encode(word)) + 1
-        if part and size + length > LONGEST_TEXT:
-            yield write_echo(EchoText(number, part))
-            part, size = [], 0
-        if length <= LONGEST_TEXT:
-            part.append(word)
-            size += length
-    yield write_echo(EchoText(number, part))

@@ -7,12 +7,14 @@ of failures is one of them: it tells committed ones only, each once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import NamedTuple
 
 import msgspec
 import structlog
 
 from backchannel.core.delivery import Delivery
+from backchannel.core.echoes import EVERYTHING, Topic, run_topic, session_topic
 from backchannel.core.facts import DeliveryChanged, Fact, PairingChanged, RunChanged
 from backchannel.core.messages import Block
 from backchannel.core.pairing import PairingState
@@ -73,8 +75,30 @@ class WaitStarted(msgspec.Struct, frozen=True):
 Progress = ReplyGrew | ThinkingGrew | ModelRetried | ToolStarted | ToolEnded | WaitStarted
 Event = Fact | Progress
 Listener = Callable[[Event], None]
-Wants = Callable[[Run], bool]
-"""Tells whether somebody wants to hear what a run streams."""
+
+
+class Wanted(NamedTuple):
+    """What a listener wants to hear of other gateways: of all they do, of these sessions, and of these runs."""
+
+    everything: bool = False
+    sessions: Sequence[Set[str]] = ()
+    """Keys, in as many sets as the listener keeps them in."""
+    runs: Set[str] = frozenset()
+
+    def has(self, run: Run) -> bool:
+        """Whether a run is among it."""
+        return self.everything or run.id in self.runs or any(run.session_key in keys for keys in self.sessions)
+
+    def topics(self) -> Iterator[Topic]:
+        """Name all of it."""
+        if self.everything:
+            yield EVERYTHING
+        else:
+            yield from (session_topic(key) for keys in self.sessions for key in keys)
+            yield from map(run_topic, self.runs)
+
+
+Wants = Callable[[], Wanted]
 
 
 class Hub:
@@ -85,8 +109,8 @@ class Hub:
         self._far: set[int] = set()
         """Those who also hear what other gateways did."""
         self._wanting: dict[int, Wants] = {}
-        self.on_wants: Callable[[], None] = lambda: None
-        """Called when somebody may want to hear of a run of another gateway that was at work before."""
+        self.on_wants: Callable[[str | None], None] = lambda run_id: None
+        """Called when somebody begins to want to hear of a run, or of more than one."""
         self._next = 0
         self._by_kind: dict[type, list[Listener]] = {}
         """The listeners of each kind that came since the last change of listeners."""
@@ -96,8 +120,8 @@ class Hub:
     ) -> Callable[[], None]:
         """Add a listener of these kinds of events, or of all; the function returned removes it again.
 
-        With `elsewhere` it also hears what other gateways on the same database did, and of the runs there that it
-        `wants` what they stream.
+        With `elsewhere` it also hears what other gateways on the same database did, as far as any listener `wants` it;
+        and of the runs there what they stream.
         """
         self._next += 1
         number = self._next
@@ -107,7 +131,7 @@ class Hub:
             self._far.add(number)
         if wants is not None:
             self._wanting[number] = wants
-            self.on_wants()
+            self.on_wants(None)
 
         def remove() -> None:
             self._listeners.pop(number, None)
@@ -119,7 +143,12 @@ class Hub:
 
     def is_wanted(self, run: Run) -> bool:
         """Whether somebody here wants to hear what a run streams that another gateway works on."""
-        return any(wants(run) for wants in self._wanting.values())
+        return any(wants().has(run) for wants in self._wanting.values())
+
+    def wanted_topics(self) -> set[Topic]:
+        """Name all that listeners want to hear of other gateways."""
+        topics = {topic for wants in self._wanting.values() for topic in wants().topics()}
+        return {EVERYTHING} if EVERYTHING in topics else topics
 
     def publish(self, event: Event) -> None:
         kind = type(event)

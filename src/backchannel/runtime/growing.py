@@ -233,9 +233,9 @@ class GrowingElsewhere:
         self._read: dict[str, _Reading] = {}
         self._called = asyncio.Event()
         self._is_to_look = False
-        hub.on_wants = self._on_wants
 
-    def _on_wants(self) -> None:
+    def look_soon(self) -> None:
+        """Look for runs that somebody has just begun to read."""
         self._is_to_look = True
         self._called.set()
 

@@ -6,7 +6,7 @@ Where a database serves one gateway only, there is nobody else, and none of this
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.channels import Channel, Channels
 from backchannel.core.cluster import TIMERS, GatewaySeen, channel_duty
+from backchannel.core.echoes import Topic, run_topic
 from backchannel.core.facts import (
     AccountHeld,
     ApprovalChanged,
@@ -24,17 +25,21 @@ from backchannel.core.facts import (
     Fact,
     GrowthWanted,
     GrowthWritten,
+    LaneFree,
     RunChanged,
+    SessionChanged,
     TimerSet,
+    TokenEnded,
     TranscriptClosed,
 )
 from backchannel.core.keys import SessionKey
-from backchannel.core.runs import RunState
+from backchannel.core.runs import NOBODY, RunState
 from backchannel.core.sessions import WEBCHAT
 from backchannel.errors import Unavailable
 from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.cluster import Cluster, member_of
 from backchannel.runtime.drafts import Drafts
+from backchannel.runtime.echoing import EVERYBODY
 from backchannel.runtime.events import Hub
 from backchannel.runtime.growing import GrowingElsewhere, GrowingHere
 from backchannel.runtime.holds import AccountHolds
@@ -97,7 +102,8 @@ class House:
         self._here = GrowingHere(parts.store)
         self._elsewhere = GrowingElsewhere(parts.store, parts.hub)
         self._reactions: Mapping[type, Sequence[Callable[[Any], None]]] = {
-            RunChanged: (parts.waits.on_run, self._on_run, self._elsewhere.on_run),
+            RunChanged: (self._on_run, self._elsewhere.on_run),
+            LaneFree: (self._on_free,),
             DeliveryChanged: (self._on_delivery,),
             AccountHeld: (parts.holds.on_held,),
             ApprovalChanged: (parts.approvals.on_change,),
@@ -118,6 +124,7 @@ class House:
             polls=settings.wakeups == "poll",
         )
         self.cluster.on_duties = self._duties_changed
+        parts.hub.on_wants, parts.waits.on_wait = self._on_wants, self._on_wait
         parts.lanes.is_awaited = self._is_left_to_others
         parts.timers.is_on_duty = False
         parts.outbox.sends_over = parts.drafts.sends_over = self._sends_over
@@ -144,7 +151,7 @@ class House:
     def tell(self, facts: Sequence[Fact]) -> None:
         """Tell the others of a commit."""
         if self.cluster is not None:
-            self.cluster.tell(facts)
+            self.cluster.echoing.tell(facts)
 
     @property
     def peers(self) -> Sequence[GatewaySeen]:
@@ -191,7 +198,45 @@ class House:
             return name == WEBCHAT.channel or self.cluster is None or self.cluster.is_alone
         return self.has_duty(channel)
 
-    # What others did
+    # What others have to hear, and what is heard of them
+
+    def who_acts(self, fact: Fact) -> Set[int] | None:
+        """Name the gateways that have to do something about a fact, or everybody; None if it is nobody.
+
+        A queued run needs nobody else: it starts here, or when the run before it ends, wherever that is.
+        """
+        match fact:
+            case RunChanged(run) if run.abort_requested and run.state is RunState.RUNNING:
+                return None if run.fence in (self._parts.store.number, NOBODY) else frozenset((run.fence,))
+            case RunChanged(run) if run.state is RunState.QUEUED and run.resume_at is None:
+                return self._unless(self._parts.lanes.has_room(run.session_key))
+            case LaneFree(key):
+                return self._unless(self._parts.lanes.has_room(key))
+            case DeliveryChanged(delivery):
+                return self._unless(self._sends_over(delivery.channel or WEBCHAT.channel))
+            case TimerSet():
+                return self._unless(self._parts.timers.is_on_duty)
+            case SessionChanged(reason="delete"):
+                return EVERYBODY
+        return EVERYBODY if isinstance(fact, _FOR_EVERYBODY) else None
+
+    def _unless(self, is_done_here: bool) -> Set[int] | None:
+        return None if is_done_here else EVERYBODY
+
+    def wanted_topics(self) -> Set[Topic]:
+        """Name what somebody here waits for that other gateways may commit: not runs that this one works on."""
+        waited = {run_topic(run_id) for run_id in self._parts.waits.waited_for()}
+        topics = self._parts.hub.wanted_topics() | waited
+        return {topic for topic in topics if not (topic[0] == "run" and self._parts.lanes.works_on(topic[1]))}
+
+    def _on_wants(self, run_id: str | None) -> None:
+        if run_id is None or not self._parts.lanes.works_on(run_id):
+            self._elsewhere.look_soon()
+            self._on_wait(run_id)
+
+    def _on_wait(self, run_id: str | None) -> None:
+        if self.cluster is not None and not (run_id and self._parts.lanes.works_on(run_id)):
+            self.cluster.echoing.want()
 
     def happened_elsewhere(self, facts: Sequence[Fact]) -> None:
         """Take what another gateway did: whoever waits is woken, and whoever watches is told."""
@@ -202,21 +247,19 @@ class House:
                 self._parts.hub.publish_elsewhere(fact)
 
     def _on_run(self, fact: RunChanged) -> None:
-        run, lanes = fact.run, self._parts.lanes
-        if run.state is RunState.QUEUED and not self._is_halted:
-            if lanes.is_busy(run.session_key):
-                lanes.wake(run.session_key)
-            else:
-                self._spawn(self._wake_if_free(run.session_key))
+        run = fact.run
+        if run.is_finished:
+            self._parts.waits.on_run(fact)
+        elif run.state is RunState.QUEUED:
+            self._on_free(LaneFree(run.session_key))
         elif run.abort_requested and run.fence == self._parts.store.number:
-            lanes.on_run(fact)
+            self._parts.lanes.on_run(fact)
 
-    async def _wake_if_free(self, key: str) -> None:
-        """Wake a lane if nobody works on it: who does comes back to it by himself."""
-        with suppress(Unavailable):
-            session = await self._parts.store.session(key)
-            if session is not None and session.running_run is None:
-                self._parts.lanes.wake(key)
+    def _on_free(self, fact: LaneFree) -> None:
+        """Start a run that another gateway cannot start, if this one can."""
+        lanes = self._parts.lanes
+        if not self._is_halted and SessionKey.stored(fact.key).agent in self.own_agents() and lanes.has_room(fact.key):
+            lanes.wake(fact.key)
 
     def _on_delivery(self, fact: DeliveryChanged) -> None:
         """Send what the process that made it may not; any other has begun already."""
@@ -235,24 +278,37 @@ class House:
         """Look for work that nobody does, and for what was waited for and not heard."""
         if self._is_halted:
             return
-        parts, store = self._parts, self._parts.store
-        parts.agents.remember(await store.function_agents())
-        agents = self.own_agents()
-        await parts.drafts.take_over()
-        await self._resume(agents)
-        for key in await store.startable(LOOKED_AT):
-            if SessionKey.stored(key).agent in agents:
-                parts.lanes.wake(key)
-        await parts.outbox.recover()
-        for lane in await store.lanes_left(LEFT_AFTER_MS):
-            parts.outbox.wake(lane)
-        parts.timers.on_timer(TimerSet(0))
+        parts = self._parts
+        left = await parts.store.leftovers(LEFT_AFTER_MS)
+        parts.agents.remember(left.functions)
+        if left.has_drafts:
+            await parts.drafts.take_over()
+        if left.has_runs:
+            await self._resume(self.own_agents())
+        if left.has_queue:
+            await self._start_left()
+        if left.has_parts:
+            await parts.outbox.recover()
+        if left.has_lanes:
+            for lane in await parts.store.lanes_left(LEFT_AFTER_MS):
+                parts.outbox.wake(lane)
+        if left.has_due:
+            parts.timers.on_timer(TimerSet(0))
         await self._look_for_answers()
-        await self._here.look()
-        await self._elsewhere.look()
+        if left.has_readers:
+            await self._here.look()
+        if self.wanted_topics():
+            await self._elsewhere.look()
+
+    async def _start_left(self) -> None:
+        agents = self.own_agents()
+        for key in await self._parts.store.startable(LOOKED_AT):
+            if SessionKey.stored(key).agent in agents:
+                self._parts.lanes.wake(key)
 
     async def _look_for_answers(self) -> None:
-        words = [("run", id) for id in self._parts.waits.waited_for()]
+        lanes = self._parts.lanes
+        words = [("run", id) for id in self._parts.waits.waited_for() if not lanes.works_on(id)]
         words += [("approval", id) for id in self._parts.approvals.waited_for()]
         for start in range(0, len(words), LOOKED_AT):
             for fact in await self._parts.store.echoes(words[start : start + LOOKED_AT]):
@@ -267,6 +323,7 @@ class House:
         self._open_or_close(False)
         parts = self._parts
         await asyncio.gather(parts.lanes.close(), parts.outbox.close(limit_s=0), parts.drafts.close())
+        parts.waits.look_first()
         self._here.drop()
 
     async def go_on(self) -> None:
@@ -277,6 +334,10 @@ class House:
         await self._parts.outbox.start()
         await self._recover(self.own_agents())
         self.begin()
+
+
+_FOR_EVERYBODY = (AccountHeld, ApprovalChanged, GrowthWanted, GrowthWritten, TokenEnded, TranscriptClosed)
+"""What is rare, or was asked for by whom it is not known here."""
 
 
 async def _kept_going(loop: Callable[[], Awaitable[None]]) -> None:

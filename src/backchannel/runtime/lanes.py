@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import structlog
 
 from backchannel.core.contracts import Check
-from backchannel.core.facts import RunChanged
+from backchannel.core.facts import LaneFree, RunChanged
 from backchannel.core.inbound import Arrival, Taken
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Accepted, RunRequest, RunState, Started
@@ -49,8 +49,11 @@ class Slots:
     def any_free(self) -> bool:
         return self._free > 0
 
+    def has_room(self, is_subagent: bool) -> bool:
+        return self._free > 0 and not (is_subagent and self._free_subagents < 1)
+
     def take(self, is_subagent: bool) -> bool:
-        if self._free < 1 or (is_subagent and self._free_subagents < 1):
+        if not self.has_room(is_subagent):
             return False
         self._free -= 1
         self._free_subagents -= is_subagent
@@ -138,6 +141,10 @@ class Lanes:
             else:
                 self.resume(run.session_key, run.id)  # no task works on it: taking it over ends it
 
+    def on_free(self, fact: LaneFree) -> None:
+        """React to a commit: the next run of a session can start."""
+        self.wake(fact.key)
+
     def wake(self, key: str) -> None:
         """Say that this session may have a queued run."""
         self._backlog[key] = None
@@ -208,6 +215,15 @@ class Lanes:
         self._stops[run_id] = why
         if run_id in self._at_work:
             self._tasks[run_id].cancel()
+
+    def works_on(self, run_id: str) -> bool:
+        """Whether this process works on a run."""
+        return run_id in self._tasks
+
+    def has_room(self, key: str) -> bool:
+        """Whether a queued run of a session can start here: it has its agent, and a slot."""
+        session = SessionKey.stored(key)
+        return self._is_open and not self.is_awaited(session.agent) and self._slots.has_room(session.is_subagent)
 
     def is_busy(self, key: str) -> bool:
         """Whether this process works on a session, or is about to."""

@@ -24,6 +24,7 @@ from backchannel.core.facts import (
     ApprovalChanged,
     DeliveryChanged,
     Fact,
+    LaneFree,
     PairingChanged,
     PolicyShadowed,
     RunChanged,
@@ -122,6 +123,7 @@ class Runtime:
         return {
             # Waits come before the lanes: a run that returns from a wait comes before queued ones.
             RunChanged: (self._waits.on_run, self._lanes.on_run, self._resume_suspect),
+            LaneFree: (self._lanes.on_free,),
             DeliveryChanged: (self.outbox.on_delivery, self._timers.on_delivery),
             AccountHeld: (holds.on_held,),
             ApprovalChanged: (self._approvals.on_change,),

@@ -79,6 +79,8 @@ class Timers:
         self._wake_lane = wake_lane
         self._watch = ClockWatch(clock)
         self._sooner = asyncio.Event()
+        self._sleeps_until: float | None = None
+        """When its sleep ends, on the monotonic clock; None while it looks at rows."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -91,7 +93,9 @@ class Timers:
 
     def on_timer(self, fact: TimerSet) -> None:
         """React to a commit: a time was written that may come before the sleep ends."""
-        self._sooner.set()
+        wait_s = (fact.due_at - self._clock.now_ms()) / 1000
+        if self._sleeps_until is None or self._clock.monotonic() + wait_s < self._sleeps_until:
+            self._sooner.set()
 
     def on_delivery(self, fact: DeliveryChanged) -> None:
         """React to a commit: a delivery may have a time at which it is tried again."""
@@ -130,7 +134,11 @@ class Timers:
             await self._sooner.wait()
             return
         wait_s = min(max(0, next_at - self._clock.now_ms()) / 1000, LONGEST_SLEEP_S)
-        await sleep_or_event(self._clock, wait_s, self._sooner)
+        self._sleeps_until = self._clock.monotonic() + wait_s
+        try:
+            await sleep_or_event(self._clock, wait_s, self._sooner)
+        finally:
+            self._sleeps_until = None
 
     async def _do_due(self) -> int | None:
         """Do what is due; returns when the next is, or None when nothing waits."""

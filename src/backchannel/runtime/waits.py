@@ -6,6 +6,7 @@ All else of an exchange happens in the commits that end runs.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from backchannel.core.contracts import Clock
 from backchannel.core.exchange_values import Opened
@@ -27,6 +28,8 @@ class Waits:
         self._running: set[str] = set()
         """Runs that commits have told of as running, and not as ended: whoever waits for one need not look first."""
         self._is_open = True
+        self.on_wait: Callable[[str], None] = lambda run_id: None
+        """Called when somebody begins to wait for a run."""
 
     def on_run(self, fact: RunChanged) -> None:
         """React to a commit: whoever waits for a run that has ended is answered."""
@@ -43,6 +46,10 @@ class Waits:
     def waited_for(self) -> list[str]:
         """Name the runs that somebody waits for."""
         return list(self._waiting)
+
+    def look_first(self) -> None:
+        """Forget which runs are at work: they may go on, and end, on another gateway."""
+        self._running.clear()
 
     def close(self) -> None:
         """Fail all waiters: the gateway is shutting down."""
@@ -70,6 +77,7 @@ class Waits:
                 run = await self._look(run_id)
                 if run.is_finished or timeout_s <= 0:
                     return run
+                self.on_wait(run_id)
             try:
                 async with asyncio.timeout(timeout_s):
                     return await future

@@ -103,14 +103,16 @@ def peers(tx: Tx) -> list[GatewaySeen]:
     ]
 
 
+_STARTABLE = (
+    f"FROM runs r JOIN sessions s ON s.key = r.session_key WHERE r.{QUEUED} "
+    "AND r.resume_at IS NULL AND s.running_run IS NULL AND s.flushing = 0 AND s.deleting = 0"
+)
+STARTABLE = f"SELECT 1 {_STARTABLE}"
+
+
 def startable(tx: Tx, limit: int) -> list[str]:
     """Name sessions that have a queued run and a free lane, the longest waiting first."""
-    rows = tx.all(
-        f"SELECT r.session_key, min(r.position) FROM runs r JOIN sessions s ON s.key = r.session_key WHERE r.{QUEUED} "
-        "AND r.resume_at IS NULL AND s.running_run IS NULL AND s.flushing = 0 AND s.deleting = 0 "
-        "GROUP BY 1 ORDER BY 2 LIMIT ?",
-        limit,
-    )
+    rows = tx.all(f"SELECT r.session_key, min(r.position) {_STARTABLE} GROUP BY 1 ORDER BY 2 LIMIT ?", limit)
     return [key for key, _ in rows]
 
 

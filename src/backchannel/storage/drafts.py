@@ -32,12 +32,13 @@ def all_drafts(tx: Tx) -> list[ShownDraft]:
     return [_of_row(row) for row in tx.all(f"SELECT {_FIELDS} FROM drafts ORDER BY run_id")]
 
 
+_UNHELD = f"FROM drafts WHERE run_id NOT IN (SELECT id FROM runs WHERE fence IN ({ALIVE}))"
+LEFT = f"SELECT 1 {_UNHELD}"
+
+
 def left_drafts(tx: Tx) -> list[ShownDraft]:
     """List the drafts that no process at work looks after."""
-    held = f"SELECT id FROM runs WHERE fence IN ({ALIVE})"
-    return [
-        _of_row(row) for row in tx.all(f"SELECT {_FIELDS} FROM drafts WHERE run_id NOT IN ({held}) ORDER BY run_id")
-    ]
+    return [_of_row(row) for row in tx.all(f"SELECT {_FIELDS} {_UNHELD} ORDER BY run_id")]
 
 
 def open_(tx: Tx, fence: Fence, text: str) -> DraftOpening:

@@ -10,6 +10,7 @@ from backchannel.core.facts import (
     DeliveryChanged,
     Fact,
     GrowthWanted,
+    LaneFree,
     MessageAppended,
     RunChanged,
     SessionChanged,
@@ -32,15 +33,17 @@ def facts_of(tx: Tx, words: Sequence[Word]) -> list[Fact]:
     for kind, ref in words:
         if kind.startswith(SESSION):
             facts.append(SessionChanged(ref, kind.removeprefix(SESSION)))
-        elif kind == "wanted":
-            facts.append(GrowthWanted(ref))
+        elif kind in _TOLD:
+            facts.append(_TOLD[kind](ref))
         elif (fact := found.get(kind, {}).get(ref)) is not None:
             facts.append(fact)
     if "hold" in wanted:
         facts.extend(chats.holds(tx))
-    if "timer" in wanted:
-        facts.append(TimerSet(tx.now))
     return facts
+
+
+def _timer(due_at: str) -> TimerSet:
+    return TimerSet(int(due_at or 0))  # a gateway of an earlier version does not say when
 
 
 def _runs(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
@@ -90,6 +93,8 @@ def _closed(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
     return {id_: TranscriptClosed(key, id_, at, bool(is_named)) for key, id_, at, is_named in rows}
 
 
+_TOLD: Mapping[str, Callable[[str], Fact]] = {"wanted": GrowthWanted, "lane": LaneFree, "timer": _timer}
+"""Words that say all there is to know."""
 _READ: Mapping[str, Callable[[Tx, Sequence[str]], Mapping[str, Fact]]] = {
     "run": _runs,
     "message": _messages,

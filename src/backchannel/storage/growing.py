@@ -61,6 +61,9 @@ def forget(tx: Tx, run_ids: Sequence[str]) -> None:
     tx.run(f"DELETE FROM growing WHERE run_id IN ({marks(run_ids)})", *run_ids)
 
 
+READ = "SELECT 1 FROM growing"
+
+
 def wanted(tx: Tx, run_ids: Sequence[str]) -> list[str]:
     """Name those runs that somebody on another gateway reads."""
     rows = tx.all(f"SELECT run_id FROM growing WHERE run_id IN ({marks(run_ids)})", *run_ids)

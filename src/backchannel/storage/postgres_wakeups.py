@@ -25,6 +25,8 @@ MOST_WAITING = 100
 _PAUSE_S = 1.0
 _CHANNEL = "SELECT quote_ident('backchannel ' || current_schema()), 'backchannel ' || current_schema()"
 
+_NOTIFY = "SELECT pg_notify(%s, said) FROM unnest(%s::text[]) AS said"
+
 
 class PostgresWakeups:
     """Sends texts to all gateways on a database, and hands on what they send."""
@@ -61,8 +63,7 @@ class PostgresWakeups:
             if self._sending is None or self._sending.closed:
                 self._sending = self._server.connect()
                 (_, self._channel) = self._sending.execute(_CHANNEL.encode()).fetchone() or ("", "")
-            for text in texts:
-                self._sending.execute("SELECT pg_notify(%s, %s)", (self._channel, text))
+            self._sending.execute(_NOTIFY.encode(), (self._channel, list(texts)))
         except psycopg.Error as error:
             log.debug("a wake-up was not sent", error=in_words(error))
 

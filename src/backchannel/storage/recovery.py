@@ -92,6 +92,10 @@ def sign_of_life(tx: Tx) -> None:
     tx.run("UPDATE processes SET alive_at = ? WHERE number = ?", tx.now, tx.number)
 
 
+INTERRUPTED = f"SELECT 1 FROM runs WHERE {RUNNING} AND fence NOT IN ({ALIVE})"
+FUNCTIONS = "SELECT id FROM function_agents ORDER BY id"
+
+
 def interrupted(tx: Tx) -> list[Interrupted]:
     """List the runs to resume, those without a crash first; what a process holds that is at work is none of them."""
     rows = tx.all(
@@ -230,7 +234,7 @@ def forget_function(tx: Tx, agent_id: str) -> bool:
 
 def function_agents(tx: Tx) -> list[str]:
     """List the agents that programs have registered as functions."""
-    return [agent_id for (agent_id,) in tx.all("SELECT id FROM function_agents ORDER BY id")]
+    return [agent_id for (agent_id,) in tx.all(FUNCTIONS)]
 
 
 def runs_waiting_for_functions(tx: Tx, here: Collection[str]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from backchannel.core.contracts import Check
-from backchannel.core.facts import RunChanged, SessionChanged
+from backchannel.core.facts import LaneFree, RunChanged, SessionChanged
 from backchannel.core.keys import Kind
 from backchannel.core.messages import Message, Role, decode_message, encode_message, write_message
 from backchannel.core.runs import (
@@ -330,7 +330,10 @@ def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, used: Sets | No
 
 
 def free_lane(tx: Tx, run: Run, used: Sets) -> tuple[Session, bool, bool]:
-    """Free a session's lane; also returns whether it has notes, and whether the run has a barrier."""
+    """Free a session's lane; also returns whether it has notes, and whether the run has a barrier.
+
+    Whoever frees it is told that another run waits: it may have been accepted by another gateway.
+    """
     row = required(
         tx.one(
             f"UPDATE sessions SET {used.sql}running_run = NULL, updated_at = ?, "
@@ -349,7 +352,10 @@ def free_lane(tx: Tx, run: Run, used: Sets) -> tuple[Session, bool, bool]:
             run.id,
         )
     )
-    return sessions.of_row(row[:-2]), bool(row[-2]), bool(row[-1])
+    session = sessions.of_row(row[:-2])
+    if session.queued:
+        tx.tell(LaneFree(session.key))
+    return session, bool(row[-2]), bool(row[-1])
 
 
 def request_abort(tx: Tx, key: str, run_id: str | None, *, expected_session_id: str | None = None) -> list[Run]:

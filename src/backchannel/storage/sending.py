@@ -174,17 +174,20 @@ def _write(tx: Tx, part: Part, made: Attempted) -> Delivery:
 
 
 # What was being sent when its process ended.
-_LEFT = f"state = 'sending' AND NOT EXISTS ({ALIVE} AND number = deliveries.sender)"
+_IS_LEFT = f"state = 'sending' AND NOT EXISTS ({ALIVE} AND number = deliveries.sender)"
+
+
+LEFT = f"SELECT 1 FROM deliveries WHERE {_IS_LEFT}"
 
 
 def any_sending(tx: Tx) -> bool:
     """Whether a process ended while it was sending something."""
-    return tx.one(f"SELECT 1 FROM deliveries WHERE {_LEFT} LIMIT 1") is not None
+    return tx.one(f"{LEFT} LIMIT 1") is not None
 
 
 def recover(tx: Tx, takes_key: Callable[[str], bool]) -> None:
     """Decide on every part that was being sent when its process ended."""
-    rows = tx.all(f"SELECT id, channel FROM deliveries WHERE {_LEFT} ORDER BY id")
+    rows = tx.all(f"SELECT id, channel FROM deliveries WHERE {_IS_LEFT} ORDER BY id")
     for delivery_id, channel in rows:
         for part in deliveries.parts_of(tx, delivery_id):
             is_repeatable = takes_key(channel) or part.draft_id is not None
@@ -199,11 +202,16 @@ def lanes_in_line(tx: Tx) -> list[DeliveryLane]:
     return [DeliveryLane(*row) for row in rows]
 
 
+_WAITING = (
+    f"FROM deliveries WHERE {lines.IN_LINE} AND state = 'pending' AND coalesce(due_at, 0) <= ? AND updated_at < ?"
+)
+WAITING = f"SELECT 1 {_WAITING}"
+
+
 def lanes_left(tx: Tx, since_ms: int) -> list[DeliveryLane]:
     """Name the lanes in which something has stood for so long that nobody may be about to send it."""
     rows = tx.all(
-        f"SELECT DISTINCT channel, account_id, target, thread_id FROM deliveries WHERE {lines.IN_LINE} "
-        "AND state = 'pending' AND coalesce(due_at, 0) <= ? AND updated_at < ?",
+        f"SELECT DISTINCT channel, account_id, target, thread_id {_WAITING}",
         tx.now,
         tx.now - since_ms,
     )

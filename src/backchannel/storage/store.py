@@ -63,6 +63,7 @@ from backchannel.storage import (
 )
 from backchannel.storage import drafts as draft_units
 from backchannel.storage import echoes as echo_units
+from backchannel.storage import leftovers as leftover_units
 from backchannel.storage import runs as run_units
 from backchannel.storage import sessions as session_units
 from backchannel.storage import spending as spending_units
@@ -253,6 +254,7 @@ class Store:
     take_over = write(cluster.take_over)
     peers = look(cluster.peers)
     startable = read(cluster.startable)
+    leftovers = look(leftover_units.look)
     echoes = look(echo_units.facts_of)
     lanes_left = read(sending.lanes_left)
     running_elsewhere = read(growing.running_elsewhere)

@@ -1,0 +1,278 @@
+"""Echoing: gateways on one database tell each other what they have committed, where somebody waits for it.
+
+Each tells the others for which topics somebody waits there (`core/interests.py`): soon after a wait or a subscription
+begins, and again while it lasts. After a commit, words about it go to those gateways alone, and to those that have
+something to do about it. Whoever hears a word reads its row, and does with it as with facts of its own. So what
+concerns one gateway costs the others nothing, and a gateway on which nobody waits hears nothing.
+
+What is heard makes things happen sooner. A word that is lost is found by the look that is taken once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
+from time import monotonic
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from backchannel.core.cluster import GatewaySeen
+from backchannel.core.echoes import EVERYTHING, Topic, Word, echoes_of, read_echo, write_echo
+from backchannel.core.facts import ApprovalChanged, DeliveryChanged, Fact, MessageAppended, RunChanged
+from backchannel.core.interests import Interests, is_want, read_wants, write_wants
+from backchannel.core.runs import RunState
+from backchannel.errors import Unavailable
+from backchannel.storage.store import Store
+
+log = structlog.get_logger(__name__)
+
+COLLECTED_S = 0.003
+"""How long words are collected before they are sent."""
+WANTED_AFTER_S = 0.01
+"""How long after a wait has begun the others are told of it: most begin just before their run starts here."""
+WANTED_AGAIN_S = 5.0
+MOST_WANTED = 500
+"""How many topics the others are told of; who wants more is told of everything."""
+HEARD_EVERY_S = 0.01
+"""How long words are collected, after some were read, before more are."""
+LONGEST_TEXT = 7_500
+"""The server takes texts of 8,000 bytes."""
+POLL_S = 1.0
+MOST_WORDS = 500
+"""How many rows are read at once."""
+REMEMBERED = 4096
+"""How many of the last facts of others are known, so that each is told once."""
+EVERYBODY: frozenset[int] = frozenset()
+"""In place of the numbers of gateways."""
+
+_JOINED: Word = ("gateway", "")
+"""A gateway has come: the others ask who there is."""
+_ASKED: Word = ("who-wants", "")
+"""A gateway wants to know what the others wait for."""
+
+
+class Hearing(Protocol):
+    """What a gateway does about what others did, and what it waits for."""
+
+    async def look_again(self) -> None:
+        """Look for what others have left to do, and for what was waited for."""
+        ...
+
+    def happened_elsewhere(self, facts: Sequence[Fact]) -> None: ...
+
+    def who_acts(self, fact: Fact) -> Set[int] | None:
+        """Name the gateways that have to do something about a fact, or `EVERYBODY`; None if it is nobody."""
+        ...
+
+    def wanted_topics(self) -> Set[Topic]:
+        """Name what somebody here waits for that other gateways may commit."""
+        ...
+
+
+class Echoing:
+    """Tells the other gateways of commits, and hears of theirs."""
+
+    def __init__(self, store: Store, hearing: Hearing, *, polls: bool) -> None:
+        """Make it; `polls` says whether the database has no NOTIFY."""
+        self.on_joined: Callable[[], None] = lambda: None
+        """Called when another gateway has come."""
+        self._store = store
+        self._hearing = hearing
+        self._polls = polls
+        self._others: frozenset[int] = frozenset()
+        self._interests = Interests()
+        self._words: dict[Set[int], dict[Word, None]] = {}
+        """What is to be sent, and to whom."""
+        self._wanted: set[Topic] = set()
+        """What the others were told is wanted here."""
+        self._is_to_want = False
+        self._told: dict[tuple[object, ...], None] = {}
+        self._heard: asyncio.Queue[list[Word]] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def listen(self) -> None:
+        """Begin to hear the others; what they tell is done from `start` on."""
+        self._store.listen(self._on_text, polls=self._polls)
+
+    def start(self) -> None:
+        self._join()
+        loops = (self._hear(), self._poll(), self._want_again())
+        self._tasks = [asyncio.create_task(loop, name="echoing") for loop in loops]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._send_words()
+
+    def _join(self) -> None:
+        self._wanted = set(self._topics())
+        self._send(EVERYBODY, [_JOINED, *write_wants(self._wanted)])
+
+    def set_peers(self, peers: Sequence[GatewaySeen]) -> None:
+        """Take note of which gateways there are; one that has not said what it wants is asked."""
+        self._others = frozenset(peer.number for peer in peers) - {self._store.number}
+        self._interests.expire(self._others, monotonic())
+        if not self.is_directed:
+            self._send(EVERYBODY, [_ASKED])
+
+    def look_soon(self) -> None:
+        """Look at what others have left to do, and at what was waited for."""
+        self._heard.put_nowait([])
+
+    def entered_again(self) -> None:
+        """Say once more what is wanted here: this gateway has another number."""
+        self._join()
+
+    @property
+    def is_directed(self) -> bool:
+        """Whether it is known of all others what they want, so that each is told of that alone."""
+        return not self._interests.are_unknown(self._others)
+
+    # Telling
+
+    def tell(self, facts: Sequence[Fact]) -> None:
+        """Tell the others of a commit, soon; those of whom it is not known what they want are told of everything."""
+        if not self._others:
+            return
+        now, tells_all = monotonic(), not self.is_directed
+        for fact, echo in echoes_of(facts):
+            asking = self._interests.audience(echo, now)
+            acting = EVERYBODY if tells_all else self._hearing.who_acts(fact)
+            if acting is not None:
+                self._send(acting | asking if acting else EVERYBODY, [echo.word])
+            elif asking:
+                self._send(asking, [echo.word])
+
+    def _send(self, to: Set[int], words: Sequence[Word]) -> None:
+        if not self._words:
+            asyncio.get_running_loop().call_later(COLLECTED_S, self._send_words)
+        self._words.setdefault(to, {}).update(dict.fromkeys(words))
+
+    def _send_words(self) -> None:
+        collected, self._words = self._words, {}
+        number = self._store.number
+        texts = [text for to, words in collected.items() for text in _texts(number, list(words), sorted(to))]
+        if texts:
+            self._store.wake_others(texts)
+
+    # Wanting
+
+    def want(self) -> None:
+        """Tell the others, soon, that more may be waited for here."""
+        if self._others and not self._is_to_want:
+            self._is_to_want = True
+            asyncio.get_running_loop().call_later(WANTED_AFTER_S, self._want_more)
+
+    def _want_more(self) -> None:
+        self._is_to_want = False
+        if new := self._topics() - self._wanted:
+            self._wanted |= new
+            self._send(EVERYBODY, write_wants(new))
+
+    async def _want_again(self) -> None:
+        while True:
+            await asyncio.sleep(WANTED_AGAIN_S)
+            self._wanted = set(self._topics())
+            if self._others and self._wanted:
+                self._send(EVERYBODY, write_wants(self._wanted))
+
+    def _topics(self) -> Set[Topic]:
+        topics = self._hearing.wanted_topics()
+        return topics if len(topics) <= MOST_WANTED else {EVERYTHING}
+
+    # Hearing
+
+    def _on_text(self, text: str) -> None:
+        """Take what another gateway has sent; what cannot be read is a reason to look at everything."""
+        try:
+            said = read_echo(text)
+        except msgspec.DecodeError:
+            self.look_soon()
+            if self._others:
+                self._send(EVERYBODY, [_ASKED])  # what they said meanwhile was not heard
+            return
+        if said.sender != self._store.number and (not said.to or self._store.number in said.to):
+            self._take(said.sender, said.words)
+
+    def _take(self, sender: int, words: list[Word]) -> None:
+        if _JOINED in words:
+            self.on_joined()
+        if _JOINED in words or _ASKED in words:
+            self._send(frozenset((sender,)), write_wants(self._wanted))
+        wants = [word for word in words if is_want(word)]
+        if wants and (again := self._interests.take(sender, read_wants(wants), monotonic())):
+            self._send(frozenset((sender,)), again)
+        if rows := [word for word in words if not is_want(word) and word not in (_JOINED, _ASKED)]:
+            self._heard.put_nowait(rows)
+
+    async def _hear(self) -> None:
+        while True:
+            words = dict.fromkeys(await self._heard.get())
+            while words and not self._heard.empty() and len(words) < MOST_WORDS:
+                words.update(dict.fromkeys(self._heard.get_nowait()))
+            await self._guarded(self._echo(list(words)) if words else self._hearing.look_again())
+            await asyncio.sleep(HEARD_EVERY_S)
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S)
+            if self._others:
+                await self._guarded(self._hearing.look_again())
+
+    async def _guarded(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except Unavailable:
+            await asyncio.sleep(POLL_S)
+        except Exception:  # the edge that keeps the loop going
+            log.exception("what other gateways did could not be looked at")
+            await asyncio.sleep(POLL_S)
+
+    async def _echo(self, words: Sequence[Word]) -> None:
+        for start in range(0, len(words), MOST_WORDS):
+            facts = await self._store.echoes(words[start : start + MOST_WORDS])
+            self._hearing.happened_elsewhere([fact for fact in facts if self._is_new(fact)])
+
+    def _is_new(self, fact: Fact) -> bool:
+        """Whether this was not told already: words about a row may come once more than it has changed."""
+        mark = _mark(fact)
+        if mark is None:
+            return True
+        if mark in self._told:
+            return False
+        self._told[mark] = None
+        if len(self._told) > REMEMBERED:
+            del self._told[next(iter(self._told))]
+        return True
+
+
+def _mark(fact: Fact) -> tuple[object, ...] | None:
+    match fact:
+        case RunChanged(run) if run.state is not RunState.QUEUED:
+            return "run", run.id, run.state, run.step, run.abort_requested, run.started_at, run.ended_at
+        case DeliveryChanged(delivery):
+            return "delivery", delivery.id, delivery.state, delivery.attempts, delivery.due_at
+        case ApprovalChanged(approval):
+            return "approval", approval.id, approval.state
+        case MessageAppended():
+            return "message", fact.message.id
+        case _:
+            return None
+
+
+def _texts(number: int, words: Sequence[Word], to: list[int]) -> Iterator[str]:
+    """Write words into as few texts as the server takes."""
+    part: list[Word] = []
+    size = 0
+    for word in words:
+        length = len(msgspec.json.encode(word)) + 1
+        if part and size + length > LONGEST_TEXT:
+            yield write_echo(number, part, to)
+            part, size = [], 0
+        if length <= LONGEST_TEXT:
+            part.append(word)
+            size += length
+    yield write_echo(number, part, to)

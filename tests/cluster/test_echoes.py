@@ -1,0 +1,132 @@
+"""Gateways tell each other what somebody waits for, at once; what is not heard is found within a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from backchannel.agents.scripted import Reply, ScriptedModel
+from backchannel.core.echoes import Word
+from backchannel.core.facts import RunChanged
+from backchannel.core.runs import RunState
+from backchannel.gateway.app import Gateway
+from backchannel.runtime import echoing
+from backchannel.runtime.events import Event, Wanted
+from tests.cluster.house import PATIENCE_S, gateways, until
+from tests.support.gateways import echo, ended, held, texts_of, with_defaults
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be found by looking again."""
+    monkeypatch.setattr(echoing, "POLL_S", 600.0)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[Word]:
+    """What gateways have heard of each other and read."""
+    words: list[Word] = []
+    hear = echoing.Echoing._echo
+
+    async def noting(self: echoing.Echoing, heard: Sequence[Word]) -> None:
+        words.extend(heard)
+        await hear(self, heard)
+
+    monkeypatch.setattr(echoing.Echoing, "_echo", noting)
+    return words
+
+
+async def known(*both: Gateway) -> None:
+    """Wait until gateways have told each other what they want."""
+    for gateway in both:
+        house = gateway.runtime.house
+        assert house.cluster is not None
+        await until(partial(getattr, house.cluster.echoing, "is_directed"))
+
+
+@pytest.mark.usefixtures("words_alone")
+async def test_the_end_of_a_run_is_heard_at_once_where_somebody_waits_for_it(tmp_path: Path, url: str) -> None:
+    gate, reached = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel(replies=[Reply(text="done", gate=gate, reached=reached)])
+    async with gateways(tmp_path, url, model) as (one, other):
+        await known(one, other)
+        run = await one.submit("main", "go")
+        await reached.wait()
+        waiting = asyncio.create_task(ended(other, run.id, PATIENCE_S))
+        await until(lambda: run.id in other.runtime._waits.waited_for())
+        gate.set()
+        assert (await waiting).reply == "done"
+
+
+@pytest.mark.usefixtures("words_alone")
+async def test_whoever_begins_to_wait_when_a_run_has_just_ended_hears_it(tmp_path: Path, url: str) -> None:
+    async with gateways(tmp_path, url, ScriptedModel(replies=echo)) as (one, other):
+        await known(one, other)
+        for n in range(10):
+            run = await one.submit(f"session{n}", "go")
+            assert (await ended(other, run.id, PATIENCE_S)).state is RunState.OK
+
+
+async def test_what_nobody_waits_for_is_not_read_by_another_gateway(tmp_path: Path, url: str, read: list[Word]) -> None:
+    async with gateways(tmp_path, url, ScriptedModel(replies=echo)) as (one, other):
+        await known(one, other)
+        read.clear()
+        heard: list[Event] = []
+        for n in range(5):
+            assert await one.ask(f"session{n}", "hello") == "re: hello"
+        other.runtime.hub.listen(
+            heard.append, RunChanged, elsewhere=True, wants=lambda: Wanted(sessions=[{"agent:main:watched"}])
+        )
+        await one.ask("watched", "hello")
+        await one.ask("session0", "hello")
+        await until(lambda: any(isinstance(event, RunChanged) and event.run.is_finished for event in heard))
+        assert {event.run.session_key for event in heard if isinstance(event, RunChanged)} == {"agent:main:watched"}
+        assert {kind for kind, _ in read} <= {"run", "message"}
+        assert len(read) <= 5  # of one run: that it began, and ended, and what was said
+
+
+@pytest.mark.usefixtures("words_alone")
+async def test_a_run_for_which_a_gateway_has_no_slot_is_started_by_another(tmp_path: Path, url: str) -> None:
+    reached = asyncio.Event()
+    model = ScriptedModel(replies=[held("half", reached=reached), "quick"])
+    async with gateways(tmp_path, url, model, config=with_defaults(maxConcurrent=1)) as (one, other):
+        await known(one, other)
+        await one.submit("slow", "go")
+        await reached.wait()
+        run = await one.submit("quick", "go")
+        assert (await ended(one, run.id, PATIENCE_S)).reply == "quick"
+
+
+@pytest.mark.usefixtures("words_alone")
+async def test_a_message_that_came_by_another_gateway_is_next_when_the_run_before_it_ends(
+    tmp_path: Path, url: str
+) -> None:
+    gate, reached = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel(replies=[Reply(text="first", gate=gate, reached=reached), "second"])
+    async with gateways(tmp_path, url, model) as (one, other):
+        await known(one, other)
+        await one.submit("main", "a")
+        await reached.wait()
+        second = await other.submit("main", "b")
+        gate.set()
+        assert (await ended(other, second.id, PATIENCE_S)).reply == "second"
+        assert await texts_of(other) == ["a", "first", "b", "second"]
+
+
+async def test_what_was_not_heard_is_found_by_looking_again(tmp_path: Path, url: str) -> None:
+    gate, reached = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel(replies=[Reply(text="done", gate=gate, reached=reached), "next"])
+    async with gateways(tmp_path, url, model, wakeups=("notify", "poll")) as (one, other):
+        run = await one.submit("main", "go")
+        await reached.wait()
+        waiting = asyncio.create_task(ended(other, run.id, PATIENCE_S))
+        following = await other.submit("main", "and then?")
+        gate.set()
+        assert (await waiting).reply == "done"
+        assert (await ended(other, following.id, PATIENCE_S)).reply == "next"
