@@ -87,3 +87,54 @@ def test_a_question_is_asked_again_when_the_gateway_is_back(asking: Program) -> 
             talk.type("y\n")
             assert talk.wait() == 0
         assert "I see one session" in talk.shown
+
+
+@pytest.mark.parametrize("early", ["y\n", "a", "yes\na\n"], ids=["a line", "a line without its end", "two lines"])
+def test_what_was_typed_before_a_question_was_shown_does_not_answer_it(asking: Program, early: str) -> None:
+    with asking.up(), asking.terminal("chat") as talk:
+        talk.expect("> ")
+        talk.type(f"{ASKS}\n{early}")
+        talk.expect("asks to call sessions_list")
+        talk.expect("What you typed before does not answer this: it stands in your next line, and is not sent yet")
+        talk.expect("n = no: ")
+        assert len(_pending(asking)) == 1
+        talk.type("n\n")
+        talk.expect("denied")
+        talk.expect_line(f"> {' '.join(early.split())}")
+        (answered,) = asking.json("approvals", "--all")["approvals"]
+        assert answered["state"] == "denied" and len(asking.json("runs")["runs"]) == 1
+
+
+def test_with_one_message_what_was_typed_too_early_is_dropped_with_a_word(asking: Program) -> None:
+    with asking.up() as up:
+        talk_to = asking.terminal("chat", ASKS)
+        with talk_to as talk:
+            talk.type("y\n")
+            talk.expect("What you typed before does not answer this: it is dropped")
+            talk.expect("n = no: ")
+            talk.type("y\n")
+            assert talk.wait() == 0
+            assert "I see one session" in talk.shown
+        assert up.process.poll() is None
+
+
+@pytest.mark.parametrize("how", ["approve", "deny", "abort"])
+def test_a_question_that_is_settled_elsewhere_leaves_the_screen(asking: Program, how: str) -> None:
+    with asking.up(), asking.terminal("chat") as talk:
+        talk.expect("> ")
+        talk.type(f"{ASKS}\n")
+        talk.expect("n = no: ")
+        talk.type("n")  # begun, and not ended
+        (waiting,) = _pending(asking)
+        if how == "abort":
+            asking.answer("runs", "abort", asking.json("runs")["runs"][0]["runId"])
+            talk.expect("The question is over: its time ended, or its run was stopped.")
+        else:
+            asking.answer("approvals", how, waiting)
+            state = {"approve": "approved", "deny": "denied"}[how]
+            talk.expect(f"Answered elsewhere: {state} by operator")
+            talk.expect("I see one session" if how == "approve" else "denied")
+        talk.expect_line(">")
+        assert not [line for line in talk.screen if "Let it?" in line]
+        talk.type("help\n")
+        talk.expect("> ")

@@ -7,7 +7,6 @@ ends is read from the gateway's rows, never from an event alone: an event that w
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import uuid
@@ -19,17 +18,14 @@ from backchannel.cli import answers
 from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link, Payload, convert
 from backchannel.cli.finding import NoGateway
 from backchannel.cli.output import Spinner, WordWrap, clock_time, is_terminal, say, say_dim, say_styled
+from backchannel.cli.questions import Keep, Questions, drop_typed
 from backchannel.core.control_words import is_control_word
-from backchannel.core.text import made_visible, one_line
 from backchannel.errors import GatewayError
 
 LONGEST_WAIT_MS = 60_000
 """One request to the gateway waits no longer; then it is made again."""
 LOOK_AGAIN_S = 1.0
 """How often the receipt is read when no event comes."""
-
-CALL_SHOWN = 600
-"""How much of a tool call is shown to whoever has to allow it."""
 
 _OPEN = ("pending", "sending")
 
@@ -129,10 +125,10 @@ class ReplyView:
         self._wrap = WordWrap()
 
 
-def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: str) -> Ended:
+def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: str, keep: Keep = drop_typed) -> Ended:
     """Send a message and show its reply; returns how the run ended. Ctrl-C aborts the run, and then stops waiting.
 
-    A chat command has no run: it is answered at once.
+    A chat command has no run: it is answered at once. `keep` gets what was typed before a question was shown.
 
     Raises:
         StoppedWaiting: Ctrl-C came twice, or while no gateway was there.
@@ -151,7 +147,7 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
                 client.call("chat.abort", answers.ChatAborted, sessionKey=session, runId=run_id)
             elif sent.status == "queued":
                 view.remark(why_queued(client.call("runs.get", answers.RunShown, runId=run_id).run))
-            questions = Questions(client, run_id, view)
+            questions = Questions(client, run_id, view, keep)
             if is_again:  # what was asked while nobody heard it
                 questions.ask_pending(session)
             is_again = True
@@ -168,71 +164,6 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
         except CallFailed as refused:
             view.close()
             link.hold_off(refused)
-
-
-class Questions:
-    """Puts the tool calls of a run that wait for an owner's word to the person at the keyboard."""
-
-    def __init__(self, client: GatewayClient, run_id: str, view: ReplyView) -> None:
-        self._client = client
-        self._run_id = run_id
-        self._view = view
-        self._asked: set[str] = set()
-
-    def hear(self, event: Payload) -> None:
-        """Take an event: a question is asked here, everything else is the view's."""
-        if event["event"] == "approval":
-            self._ask(convert(event["payload"], answers.ApprovalRow))
-        else:
-            self._view.hear(event)
-
-    def ask_pending(self, session: str) -> None:
-        """Ask what was asked before this connection could hear of it."""
-        wanted = {"sessionKey": session, "state": "pending"}
-        for approval in self._client.call("approvals.list", answers.ApprovalsListed, **wanted).approvals:
-            self._ask(approval)
-
-    def _ask(self, approval: answers.ApprovalRow) -> None:
-        if approval.run_id != self._run_id or approval.state != "pending" or approval.id in self._asked:
-            return
-        self._asked.add(approval.id)
-        call = f"{approval.tool} {json.dumps(approval.args, ensure_ascii=False)}"
-        self._view.remark(f"The agent asks to call {one_line(made_visible(call), CALL_SHOWN)}")
-        if len(call) > CALL_SHOWN:
-            self._view.remark(f"That is its beginning: it has {len(call)} characters (approvals --json shows all)")
-        if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
-            self._view.remark(f"It waits: backchannel approvals approve {approval.id}, or deny")
-            return
-        answer = _read_answer()
-        if answer is None:
-            self._view.remark(f"It waits: /approve {approval.id}, or /deny {approval.id}")
-            return
-        try:
-            self._client.call("approvals.answer", answers.Answered, id=approval.id, **_ANSWERS[answer])
-        except CallFailed as refused:  # somebody else answered, or this token may not
-            if refused.is_retryable:
-                raise
-            self._view.remark(f"{refused.message}; your answer was not needed")
-
-
-_ANSWERS: dict[str, Payload] = {
-    "y": {"decision": "approve"},
-    "a": {"decision": "approve", "always": True},
-    "n": {"decision": "deny"},
-}
-_WORDS = {"yes": "y", "always": "a", "no": "n", **{letter: letter for letter in _ANSWERS}}
-
-
-def _read_answer() -> str | None:
-    """Ask until the answer is one of those there are; None when the input has ended."""
-    while True:
-        try:
-            answer = input("Let it? y = yes, a = always in this session, n = no: ").strip().lower()
-        except EOFError:
-            return None
-        if answer in _WORDS:  # whole words: "abort" does not mean "a"
-            return _WORDS[answer]
-        say("Write y, a or n; anything else can be said when the agent has answered.")
 
 
 def why_queued(run: answers.RunRow) -> str:

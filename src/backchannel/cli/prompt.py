@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import readline
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from backchannel.cli import answers
 from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link
@@ -33,6 +32,7 @@ from backchannel.cli.history import load_last, show_message
 from backchannel.cli.options import Options
 from backchannel.cli.output import clock_time, is_terminal, say, say_dim, say_styled, wrapped
 from backchannel.cli.sessions import show_sessions
+from backchannel.cli.ticking import Ticking
 from backchannel.core.control_words import is_silent
 from backchannel.errors import GatewayError
 
@@ -48,9 +48,6 @@ HELP = """\
 Everything else is sent as it is. Ctrl-C aborts the reply, or ends the program when the line is empty.
 
 The session itself knows:"""
-
-TICK_S = 0.2
-AT_ONCE_S = 0.001
 
 LISTED = 50
 CHANNEL = "webchat"
@@ -68,6 +65,7 @@ class Prompt:
         self._posts = Posts(link, session)
         self._ticking = Ticking(self._tick)
         self._lines = options.where.state_dir / "chat_lines"
+        self._kept = ""
 
     def run(self) -> None:
         """Read lines until the person ends it."""
@@ -85,7 +83,8 @@ class Prompt:
             try:
                 self._show_posts(self._posts.load())
                 _control("\r")  # where the prompt is to stand, also after a tick that came too late and left one
-                with self._ticking.reading():
+                with _begun_with(self._kept), self._ticking.reading():
+                    self._kept = ""
                     return input(PROMPT)
             except EOFError:
                 say()
@@ -141,7 +140,7 @@ class Prompt:
         run_id = new_run_id()
         view = ReplyView(run_id, is_live=True)
         try:
-            ended = send_message(self._link, self._session, text, view, run_id)
+            ended = send_message(self._link, self._session, text, view, run_id, self._keep)
         except StoppedWaiting as stopped:
             view.remark(stopped.message)
             return
@@ -152,6 +151,11 @@ class Prompt:
         if ended.status != "ok":
             say_dim(self._options.spell(how_it_ended(ended)))
         say()
+
+    def _keep(self, typed: str) -> str:
+        """Keep what was typed too early for the next line, where it can be looked at before it is sent."""
+        self._kept = f"{self._kept} {typed}".strip()
+        return "it stands in your next line, and is not sent yet"
 
     def _history(self, limit: int) -> answers.ChatRead:
         return load_last(self._link.client(), self._session, limit)
@@ -169,6 +173,16 @@ def _control(keys: str) -> None:
     if is_terminal(sys.stdout):
         sys.stdout.write(keys)
         sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _begun_with(text: str) -> Iterator[None]:
+    """Put a text into the line that is read next."""
+    readline.set_startup_hook((lambda: readline.insert_text(text)) if text else None)
+    try:
+        yield
+    finally:
+        readline.set_startup_hook(None)
 
 
 @contextlib.contextmanager
@@ -278,59 +292,3 @@ def show_post(post: ChatPost) -> None:
     say_styled("posted", end=" ", fg="cyan", bold=True)
     say_dim(clock_time(post.at))
     say(f"{wrapped(post.text)}\n")
-
-
-class Ticking:
-    """A clock that ticks while a line is read, and a Ctrl-C that is noticed whenever it comes.
-
-    Both are signals. readline runs Python's handlers only when a signal interrupts its wait for a key: one that arrives
-    while a key is drawn is handled with the next one. So the clock repeats until a tick has been handled.
-
-    Of signals that came together, Python runs the second handler even if the first has raised, and fails over that. So
-    only the clock's handler raises KeyboardInterrupt, as its signal's number is the higher one: Ctrl-C makes it tick
-    at once.
-    """
-
-    def __init__(self, on_tick: Callable[[], None]) -> None:
-        self._on_tick = on_tick
-        self._is_reading = False
-        self._is_interrupted = False
-        self._before: dict[signal.Signals, signal._HANDLER] = {}
-
-    def __enter__(self) -> Self:
-        for number, handler in ((signal.SIGALRM, self._tick), (signal.SIGINT, self._interrupt)):
-            self._before[number] = signal.signal(number, handler)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before[signal.SIGINT])
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before[signal.SIGALRM])
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
-        """Tick every now and then while a line is read."""
-        self._is_reading = True
-        _start_clock(TICK_S)
-        try:
-            yield
-        finally:
-            self._is_reading = False  # the next tick is the last
-
-    def _interrupt(self, number: int, frame: object) -> None:
-        self._is_interrupted = True
-        _start_clock(AT_ONCE_S)
-
-    def _tick(self, number: int, frame: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)  # no tick comes in the middle of this one, or of what it raises
-        if self._is_interrupted:
-            self._is_interrupted = False
-            raise KeyboardInterrupt
-        if self._is_reading:
-            self._on_tick()
-            _start_clock(TICK_S)
-
-
-def _start_clock(first_s: float) -> None:
-    """Start the clock; it ticks until a tick has been handled."""
-    signal.setitimer(signal.ITIMER_REAL, first_s, TICK_S)
