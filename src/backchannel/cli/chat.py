@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from backchannel.cli.client import Link
-from backchannel.cli.conversation import ReplyView, StoppedWaiting, how_it_ended, new_run_id, send_message
+from backchannel.cli.conversation import ReplyView, StoppedWaiting, new_run_id, send_message
+from backchannel.cli.failures import failure_text
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import is_terminal, say, say_dim, show_json
@@ -56,6 +57,6 @@ def _say_once(options: Options, link: Link, session: str, text: str) -> None:
     if options.as_json:
         show_json(ended)
     elif ended.status != "ok":
-        say(options.spell(how_it_ended(ended)), err=True)
+        say(failure_text(options, run_id, ended), err=True)
     if ended.status != "ok":
         raise typer.Exit(INTERRUPTED if ended.status == "aborted" else FAILED)

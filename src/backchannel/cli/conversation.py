@@ -180,14 +180,6 @@ def new_run_id() -> str:
     return uuid.uuid4().hex
 
 
-def how_it_ended(ended: Ended) -> str:
-    """Say why there is no whole reply."""
-    if ended.status == "aborted":
-        return "(aborted)"
-    error = ended.error if isinstance(ended, answers.Waited) else None
-    return f"The run ended as {ended.status}: {error or 'no reason was given'}"
-
-
 def wait_for_run(
     client: GatewayClient,
     run_id: str,
@@ -217,7 +209,7 @@ def ends_step(event: Payload) -> bool:
     payload = event["payload"]
     match event["event"]:
         case "agent":
-            return payload["stream"] == "lifecycle" and bool(payload["data"]["phase"] != "start")
+            return payload["stream"] == "lifecycle" and payload["data"]["phase"] in ("end", "error")
         case "delivery":
             return True
     return False

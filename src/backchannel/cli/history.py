@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from backchannel.cli import answers
 from backchannel.cli.client import CallFailed, GatewayClient, Link, connected, convert
+from backchannel.cli.conversation import ends_step
+from backchannel.cli.failures import interleaved, load_failed, runs_of, show_failure
 from backchannel.cli.finding import NoGateway
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
-from backchannel.cli.output import WordWrap, clock_time, is_terminal, say, say_dim, say_styled, show_json
+from backchannel.cli.output import WordWrap, as_plain, clock_time, is_terminal, say, say_dim, say_styled, show_json
 from backchannel.core.text import quoted, shown_name
 from backchannel.errors import SessionNotFound
 
@@ -41,7 +43,10 @@ def history(
     as_json: AsJson = False,
     session: Annotated[str | None, typer.Option("--session", "-s", hidden=True, callback=_refuse_session)] = None,
 ) -> None:
-    """Show the last messages of a session, oldest first. With --json and --follow, a message a line."""
+    """Show the last messages of a session, oldest first, and which runs gave no answer.
+
+    With --json and --follow, a message a line.
+    """
     options = options_of(ctx)
     key = find_key(options, key)
     if follow:
@@ -50,11 +55,14 @@ def history(
 
     with connected(options) as client:
         loaded = _load(client, key, limit, with_tools=tools, as_stored=everything)
+        failed = load_failed(client, loaded.session_key, runs_of(loaded.messages))
     if as_json:
-        show_json(loaded)
+        show_json(as_plain(loaded) | {"failedRuns": failed})
         return
-    for message in loaded.messages:
+    for message, ended in interleaved(loaded.messages, failed):
         show_message(message, with_tools=tools, as_stored=everything)
+        for run in ended:
+            show_failure(options, run)
     for message in loaded.pending:
         show_message(message, with_tools=tools, as_stored=everything, is_pending=True)
     if loaded.pending_left_out:
@@ -73,6 +81,8 @@ class _Following:
         self._as_stored = as_stored
         self._as_json = as_json
         self._last: str | None = None
+        self._runs: set[str] = set()
+        """The runs whose messages were shown, and of which no end was told."""
 
     def run(self, limit: int) -> None:
         """Show the last messages, then each one that comes."""
@@ -94,6 +104,9 @@ class _Following:
             for event in client.events():
                 if event["event"] == "session.message" and event["payload"]["messageId"] not in seen:
                     self._show(_read(event["payload"]["message"]))
+                elif event["event"] == "agent" and event["payload"]["runId"] in self._runs and ends_step(event):
+                    self._runs.discard(event["payload"]["runId"])
+                    self._show_failed(client, [event["payload"]["runId"]])
 
     def _catch_up(self, client: GatewayClient, limit: int) -> list[Message]:
         """Show what was said since the last message that was shown, or the last messages."""
@@ -114,16 +127,26 @@ class _Following:
             last = _load(client, self._key, limit, with_tools=self._with_tools, as_stored=self._as_stored)
             shown = last.messages
             self._show_all(shown)
+        self._show_failed(client, self._runs)
         return shown
 
     def _show_all(self, messages: list[Message]) -> None:
         for message in messages:
             self._show(message)
 
+    def _show_failed(self, client: GatewayClient, ids: Collection[str]) -> None:
+        """Tell once of each of these runs that it gave no answer. As JSON there are messages only."""
+        if not self._as_json:
+            for run in load_failed(client, self._key, ids):
+                self._runs.discard(run.run_id)
+                show_failure(self._options, run)
+
     def _show(self, message: Message) -> None:
         self._last = message.id
         if not is_shown(message, with_tools=self._with_tools, as_stored=self._as_stored):
             return
+        if message.run_id is not None:
+            self._runs.add(message.run_id)
         if self._as_json:
             show_json(message, lines=True)
         else:

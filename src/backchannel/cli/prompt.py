@@ -23,10 +23,10 @@ from backchannel.cli.conversation import (
     ReplyView,
     StoppedWaiting,
     ends_step,
-    how_it_ended,
     new_run_id,
     send_message,
 )
+from backchannel.cli.failures import failure_text, interleaved, load_failed, runs_of, show_failure
 from backchannel.cli.finding import NoGateway
 from backchannel.cli.history import load_last, show_message
 from backchannel.cli.options import Options
@@ -149,7 +149,7 @@ class Prompt:
             raise
         view.end(ended.reply or "")
         if ended.status != "ok":
-            say_dim(self._options.spell(how_it_ended(ended)))
+            say_dim(failure_text(self._options, run_id, ended))
         say()
 
     def _keep(self, typed: str) -> str:
@@ -160,10 +160,12 @@ class Prompt:
     def _history(self, limit: int) -> answers.ChatRead:
         return load_last(self._link.client(), self._session, limit)
 
-    @staticmethod
-    def _show(loaded: answers.ChatRead) -> None:
-        for message in loaded.messages:
+    def _show(self, loaded: answers.ChatRead) -> None:
+        failed = load_failed(self._link.client(), loaded.session_key, runs_of(loaded.messages))
+        for message, ended in interleaved(loaded.messages, failed):
             show_message(message)
+            for run in ended:
+                show_failure(self._options, run)
         for message in loaded.pending:
             show_message(message, is_pending=True)
 
