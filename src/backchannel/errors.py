@@ -21,7 +21,7 @@ word, and `details` holds the facts a program may want. Messages say what came a
     │   └── DeviceTokenRefused
     ├── BadSignature, SlowDown
     ├── Unavailable             not now; nothing was changed
-    │   └── StorageFull, ShuttingDown
+    │   └── StorageFull, DatabaseLocked, ShuttingDown
     └── StartupError            the gateway cannot start
         └── ConfigError, StateFolderInUse, DatabaseUnusable
 
@@ -314,6 +314,12 @@ class StorageFull(Unavailable):
     """The disk is full; reads go on, writes wait for space."""
 
     code = "storage_full"
+
+
+class DatabaseLocked(Unavailable):
+    """Another program holds a lock on what is to be changed; the message names it."""
+
+    code = "database_locked"
 
 
 class ShuttingDown(Unavailable):

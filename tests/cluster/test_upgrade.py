@@ -185,7 +185,7 @@ async def test_a_gateway_ends_that_a_newer_program_has_left_behind_while_its_con
         "WHERE datname = current_database() AND pid <> pg_backend_pid()",
     )
     with pytest.raises(asyncio.CancelledError):  # nobody is told: the process ends
-        await older.store.check_writable()
+        await older.store.sign_of_life()
     assert [str(error) for error in older.fatal if isinstance(error, DatabaseUnusable)] != []
     await older.end()
 

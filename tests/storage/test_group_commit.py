@@ -374,11 +374,9 @@ async def test_on_a_full_disk_reads_go_on_and_writes_work_again_when_there_is_ro
     await pages_left(bench, 1)
     with pytest.raises(StorageFull, match="free some space"):
         await bench.driver.write(put("too large", 200_000))
-    was_full = bench.driver.is_full
     assert await bench.driver.read(lambda tx: tx.one("SELECT id FROM inbox")) == ("before",)
     await pages_left(bench, 1000)
     await bench.driver.write(put("now it fits", 200_000))
-    assert (was_full, bench.driver.is_full) == (True, False)
     assert bench.in_file() == ["before", "now it fits"]
 
 

@@ -101,6 +101,7 @@ class ExplainingTx:
         self.outlets: Outlets = NoOutlets()
         self.tells_failures = True
         self.transcript: TranscriptPath = no_transcripts
+        self.free_rows = ""
 
     def _execute(self, sql: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
         steps = self._connection.execute(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()

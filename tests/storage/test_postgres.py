@@ -16,7 +16,7 @@ import pytest
 from backchannel.core.cluster import GatewayInfo
 from backchannel.core.sessions import SessionPatch
 from backchannel.errors import DatabaseUnusable, InvalidRequest, StartupError, StateFolderInUse, Unavailable
-from backchannel.storage import postgres_lane
+from backchannel.storage import postgres_writers
 from backchannel.storage.databases import database_at
 from backchannel.storage.postgres_connection import Connection, PostgresTx, connect
 from backchannel.storage.postgres_marks import MARKS_TABLE, NEXT_MARK, CommitMark
@@ -125,12 +125,12 @@ async def test_reads_go_on_after_their_connections_broke(host: Host, line: CutLi
 async def test_a_database_that_is_gone_is_unavailable_and_work_goes_on_when_it_is_back(
     host: Host, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_lane, "GONE_LIMIT_S", 0.3)
+    monkeypatch.setattr(postgres_writers, "GONE_LIMIT_S", 0.3)
     await host.store.add_note(MAIN, note("before"))
     cluster.stop()
     try:
         with pytest.raises(Unavailable) as refused:
-            await host.store.check_writable()
+            await host.store.add_note(MAIN, note("refused"))
         with pytest.raises(Unavailable):
             await host.store.session(str(MAIN))
         many = [host.store.check_writable() for _ in range(20)]

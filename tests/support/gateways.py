@@ -107,7 +107,7 @@ async def dying(
         yield gateway
         power.is_cut = True
         with suppress(asyncio.CancelledError):  # a dead process answers nobody
-            await gateway.store.check_writable()
+            await gateway.store.sign_of_life()
         assert gateway.failed is not None
         await gateway.failed
 

@@ -204,7 +204,7 @@ class _Calling:
 async def _die(gateway: Gateway, death: KillAtSend) -> None:
     death.is_dead = True
     with suppress(asyncio.CancelledError):
-        await gateway.store.check_writable()
+        await gateway.store.sign_of_life()
     await asyncio.Event().wait()  # a dead process does nothing more
 
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from functools import partial
+from time import monotonic
 from typing import Any, TypeVar
 
 import structlog
@@ -23,6 +24,7 @@ from backchannel.core.facts import LaneFree, RunChanged
 from backchannel.core.inbound import Arrival, Taken
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Accepted, RunRequest, RunState, Started
+from backchannel.core.seldom import Seldom
 from backchannel.errors import Unavailable
 from backchannel.runtime.timers import CLOSE_LIMIT_S
 from backchannel.storage.store import Store
@@ -98,6 +100,7 @@ class Lanes:
         self._pauses: Counter[str] = Counter()
         """How many calls of a run wait, by its id: while any does, it has no slot."""
         self._is_open = True
+        self._told = Seldom()
 
     async def submit(self, request: RunRequest, check: Check | None = None) -> Accepted:
         """Accept a message; it is durable when this returns, and started when a slot and its lane are free."""
@@ -294,7 +297,8 @@ class Lanes:
                 if started is None:
                     self._stops.pop(run_id, None)  # it ended in that commit, and has no task to stop
         except Unavailable as error:
-            log.warning("a queued run could not start", session_key=key, error=error.message)
+            if self._told.lets(error.message, monotonic()):
+                log.warning("a queued run could not start", session_key=key, error=error.message)
             self._backlog[key] = None
             await asyncio.sleep(1)
             started = None

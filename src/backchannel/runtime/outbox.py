@@ -27,6 +27,7 @@ from backchannel.core.channels import (
 from backchannel.core.contracts import Clock
 from backchannel.core.delivery import Claimed, DeliveryLane, DeliveryState
 from backchannel.core.facts import DeliveryChanged
+from backchannel.core.seldom import Seldom
 from backchannel.core.send_policy import SendDecision
 from backchannel.core.splitting import Measure
 from backchannel.errors import FenceLost, Unavailable
@@ -129,6 +130,7 @@ class Outbox:
     def __init__(self, store: Store, channels: Channels, clock: Clock, holds: AccountHolds, settled: Settled) -> None:
         """Make it; `settled` waits for drafts that are on their way to a chat."""
         self._store = store
+        self._told = Seldom()
         self._settled = settled
         self._holds = holds
         self._channels = channels
@@ -249,7 +251,8 @@ class Outbox:
             except Unavailable as refused:
                 if self._store.is_closed:
                     return None
-                log.warning("waiting to send", channel=channel, error=refused.message)
+                if self._told.lets(refused.message, self._clock.monotonic()):
+                    log.warning("waiting to send", channel=channel, error=refused.message)
                 await self._clock.sleep(FIRST_PAUSE_S)
             except Exception as error:  # noqa: BLE001  # the edge of a lane, which would stand still; it is logged
                 self._log_fault("the outbox failed", channel, error)

@@ -38,6 +38,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import HistoryPage, Message, Role, Usage, text_content
 from backchannel.core.requests import build_messages
 from backchannel.core.runs import Outcome, RunKind, RunState, Started, Step, ToolCall, function_model
+from backchannel.core.seldom import Seldom
 from backchannel.core.text import cut, storable_text
 from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailable
 from backchannel.runtime.active import ActiveRun, RunContext, RunSetup, ToolCalls, is_cancelled
@@ -87,6 +88,7 @@ class Runner:
         self._clock = clock
         self._sizes: dict[str, int] = {}
         """What telling a model of each tool costs of its window."""
+        self._told = Seldom()
         self._calls = ToolCalls(store, tools, approvals, hub, clock, self._durable)
 
     async def work(self, started: Started, stop_reason: StopReason) -> None:
@@ -360,7 +362,8 @@ class Runner:
             except Unavailable as refused:
                 if self._store.is_closed:
                     raise FenceLost("the store is closed") from refused  # the next start goes on from the last commit
-                log.warning("waiting for the database", error=refused.message)
+                if self._told.lets(refused.message, self._clock.monotonic()):
+                    log.warning("waiting for the database", error=refused.message)
                 await self._clock.sleep(1)
 
     def _failed(self, active: ActiveRun, error: Exception) -> Outcome:

@@ -20,7 +20,8 @@ import structlog
 from backchannel.core.contracts import Clock, Timer
 from backchannel.core.delivery import DeliveryLane
 from backchannel.core.facts import DeliveryChanged, TimerSet
-from backchannel.errors import Unavailable
+from backchannel.core.seldom import Seldom
+from backchannel.errors import DatabaseLocked, Unavailable
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -30,6 +31,8 @@ LONGEST_SLEEP_S = 60.0
 BATCH = 100
 POSTPONED_MS = 60_000
 """When a timer is tried again whose work failed."""
+LOCKED_MS = 2000
+"""When a timer is tried again whose session another program has locked in the database."""
 NOTICED_S = 0.5
 """Clocks that are kept right drift by less than this between two looks."""
 CLOSE_LIMIT_S = 5.0
@@ -78,6 +81,7 @@ class Timers:
         self._clock = clock
         self._wake_lane = wake_lane
         self._watch = ClockWatch(clock)
+        self._told = Seldom()
         self._sooner = asyncio.Event()
         self._sleeps_until: float | None = None
         """When its sleep ends, on the monotonic clock; None while it looks at rows."""
@@ -118,7 +122,8 @@ class Timers:
         if self._store.is_closed:
             return
         if isinstance(error, Unavailable):  # a full disk: the rows stay, and are done when there is room
-            log.warning("the timers wait", error=error.message)
+            if self._told.lets(error.message, self._clock.monotonic()):
+                log.warning("the timers wait", error=error.message)
         else:
             log.error("the timers could not be looked at", exc_info=error)
         await self._clock.sleep(1)
@@ -154,6 +159,10 @@ class Timers:
     async def _carry_out(self, timer: Timer) -> None:
         try:
             await self._store.carry_out_timer(timer)
+        except DatabaseLocked as error:  # by another program: the other timers go on
+            if self._told.lets(error.message, self._clock.monotonic()):
+                log.warning("a timer waits", kind=timer.kind, ref=timer.ref, error=error.message)
+            await self._store.postpone_timer(timer, LOCKED_MS)
         except Unavailable:
             raise
         except Exception:  # the edge that keeps the other timers going: this one is tried again later

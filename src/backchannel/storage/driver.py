@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
@@ -49,6 +49,14 @@ class DriverContext:
     faults: Faults | None = None
 
 
+class DriverProblem(NamedTuple):
+    """Something that keeps a driver from working as it should, for people who look after it."""
+
+    code: str
+    message: str
+    hint: str
+
+
 class Driver(Protocol):
     """Runs units on one database."""
 
@@ -59,7 +67,6 @@ class Driver(Protocol):
     slowest: tuple[float, str]
     """The unit that took longest since this was last cleared, in seconds, and its name."""
     is_closed: bool
-    is_full: bool
     on_ended: Callable[[], None]
     """Called on the event loop when other processes have taken this one for dead, and its units are refused."""
 
@@ -113,6 +120,10 @@ class Driver(Protocol):
         Raises:
             Unavailable
         """
+        ...
+
+    def problems(self) -> Sequence[DriverProblem]:
+        """List what is wrong, as far as it works all the same."""
         ...
 
     async def close(self) -> None:

@@ -32,6 +32,7 @@ class UnitTx(ABC):
         "tells_failures",
         "transcript",
     )
+    free_rows = ""
 
     def __init__(self, context: UnitContext, now: int) -> None:
         self.facts: list[Fact] = []

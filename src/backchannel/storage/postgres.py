@@ -22,15 +22,17 @@ from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.cluster import TAKEN_FOR_DEAD
-from backchannel.storage.driver import Faults
+from backchannel.storage.driver import DriverProblem, Faults
 from backchannel.storage.groups import WaitingUnit, answer, refused
 from backchannel.storage.postgres_connection import RETRY_AFTER_MS
 from backchannel.storage.postgres_lane import AHEAD, Lane
 from backchannel.storage.postgres_marks import CommitMark
+from backchannel.storage.postgres_obstacles import Obstacles
 from backchannel.storage.postgres_readers import Readers
+from backchannel.storage.postgres_readiness import Readiness
 from backchannel.storage.postgres_server import Server, Writer
 from backchannel.storage.postgres_watch import Watch
-from backchannel.storage.probing import try_commit
+from backchannel.storage.postgres_writers import Writers
 from backchannel.storage.tx import Tx, UnitContext
 
 P = ParamSpec("P")
@@ -68,7 +70,6 @@ class PostgresDriver:
         self._counting = threading.Lock()
         self.commits = 0
         self.units = 0
-        self.is_full = False
         self.is_closed = False
         self._is_stopped = False
         """Set at once by a thread that could not tell what became of a commit: none is made any more."""
@@ -86,12 +87,14 @@ class PostgresDriver:
         """Whether the first lane has all."""
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        self._reads = Readers(server, READERS, "postgres-read")
-        self._looks = Readers(server, LOOKERS, "postgres-look")
         self.is_ahead = False
-        self.marks: Sequence[CommitMark] = [mark, *(CommitMark() for _ in range(1, LANES))]
+        self.obstacles = Obstacles()
+        self.writers = Writers(server, self, LANES, mark, writer)
+        self._reads = Readers(server, self.writers, READERS, "postgres-read")
+        self._looks = Readers(server, self.writers, LOOKERS, "postgres-look")
         self._watch = Watch(server, self)
-        self._lanes = [Lane(number, self, server, None if number else writer) for number in range(LANES)]
+        self._readiness = Readiness(server.name, self.writers, self.obstacles, self._watch)
+        self._lanes = [Lane(number, self, server) for number in range(LANES)]
 
     def write(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Hand a unit over. Cancelling the future does not cancel the unit."""
@@ -114,7 +117,12 @@ class PostgresDriver:
         return self._watch.run(unit, *args, **kwargs)
 
     async def check_writable(self) -> None:
-        await try_commit(self.write_beside)
+        if self.is_closed:
+            raise Unavailable("the database is closed")
+        await self._readiness.check()
+
+    def problems(self) -> Sequence[DriverProblem]:
+        return list(self._readiness.problems())
 
     async def enter(self, unit: Callable[Concatenate[Tx, P], int], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Run the unit that gives this process its number, also when it had one that was ended."""
@@ -195,12 +203,14 @@ class PostgresDriver:
         await asyncio.to_thread(self._watch.close)
         for readers in (self._reads, self._looks):
             await asyncio.to_thread(readers.close)
+        await asyncio.to_thread(self.writers.close)
 
     def _answer(self, group: Sequence[WaitingUnit]) -> None:
         if self._is_dead:
             _cancel(group)
             return
-        self.is_full = any(isinstance(entry.error, StorageFull) for entry in group)
+        if any(isinstance(entry.error, StorageFull) for entry in group):
+            self._readiness.was_full()
         self.units += len(group)
         answer(group, self._on_facts)
         self._at_work -= len(group)
@@ -239,6 +249,9 @@ class PostgresDriver:
         self.cast_out()
         return Unavailable(TAKEN_FOR_DEAD, retryAfterMs=RETRY_AFTER_MS)
 
+    def connection_lost(self) -> None:
+        self._readiness.connection_lost()
+
     def before_commit(self) -> None:
         if self._faults:
             self._faults.before_commit(self.commits + 1)
@@ -249,6 +262,7 @@ class PostgresDriver:
         with self._counting:
             self.commits += 1
             number = self.commits
+        self._readiness.committed()
         if self._faults:
             self._faults.after_commit(number)
 

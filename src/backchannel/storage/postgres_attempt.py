@@ -66,8 +66,8 @@ class Attempt:
         self._known: Row | None = None
         self._is_group = False
 
-    def begin(self, pipeline: psycopg.Pipeline, locks: Locks, *, is_group: bool) -> None:
-        """Begin, when it may; a unit that is alone needs no savepoint.
+    def begin(self, pipeline: psycopg.Pipeline, locks: Locks, *, is_group: bool, wait_ms: int | None = None) -> None:
+        """Begin, when it may; a unit that is alone needs no savepoint. Rows are waited for as long as `wait_ms` says.
 
         Each statement sees what was committed before it began, and so all that was committed before this transaction
         had its locks.
@@ -79,8 +79,15 @@ class Attempt:
             self._send(sql, *values)
         self._send(NEXT_MARK, self._mark.writer, self.mark_number)
         self._state.execute(translated(_STATE), (self.number, self.number), prepare=True)
+        if wait_ms is not None:
+            self._end.execute(f"SET LOCAL lock_timeout = {wait_ms}".encode(), prepare=False)
         if is_group:
             self._send("SAVEPOINT unit")
+
+    @property
+    def has_locks(self) -> bool:
+        """Whether it has got the locks that gateways keep each other away by."""
+        return self._state.pgresult is not None
 
     @property
     def shared_now(self) -> int:

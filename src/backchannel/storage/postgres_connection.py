@@ -26,6 +26,7 @@ from backchannel.storage.tx import Row, UnitContext
 Connection: TypeAlias = "psycopg.Connection[Row]"
 
 RETRY_AFTER_MS = 1000
+DISK_FULL = "the disk of the database is full: nothing was changed; free some space and try again"
 PROGRAM = "backchannel"
 """How the names begin that its processes have in the list of connections."""
 _STATEMENTS_KEPT = 512
@@ -56,6 +57,7 @@ class PostgresTx(UnitTx):
     """What a unit sees of one connection."""
 
     __slots__ = ("_cursor",)
+    free_rows = " FOR UPDATE SKIP LOCKED"
 
     def __init__(self, connection: Connection, context: UnitContext = NO_CONTEXT, now: int = 0) -> None:
         super().__init__(context, now)
@@ -195,7 +197,7 @@ def _has(error: BaseException | None, kinds: tuple[type[BaseException], ...]) ->
 def unavailable(name: str, error: BaseException) -> Unavailable:
     """Say that nothing was changed because the database cannot be used now."""
     if is_full(error):
-        return StorageFull("the disk of the database is full: nothing was changed; free some space and try again")
+        return StorageFull(DISK_FULL)
     return Unavailable(f"the database {name} cannot be used now ({in_words(error)})", retryAfterMs=RETRY_AFTER_MS)
 
 

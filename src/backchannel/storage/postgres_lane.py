@@ -13,6 +13,8 @@ the server found fault with. When the connection breaks, another is opened, and 
 - Commits that were answered are not there (a standby has taken over that did not have them): this process's memory is
   ahead of the database. Its units are refused until it has dropped all its work and entered once more.
 - No connection for a while: what waits and what comes is refused as unavailable, until there is one again.
+- Another program holds a row or a table: the units of the group are run again one by one, each waits for a moment
+  only, and those that need what is locked are refused, naming the holder (`postgres_obstacles.py`).
 - A full disk, or units that got in each other's way: the units of the group are run again one by one.
 """
 
@@ -28,7 +30,7 @@ from typing import Protocol
 import psycopg
 import structlog
 
-from backchannel.errors import Unavailable
+from backchannel.errors import DatabaseLocked, Unavailable
 from backchannel.storage.cluster import TAKEN_FOR_DEAD
 from backchannel.storage.groups import WaitingUnit
 from backchannel.storage.postgres_attempt import Attempt, ConcernsOthers
@@ -42,8 +44,9 @@ from backchannel.storage.postgres_connection import (
     runs_again,
     unavailable,
 )
-from backchannel.storage.postgres_marks import CommitMark, are_missing
-from backchannel.storage.postgres_server import Server, Writer
+from backchannel.storage.postgres_obstacles import LockHolder, Obstacles
+from backchannel.storage.postgres_server import Server
+from backchannel.storage.postgres_writers import RECONNECT_PAUSE_S, NoConnection, Slot, Writers
 from backchannel.storage.tx import UnitContext
 
 log = structlog.get_logger(__name__)
@@ -53,9 +56,10 @@ MOST_SESSIONS = 64
 """How many units about one session each are a group: the server has room for some thousands of locks."""
 LONGEST_GROUP_S = 0.1
 """How long units are added to a group; the last one is run to its end."""
-GONE_LIMIT_S = 5.0
-"""How long units wait for a connection before they are refused."""
-RECONNECT_PAUSE_S = 0.2
+LOCK_LIMIT_S = 5.0
+"""How long a group of units is tried while others hold locks that it needs, before it is refused."""
+KNOWN_LOCK_MS = 50
+"""How long a row is waited for while another program is known to hold a lock."""
 MOST_TRIES = 5
 """How often a unit that others got in the way of is run."""
 AHEAD = "the database has gone back behind what this gateway knew: it stops its work and begins anew in a moment"
@@ -68,8 +72,8 @@ class Desk(Protocol):
     """Set when nothing is waited for any more."""
     is_ahead: bool
     """Whether commits that were answered, by any lane, are not in the database any more."""
-    marks: Sequence[CommitMark]
-    """Those of all lanes."""
+    writers: Writers
+    obstacles: Obstacles
 
     def context_and_time(self) -> tuple[UnitContext, int]: ...
 
@@ -93,25 +97,20 @@ class Desk(Protocol):
 class Lane:
     """A thread that writes."""
 
-    def __init__(self, number: int, desk: Desk, server: Server, writer: Writer | None) -> None:
-        """Begin to work; without a connection, one is opened when it is needed."""
+    def __init__(self, number: int, desk: Desk, server: Server) -> None:
+        """Begin to work; a connection is opened when it is needed."""
         self.waiting: SimpleQueue[WaitingUnit | None] = SimpleQueue()
         """What is to be done; None ends the thread."""
+        self._number = number
         self._desk = desk
-        self._mark = desk.marks[number]
         self._server = server
-        self._writer = writer
-        self._gone_since: float | None = None
-        self._is_away_told = False
         self._thread = threading.Thread(target=self._work, name=f"postgres-write-{number}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Wait until it has ended, and close its connection."""
+        """Wait until it has ended."""
         self.waiting.put(None)
         self._thread.join()
-        if self._writer is not None:
-            self._writer.connection.close()
 
     def take_all(self) -> list[WaitingUnit]:
         """Take back what it has not begun with."""
@@ -145,17 +144,23 @@ class Lane:
 
     def _settle(self, group: list[WaitingUnit]) -> None:
         """Commit all of a group, in one transaction or in several, and have it answered; what is settled leaves it."""
-        largest = len(group)
+        largest, ends = len(group), monotonic() + LOCK_LIMIT_S
         while group:
             part = group[:largest]
             is_narrow = all(entry.is_narrow for entry in part)
             if is_narrow:
                 part = part[:MOST_SESSIONS]
             try:
-                done = self._committed(part)
-            except _Gone as error:
+                done = self._committed(part, ends)
+            except NoConnection as error:
                 _refuse(group, unavailable(self._server.name, error))
                 done = len(group)
+            except _Locked as locked:
+                if len(part) > 1 and monotonic() < ends:
+                    largest = 1  # only those that need what is locked are refused
+                    continue
+                done = len(part) if monotonic() < ends else len(group)
+                _refuse(group[:done], locked.refusal)
             except psycopg.Error as error:
                 if is_narrow:
                     _widen(part)
@@ -169,43 +174,64 @@ class Lane:
                 self._desk.settled(group[:done])
                 del group[:done]
 
-    def _committed(self, group: list[WaitingUnit]) -> int:
+    def _committed(self, group: list[WaitingUnit], ends: float) -> int:
         """Commit as many units of the group as one transaction takes; returns how many.
 
         Raises:
-            psycopg.Error: none was committed.
+            NoConnection, psycopg.Error: none was committed.
+            _Locked: none was committed, as another program holds what one of them needs, or others go on until `ends`.
         """
         tries = 0
         while True:
-            attempt = self._attempt(group)
-            try:
-                self._carry_out(attempt, group)
-                return attempt.done
-            except psycopg.Error as error:
-                if self._is_committed(attempt, error):
-                    self._desk.after_commit()
-                    self._take_number(group[: attempt.done])
+            with self._desk.writers.taken(self._number) as slot:
+                attempt = self._attempt(slot, group)
+                try:
+                    self._carry_out(attempt, group)
                     return attempt.done
-                if is_kept_waiting(error) and not self._desk.is_ending.is_set():
-                    self._server.end_paused(attempt.writer.connection)
-                    continue
-                tries += 1
-                is_alone = len(group) == 1 and attempt.keys is None
-                goes_on = is_lost(attempt.writer.connection, error) or (is_alone and runs_again(error))
-                if not goes_on or tries == MOST_TRIES:
-                    raise
+                except psycopg.Error as error:
+                    if self._is_committed(slot, attempt, error):
+                        self._desk.after_commit()
+                        self._take_number(group[: attempt.done])
+                        return attempt.done
+                    if is_kept_waiting(error):
+                        self._stand(slot, attempt, ends)
+                        continue
+                    tries += 1
+                    is_alone = len(group) == 1 and attempt.keys is None
+                    goes_on = is_lost(attempt.writer.connection, error) or (is_alone and runs_again(error))
+                    if not goes_on or tries == MOST_TRIES:
+                        raise
 
-    def _attempt(self, group: Sequence[WaitingUnit]) -> Attempt:
+    def _stand(self, slot: Slot, attempt: Attempt, ends: float) -> None:
+        """Decide what follows when others held a lock for longer than it is waited for.
+
+        What waits for a gateway that is at work is tried again; so is what waited for one that stood still.
+
+        Raises:
+            _Locked: another program holds a row or a table, or it has taken too long.
+        """
+        if slot.writer is not None and self._server.end_paused(slot.connection):
+            return
+        holder = self._desk.obstacles.holder(attempt.writer.pid)
+        is_foreign = attempt.has_locks and not holder.is_ours
+        if is_foreign:
+            self._desk.obstacles.met(holder)
+        if is_foreign or monotonic() > ends or self._desk.is_ending.is_set():
+            raise _Locked(self._server.name, holder)
+
+    def _attempt(self, slot: Slot, group: Sequence[WaitingUnit]) -> Attempt:
+        assert slot.writer is not None
         keys = {entry.key for entry in group if entry.key is not None}
         is_narrow = all(entry.is_narrow for entry in group)
-        writer = self._take_writer()
-        return Attempt(writer, self._mark, *self._desk.context_and_time(), keys if is_narrow else None)
+        return Attempt(slot.writer, slot.mark, *self._desk.context_and_time(), keys if is_narrow else None)
 
     def _carry_out(self, attempt: Attempt, group: Sequence[WaitingUnit]) -> None:
         """Run units of a group, and commit them."""
+        self._desk.obstacles.begins(attempt.writer.pid)
+        wait_ms = KNOWN_LOCK_MS if self._desk.obstacles.are_any else None
         with attempt.writer.connection.pipeline() as pipeline:
             try:
-                attempt.begin(pipeline, self._server.locks, is_group=len(group) > 1)
+                attempt.begin(pipeline, self._server.locks, is_group=len(group) > 1, wait_ms=wait_ms)
                 self._run_units(attempt, group)
                 if not attempt.is_over and attempt.keys is not None and self._is_shut_out(attempt):
                     self._turn_back(attempt, group)
@@ -271,7 +297,7 @@ class Lane:
             if entry.is_entry and entry.error is None:
                 self._desk.take_number(entry.result)
 
-    def _is_committed(self, attempt: Attempt, error: psycopg.Error) -> bool:
+    def _is_committed(self, slot: Slot, attempt: Attempt, error: psycopg.Error) -> bool:
         """Find out whether an attempt that failed was committed all the same; none is left open."""
         connection = attempt.writer.connection
         is_refused = error.sqlstate is not None or not attempt.is_in_doubt
@@ -280,63 +306,27 @@ class Lane:
                 connection.execute("ROLLBACK")
             return False
         log.warning("the connection to the database is lost", database=self._server.name, error=in_words(error))
-        self._drop()
+        self._desk.writers.drop(slot)
         if not attempt.is_in_doubt:
             return False
-        while (writer := self._reconnected()) is None:
+        while (found := self._desk.writers.find_mark(slot)) is None:
             if self._desk.is_ending.wait(RECONNECT_PAUSE_S):
                 raise CommitUnknown("the gateway ends before the database told what became of a commit")
-        return writer.found == attempt.mark_number
-
-    def _take_writer(self) -> Writer:
-        """Return the connection, opening another when it is gone.
-
-        Raises:
-            _Gone: there is none for so long that whoever waits is told.
-        """
-        while self._writer is None:
-            if self._reconnected() is None:
-                self._gone_since = self._gone_since or monotonic()
-                is_over = monotonic() > self._gone_since + GONE_LIMIT_S
-                if is_over or self._desk.is_ending.wait(RECONNECT_PAUSE_S):
-                    raise _Gone("there is no connection")
-        return self._writer
-
-    def _reconnected(self) -> Writer | None:
-        """Try once to open another connection."""
-        try:
-            self._writer = writer = self._server.join(self._mark)
-            are_any_missing = are_missing(writer.connection, self._desk.marks)
-        except psycopg.OperationalError as error:
-            self._drop()
-            tell = log.debug if self._is_away_told else log.warning  # it is tried five times a second
-            tell("the database cannot be reached", database=self._server.name, error=in_words(error))
-            self._is_away_told = True
-            return None
-        if self._gone_since is not None:
-            log.info("the database is back", database=self._server.name)
-        self._gone_since, self._is_away_told = None, False
-        if are_any_missing:
-            log.warning(
-                "commits are missing: a server has taken over that did not have them", database=self._server.name
-            )
-            self._desk.is_ahead = True
-        self._mark.last = writer.found
-        return writer
-
-    def _drop(self) -> None:
-        if self._writer is not None:
-            self._writer.connection.close()
-        self._writer = None
-        self._gone_since = self._gone_since or monotonic()
+        return found == attempt.mark_number
 
 
 class CommitUnknown(Exception):
     """Nobody has told yet whether a commit was made."""
 
 
-class _Gone(psycopg.OperationalError):
-    """There has been no connection for a while; nothing was changed."""
+class _Locked(Exception):
+    """Others hold a lock that a unit needs; nothing was changed."""
+
+    def __init__(self, name: str, holder: LockHolder) -> None:
+        super().__init__(str(holder))
+        self.refusal = DatabaseLocked(
+            f"the database {name} cannot be changed now: {holder}", retryAfterMs=RETRY_AFTER_MS
+        )
 
 
 def _widen(group: Sequence[WaitingUnit]) -> None:

@@ -1,4 +1,4 @@
-"""Reading from PostgreSQL beside the writer: a few threads with a connection each."""
+"""Reading from PostgreSQL beside the lanes: a few threads, each with a connection if the server has room for it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import psycopg
 
-from backchannel.errors import Unavailable
-from backchannel.storage.postgres_connection import RETRY_AFTER_MS, Connection, PostgresTx, is_lost, unavailable
+from backchannel.storage.postgres_connection import Connection, PostgresTx, is_lost, unavailable
 from backchannel.storage.postgres_server import Server
+from backchannel.storage.postgres_writers import SHORT_PAUSE_S, Writers
 from backchannel.storage.tx import Tx, UnitContext
 
 P = ParamSpec("P")
@@ -22,11 +22,12 @@ T = TypeVar("T")
 class Readers:
     """Threads that read; a connection that is lost is replaced, and what was read on it read again."""
 
-    def __init__(self, server: Server, count: int, name: str) -> None:
+    def __init__(self, server: Server, writers: Writers, count: int, name: str) -> None:
         self.pool = ThreadPoolExecutor(count, thread_name_prefix=name)
         self.waiting = 0
         """How many reads are not answered; the event loop counts them."""
         self._server = server
+        self._writers = writers
         self._away_until = 0.0
         """Until when nobody tries to connect: a server that does not answer would hold each of those who wait."""
         self._local = threading.local()
@@ -69,35 +70,45 @@ class Readers:
         for is_last in (False, True):
             connection = self._connection()
             try:
+                if connection is None:
+                    with self._writers.lent() as connection:
+                        return run(connection)
                 return run(connection)
             except psycopg.OperationalError as error:
-                has_gone = is_lost(connection, error)
+                has_gone = connection is not None and is_lost(connection, error)
                 if has_gone:
-                    self._forget(connection)
+                    self._forget()
                 if is_last or not has_gone:
                     raise unavailable(self._server.name, error) from error
         raise AssertionError("unreachable: the last try returns or raises")
 
-    def _connection(self) -> Connection:
+    def _connection(self) -> Connection | None:
+        """Give this thread's connection; None where it has to use one of those that write.
+
+        None is opened before one that writes is there: of a server with little room, that one is needed most.
+        """
         found: Connection | None = getattr(self._local, "connection", None)
         if found is None or found.closed:
-            found = self._local.connection = self._connect()
-            self._connections.add(found)
+            found = self._local.connection = None if self._writers.are_none else self._connected()
+            if found is not None:
+                self._connections.add(found)
         return found
 
-    def _connect(self) -> Connection:
+    def _connected(self) -> Connection | None:
         if monotonic() < self._away_until:
-            raise Unavailable(f"the database {self._server.name} cannot be reached", retryAfterMs=RETRY_AFTER_MS)
-        began = monotonic()
+            return None
         try:
             return self._server.connect(readonly=True)
-        except psycopg.OperationalError as error:
-            self._away_until = 2 * monotonic() - began  # as long again as this one was held
-            raise unavailable(self._server.name, error) from error
+        except psycopg.OperationalError:
+            self._away_until = monotonic() + SHORT_PAUSE_S
+            return None
 
-    def _forget(self, connection: Connection) -> None:
-        connection.close()
-        self._connections.discard(connection)
+    def _forget(self) -> None:
+        """Forget this thread's connection; one that was lent is not its own."""
+        own: Connection | None = getattr(self._local, "connection", None)
+        if own is not None:
+            own.close()
+            self._connections.discard(own)
         self._local.connection = None
 
     def close(self) -> None:

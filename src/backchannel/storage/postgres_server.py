@@ -64,6 +64,8 @@ class Writer(NamedTuple):
 
     connection: Connection
     found: int
+    pid: int
+    """The server's process for it."""
 
 
 class Server:
@@ -132,18 +134,20 @@ class Server:
             connection.execute(_WRITES.encode())
             self.locks.join(connection, self.name)
             self.check_oldest(connection)
-            return Writer(connection, mark.load(connection))
+            return Writer(connection, mark.load(connection), connection.info.backend_pid)
         except BaseException:  # whatever stopped it: nothing stays open, and the error goes on
             connection.close()
             raise
 
-    def end_paused(self, connection: Connection) -> None:
-        """End transactions of processes that have stood still in the middle of one, while others wait for it."""
+    def end_paused(self, connection: Connection) -> bool:
+        """End transactions of our own processes that stand still in the middle of one, while others wait for it."""
         try:
             if ended := connection.execute(_PAUSED.encode()).fetchall():
                 log.warning("transactions of processes that stand still were ended", count=len(ended))
+            return bool(ended)
         except (errors.UndefinedFunction, errors.UndefinedTable, errors.FeatureNotSupported) as error:
             log.debug("who stands still is not known", error=in_words(error))
+            return False
 
     def check_oldest(self, connection: Connection) -> None:
         """Refuse a schema that this program does not know enough of to go on with.

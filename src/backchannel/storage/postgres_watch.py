@@ -11,13 +11,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import psycopg
 import structlog
 
-from backchannel.errors import Unavailable
+from backchannel.errors import DatabaseUnusable, Unavailable
 from backchannel.storage.postgres_connection import (
     Connection,
     PostgresTx,
@@ -26,15 +28,17 @@ from backchannel.storage.postgres_connection import (
     is_lost,
     unavailable,
 )
+from backchannel.storage.postgres_obstacles import Obstacles, find_at_work, find_holders
 from backchannel.storage.postgres_server import Server
+from backchannel.storage.postgres_writers import SHORT_PAUSE_S, NoConnection, Writers
 from backchannel.storage.tx import Tx, UnitContext, required
 
 log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LOOK_S = 0.5
-"""How often it is looked whether a lane stands."""
+LOOK_S, STANDING_S = 0.5, 0.3
+"""How often it is looked whether a lane stands, and after which time one does."""
 WAIT_MS = 1000
 """How long a statement on this connection waits for a lock: the next renewal of the lease must not stand behind it."""
 _STATE = (
@@ -45,6 +49,10 @@ _STATE = (
 
 class WatchDesk(Protocol):
     """What the watch asks of the driver, in its own thread."""
+
+    is_ending: threading.Event
+    writers: Writers
+    obstacles: Obstacles
 
     def context_and_time(self) -> tuple[UnitContext, int]: ...
 
@@ -83,6 +91,7 @@ class Watch:
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._connection: Connection | None = None
+        self._next_try = 0.0
         self._thread = threading.Thread(target=self._work, name="postgres-watch", daemon=True)
         self._thread.start()
 
@@ -100,6 +109,8 @@ class Watch:
 
     def _work(self) -> None:
         while True:
+            with suppress(DatabaseUnusable):  # the driver has heard of it
+                self._look_around()
             try:
                 job = self._jobs.get(timeout=LOOK_S)
             except Empty:
@@ -107,6 +118,24 @@ class Watch:
             if job is None:
                 return
             self._carry_out(*job)
+
+    def _look_around(self) -> None:
+        """See who keeps lanes waiting, and whether those who did still do; try for connections that are missing."""
+        if self._desk.is_ending.is_set():
+            return
+        self._desk.writers.fill()
+        obstacles, pids = self._desk.obstacles, self._desk.writers.standing(STANDING_S)
+        known = obstacles.standing
+        if not pids and not known:
+            return
+        at_work: dict[int, datetime | None] | None = None
+        try:
+            with self._borrowed() as connection:
+                obstacles.saw(find_holders(connection, pids))
+                at_work = find_at_work(connection, known)
+        except psycopg.Error as error:
+            log.debug("who holds locks is not known", error=in_words(error))
+        obstacles.forget_ended(at_work)
 
     def _carry_out(
         self, unit: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], future: asyncio.Future[Any]
@@ -125,7 +154,7 @@ class Watch:
                 with self._borrowed() as connection:
                     return self._in_transaction(connection, unit)
             except psycopg.Error as error:
-                if is_last or (self._connection is not None and not is_lost(self._connection, error)):
+                if is_last or isinstance(error, NoConnection) or not is_lost(connection, error):
                     raise unavailable(self._server.name, error) from error
         raise AssertionError("unreachable: the last try returns or raises")
 
@@ -147,9 +176,16 @@ class Watch:
 
     @contextmanager
     def _borrowed(self) -> Iterator[Connection]:
+        """Have the connection; where the server has no room for it, one of those that write.
+
+        None is opened before one that writes is there: of a server with little room, that one is needed most.
+        """
+        if self._connection is None and not self._desk.writers.are_none:
+            self._connection = self._connected()
         if self._connection is None:
-            self._connection = self._server.connect()
-            self._connection.execute(f"SET lock_timeout = {WAIT_MS}; SET statement_timeout = 0".encode())
+            with self._desk.writers.lent() as lent:
+                yield lent
+            return
         try:
             yield self._connection
         except psycopg.Error as error:
@@ -157,6 +193,18 @@ class Watch:
                 log.info("the connection of the lease is lost", database=self._server.name, error=in_words(error))
                 self._drop()
             raise
+
+    def _connected(self) -> Connection | None:
+        if monotonic() < self._next_try:
+            return None
+        try:
+            connection = self._server.connect()
+            connection.execute(f"SET lock_timeout = {WAIT_MS}; SET statement_timeout = 0".encode())
+            return connection
+        except psycopg.OperationalError as error:
+            log.debug("the lease has no connection of its own", error=in_words(error))
+            self._next_try = monotonic() + SHORT_PAUSE_S
+            return None
 
     def _drop(self) -> None:
         if self._connection is not None:

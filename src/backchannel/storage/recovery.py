@@ -51,13 +51,17 @@ def enter(tx: Tx) -> int:
 
 
 def end_dead(tx: Tx, dead: Sequence[int]) -> None:
-    """Record that processes have died, and count the crash of every run that they held."""
+    """Record that processes have died, and count the crash of every run that they held.
+
+    A run whose row another program has locked is passed over: all others go on without it. It goes on when the lock is
+    gone, and this crash does not count for it.
+    """
     run_events.add_interruptions(tx, dead)
-    _count_lost_time(tx, dead)
+    held = f"SELECT id FROM runs WHERE {RUNNING} AND fence IN ({marks(dead)}){tx.free_rows}"
+    _count_lost_time(tx, held, dead)
     # Only runs that the dead process itself had taken up count: one that still waited was not the cause.
     counted = tx.all(
-        f"UPDATE runs SET crashes = crashes + 1 WHERE {RUNNING} "
-        f"AND fence IN ({marks(dead)}) AND NOT ({_ONLY_WAITS}) RETURNING id, crashes",
+        f"UPDATE runs SET crashes = crashes + 1 WHERE id IN ({held}) AND NOT ({_ONLY_WAITS}) RETURNING id, crashes",
         *dead,
     )
     for run_id, crashes in counted:
@@ -67,7 +71,7 @@ def end_dead(tx: Tx, dead: Sequence[int]) -> None:
     tx.run(f"UPDATE processes SET ended_at = ? WHERE number IN ({marks(dead)})", tx.now, *dead)
 
 
-def _count_lost_time(tx: Tx, dead: Sequence[int]) -> None:
+def _count_lost_time(tx: Tx, held: str, dead: Sequence[int]) -> None:
     """Add to each run what it had run between its last commit and its dead process's last sign of life.
 
     The run has got nothing for that time, so it does not count for its limit.
@@ -75,8 +79,7 @@ def _count_lost_time(tx: Tx, dead: Sequence[int]) -> None:
     since = "p.alive_at - coalesce(runs.ran_at, runs.started_at)"
     lost = f"SELECT CASE WHEN {since} > 0 THEN {since} ELSE 0 END FROM processes p WHERE p.number = runs.fence"
     tx.run(
-        f"UPDATE runs SET ran_ms = ran_ms + ({lost}), excused_ms = excused_ms + ({lost}) WHERE {RUNNING} "
-        f"AND fence IN ({marks(dead)})",
+        f"UPDATE runs SET ran_ms = ran_ms + ({lost}), excused_ms = excused_ms + ({lost}) WHERE id IN ({held})",
         *dead,
     )
 

@@ -32,7 +32,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
 from backchannel.errors import StorageFull, Unavailable
-from backchannel.storage.driver import Faults
+from backchannel.storage.driver import DriverProblem, Faults
 from backchannel.storage.groups import NO_CONTEXT, UnitTx, WaitingUnit, answer, refused
 from backchannel.storage.probing import try_commit
 from backchannel.storage.tx import Row, Tx, UnitContext
@@ -93,7 +93,6 @@ class SqliteDriver:
         self._busy_limit_s = busy_limit_s
         self.commits = 0
         self.units = 0
-        self.is_full = False
         self.on_ended: Callable[[], None] = lambda: None
         self.slowest: tuple[float, str] = (0.0, "")
         self._waiting: deque[WaitingUnit] = deque()
@@ -142,6 +141,9 @@ class SqliteDriver:
     async def check_writable(self) -> None:
         """Make a commit, after all that wait."""
         await try_commit(self.write)
+
+    def problems(self) -> Sequence[DriverProblem]:
+        return ()
 
     async def read(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a unit that only reads, in a thread; it sees every commit that was answered before."""
@@ -215,7 +217,7 @@ class SqliteDriver:
         self._waiting.clear()
         for entry in group:
             entry.refuse(_refusal(error))
-        self._answer(group)
+        answer(group, self._on_facts)
         self._next_group()
 
     def _run_unit(self, entry: WaitingUnit, tx: SqliteTx) -> None:
@@ -247,7 +249,7 @@ class SqliteDriver:
             self._alone.extend(group)
         else:
             group[0].refuse(_refusal(error))
-            self._answer(group)
+            answer(group, self._on_facts)
         self._loop.call_soon(self._next_group)  # not called from here: hundreds may be refused one after the other
 
     def _commit_groups(self) -> None:
@@ -273,7 +275,7 @@ class SqliteDriver:
         error = error or self._files.trouble()
         if error is None:
             self.units += len(group)
-            self._answer(group)
+            answer(group, self._on_facts)
             self._next_group()
         elif _is_full(error):
             self._lost(group, error)
@@ -289,10 +291,6 @@ class SqliteDriver:
         self._waiting.clear()
         self._is_idle.set()
         self._on_fatal(cause)
-
-    def _answer(self, group: list[WaitingUnit]) -> None:
-        self.is_full = any(isinstance(entry.error, StorageFull) for entry in group)
-        answer(group, self._on_facts)
 
 
 class _Files:

@@ -100,6 +100,8 @@ class Tx(Protocol):
     outlets: Outlets
     tells_failures: bool
     transcript: TranscriptPath
+    free_rows: str
+    """Ends a SELECT so that it passes over rows that another program has locked, and keeps the others for this unit."""
 
     @property
     def shared_now(self) -> int:

@@ -217,8 +217,13 @@ def _free_bytes(folder: Path) -> int:
 
 def _storage(seen: Seen) -> Iterator[HealthProblem]:
     if seen.refusal is not None:
-        hint = "Free some space: what is refused meanwhile is not lost by the gateway, its sender was told."
+        hint = "If a disk is full, free some space. What is refused meanwhile is not lost: its sender was told."
         yield HealthProblem(code="storage", message=f"Nothing can be accepted: {seen.refusal}.", hint=hint)
+
+
+def _database(seen: Seen) -> Iterator[HealthProblem]:
+    for code, message, hint in seen.parts.store.driver.problems():
+        yield HealthProblem(code=code, message=message, hint=hint)
 
 
 def _disk(seen: Seen) -> Iterator[HealthProblem]:
@@ -399,6 +404,7 @@ def _cron(seen: Seen) -> Iterator[HealthProblem]:
 
 CHECKS: tuple[Callable[[Seen], Iterator[HealthProblem]], ...] = (
     _storage,
+    _database,
     _disk,
     _models,
     _sandboxes,
