@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from backchannel.agents import bubblewrap
+from backchannel.agents.gates import Gates
 from backchannel.agents.programs import Program, environment
 from backchannel.agents.registry import Agents
 from backchannel.agents.sandboxes import Sandbox, Sandboxes
@@ -33,7 +34,8 @@ CONTEXT = ToolContext(call_id="c", run_id="r", session_key="agent:main:main", ag
 async def _tools(state: Path, mode: str) -> AsyncIterator[WorkspaceTools]:
     config = config_from({"agents": {"defaults": {"sandbox": {"mode": mode}}}}, {}, state=state)
     agents = Agents(config)
-    tools = WorkspaceTools(agents, Sandboxes(agents, config.key_scheme, state), state, SystemClock())
+    sandboxes, clock = Sandboxes(agents, config.key_scheme, state), SystemClock()
+    tools = WorkspaceTools(config, agents, sandboxes, Gates(agents.count, clock), clock)
     try:
         yield tools
     finally:

@@ -14,7 +14,7 @@ word, and `details` holds the facts a program may want. Messages say what came a
     │   └── IdempotencyConflict
     ├── NotFound                what was named does not exist
     │   ├── SessionNotFound, RunNotFound, ExchangeNotFound, DeliveryNotFound, JobNotFound, TokenNotFound
-    │   └── ApprovalNotFound, PairingNotFound, UnknownTool
+    │   └── ApprovalNotFound, PairingNotFound, SlotNotFound, UnknownTool
     ├── Forbidden               the caller is known, and may not
     │   └── ScopeMissing, PolicyDenied, OriginNotAllowed
     ├── Unauthorized            no valid token
@@ -22,6 +22,7 @@ word, and `details` holds the facts a program may want. Messages say what came a
     ├── BadSignature, SlowDown
     ├── Unavailable             not now; nothing was changed
     │   └── StorageFull, DatabaseLocked, ShuttingDown
+    ├── EndedByOperator         the operator ended this call
     └── StartupError            the gateway cannot start
         └── ConfigError, StateFolderInUse, DatabaseUnusable
 
@@ -236,6 +237,12 @@ class PairingNotFound(NotFound):
     code = "pairing_not_found"
 
 
+class SlotNotFound(NotFound):
+    """Nothing that has a slot of this gateway, or waits for one, has this id."""
+
+    code = "slot_not_found"
+
+
 class UnknownTool(NotFound):
     """No tool has this name."""
 
@@ -326,6 +333,18 @@ class ShuttingDown(Unavailable):
     """The gateway is stopping; what was accepted goes on at its next start."""
 
     code = "shutting_down"
+
+
+class EndedByOperator(GatewayError):
+    """The operator ended a call that had a slot, or waited for one."""
+
+    code = "ended_by_operator"
+    http_status = 409
+
+    def __init__(self, *, had_begun: bool) -> None:
+        before = "" if had_begun else " before it had begun"
+        super().__init__(f"the operator ended this call{before}")
+        self.had_begun = had_begun
 
 
 class StartupError(GatewayError):

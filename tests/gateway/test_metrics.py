@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -62,6 +63,24 @@ async def test_runs_their_time_tokens_and_cost_are_counted(tmp_path: Path) -> No
     assert told["backchannel_run_duration_seconds_bucket le=600.0"] == 2
     used = [told[f"backchannel_tokens_total direction={way} provider=scripted"] for way in ("input", "output")]
     assert used == [3, 1] and told["backchannel_cost_dollars_total provider=scripted"] == 0.5
+
+
+async def test_slots_are_counted_by_kind_and_agent(tmp_path: Path) -> None:
+    agents = {"list": [{"id": "main", "model": "scripted/test"}], "defaults": {"maxConcurrent": 1}}
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel(replies=lambda request: Reply(text="held", gate=go_on, reached=begun))
+    async with desk(tmp_path, {}, model=model, agents=agents) as world:
+        run = await world.gateway.submit("main", "hello")
+        await world.gateway.submit("agent:main:other", "hello")
+        await begun.wait()
+        told = await samples(world)
+        go_on.set()
+        await world.gateway.runtime.wait(run.id, 20)
+    assert told["backchannel_slots kind=run"] == 1 and told["backchannel_slots kind=exec"] == 16
+    for kind in ("run", "model"):
+        assert told[f"backchannel_slots_used agent=main kind={kind}"] == 1
+    assert told["backchannel_slots_waiting agent=main kind=run"] == 1
+    assert "backchannel_slots_used agent=main kind=exec" not in told
 
 
 async def test_requests_are_counted_by_door_and_status_and_unknown_paths_make_no_label(tmp_path: Path) -> None:

@@ -60,6 +60,19 @@ def test_health_names_what_is_wrong_and_leads_there(make_person: MakePerson, mor
     expect(page.get_by_role("table", name="Runs")).to_contain_text("no more questions today")
 
 
+def test_what_works_is_shown_with_health_and_can_be_ended(person: Person, gateway: GatewayProcess) -> None:
+    gateway.hold("half")
+    run = gateway.call("chat.send", sessionKey="main", message="take your time")["runId"]
+    page = person.open("#/health")
+    table = page.get_by_role("table", name="What works and what waits")
+    row = table.get_by_role("row").filter(has_text="stub/test")
+    expect(row).to_contain_text("works")
+    row.get_by_role("button", name="End").click()
+    expect(row).to_have_count(0)
+    ended = gateway.call("agent.wait", runId=run, timeoutMs=15_000)
+    assert ended["status"] == "error"
+
+
 def test_agents_are_shown_with_their_models_and_tools(person: Person) -> None:
     page = person.open("#/agents")
     agent = page.get_by_role("article", name="researcher")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from backchannel.agents.gates import Gates
 from backchannel.agents.registry import Agents
 from backchannel.agents.sandboxes import Sandboxes
 from backchannel.config import config_from
@@ -54,7 +55,8 @@ async def opened(state: Path, **settings: Any) -> AsyncIterator[Desk]:
     config = config_from({"agents": {"list": [{"id": "main", **settings}, {"id": "other"}]}}, {}, state=state)
     agents = Agents(config)
     sandboxes = Sandboxes(agents, config.key_scheme, state)
-    tools = WorkspaceTools(agents, sandboxes, state, SystemClock())
+    clock = SystemClock()
+    tools = WorkspaceTools(config, agents, sandboxes, Gates(agents.count, clock), clock)
     try:
         yield Desk(tools, sandboxes.workspace("main"))
     finally:

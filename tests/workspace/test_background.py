@@ -59,7 +59,7 @@ async def test_a_command_is_killed_with_all_that_it_started(desk: Desk) -> None:
 
 async def test_a_time_limit_ends_it(desk: Desk) -> None:
     id = await started(desk, "sleep 600", timeoutSeconds=0.2)
-    assert "[stopped after 0.2 s]" in await polled(desk, id, "stopped")
+    assert "[stopped after 0.2 s, its time limit]" in await polled(desk, id, "stopped")
 
 
 async def test_it_belongs_to_the_session_that_started_it(desk: Desk) -> None:

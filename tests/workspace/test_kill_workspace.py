@@ -97,6 +97,7 @@ async def test_kill_9_leaves_no_process_and_the_command_is_told_as_interrupted(
             assert "it ended when the gateway stopped  echo ran >> log" in await gateway.ask("main", "list")
         else:
             assert (run.reply or "").startswith(INTERRUPTED)
+        assert not [use for use in gateway.gates.uses() if use.kind in ("exec", "background")]
     assert (root / "log").read_text() == "ran\n"
 
 

@@ -83,6 +83,9 @@ class Agents:
         of_models = (settings.model for id, settings in self._settings.items() if not self.is_function(id))
         return list(dict.fromkeys(of_models))
 
+    def count(self) -> int:
+        return len(self._settings)
+
     def get(self, agent_id: str) -> AgentSettings:
         """Look up an agent.
 

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from backchannel.core.answers import *  # noqa: F403
     from backchannel.core.jobs import *  # noqa: F403
     from backchannel.core.rows import *  # noqa: F403
+    from backchannel.core.slots import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        for module in ("answers", "rows", "jobs"):
+        for module in ("answers", "rows", "jobs", "slots"):
             if found := getattr(import_module(f"backchannel.core.{module}"), name, None):
                 return found
         raise AttributeError(name)

@@ -82,6 +82,7 @@ COMMANDS = {
     "cron": Listed(TALK, "cron.app", "List, add, run and remove cron jobs."),
     "sessions": Listed(LOOK, "sessions.app", "List, label, reset and delete sessions."),
     "runs": Listed(LOOK, "runs.app", "List, show, wait for, stop and retry runs."),
+    "slots": Listed(LOOK, "slots.app", "List what works and what waits for its turn, and end one of them."),
     "channels": Listed(LOOK, "channels.app", "List the channels, and try one."),
     "deliveries": Listed(LOOK, "deliveries.app", "Show and settle what is sent to chats."),
     "agents": Listed(DECIDE, "agents.app", "List the agents, and forget one whose program is gone."),

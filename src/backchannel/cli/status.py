@@ -14,8 +14,10 @@ from backchannel.cli.config import look_for_problems, show_findings
 from backchannel.cli.finding import NoGateway, find_gateway
 from backchannel.cli.options import DEGRADED, FAILED, AsJson, Options, options_of
 from backchannel.cli.output import age, as_plain, counted, say, say_styled, show_facts, show_json, show_table
+from backchannel.cli.slots import show_uses
 from backchannel.core.text import one_line
 
+SLOTS_SHOWN = 10
 _COLOURS = {"degraded": "yellow", "unavailable": "red"}
 
 
@@ -24,17 +26,18 @@ def status(ctx: typer.Context, as_json: AsJson = False) -> None:
     options = options_of(ctx)
     with connected(options) as client:
         state, health = client.call("status", answers.Status), client.call("health", answers.Health)
+        slots = client.call("slots.list", answers.SlotsListed)
     if as_json:
-        show_json(as_plain(state) | {"health": health})
+        show_json(as_plain(state) | {"health": health, "slots": slots})
     else:
-        _show(options, state)
+        _show(options, state, slots)
     if not health.ok:
         raise typer.Exit(FAILED)
     if state.status != "ok":
         raise typer.Exit(DEGRADED)
 
 
-def _show(options: Options, state: answers.Status) -> None:
+def _show(options: Options, state: answers.Status, slots: answers.SlotsListed) -> None:
     runs, deliveries = state.runs, state.deliveries
     show_facts(
         {
@@ -56,13 +59,24 @@ def _show(options: Options, state: answers.Status) -> None:
             if state.pairings["pending"]
             else None,
             "connections": state.connections,
+            "slots": ", ".join(_slots(each) for each in slots.kinds if each.used or each.waiting) or "none used",
         }
     )
+    if slots.slots:
+        say()
+        show_uses(slots.slots[:SLOTS_SHOWN])
+        if len(slots.slots) > SLOTS_SHOWN:
+            say(f"… and {len(slots.slots) - SLOTS_SHOWN} more: {options.command('slots')}")
     if state.problems:
         say()
         say_styled(f"{counted(len(state.problems), 'problem')}:", fg=_COLOURS[state.status])
         problems = [[found.code, options.spell(f"{found.message} {found.hint}")] for found in state.problems]
         show_table(["problem", "what is wrong, and what to do"], problems, empty="")
+
+
+def _slots(count: answers.SlotCount) -> str:
+    waiting = f", {count.waiting} waiting" if count.waiting else ""
+    return f"{count.kind} {count.used} of {count.limit}{waiting}"
 
 
 def _gateways(gateways: list[answers.GatewayState]) -> str | None:

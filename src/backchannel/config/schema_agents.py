@@ -124,7 +124,12 @@ class AgentSubagentSettings(Settings, frozen=True, kw_only=True):
 class SubagentSettings(AgentSubagentSettings, frozen=True, kw_only=True):
     """How sub-agents run, for all agents."""
 
-    max_concurrent: Annotated[int, setting("Sub-agent runs at the same time in one process.", ge=1, le=10_000)] = 8
+    max_concurrent: Annotated[
+        int,
+        setting(
+            "Sub-agent runs at the same time in one process; half are kept for the agents, evenly.", ge=1, le=10_000
+        ),
+    ] = 8
     announce: Annotated[
         AnnounceMode,
         setting("`post`: a result is posted to the requester; `wake`: the requester also gets a run."),
@@ -154,7 +159,7 @@ class AgentDefaultSettings(Settings, frozen=True, kw_only=True):
         float, setting("The longest a run may take; only the time in which it runs counts.", gt=0)
     ] = 600
     max_concurrent: Annotated[
-        int, setting("Runs at the same time in one process, over all sessions.", ge=1, le=100_000)
+        int, setting("Runs at the same time in one process; half are kept for the agents, evenly.", ge=1, le=100_000)
     ] = 64
     subagents: Annotated[SubagentSettings, setting("How sub-agents run.")] = SubagentSettings()
     workspace: Annotated[
@@ -218,6 +223,22 @@ class SubagentToolSettings(Settings, frozen=True, kw_only=True):
     ] = ToolNameSettings()
 
 
+LONGEST_BACKGROUND_S = 86_400
+
+
+class ExecSettings(Settings, frozen=True, kw_only=True):
+    """How the commands of `exec` run."""
+
+    background_seconds: Annotated[
+        float,
+        setting(
+            "When a background command is stopped whose call does not say so; a call may ask for up to a day.",
+            gt=0,
+            le=LONGEST_BACKGROUND_S,
+        ),
+    ] = 3600
+
+
 class ToolsSettings(Settings, frozen=True, kw_only=True):
     """The tools of all agents."""
 
@@ -228,6 +249,7 @@ class ToolsSettings(Settings, frozen=True, kw_only=True):
         AgentToAgentSettings()
     )
     subagents: Annotated[SubagentToolSettings, setting("What sub-agents have.")] = SubagentToolSettings()
+    exec: Annotated[ExecSettings, setting("How commands run.")] = ExecSettings()
     approval: Annotated[
         tuple[ApprovalRuleSettings, ...],
         setting("Which calls wait for an owner's word. The first rule that fits decides; none: the call goes ahead."),

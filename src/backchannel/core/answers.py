@@ -34,6 +34,7 @@ from backchannel.core.rows import (
     TreeNode,
 )
 from backchannel.core.shapes import Answer
+from backchannel.core.slots import SlotCount, SlotUse
 from backchannel.core.summaries import (
     AgentHealth,
     CliProjection,
@@ -432,6 +433,17 @@ class Status(Answer, frozen=True, kw_only=True):
     channel_summary: tuple[()]
     queued_system_events: tuple[()]
     cli_projection: CliProjection | None = None
+
+
+class SlotsListed(Answer, frozen=True, kw_only=True):
+    kinds: list[SlotCount]
+    slots: list[SlotUse]
+    has_more: bool = False
+
+
+class SlotEnded(Answer, frozen=True, kw_only=True):
+    ok: bool
+    id: str
 
 
 class ListedTranscript(Answer, frozen=True, kw_only=True):

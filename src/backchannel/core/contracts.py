@@ -80,6 +80,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it does what it does inside the sandbox of a session that has one, so that such a session may have it."""
     needs_network: bool = False
     """Whether it reaches other machines: a session in a sandbox without a network does not have it."""
+    keeps_time: bool = False
+    """Whether it ends in bounded time by itself, once it has a slot: its time does not pass while it waits for one."""
 
 
 class ToolSource(Protocol):

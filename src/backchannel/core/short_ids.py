@@ -19,6 +19,7 @@ from backchannel.errors import (
     NotFound,
     RunNotFound,
     SessionNotFound,
+    SlotNotFound,
     TokenNotFound,
 )
 
@@ -39,6 +40,7 @@ class IdKind(StrEnum):
     JOB = "job"
     TOKEN = "token"
     APPROVAL = "approval"
+    SLOT = "slot"
 
 
 _NOT_FOUND: dict[IdKind, type[NotFound]] = {
@@ -49,6 +51,7 @@ _NOT_FOUND: dict[IdKind, type[NotFound]] = {
     IdKind.JOB: JobNotFound,
     IdKind.TOKEN: TokenNotFound,
     IdKind.APPROVAL: ApprovalNotFound,
+    IdKind.SLOT: SlotNotFound,
 }
 _NOUNS = {IdKind.JOB: "cron job"}
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import structlog
 
 from backchannel.agents.demo import DemoModel
+from backchannel.agents.gates import Gates
 from backchannel.agents.models import Models
 from backchannel.agents.registry import AgentFunction, Agents
 from backchannel.agents.sandboxes import Sandboxes
@@ -80,12 +81,12 @@ class RunFailed(GatewayError):
         self.run = run
 
 
-def _mcp_servers(config: Config, clock: Clock, sandboxes: Sandboxes) -> McpServers | None:
+def _mcp_servers(config: Config, clock: Clock, sandboxes: Sandboxes, gates: Gates) -> McpServers | None:
     if not config.mcp.servers:
         return None
     from backchannel.agents.mcp.servers import McpServers  # with the client of the SDK, which takes a second to import
 
-    return McpServers(config, clock, sandboxes)
+    return McpServers(config, clock, sandboxes, gates)
 
 
 class Gateway:
@@ -108,9 +109,10 @@ class Gateway:
         self.models.register(DemoModel())
         self.sandboxes = Sandboxes(self.agents, self.scheme, config.state_dir)
         self.toolset = Tools(self.agents, self.scheme, config.tools.subagents.tools, self.sandboxes)
-        self.workspace = WorkspaceTools(self.agents, self.sandboxes, config.state_dir, self.clock)
+        self.gates = Gates(self.agents.count, self.clock)
+        self.workspace = WorkspaceTools(config, self.agents, self.sandboxes, self.gates, self.clock)
         self.toolset.add_source(self.workspace)
-        self.mcp_servers = _mcp_servers(config, self.clock, self.sandboxes)
+        self.mcp_servers = _mcp_servers(config, self.clock, self.sandboxes, self.gates)
         if self.mcp_servers is not None:
             self.toolset.add_source(self.mcp_servers)
         self.channels = configured_channels(config.channels, self.clock)
@@ -189,7 +191,9 @@ class Gateway:
         last_model = None
         if needs_default_model(self.config):
             last_model = await store.remember_default_model(self.config.default_model.ref, DEMO_MODEL.ref)
-        runtime = Runtime(self.config, store, self.agents, self.models, self.toolset, self.clock, self.channels)
+        runtime = Runtime(
+            self.config, store, self.agents, self.models, self.toolset, self.clock, self.channels, self.gates
+        )
         parts = Parts(
             self.config,
             store,
@@ -209,6 +213,7 @@ class Gateway:
             toolset=self.toolset,
             mcp_servers=self.mcp_servers,
             sandboxes=self.sandboxes,
+            gates=self.gates,
             channels=self.channels,
             keeper=ChannelKeeper(self.channels, inbound.taker, self.clock),
             commands=commands,

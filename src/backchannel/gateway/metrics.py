@@ -80,7 +80,17 @@ class Metrics:
         if parts.mcp_servers is not None:
             counts = [(("up",), parts.mcp_servers.up), (("down",), len(parts.mcp_servers.down()))]
             yield _gauge("mcp_servers", "MCP servers that agents needed.", counts, ("state",))
+        yield from self._slots()
         yield _gauge("disk_free_bytes", "Room on the disk of the state folder.", condition.free_bytes)
+
+    def _slots(self) -> Iterator[Metric]:
+        gates = self._connections.parts.gates
+        limits = [((each.kind,), each.limit) for each in gates.counts()]
+        yield _gauge("slots", "How many may work at once.", limits, ("kind",))
+        used = [(each.kind, each.agent_id) for each in gates.uses() if not each.is_waiting]
+        waiting = [(each.kind, each.agent_id) for each in gates.uses() if each.is_waiting]
+        yield _gauge("slots_used", "Work that has a slot.", Counter(used).items(), ("kind", "agent"))
+        yield _gauge("slots_waiting", "Work that waits for a slot.", Counter(waiting).items(), ("kind", "agent"))
 
     def _since_start(self) -> Iterator[Metric]:
         from prometheus_client.core import HistogramMetricFamily

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from backchannel.agents.gates import Gates
 from backchannel.agents.sandboxes import Sandboxes
 from backchannel.agents.toolset import Tools
 from backchannel.channels.inbound import Inbound
@@ -30,6 +31,8 @@ class GatewayParts(Parts):
     mcp_servers: McpServers | None
     """None if none is configured."""
     sandboxes: Sandboxes
+    gates: Gates
+    """The slots of every kind of work, and who has them."""
     channels: Channels
     keeper: ChannelKeeper
     commands: ChatCommands

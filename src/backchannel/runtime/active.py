@@ -304,7 +304,8 @@ async def _invoke(tool: Tool, context: ToolContext, arguments: Any) -> ToolOutpu
     if not isinstance(arguments, dict):
         return _error(f"the arguments are not a JSON object: {str(arguments)[:200]}")
     # A session tool waits for another session as long as its arguments say, and does nothing else that takes time.
-    limit = asyncio.timeout(None if tool.effects is Effects.SESSION else TOOL_CALL_LIMIT_S)
+    limits_itself = tool.effects is Effects.SESSION or tool.keeps_time
+    limit = asyncio.timeout(None if limits_itself else TOOL_CALL_LIMIT_S)
     try:
         async with limit:
             return await tool.call(context, arguments)

@@ -1,7 +1,8 @@
 """Lanes: the runs of one session happen one after the other, those of different sessions at the same time.
 
-In memory there are only wake-ups, slots and the tasks at work; which run is next, and whether a lane is free, the
-store decides. A key in the backlog *may* have a queued run: being wrong costs one look, never a run.
+In memory there are only wake-ups, slots and the tasks at work; which run of a session is next, and whether a lane is
+free, the store decides. A key in the queue *may* have a queued run: being wrong costs one look, never a run. Which
+session is next, `core/slots.py` decides.
 
 A slot is taken before the store is asked to start a run, so that accepting and starting can be one commit.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from functools import partial
@@ -23,8 +24,9 @@ from backchannel.core.contracts import Check
 from backchannel.core.facts import LaneFree, RunChanged
 from backchannel.core.inbound import Arrival, Taken
 from backchannel.core.keys import SessionKey
-from backchannel.core.runs import Accepted, RunRequest, RunState, Started
+from backchannel.core.runs import Accepted, Run, RunRequest, RunState, Started
 from backchannel.core.seldom import Seldom
+from backchannel.core.slots import SlotCount, SlotQueue, SlotShares, SlotUse
 from backchannel.errors import Unavailable
 from backchannel.runtime.timers import CLOSE_LIMIT_S
 from backchannel.storage.store import Store
@@ -40,46 +42,54 @@ class Stop(StrEnum):
     SHUTDOWN = "shutdown"
 
 
-class Slots:
-    """How many runs may work at once, sub-agents counted once more on their own."""
+class RunSlots:
+    """The slots of runs, those of sub-agents counted once more on their own."""
 
-    def __init__(self, limit: int, subagents: int) -> None:
-        self._free = limit
-        self._free_subagents = subagents
+    def __init__(self, runs: SlotShares, subagents: SlotShares) -> None:
+        self.runs = runs
+        self.subagents = subagents
 
-    @property
-    def any_free(self) -> bool:
-        return self._free > 0
+    def may_start(self, key: SessionKey) -> bool:
+        """Whether the limit of sub-agents allows a run of this session."""
+        return not key.is_subagent or self.subagents.is_open_to(key.agent)
 
-    def has_room(self, is_subagent: bool) -> bool:
-        return self._free > 0 and not (is_subagent and self._free_subagents < 1)
+    def has_room(self, key: SessionKey) -> bool:
+        return self.runs.is_open_to(key.agent) and self.may_start(key)
 
-    def take(self, is_subagent: bool) -> bool:
-        if not self.has_room(is_subagent):
+    def take(self, key: SessionKey) -> bool:
+        if not self.has_room(key):
             return False
-        self._free -= 1
-        self._free_subagents -= is_subagent
+        self.take_above_limit(key)
         return True
 
-    def take_above_limit(self, is_subagent: bool) -> None:
+    def take_above_limit(self, key: SessionKey) -> None:
         """Take a slot for a run that cannot wait, even above the limit."""
-        self._free -= 1
-        self._free_subagents -= is_subagent
+        self.runs.take(key.agent, str(key))
+        self.count_subagent(key)
 
-    def give_back(self, is_subagent: bool) -> None:
-        self._free += 1
-        self._free_subagents += is_subagent
+    def count_subagent(self, key: SessionKey) -> None:
+        """Count a run that has its slot among the sub-agents, if it is one."""
+        if key.is_subagent:
+            self.subagents.take(key.agent, str(key))
+
+    def give_back(self, key: SessionKey) -> None:
+        self.runs.give_back(key.agent, str(key))
+        if key.is_subagent:
+            self.subagents.give_back(key.agent, str(key))
 
 
 StopReason = Callable[[], Stop | None]
 Work = Callable[[Started, StopReason], Coroutine[Any, Any, None]]
 """Works on a run; while its task is cancelled, the second argument tells why."""
 
+RUN, SUBAGENT = "run", "subagent"
+"""Kinds of slots."""
+
 
 class Lanes:
     """Starts runs as slots become free, and stops them when asked."""
 
-    def __init__(self, store: Store, work: Work, slots: Slots, is_awaited: Callable[[str], bool]) -> None:
+    def __init__(self, store: Store, work: Work, slots: RunSlots, is_awaited: Callable[[str], bool]) -> None:
         """Make the lanes; runs of agents that are awaited do not start: this process lacks their function."""
         self._store = store
         self.is_awaited = is_awaited
@@ -88,14 +98,19 @@ class Lanes:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._busy: set[str] = set()
         """Keys whose lane this process works on, or is about to."""
-        self._backlog: dict[str, None] = {}
-        """Keys that may have a queued run, in the order in which they asked."""
+        self._queue: SlotQueue[SessionKey] = SlotQueue()
+        """Keys that may have a queued run, and whose lane nobody works on."""
+        self._queued: set[str] = set()
+        self._again: set[str] = set()
+        """Keys to look at again when the work on their lane ends."""
         self._to_resume: dict[str, str] = {}
         """Runs that an earlier process held, by the key whose lane they have."""
         self._helpers: set[asyncio.Task[None]] = set()
         self._stops: dict[str, Stop] = {}
         self._at_work: set[str] = set()
-        self._returning: list[tuple[asyncio.Future[None], bool]] = []
+        self._runs: dict[str, Run] = {}
+        """The runs of the tasks, as they were when they started."""
+        self._returning: list[tuple[asyncio.Future[None], SessionKey]] = []
         """Runs that come back from a wait and need a slot, in order."""
         self._pauses: Counter[str] = Counter()
         """How many calls of a run wait, by its id: while any does, it has no slot."""
@@ -113,8 +128,11 @@ class Lanes:
     async def _with_slot(self, session: SessionKey, accept: Callable[..., asyncio.Future[A]]) -> A:
         """Accept something with a slot already taken, if one is free, so that its run can start in the same commit."""
         key = str(session)
-        may_start = self._is_open and key not in self._busy and not self.is_awaited(session.agent)
-        takes_slot = may_start and self._slots.take(session.is_subagent)
+        is_idle = (
+            key not in self._busy and key not in self._queued
+        )  # else its turn comes, and there may be earlier runs
+        may_start = self._is_open and is_idle and not self.is_awaited(session.agent)
+        takes_slot = may_start and self._slots.take(session)
         if takes_slot:
             self._busy.add(key)
         future = accept(start=takes_slot)
@@ -150,8 +168,16 @@ class Lanes:
 
     def wake(self, key: str) -> None:
         """Say that this session may have a queued run."""
-        self._backlog[key] = None
+        self._look_at(key)
         self._pump()
+
+    def _look_at(self, key: str) -> None:
+        if key in self._busy:
+            self._again.add(key)
+        elif key not in self._queued:
+            self._queued.add(key)
+            session = SessionKey.stored(key)
+            self._queue.add(session.agent, key, session)
 
     def resume(self, key: str, run_id: str) -> None:
         """Go on with a run that an earlier process held, as soon as there is a slot."""
@@ -165,47 +191,47 @@ class Lanes:
         Afterwards it takes the next free slot before any queued run. Calls of one run that wait at the same time give
         its one slot back once, and the last of them takes it again.
         """
-        is_subagent, has_slot = SessionKey.stored(key).is_subagent, False
+        session, has_slot = SessionKey.stored(key), False
         self._pauses[run_id] += 1
         if self._pauses[run_id] == 1:
-            self._give_back(is_subagent)
+            self._give_back(session)
         try:
             yield
             if self._pauses[run_id] == 1:
                 has_slot = True  # also if it is stopped while it waits for one
-                await self._take_back(is_subagent)
+                await self._take_back(session)
         except BaseException:  # however it ends: the slot is counted right, and the error goes on
             if self._pauses[run_id] == 1 and not has_slot:
                 has_slot = True
-                self._slots.take_above_limit(is_subagent)  # it is being stopped, and must come to its end
+                self._slots.take_above_limit(session)  # it is being stopped, and must come to its end
             raise
         finally:
             self._pauses[run_id] -= 1
             if self._pauses[run_id] == 0:
                 del self._pauses[run_id]
             elif has_slot:
-                self._give_back(is_subagent)  # another call of the run has begun to wait meanwhile
+                self._give_back(session)  # another call of the run has begun to wait meanwhile
 
-    async def _take_back(self, is_subagent: bool) -> None:
-        if self._slots.take(is_subagent):
+    async def _take_back(self, session: SessionKey) -> None:
+        if self._slots.take(session):
             return
         slot_given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._returning.append((slot_given, is_subagent))
+        self._returning.append((slot_given, session))
         try:
             await slot_given
         except BaseException:  # it is stopped while it waits: the slot is counted right, and the error goes on
             if not slot_given.done() or slot_given.cancelled():
-                self._slots.take_above_limit(is_subagent)
+                self._slots.take_above_limit(session)
             raise
 
-    def _give_back(self, is_subagent: bool) -> None:
+    def _give_back(self, session: SessionKey) -> None:
         """Give a slot back: to a run that returns from a wait, else to the next that is queued."""
-        self._slots.give_back(is_subagent)
+        self._slots.give_back(session)
         for entry in list(self._returning):
-            slot_given, needs_subagent = entry
+            slot_given, returning = entry
             if slot_given.done():
                 self._returning.remove(entry)
-            elif self._slots.take(needs_subagent):
+            elif self._slots.take(returning):
                 self._returning.remove(entry)
                 slot_given.set_result(None)
         # A run that waited for the one that gives its slot back wakes up first, and takes it.
@@ -226,7 +252,7 @@ class Lanes:
     def has_room(self, key: str) -> bool:
         """Whether a queued run of a session can start here: it has its agent, and a slot."""
         session = SessionKey.stored(key)
-        return self._is_open and not self.is_awaited(session.agent) and self._slots.has_room(session.is_subagent)
+        return self._is_open and not self.is_awaited(session.agent) and self._slots.has_room(session)
 
     def is_busy(self, key: str) -> bool:
         """Whether this process works on a session, or is about to."""
@@ -234,7 +260,9 @@ class Lanes:
 
     def reopen(self) -> None:
         """Begin anew after `close`: what was queued or to be resumed is looked up again."""
-        self._backlog.clear()
+        self._queue.clear()
+        self._queued.clear()
+        self._again.clear()
         self._to_resume.clear()
         self._is_open = True
 
@@ -259,16 +287,36 @@ class Lanes:
     def running(self) -> int:
         return len(self._tasks)
 
+    def slot_counts(self) -> Iterator[SlotCount]:
+        waiting = [*self._queue, *(session for _, session in self._returning)]
+        for kind, shares in ((RUN, self._slots.runs), (SUBAGENT, self._slots.subagents)):
+            count = sum(kind == RUN or session.is_subagent for session in waiting)
+            yield SlotCount(kind=kind, limit=shares.limit, own=shares.own, used=shares.used, waiting=count)
+
+    def slot_uses(self) -> Iterator[SlotUse]:
+        for run in self._runs.values():
+            if run.id not in self._pauses:
+                key = run.session_key
+                yield _use(SessionKey.stored(key), f"{run.kind} run", id=run.id, run_id=run.id, since=run.started_at)
+        for session in self._queue:
+            yield _use(session, "queued run", is_waiting=True)
+        for _, session in self._returning:
+            yield _use(session, "run that goes on after a wait", is_waiting=True)
+
+    async def end_use(self, id: str) -> bool:
+        run = self._runs.get(id)
+        return run is not None and bool(await self._store.request_abort(run.session_key, id))
+
     def _pump(self) -> None:
-        """Start what can be started, in order; a sub-agent without a slot does not hold the others back."""
+        """Start what can be started, in turns; a sub-agent without a slot does not hold the others back."""
         if not self._is_open:
             return
-        for key in self._backlog:
-            if not self._slots.any_free:
-                return
-            if key not in self._busy and self._slots.take(SessionKey.stored(key).is_subagent):
-                self._busy.add(key)
-                self._help(key)
+        while (session := self._queue.next(self._slots.runs, self._slots.may_start)) is not None:
+            self._slots.count_subagent(session)
+            key = str(session)
+            self._queued.discard(key)
+            self._busy.add(key)
+            self._help(key)
 
     def _help(self, key: str) -> None:
         helper = asyncio.create_task(self._start_next(key))
@@ -284,7 +332,7 @@ class Lanes:
             self._free(key)
 
     async def _start_next(self, key: str) -> None:
-        self._backlog.pop(key, None)
+        self._again.discard(key)
         run_id = self._to_resume.get(key)
         try:
             if run_id is None and self.is_awaited(SessionKey.stored(key).agent):
@@ -299,11 +347,11 @@ class Lanes:
         except Unavailable as error:
             if self._told.lets(error.message, monotonic()):
                 log.warning("a queued run could not start", session_key=key, error=error.message)
-            self._backlog[key] = None
+            self._again.add(key)
             await asyncio.sleep(1)
             started = None
         if started is not None or run_id:
-            self._backlog[key] = None  # there may be more: one look after this run tells
+            self._again.add(key)  # there may be more: one look after this run tells
         if started is None:
             self._free(key)
             return
@@ -316,6 +364,7 @@ class Lanes:
             return
         task = asyncio.create_task(self._begin(started), name=f"run {run.id}")
         self._tasks[run.id] = task
+        self._runs[run.id] = run
         task.add_done_callback(partial(self._ended, run.id, run.session_key))
 
     async def _begin(self, started: Started) -> None:
@@ -333,14 +382,22 @@ class Lanes:
 
     def _release(self, run_id: str, key: str) -> None:
         """Forget a run that has ended, or that this process stops working on."""
-        del self._tasks[run_id]
+        del self._tasks[run_id], self._runs[run_id]
         self._stops.pop(run_id, None)
         self._at_work.discard(run_id)
         self._free(key)
 
     def _free(self, key: str) -> None:
         self._busy.discard(key)
-        self._give_back(SessionKey.stored(key).is_subagent)
+        if key in self._again:
+            self._again.discard(key)
+            self._look_at(key)
+        self._give_back(SessionKey.stored(key))
+
+
+def _use(session: SessionKey, what: str, **more: Any) -> SlotUse:
+    kind = SUBAGENT if session.is_subagent else RUN
+    return SlotUse(kind=kind, agent_id=session.agent, session_key=str(session), what=what, **more)
 
 
 def _hear(done: asyncio.Future[Any]) -> None:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import structlog
 
+from backchannel.agents.gates import Gate
 from backchannel.agents.models import Models
 from backchannel.agents.prompts import system_prompt, with_instructions
 from backchannel.agents.registry import AgentFunction, Agents
@@ -78,9 +79,11 @@ class Runner:
         hub: Hub,
         clock: Clock,
         pictures: Pictures,
+        asking: Gate,
     ) -> None:
         self._store = store
         self._pictures = pictures
+        self._asking = asking
         self._agents = agents
         self._models = models
         self._tools = tools
@@ -189,12 +192,12 @@ class Runner:
         """Ask the model, again after a failure that may pass; nothing of a failed attempt is kept."""
         request = await self._request(active, setup)
         asked = await self._pictures.shown(request)
-        has_pictures = asked is not request
+        has_pictures, agent_id = asked is not request, setup.agent.id
         for attempt in range(1, ATTEMPTS + 1):
             self._store.check_lease()
             limit = asyncio.timeout(MODEL_CALL_LIMIT_S)
             try:
-                async with limit:
+                async with self._asking.slot(agent_id, active.run.session_key, setup.model.ref, active.run.id), limit:
                     return await self._stream(active, setup.model, asked)
             except TimeoutError:
                 if not limit.expired():

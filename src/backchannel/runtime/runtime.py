@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from backchannel.agents.gates import MODEL, Gates
 from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
@@ -44,7 +45,7 @@ from backchannel.runtime.events import Event, Hub, WaitStarted, log_failures, lo
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.house import House, HouseParts
-from backchannel.runtime.lanes import Lanes, Slots
+from backchannel.runtime.lanes import RUN, Lanes, RunSlots
 from backchannel.runtime.media import Media
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
 from backchannel.runtime.pictures import Pictures
@@ -76,6 +77,7 @@ class Runtime:
         tools: ToolSet,
         clock: Clock,
         channels: Channels,
+        gates: Gates,
     ) -> None:
         defaults = config.agents.defaults
         self.hub = Hub()
@@ -95,9 +97,13 @@ class Runtime:
             lambda key, run_id: self._lanes.paused(key, run_id),
         )
         self.media = Media(store)
-        self._runner = Runner(store, agents, models, tools, self._approvals, self.hub, clock, Pictures(self.media))
-        slots = Slots(defaults.max_concurrent, defaults.subagents.max_concurrent)
+        asking = gates.gate(MODEL, defaults.max_concurrent, grows=False)
+        self._runner = Runner(
+            store, agents, models, tools, self._approvals, self.hub, clock, Pictures(self.media), asking
+        )
+        slots = RunSlots(gates.shares(defaults.max_concurrent), gates.shares(defaults.subagents.max_concurrent))
         self._lanes = Lanes(store, self._runner.work, slots, agents.is_awaited)
+        gates.add(RUN, self._lanes)
         self._waits = Waits(store)
         holds = AccountHolds(clock)
         self._drafts = Drafts(store, channels, clock, holds, self.hub)

@@ -9,27 +9,28 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from backchannel.agents.gates import Gate
 from backchannel.core.contracts import Clock, ToolContext
 from backchannel.core.stored import StoredForm
 from backchannel.core.text import cut, one_line, quoted, storable_text
 from backchannel.errors import InvalidRequest
 from backchannel.storage.ids import new_id
-from backchannel.workspace.commands import Running, ShellCommands, exit_in_words
+from backchannel.workspace.commands import COMMAND_SHOWN, Running, ShellCommands, exit_in_words
 from backchannel.workspace.output import Output
 
 log = structlog.get_logger(__name__)
 
-MOST_OF_SESSION, MOST = 8, 64
-"""How many may run at the same time."""
+MOST_AT_ONCE, MOST_OF_SESSION = 64, 8
+"""How many may run at the same time, in all and of one session."""
 MOST_RECORDS = 256
-_COMMAND_SHOWN = 80
 _COMMAND_KEPT = 2000
 
 
@@ -48,45 +49,50 @@ _STORED: StoredForm[ProcessRecord] = StoredForm(ProcessRecord)
 
 
 class _Live:
-    def __init__(self, record: ProcessRecord, running: Running, output: Output) -> None:
+    def __init__(self, record: ProcessRecord, running: Running, output: Output, give_back: Callable[[], None]) -> None:
         self.record = record
         self.running = running
         self.output = output
+        self.give_back = give_back
+        """Gives its slot back."""
+        self.is_ended_by_operator = False
         self.watch: asyncio.Task[None] | None = None
 
 
 class Background:
     """The background commands of all sessions."""
 
-    def __init__(self, commands: ShellCommands, folder: Path, clock: Clock) -> None:
+    def __init__(self, commands: ShellCommands, gate: Gate, folder: Path, clock: Clock) -> None:
         self._commands = commands
+        self._gate = gate
         self._folder = folder
         self._clock = clock
         self._live: dict[str, _Live] = {}
         """Those of this life of the gateway, also ended ones."""
-        self._starting: list[str] = []
-        """The sessions of those that are being started: calls of one reply come at the same time."""
 
-    async def start(self, context: ToolContext, command: str, limit_s: float | None) -> str:
+    async def start(self, context: ToolContext, command: str, limit_s: float) -> str:
         """Start a command and return its id.
 
         Raises:
             InvalidRequest: too many run already, or it cannot be started.
         """
-        self._check_room(context.session_key)
-        self._starting.append(context.session_key)
-        try:
-            return await self._start(context, command, limit_s)
-        finally:
-            self._starting.remove(context.session_key)
-
-    async def _start(self, context: ToolContext, command: str, limit_s: float | None) -> str:
         record = ProcessRecord(
             id=new_id(),
             session_key=context.session_key,
             command=cut(storable_text(command), _COMMAND_KEPT),
             started_at=self._clock.now_ms(),
         )
+        give_back = self._take_slot(context, record)
+        try:
+            await self._start(context, command, record, limit_s, give_back)
+        except BaseException:
+            give_back()
+            raise
+        return record.id
+
+    async def _start(
+        self, context: ToolContext, command: str, record: ProcessRecord, limit_s: float, give_back: Callable[[], None]
+    ) -> None:
         output = self._commands.output(context)
         try:
             await asyncio.to_thread(self._store, record)
@@ -94,34 +100,59 @@ class Background:
         except BaseException:  # also when its run is stopped: no record is left of what never ran
             await asyncio.to_thread(self._forget, record.id)
             raise
-        live = self._live[record.id] = _Live(record, running, output)
+        live = self._live[record.id] = _Live(record, running, output, give_back)
         live.watch = asyncio.create_task(self._watch(live, limit_s))
-        return record.id
 
-    def _check_room(self, session_key: str) -> None:
-        running = [live.record.session_key for live in self._live.values() if live.record.end is None]
-        running += self._starting
-        if running.count(session_key) >= MOST_OF_SESSION or len(running) >= MOST:
-            raise InvalidRequest(
-                f"too many commands run in the background (at most {MOST_OF_SESSION} of a session, {MOST} in all): "
-                "end one with process, action `kill`"
+    def _take_slot(self, context: ToolContext, record: ProcessRecord) -> Callable[[], None]:
+        """Take a slot, and give what gives it back.
+
+        Raises:
+            InvalidRequest: there is none for this session.
+        """
+        agent, session = context.agent_id, context.session_key
+        what = one_line(record.command, COMMAND_SHOWN)
+        give_back = self._gate.take_now(agent, session, what, context.run_id, partial(self._end, record.id))
+        if give_back is None:
+            raise InvalidRequest(self._why_no_slot(agent, session))
+        return give_back
+
+    def _why_no_slot(self, agent: str, session: str) -> str:
+        """Say what is in the way, and what the session itself can do about it."""
+        own = self._gate.shares.held_in(session)
+        if self._gate.shares.is_full(session):
+            return (
+                f"too many commands run in the background: {own} of this session, which may have no more. "
+                "End one with process, action `kill`, or wait until one has ended"
             )
+        all = self._gate.shares.held_by(agent)
+        may_end = f"End one of this session's {own} with process, action `kill`" if own else "This session has none"
+        return (
+            f"too many commands run in the background: {all} of this agent, which may have no more now. {may_end}; "
+            "each ends by its time limit at the latest. Try again later, or run it without `background`"
+        )
 
-    async def _watch(self, live: _Live, limit_s: float | None) -> None:
-        """See a command to its end, and write down how it ended."""
+    async def _watch(self, live: _Live, limit_s: float) -> None:
+        """See a command to its end, give its slot back, and write down how it ended."""
+        try:
+            end = await self._ended(live, limit_s)
+        finally:
+            live.give_back()
+        live.output.close()
+        live.record = msgspec.structs.replace(live.record, end=end)
+        await asyncio.to_thread(self._store, live.record)
+        self._drop_old()
+
+    async def _ended(self, live: _Live, limit_s: float) -> str:
         began = time.monotonic()
         limit = asyncio.timeout(limit_s)
         try:
             async with limit:
                 code = await live.running.ended()
-            end = f"{exit_in_words(code)} after {time.monotonic() - began:.1f} s"
         except TimeoutError:
             await live.running.stop()
-            end = f"stopped after {limit_s:g} s"
-        live.output.close()
-        live.record = msgspec.structs.replace(live.record, end=end)
-        await asyncio.to_thread(self._store, live.record)
-        self._drop_old()
+            return f"stopped after {limit_s:g} s, its time limit"
+        how = "ended by the operator" if live.is_ended_by_operator else exit_in_words(code)
+        return f"{how} after {time.monotonic() - began:.1f} s"
 
     def _drop_old(self) -> None:
         ended = [id for id, live in self._live.items() if live.record.end is not None]
@@ -156,13 +187,22 @@ class Background:
         if live is None or record.end is not None:
             return f"[it had ended before: {self._state(record)}]"
         await self._stop(live)
-        return f"[killed: {one_line(record.command, _COMMAND_SHOWN)}]"
+        return f"[killed: {one_line(record.command, COMMAND_SHOWN)}]"
 
     async def _stop(self, live: _Live) -> None:
         await live.running.stop()
         if live.watch is not None:
             with suppress(asyncio.CancelledError):
                 await live.watch
+
+    async def _end(self, id: str) -> bool:
+        """End a command on behalf of the operator; its session is told so when it asks."""
+        live = self._live.get(id)
+        if live is None:  # it is being started
+            return False
+        live.is_ended_by_operator = True
+        await self._stop(live)
+        return True
 
     async def end_session(self, session_key: str) -> None:
         """End what runs for a session that is deleted."""
@@ -179,6 +219,7 @@ class Background:
         await asyncio.gather(*(live.running.stop() for live in lives if not live.running.has_ended))
         for live in lives:
             live.output.close()
+            live.give_back()
 
     async def _record(self, session_key: str, id: str) -> ProcessRecord:
         for record in await self._records(session_key):
@@ -201,7 +242,7 @@ class Background:
         return "running" if record.id in self._live else "it ended when the gateway stopped"
 
     def _line(self, record: ProcessRecord) -> str:
-        return f"{record.id}  {self._state(record)}  {one_line(record.command, _COMMAND_SHOWN)}"
+        return f"{record.id}  {self._state(record)}  {one_line(record.command, COMMAND_SHOWN)}"
 
     def _store(self, record: ProcessRecord) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Self
 
+from backchannel.agents.gates import Gate
 from backchannel.agents.leash import GRACE_S
 from backchannel.agents.programs import Program, environment, leashed
 from backchannel.agents.registry import Agents
@@ -22,8 +23,8 @@ from backchannel.agents.sandboxes import Sandbox, Sandboxes
 from backchannel.core.contracts import ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_content
-from backchannel.core.text import storable_text
-from backchannel.errors import InvalidRequest
+from backchannel.core.text import one_line, storable_text
+from backchannel.errors import EndedByOperator, InvalidRequest
 from backchannel.workspace.beneath import Place
 from backchannel.workspace.output import Output
 
@@ -117,20 +118,23 @@ def _signal(number: int) -> str:
 
 LONGEST_COMMAND = 100_000
 """Bytes; the system takes a little more in one word."""
-MOST_AT_ONCE = 16
+MOST_AT_ONCE, MOST_OF_SESSION = 16, 4
+"""How many may run at the same time, in all and of one session."""
 USUAL_LIMIT_S = 120.0
 LONGEST_LIMIT_S = 590.0
-"""A little less than a tool call may take, so that it is the command that is said to have taken too long."""
+"""About as long as any other tool call may take."""
+COMMAND_SHOWN = 80
+"""How much of a command is shown in a line."""
 KIB = 1024
 
 
 class ShellCommands:
     """Starts commands for sessions."""
 
-    def __init__(self, agents: Agents, sandboxes: Sandboxes) -> None:
+    def __init__(self, agents: Agents, sandboxes: Sandboxes, gate: Gate) -> None:
         self._agents = agents
         self._sandboxes = sandboxes
-        self._room = asyncio.Semaphore(MOST_AT_ONCE)
+        self._gate = gate
 
     def place(self, context: ToolContext) -> Place:
         """Say what the session that calls a tool has of its agent's workspace."""
@@ -184,22 +188,31 @@ class ShellCommands:
     async def run(self, context: ToolContext, command: str, limit_s: float) -> ToolOutput:
         """Run a command to its end, or to that of its time; when the call is cancelled, all of it ends."""
         output = self.output(context)
-        async with self._room:
-            running = await self.start(context, command, output)
-            began = time.monotonic()
-            limit = asyncio.timeout(limit_s)
-            try:
-                async with limit:
-                    code = await running.ended()
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                await running.stop()
-                return _told(output, f"stopped after {limit_s:g} s, with all that it had started", is_error=True)
-            finally:
-                if not running.has_ended:
-                    await asyncio.shield(running.stop())
-                output.close()
+        what = one_line(storable_text(command[:LONGEST_COMMAND]), COMMAND_SHOWN)
+        try:
+            async with self._gate.slot(context.agent_id, context.session_key, what, context.run_id):
+                return await self._run(context, command, limit_s, output)
+        except EndedByOperator as ended:
+            what_ended = "with all that it had started" if ended.had_begun else "before it had begun"
+            return _told(output, f"ended by the operator, {what_ended}", is_error=True)
+        finally:
+            output.close()
+
+    async def _run(self, context: ToolContext, command: str, limit_s: float, output: Output) -> ToolOutput:
+        running = await self.start(context, command, output)
+        began = time.monotonic()
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                code = await running.ended()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            await running.stop()
+            return _told(output, f"stopped after {limit_s:g} s, with all that it had started", is_error=True)
+        finally:
+            if not running.has_ended:
+                await asyncio.shield(running.stop())
         return _told(output, f"{exit_in_words(code)}, {time.monotonic() - began:.1f} s", is_error=code < 0)
 
 

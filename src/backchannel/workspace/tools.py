@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from backchannel.agents.gates import BACKGROUND, EXEC, Gates
 from backchannel.agents.registry import Agents
 from backchannel.agents.sandboxes import Sandboxes
+from backchannel.config.schema import Config
+from backchannel.config.schema_agents import LONGEST_BACKGROUND_S
 from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_content
 from backchannel.core.shapes import Params, bad_params, params_schema
 from backchannel.errors import InvalidRequest
+from backchannel.workspace import background, commands
 from backchannel.workspace.background import Background
 from backchannel.workspace.commands import LONGEST_LIMIT_S, USUAL_LIMIT_S, ShellCommands
 from backchannel.workspace.files import MOST_LINES, edit_text, list_folder, read_text, write_text
@@ -66,7 +69,7 @@ class ExecParams(Params, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=0)] | None,
         Meta(
             description=f"When it is stopped; {USUAL_LIMIT_S:g} if left out, at most {LONGEST_LIMIT_S:g}. "
-            "In the background: any time, and no limit if left out."
+            f"In the background: at most {LONGEST_BACKGROUND_S}."
         ),
     ] = None
     background: Annotated[
@@ -82,9 +85,12 @@ class ProcessParams(Params, frozen=True, kw_only=True):
 class WorkspaceTools:
     """The tools, and what stands behind them; a source of tools, so that a program may bring its own of a name."""
 
-    def __init__(self, agents: Agents, sandboxes: Sandboxes, state_dir: Path, clock: Clock) -> None:
-        self._commands = ShellCommands(agents, sandboxes)
-        self.background = Background(self._commands, state_dir / "processes", clock)
+    def __init__(self, config: Config, agents: Agents, sandboxes: Sandboxes, gates: Gates, clock: Clock) -> None:
+        self._background_s = config.tools.exec.background_seconds
+        at_once = gates.gate(EXEC, commands.MOST_AT_ONCE, of_session=commands.MOST_OF_SESSION)
+        self._commands = ShellCommands(agents, sandboxes, at_once)
+        beside = gates.gate(BACKGROUND, background.MOST_AT_ONCE, of_session=background.MOST_OF_SESSION)
+        self.background = Background(self._commands, beside, config.state_dir / "processes", clock)
         self._writing = threading.Lock()
         """Calls of one reply run side by side: two edits of one file must not lose one another."""
         self._ending: set[asyncio.Task[None]] = set()
@@ -163,8 +169,9 @@ class WorkspaceTools:
                 self._exec,
                 group=COMMANDS,
                 description="Run a shell command in your workspace. What it leaves running when it ends is stopped; "
-                "with `background` it goes on by itself.",
+                f"with `background` it goes on by itself, for {self._background_s:g} s or `timeoutSeconds`.",
                 effects=Effects.OUTSIDE,
+                keeps_time=True,
             ),
             _tool(
                 "process",
@@ -201,8 +208,14 @@ class WorkspaceTools:
 
     async def _exec(self, context: ToolContext, params: ExecParams) -> str | ToolOutput:
         if params.background:
-            id = await self.background.start(context, params.command, params.timeout_seconds)
-            return f'[started in the background with the id {id}; process, action "poll", tells how it is doing]'
+            limit_s = params.timeout_seconds or self._background_s
+            if limit_s > LONGEST_BACKGROUND_S:
+                raise InvalidRequest(f"timeoutSeconds: at most {LONGEST_BACKGROUND_S} in the background")
+            id = await self.background.start(context, params.command, limit_s)
+            return (
+                f"[started in the background with the id {id}; it is stopped after {limit_s:g} s; "
+                'process, action "poll", tells how it is doing]'
+            )
         limit_s = params.timeout_seconds or USUAL_LIMIT_S
         if limit_s > LONGEST_LIMIT_S:
             raise InvalidRequest(
@@ -227,6 +240,7 @@ def _tool(
     group: str,
     description: str,
     effects: Effects = Effects.NONE,
+    keeps_time: bool = False,
 ) -> Tool:
     async def call(context: ToolContext, arguments: dict[str, Any]) -> ToolOutput:
         try:
@@ -245,4 +259,5 @@ def _tool(
         group=group,
         is_opt_in=True,
         keeps_to_sandbox=effects is Effects.OUTSIDE,
+        keeps_time=keeps_time,
     )

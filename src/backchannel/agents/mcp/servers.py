@@ -23,6 +23,7 @@ from mcp import MCPError
 from mcp.client._transport import TransportStreams
 from pydantic import ValidationError
 
+from backchannel.agents.gates import Gate, Gates
 from backchannel.agents.mcp.keeping import CallAnswer, CallLost, KeptServer, ServerDown
 from backchannel.agents.mcp.listing import ListedTool, listed
 from backchannel.agents.mcp.pipes import ServerEnded, program_transport
@@ -38,19 +39,29 @@ from backchannel.core.known_secrets import KnownSecrets, secrets_in
 from backchannel.core.mcp_names import servers_named
 from backchannel.core.messages import TextBlock, text_content
 from backchannel.core.text import clean_name
+from backchannel.errors import EndedByOperator
 
 log = structlog.get_logger(__name__)
 
+MOST_AT_ONCE, MOST_OF_SESSION = 64, 16
+"""How many calls of one server may be under way, in all and of one session."""
 UNKNOWN_EFFECT = "Whether the call had its effect is not known: check before you repeat it."
 
 
 class McpServers:
     """The configured servers. Nothing is started before it is needed; `close` ends all of them."""
 
-    def __init__(self, config: Config, clock: Clock, sandboxes: Sandboxes) -> None:
+    def __init__(self, config: Config, clock: Clock, sandboxes: Sandboxes, gates: Gates) -> None:
         base = config.file.parent if config.file is not None else None
         self._servers = {
-            name: McpServer(name, settings, base, clock, sandboxes)
+            name: McpServer(
+                name,
+                settings,
+                base,
+                clock,
+                sandboxes,
+                gates.gate(f"mcp:{name}", MOST_AT_ONCE, of_session=MOST_OF_SESSION),
+            )
             for name, settings in config.mcp.servers.items()
             if settings.enabled
         }
@@ -86,9 +97,10 @@ class McpServer:
     """One configured server, wherever it runs."""
 
     def __init__(
-        self, name: str, settings: McpServerSettings, base: Path | None, clock: Clock, sandboxes: Sandboxes
+        self, name: str, settings: McpServerSettings, base: Path | None, clock: Clock, sandboxes: Sandboxes, gate: Gate
     ) -> None:
         self.name = name
+        self._gate = gate
         self._listed: dict[Sandbox | None, Mapping[str, Tool]] = {}
         """The tools in each place: what a server finds in one sandbox is nothing to sessions elsewhere."""
         self._settings = settings
@@ -196,12 +208,20 @@ class McpServer:
             is_opt_in=True,
             keeps_to_sandbox=True,
             needs_network=self._settings.url is not None,
+            keeps_time=True,
         )
 
     async def _call(self, tool: ListedTool, context: ToolContext, arguments: dict[str, Any]) -> ToolOutput:
         limit_s = self._settings.timeout_seconds
         try:
-            answer = await self._answer(self._for(context.session_key), tool, arguments, limit_s)
+            async with self._gate.slot(context.agent_id, context.session_key, tool.name, context.run_id):
+                answer = await self._answer(self._for(context.session_key), tool, arguments, limit_s)
+        except EndedByOperator as ended:
+            return _error(
+                f"The operator ended the call. {UNKNOWN_EFFECT}"
+                if ended.had_begun
+                else "The operator ended the call before it had begun."
+            )
         except ServerDown as down:
             return _error(f"The MCP server {self.name} is down: {down}.")
         except CallLost as lost:

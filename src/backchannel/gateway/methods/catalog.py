@@ -206,7 +206,10 @@ async def ids_resolve(call: Call, params: IdsResolveParams) -> IdFound:
     Every other method takes whole ids only, so that a program's `order-1` never means `order-10`.
     """
     written = parse_written_id(params.id)
-    found = await call.parts.store.matching_ids(params.kind, written)
+    if params.kind is IdKind.SLOT:
+        found = [use.id for use in call.parts.gates.uses() if use.id and written.fits(use.id)]
+    else:
+        found = await call.parts.store.matching_ids(params.kind, written)
     return IdFound(kind=params.kind.value, id=choose_id(params.kind, written, found))
 
 

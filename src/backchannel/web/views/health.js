@@ -37,6 +37,7 @@ export function HealthView() {
         problem=${problem} />`)}</ul>
       <${SetAside} count=${data.runs.setAside} now=${now} />
       <${Counts} status=${data} />
+      <${Slots} now=${now} />
       <h2>The gateway</h2>
       <${Facts} facts=${{
         Version: data.version,
@@ -108,5 +109,29 @@ function SetAside({ count, now }) {
     <${ErrorNote} error=${error} retry=${reload} />
     ${data?.length > 0 && html`<${Table} label="Runs that are set aside" columns=${columns} rows=${data} keyOf=${(run) => run.runId}
       hrefOf=${(run) => href("runs", [run.runId])} />`}
+  </section>`;
+}
+
+/** What works and what waits for its turn, the longest first; the operator can end it. */
+function Slots({ now }) {
+  const { data, error, reload } = useLive(() => gateway.call("slots.list"), [], LIVE);
+  const { act, isBusy } = useAct(reload);
+  const held = useScope("operator.admin") ?? (isBusy ? "Wait for the answer" : undefined);
+  const columns = [
+    { name: "what", title: "What", isMain: true, render: (slot) => html`<span class="mono">${slot.what}</span>` },
+    { name: "kind", title: "Kind", render: (slot) => slot.kind },
+    { name: "state", title: "State", render: (slot) => (slot.isWaiting ? "waits" : "works") },
+    { name: "for", title: "For", render: (slot) => slot.since && html`<span class="number">${duration(Math.max(0, now - slot.since))}</span>` },
+    { name: "session", title: "Session", render: (slot) => html`<${Key} session=${slot.sessionKey} />` },
+    { name: "end", title: "End", render: (slot) => slot.id && html`<${Button} icon="stop" disabledReason=${held}
+      onClick=${() => act(() => gateway.call("slots.end", { id: slot.id }), () => "It was ended.")}>End<//>` },
+  ];
+  const used = data?.kinds.filter((kind) => kind.used || kind.waiting) ?? [];
+  return html`<section aria-labelledby="slots-title"><h2 id="slots-title">At work</h2>
+    <${ErrorNote} error=${error} retry=${reload} />
+    ${data && html`<p class="muted">${used.length ? used.map((kind) => `${kind.kind} ${kind.used} of ${kind.limit}${
+      kind.waiting ? `, ${kind.waiting} waiting` : ""}`).join(" · ") : "Nothing is at work."}</p>`}
+    ${data?.slots.length > 0 && html`<${Table} label="What works and what waits" columns=${columns} rows=${data.slots}
+      keyOf=${(slot) => slot.id || slot.sessionKey} hrefOf=${(slot) => (slot.runId ? href("runs", [slot.runId]) : href("sessions", slot.sessionKey))} />`}
   </section>`;
 }
