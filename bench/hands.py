@@ -18,7 +18,7 @@ from backchannel.config.agents import SandboxRules
 from backchannel.config.load import config_from
 from backchannel.core.contracts import ToolContext
 from backchannel.core.messages import text_of
-from backchannel.runtime.timers import SystemClock
+from backchannel.runtime.clocks import SystemClock
 from backchannel.workspace.tools import WorkspaceTools
 from bench.client import Failed
 from bench.measures import Figure, Findings, Goal, Timings, time_awaits

@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from backchannel.core.keys import KeyScheme
-from backchannel.runtime.timers import SystemClock
+from backchannel.runtime.clocks import SystemClock
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.sqlite import connect
 from backchannel.storage.store import Store

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from backchannel.core.messages import decode_message
 from tests.cluster import witness
-from tests.cluster.member import AT_REST, REST_LIMIT_S, Asked, come_to_rest, do, open_member
+from tests.cluster.member import AHEAD, AT_REST, REST_LIMIT_S, Asked, come_to_rest, do, open_member
 from tests.support.kill import check_invariants
 from tests.support.postgres import Rows
 
@@ -87,14 +87,14 @@ class House:
         self.accepted: list[tuple[str, str]] = []
         self.kills = self.pauses = self.repeated = 0
 
-    async def begin(self, name: str, tree: Path | None = None) -> Life:
-        """Start a gateway, of the program in another folder if one is given."""
-        begun = await self.try_to_begin(name, tree)
+    async def begin(self, name: str, tree: Path | None = None, ahead_s: float = 0) -> Life:
+        """Start a gateway, of the program in another folder if one is given; its machine's clock may be ahead."""
+        begun = await self.try_to_begin(name, tree, ahead_s)
         async with asyncio.timeout(START_LIMIT_S):
             await begun.ready.wait()
         return begun
 
-    async def try_to_begin(self, name: str, tree: Path | None = None) -> Life:
+    async def try_to_begin(self, name: str, tree: Path | None = None, ahead_s: float = 0) -> Life:
         """Start a process that may well end before it is ready."""
         life = AT_REST if name == AT_REST else f"{name}-{next(self._numbers)}"
         with self.log_of(name).open("ab") as errors:
@@ -102,15 +102,15 @@ class House:
                 *(sys.executable, "-m", "tests.cluster.member"),
                 *(str(self._folder), self._url, name, life, str(self._lease_s)),
                 cwd=ROOT,
-                env=os.environ | ({} if tree is None else {"PYTHONPATH": str(tree)}),
+                env=os.environ | {AHEAD: str(ahead_s)} | ({} if tree is None else {"PYTHONPATH": str(tree)}),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
             )
         return Life(process, name)
 
-    async def come_to_rest(self, tree: Path) -> None:
-        """Let a gateway of another program finish all that is left."""
+    async def come_to_rest(self, tree: Path | None = None) -> None:
+        """Let a gateway, of another program if one is given, finish all that is left."""
         last = await self.begin(AT_REST, tree)
         async with asyncio.timeout(REST_LIMIT_S):
             await last.ended()

@@ -30,6 +30,7 @@ from backchannel.core.sessions import Address
 from backchannel.core.spawn_texts import ANNOUNCE_LINE
 from backchannel.errors import Unavailable
 from backchannel.gateway.app import Gateway
+from tests.support.clocks import AheadClock
 from tests.support.gateways import live_runs
 
 AGENTS = ("a", "b", "c")
@@ -37,6 +38,8 @@ SESSIONS = 100
 """Of each agent."""
 PACE_S = 0.01
 REST_LIMIT_S = 120.0
+AHEAD = "TEST_CLOCK_AHEAD_S"
+"""The variable that says how far the clock of this machine is ahead."""
 AT_REST = "last"
 """The name of one that sends nothing, and ends when everything is done."""
 TEXTS = ("just talk", "ask another", "tell another", "start a helper", "use your tool")
@@ -108,7 +111,8 @@ def _append(path: Path, line: str) -> None:
 
 
 def open_member(folder: Path, url: str, name: str, lease_s: float) -> Gateway:
-    gateway = Gateway(config_from(settings(url, lease_s), os.environ, state=folder / name))
+    clock = AheadClock(float(os.environ.get(AHEAD, 0)))
+    gateway = Gateway(config_from(settings(url, lease_s), os.environ, state=folder / name), clock=clock)
     gateway.add_model(ScriptedModel(replies=reply))
     gateway.add_channel(Wall(folder / "wall.log"))
 

@@ -15,8 +15,8 @@ from backchannel.core.runs import Run, RunKind, RunState
 from backchannel.gateway.audiences import MAX_WATCHED
 from backchannel.gateway.events import Subscriptions, lifecycle_of
 from backchannel.gateway.protocol import number_event
+from backchannel.runtime.clocks import SystemClock
 from backchannel.runtime.events import Event, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
-from backchannel.runtime.timers import SystemClock
 
 from .client import Client
 from .conftest import World

@@ -15,7 +15,7 @@ from backchannel.core.contracts import ModelFailed
 from backchannel.core.delivery import DeliveryState, Post
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
-from backchannel.runtime.timers import ClockWatch, SystemClock
+from backchannel.runtime.clocks import ClockWatch, SystemClock
 from backchannel.storage.clock import BELIEVED_FROM_MS
 from backchannel.tools.rows import duration_ms
 from tests.support.clocks import HandClock, moment

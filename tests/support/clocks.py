@@ -6,17 +6,18 @@ import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from backchannel.runtime.timers import SystemClock
+from backchannel.runtime.clocks import SystemClock
 
 
 class AheadClock(SystemClock):
     """The real clock, some time ahead: for what falls due long after it was set."""
 
     def __init__(self, ahead_s: float) -> None:
-        self._ahead_s = ahead_s
+        super().__init__()
+        self.ahead_s = ahead_s
 
-    def now_ms(self) -> int:
-        return super().now_ms() + round(self._ahead_s * 1000)
+    def own_ms(self) -> int:
+        return super().own_ms() + round(self.ahead_s * 1000)
 
 
 AFTERWARDS = 3

@@ -17,7 +17,7 @@ from backchannel.core.contracts import ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_of
 from backchannel.errors import InvalidRequest
-from backchannel.runtime.timers import SystemClock
+from backchannel.runtime.clocks import SystemClock
 from backchannel.workspace.tools import WorkspaceTools
 
 MAIN = "agent:main:main"

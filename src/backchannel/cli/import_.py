@@ -144,7 +144,7 @@ class ImportCommand:
         from asyncio import CancelledError
 
         from backchannel.openclaw.importing import Importing, StoreTarget
-        from backchannel.runtime.timers import SystemClock
+        from backchannel.runtime.clocks import SystemClock
         from backchannel.storage.store import Store
 
         config = self._config

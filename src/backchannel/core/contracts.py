@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import msgspec
 
@@ -34,6 +34,20 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None: ...
+
+
+@runtime_checkable
+class FollowingClock(Clock, Protocol):
+    """A clock that shows the time of a database that several gateways share; one that is turned by hand does not."""
+
+    def follow(self, shown_ms: int, asked: float, answered: float) -> None:
+        """Take note of what the database's clock showed, between two readings of the monotonic one; any thread may."""
+        ...
+
+    @property
+    def ahead_ms(self) -> int | None:
+        """How far this machine's clock is ahead of the database's; None where there is no other."""
+        ...
 
 
 class Effects(StrEnum):

@@ -47,10 +47,10 @@ from backchannel.errors import GatewayError, InvalidRequest, Unavailable
 from backchannel.gateway.addressing import address_by_name, main_of
 from backchannel.gateway.logs import mask_default_logs, secrets_of
 from backchannel.gateway.parts import GatewayParts
+from backchannel.runtime.clocks import SystemClock
 from backchannel.runtime.cluster import member_of
 from backchannel.runtime.events import Event
 from backchannel.runtime.runtime import Runtime
-from backchannel.runtime.timers import SystemClock
 from backchannel.storage.driver import Faults
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.store import Store

@@ -158,6 +158,10 @@ class House:
         """The gateways on this database; none where there is only one at a time."""
         return () if self.cluster is None else self.cluster.peers
 
+    @property
+    def is_alone(self) -> bool:
+        return self.cluster is None or self.cluster.is_alone
+
     def own_agents(self) -> set[str]:
         """Name the agents whose runs this process can carry out."""
         agents = self._parts.agents
@@ -195,7 +199,7 @@ class House:
     def _sends_over(self, name: str) -> bool:
         channel = self._parts.channels.get(name)
         if channel is None:  # webchat, or one that only others have
-            return name == WEBCHAT.channel or self.cluster is None or self.cluster.is_alone
+            return name == WEBCHAT.channel or self.is_alone
         return self.has_duty(channel)
 
     # What others have to hear, and what is heard of them

@@ -166,7 +166,8 @@ class Runtime:
         self._is_open = True
         await self._remember_functions()
         await self.house.start()
-        await self._store.mind_the_clock()
+        if self.house.is_alone:  # others may have work under way by the times that their rows have
+            await self._store.mind_the_clock()
         await self._drafts.start()
         await self.outbox.start()
         await self._recover(self.house.own_agents())

@@ -1,4 +1,4 @@
-"""Timers: does, when its time has come, whatever a row says must happen later. And the real clock.
+"""Timers: does, when its time has come, whatever a row says must happen later.
 
 Inside a process, time is measured by the monotonic reading: sleeps, waits and limits keep to their length whatever
 happens to the time of day. Rows carry times of day, because they outlive the process; what a clock that was set back
@@ -12,7 +12,6 @@ delivery, and the loop only wakes the chat's line. In memory there is only the s
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 import structlog
@@ -22,6 +21,7 @@ from backchannel.core.delivery import DeliveryLane
 from backchannel.core.facts import DeliveryChanged, TimerSet
 from backchannel.core.seldom import Seldom
 from backchannel.errors import DatabaseLocked, Unavailable
+from backchannel.runtime.clocks import ClockWatch
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -33,36 +33,8 @@ POSTPONED_MS = 60_000
 """When a timer is tried again whose work failed."""
 LOCKED_MS = 2000
 """When a timer is tried again whose session another program has locked in the database."""
-NOTICED_S = 0.5
-"""Clocks that are kept right drift by less than this between two looks."""
 CLOSE_LIMIT_S = 5.0
 """How long work that is under way is waited for when the gateway stops."""
-
-
-class SystemClock:
-    monotonic = staticmethod(time.monotonic)
-
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
-class ClockWatch:
-    """Notices that a clock was set back: its time of day has fallen behind its monotonic time."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._ahead_s = self._read()
-
-    def was_set_back(self) -> bool:
-        """Whether the clock was set back since it was last asked."""
-        before, self._ahead_s = self._ahead_s, self._read()
-        return self._ahead_s < before - NOTICED_S
-
-    def _read(self) -> float:
-        return self._clock.now_ms() / 1000 - self._clock.monotonic()
 
 
 class Timers:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from zlib import crc32
 
-from backchannel.core.contracts import Clock
+from backchannel.core.contracts import Clock, FollowingClock
 from backchannel.core.facts import Fact
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.cluster import TAKEN_FOR_DEAD
@@ -62,7 +62,7 @@ class PostgresDriver:
     ) -> None:
         self.context = context
         self.is_ending = threading.Event()
-        self._now_ms = clock.now_ms
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._on_facts = on_facts
         self._on_fatal = on_fatal
@@ -186,7 +186,7 @@ class PostgresDriver:
             raise Unavailable("the database is closed")
         if readers.waiting >= MOST_WAITING:
             raise Unavailable(f"{readers.waiting} reads wait for the database already", retryAfterMs=RETRY_AFTER_MS)
-        run = partial(how, self.context, self._now_ms(), *args, **kwargs)
+        run = partial(how, self.context, self._clock.now_ms(), *args, **kwargs)
         readers.waiting += 1
         try:
             return await self._loop.run_in_executor(readers.pool, run)
@@ -240,7 +240,11 @@ class PostgresDriver:
     # In the threads that write
 
     def context_and_time(self) -> tuple[UnitContext, int]:
-        return self.context, self._now_ms()
+        return self.context, self._clock.now_ms()
+
+    def note_clock(self, shown_ms: int, asked: float, answered: float) -> None:
+        if isinstance(self._clock, FollowingClock):
+            self._clock.follow(shown_ms, asked, answered)
 
     def refusal(self) -> Unavailable | None:
         return Unavailable(AHEAD, retryAfterMs=RETRY_AFTER_MS) if self.is_ahead else None

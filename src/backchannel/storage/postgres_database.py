@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import psycopg
 
-from backchannel.core.contracts import Clock
+from backchannel.core.contracts import Clock, FollowingClock
 from backchannel.errors import DatabaseUnusable, StartupError, StateFolderInUse
 from backchannel.storage.driver import DriverContext, Wakeups
 from backchannel.storage.folder import StateFolder
@@ -19,9 +19,13 @@ from backchannel.storage.postgres import PostgresDriver
 from backchannel.storage.postgres_connection import Connection, PostgresTx, in_words, is_lost, unavailable
 from backchannel.storage.postgres_marks import CommitMark, forget_old
 from backchannel.storage.postgres_polled import PostgresPolledWakeups
-from backchannel.storage.postgres_server import Server, schema_versions
+from backchannel.storage.postgres_server import Server, Writer, schema_versions
 from backchannel.storage.postgres_wakeups import PostgresWakeups
-from backchannel.storage.tx import Row, Tx
+from backchannel.storage.tx import Row, Tx, required
+
+CLOCK_READINGS = 3
+"""How often the server's clock is read at a start: the quickest answer tells most."""
+_SERVER_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
 class PostgresDatabase:
@@ -81,7 +85,7 @@ class PostgresDatabase:
     async def connect(self, clock: Clock, around: DriverContext) -> PostgresDriver:
         mark = CommitMark()
         try:
-            writer = await asyncio.to_thread(self.server.join, mark)
+            writer = await asyncio.to_thread(self._join, mark, clock)
         except psycopg.Error as error:
             raise StateFolderInUse(f"the database {self.name} cannot be used now ({in_words(error)})") from error
         return PostgresDriver(
@@ -94,6 +98,15 @@ class PostgresDatabase:
             context=around.context,
             faults=around.faults,
         )
+
+    def _join(self, mark: CommitMark, clock: Clock) -> Writer:
+        writer = self.server.join(mark)
+        if isinstance(clock, FollowingClock):  # before anything is written by it
+            for _ in range(CLOCK_READINGS):
+                asked = clock.monotonic()
+                (shown_ms,) = required(writer.connection.execute(_SERVER_CLOCK).fetchone())
+                clock.follow(shown_ms, asked, clock.monotonic())
+        return writer
 
     def open_wakeups(self, on_text: Callable[[str], None], *, polls: bool) -> Wakeups:
         return PostgresPolledWakeups(self.server, on_text) if polls else PostgresWakeups(self.server, on_text)

@@ -56,6 +56,10 @@ class WatchDesk(Protocol):
 
     def context_and_time(self) -> tuple[UnitContext, int]: ...
 
+    def note_clock(self, shown_ms: int, asked: float, answered: float) -> None:
+        """Hear what the server's clock showed, between two readings of the monotonic one."""
+        ...
+
     def refusal(self) -> Unavailable | None:
         """Tell why this process commits nothing before it has entered once more, if that is so."""
         ...
@@ -164,7 +168,9 @@ class Watch:
             raise refusal
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
         try:
+            asked = monotonic()
             shared_now, is_alive = required(PostgresTx(connection).one(_STATE, context.number))
+            self._desk.note_clock(shared_now, asked, monotonic())
             if not is_alive:
                 raise self._desk.found_outcast()
             result = unit(WatchTx(connection, context, now, shared_now))

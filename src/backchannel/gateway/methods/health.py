@@ -19,6 +19,7 @@ import msgspec
 from backchannel.config.defaults import needs_default_model
 from backchannel.config.schema import DEMO_MODEL
 from backchannel.core.answers import Health, Status
+from backchannel.core.contracts import FollowingClock
 from backchannel.core.records import Troubles
 from backchannel.core.rows import GatewayState, HealthProblem
 from backchannel.core.shapes import SharedParams
@@ -153,6 +154,7 @@ RECENT_MS = 24 * 3_600_000
 """How long a failed run counts."""
 RECENT_STALL_S = 600.0
 RECENT_CLOCK_S = 3600.0
+CLOCK_TOLERANCE_MS = 1000
 LOW_DISK_BYTES = 256 * 1024 * 1024
 
 OK, DEGRADED, UNAVAILABLE = "ok", "degraded", "unavailable"
@@ -307,8 +309,14 @@ def _loop(seen: Seen) -> Iterator[HealthProblem]:
 def _clock(seen: Seen) -> Iterator[HealthProblem]:
     set_back_at = seen.parts.runtime.clock_set_back_at
     if set_back_at is not None and seen.parts.clock.monotonic() - set_back_at < RECENT_CLOCK_S:
-        hint = "Timers and retries keep their pace; see to it that one program alone sets this machine's clock."
+        hint = "Timers and retries keep their pace; see to it that one program alone sets that clock."
         yield HealthProblem(code="clock_set_back", message="The clock was set back in the last hour.", hint=hint)
+    ahead_ms = seen.parts.clock.ahead_ms if isinstance(seen.parts.clock, FollowingClock) else None
+    if ahead_ms is not None and abs(ahead_ms) > CLOCK_TOLERANCE_MS:
+        way = "ahead of" if ahead_ms > 0 else "behind"
+        message = f"This machine's clock is {abs(ahead_ms) / 1000:.1f} s {way} the database's."
+        hint = "The gateway counts by the database's clock; set this machine's right, for its log and other programs."
+        yield HealthProblem(code="clock_differs", message=message, hint=hint)
 
 
 def _gateways_alike(seen: Seen) -> Iterator[HealthProblem]:
