@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stub_provider import Answer, Asked, StubProvider
+from tests.support.stub_provider import Answer, Asked, Fault, StubProvider
 
 from .program import Program
 
@@ -58,7 +58,7 @@ class Provider:
         self._loop.call_soon_threadsafe(self.stub.then, held.answer)
         return held
 
-    def then(self, *answers: str | Answer) -> None:
+    def then(self, *answers: str | Answer | Fault) -> None:
         """Say how the next requests are answered."""
         told = (Answer(text=answer) if isinstance(answer, str) else answer for answer in answers)
         self._loop.call_soon_threadsafe(self.stub.then, *told)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from tests.support.stub_provider import Fault
+
+from .conftest import Provider
 from .program import Program
 
 FAILING = '{ agents: { list: [{ id: "main", model: "nobody/any" }] } }'
@@ -41,3 +44,21 @@ def test_history_that_follows_tells_of_a_run_that_fails_while_it_looks_on(progra
             program.run("chat", "the second")
             assert follow.stdout.readline().endswith("user: the second\n")
             assert follow.stdout.readline().startswith("The run ended as error: ")
+
+
+def test_chat_watch_and_runs_say_that_a_model_is_asked_again(program: Program, provider: Provider) -> None:
+    program.write_config(provider.config)
+    with program.up(), program.piped("watch") as lines, program.terminal("watch") as board:
+        board.expect("runs: none at work")
+        assert lines.stdout is not None and "gateway" in lines.stdout.readline()
+        provider.then(Fault(503, "overloaded"))
+        held = provider.hold("", "Here I am.")
+        with program.terminal("chat", "hello") as talk:
+            talk.expect("(asked again, 2 of 5: overloaded (HTTP 503 from stub))")
+            board.expect("asked again, 2 of 5: overloaded")
+            assert "asked again, 2 of 5: overloaded" in program.answer("runs")
+            while "asked again, 2 of 5: overloaded" not in lines.stdout.readline():
+                pass
+            held.release()
+            assert talk.wait() == 0
+        assert "Here I am." in talk.shown and "asked again" not in program.answer("runs")

@@ -148,8 +148,28 @@ async def test_those_who_watch_hear_that_a_model_is_asked_again(tmp_path: Path) 
             told = await client.event("agent", runId=run.id, stream="retry")
             await ended(gateway, run.id)
         entries = await timeline(gateway, run.id)
-    assert told["data"]["attempt"] == 1 and told["data"]["retryAt"] > 0
+    assert (told["data"]["attempt"], told["data"]["attempts"]) == (1, 5) and told["data"]["retryAt"] > 0
     assert told["data"]["error"] == entries[1]["error"] and len(entries[1]["error"]) == 1000
+
+
+async def test_whoever_looks_between_two_events_sees_that_a_model_is_asked_again(tmp_path: Path) -> None:
+    gate, reached = asyncio.Event(), asyncio.Event()
+    failed = ModelFailed("overloaded, password=hunter2abc", retryable=True)
+    model = ScriptedModel(replies=[failed, Reply(text="well", gate=gate, reached=reached), "and again"])
+    async with (
+        running(tmp_path, model, config=ON_A_SOCKET, clock=QuickClock()) as gateway,
+        listening(gateway, OPERATOR) as at,
+        connected(at.websocket_url) as client,
+    ):
+        run = await gateway.submit("main", "hello")
+        await reached.wait()
+        shown = (await client.ask("runs.get", runId=run.id))["run"]["retry"]
+        assert shown.pop("retryAt") > 0
+        assert shown == {"attempt": 1, "attempts": 5, "error": "overloaded, password=[redacted]"}
+        assert (await client.ask("runs.list"))["runs"][0]["retry"]["attempt"] == 1
+        gate.set()
+        await ended(gateway, run.id)
+        assert "retry" not in (await client.ask("runs.get", runId=run.id))["run"]
 
 
 async def test_a_failed_run_that_a_person_retries_shows_both_its_ends(tmp_path: Path) -> None:

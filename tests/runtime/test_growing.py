@@ -40,7 +40,7 @@ def test_only_what_was_added_is_new() -> None:
 
 def test_a_reply_that_is_begun_anew_is_told_whole_after_the_retry() -> None:
     before = grown(said("Once "))
-    retried = ModelRetried(FIRST, "busy", 1, 9)
+    retried = ModelRetried(FIRST, "busy", 1, 9, 5)
     now = grown(said("Once "), retried, said("Twice "))
     assert told(FIRST, before, now) == [retried, ReplyGrew(FIRST, "Twice ", "Twice ")]
 

@@ -128,3 +128,22 @@ def test_only_runs_of_the_chosen_state_are_listed_and_a_new_one_comes_by_itself(
     expect(rows).to_contain_text("You said: go")
     page.get_by_role("button", name="All", exact=True).click()
     expect(rows).to_have_count(2)
+
+
+def test_while_a_model_fails_and_is_asked_again_the_page_says_so(person: Person, gateway: GatewayProcess) -> None:
+    gateway.answer(Fault(503, "overloaded"))
+    held = gateway.hold("Here I am.", at=0)
+    said = "asked again, 2 of 5: overloaded (HTTP 503 from stub)"
+    page = person.open("#/sessions/agent%3Amain%3Aretried")
+    gateway.call("chat.send", sessionKey="agent:main:retried", message="go", idempotencyKey="run-of-retried")
+    expect(page.locator(".message.live")).to_contain_text(said)
+    page.reload()
+    expect(page.locator(".message.live")).to_contain_text(said)  # as it is now, not as it was heard
+    page.goto(f"{page.url.split('#')[0]}#/runs/run-of-retried")
+    expect(page.locator(".headline")).to_contain_text(said)
+    page.goto(f"{page.url.split('#')[0]}#/runs?session=agent%3Amain%3Aretried")
+    row = page.get_by_role("table", name="Runs").get_by_role("row").nth(1)
+    expect(row).to_contain_text(said)
+    held.release()
+    expect(row).to_contain_text("Here I am.")
+    expect(row).not_to_contain_text("asked again")

@@ -16,6 +16,7 @@ from typing import TypeAlias, TypeVar
 
 from backchannel.cli import answers
 from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link, Payload, convert
+from backchannel.cli.failures import retry_text
 from backchannel.cli.finding import NoGateway
 from backchannel.cli.output import Spinner, WordWrap, clock_time, is_terminal, say, say_dim, say_styled
 from backchannel.cli.questions import Keep, Questions, drop_typed
@@ -86,6 +87,9 @@ class ReplyView:
         if payload["stream"] == "tool" and data["phase"] == "start":
             self.remark(f"[{data['name']}]")
             self._shown = ""
+        elif payload["stream"] == "retry":
+            self.remark(f"({retry_text(convert(data, answers.RetryRow))})")
+            self._shown = ""
         elif payload["stream"] == "assistant":
             self._grow(data["text"])
 
@@ -148,7 +152,8 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
             elif sent.status == "queued":
                 view.remark(why_queued(client.call("runs.get", answers.RunShown, runId=run_id).run))
             questions = Questions(client, run_id, view, keep)
-            if is_again:  # what was asked while nobody heard it
+            if is_again:  # what was asked, or went wrong, while nobody heard it
+                _tell_retry(client, run_id, view)
                 questions.ask_pending(session)
             is_again = True
             return wait_for_run(client, run_id, on_event=questions.hear)
@@ -164,6 +169,12 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
         except CallFailed as refused:
             view.close()
             link.hold_off(refused)
+
+
+def _tell_retry(client: GatewayClient, run_id: str, view: ReplyView) -> None:
+    retry = client.call("runs.get", answers.RunShown, runId=run_id).run.retry
+    if retry is not None:
+        view.remark(f"({retry_text(retry)})")
 
 
 def why_queued(run: answers.RunRow) -> str:

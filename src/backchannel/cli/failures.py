@@ -10,12 +10,14 @@ from backchannel.cli import answers
 from backchannel.cli.client import CallFailed, GatewayClient
 from backchannel.cli.options import Options
 from backchannel.cli.output import is_terminal, say, say_dim
+from backchannel.core.text import one_line
 
 if TYPE_CHECKING:
     from backchannel.core.messages import Message
 
 _FAILED = ("error", "timeout", "aborted")
 _RETRIED = ("error", "timeout")
+_REASON_SHOWN = 300
 _OTHERS = 50
 """How many failed runs may lie between, whose messages say nothing to people."""
 HowEnded: TypeAlias = "answers.Waited | answers.ChatStarted | answers.RunRow"
@@ -60,6 +62,11 @@ def failure_text(options: Options, run_id: str, ended: HowEnded) -> str:
     """Say in a line how a run ended that gave no answer."""
     how = options.spell(how_it_ended(ended))
     return f"{how} · {options.command('runs', 'retry', run_id)}" if ended.status in _RETRIED else how
+
+
+def retry_text(retry: answers.RetryRow) -> str:
+    """Say that a model failed and is asked again, for which time, and why."""
+    return f"asked again, {retry.attempt + 1} of {retry.attempts}: {one_line(retry.error, _REASON_SHOWN)}"
 
 
 def how_it_ended(ended: HowEnded) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from backchannel.cli import answers
 from backchannel.cli.client import ANSWER_S, GatewayClient, Payload, convert
+from backchannel.cli.failures import retry_text
 from backchannel.cli.live import LOOK_AGAIN_S
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Doing:
                 self._said[run_id] = ""
             case "lifecycle", _:
                 self._forget(run_id)
+            case "retry", _:
+                self._said[run_id] = retry_text(convert(data, answers.RetryRow))
             case stream, _:
                 return self._say(run_id, "writes" if stream == "assistant" else "thinks")
         return True
@@ -90,8 +93,10 @@ class Doing:
         calls = list(self._calls.get(run.run_id, {}).values())
         if calls:
             return f"{calls[0]} and {len(calls) - 1} more" if len(calls) > 1 else calls[0]
+        if said := self._said.get(run.run_id):
+            return said
         model = run.model or model
-        return self._said.get(run.run_id) or (f"asks {model}" if model else "at work")
+        return retry_text(run.retry) if run.retry else f"asks {model}" if model else "at work"
 
 
 def _last(run: answers.RunRow) -> Payload:

@@ -9,6 +9,7 @@ import typer
 from backchannel.cli import answers
 from backchannel.cli.client import ask, connected
 from backchannel.cli.conversation import wait_for_run
+from backchannel.cli.failures import retry_text
 from backchannel.cli.naming import find_id, find_key, short_ids, short_key
 from backchannel.cli.options import FAILED, AsJson, Limit, Options, options_of
 from backchannel.cli.output import (
@@ -84,7 +85,8 @@ def result_of(run: answers.RunRow) -> str:
     """What came of a run, or what it waits for."""
     reply = run.reply or ""
     said = run.error or (in_words(reply) if is_control_word(reply) else reply)
-    return said or WAITS.get(run.waiting_for or "") or _aside(run.resume_at)
+    waits = WAITS.get(run.waiting_for or "") or (retry_text(run.retry) if run.retry else "")
+    return said or waits or _aside(run.resume_at)
 
 
 def _aside(resume_at: int | None) -> str:

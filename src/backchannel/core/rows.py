@@ -89,6 +89,16 @@ class ModelShown(Answer, frozen=True, kw_only=True):
     context_tokens: int | None = None
 
 
+class RetryRow(Answer, frozen=True, kw_only=True):
+    """A model that failed and is asked again."""
+
+    attempt: int
+    """The attempt that failed."""
+    attempts: int
+    error: str
+    retry_at: int
+
+
 class RunRow(Answer, frozen=True, kw_only=True):
     """A run, as doors show it."""
 
@@ -108,6 +118,8 @@ class RunRow(Answer, frozen=True, kw_only=True):
     """Of one that is set aside after crashes: when it is tried again."""
     waiting_for: str | None = None
     """`function`: its agent is a function of a program that is not running; `approval`: a person must allow a call."""
+    retry: RetryRow | None = None
+    """Of one whose model failed and is being asked again: why, and for which time."""
     ended_at: int | None = None
     duration_ms: int | None = None
     message_id: str | None = None

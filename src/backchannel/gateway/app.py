@@ -203,6 +203,7 @@ class Gateway:
             self.clock,
             runtime.exchanges,
             runtime.guard,
+            runtime.retries,
         )
         commands = ChatCommands(parts)
         files = ReceivedFiles(runtime.media, self.toolset, self.workspace, self.clock)

@@ -197,8 +197,9 @@ class Subscriptions:
                 self._send_reply(event)
             case ThinkingGrew(run, delta):
                 self._send_agent(run, "thinking", {"delta": delta}, droppable=True)
-            case ModelRetried(run, error, attempt, retry_at):
-                self._send_agent(run, "retry", {"attempt": attempt, "error": error, "retryAt": retry_at})
+            case ModelRetried(run, error, attempt, retry_at, attempts):
+                data = {"attempt": attempt, "attempts": attempts, "error": error, "retryAt": retry_at}
+                self._send_agent(run, "retry", data)
             case ToolStarted(run, call_id, name, arguments):
                 data = {"phase": "start", "toolCallId": call_id, "name": name, "args": arguments}
                 self._send_agent(run, "tool", data)

@@ -47,7 +47,10 @@ class ModelRetried(msgspec.Struct, frozen=True):
     run: Run
     error: str
     attempt: int
+    """The attempt that failed."""
     retry_at: int
+    attempts: int
+    """How many there are at most."""
 
 
 class ToolStarted(msgspec.Struct, frozen=True):

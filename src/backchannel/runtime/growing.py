@@ -63,6 +63,7 @@ class RetrySeen(msgspec.Struct, frozen=True, array_like=True):
     error: str
     attempt: int
     retry_at: int
+    attempts: int = 0
 
 
 class Growth(msgspec.Struct):
@@ -81,9 +82,9 @@ class Growth(msgspec.Struct):
                 self._at(run.step).text = text
             case ThinkingGrew(run, delta):
                 self._at(run.step).thinking += delta
-            case ModelRetried(run, error, attempt, retry_at):
+            case ModelRetried(run, error, attempt, retry_at, attempts):
                 self._at(run.step).text = ""
-                self.retry = RetrySeen(error, attempt, retry_at)
+                self.retry = RetrySeen(error, attempt, retry_at, attempts)
             case ToolStarted(run, call_id, name, arguments):
                 self._at(run.step).calls = [*self.calls[1 - MOST_CALLS :], CallSeen(call_id, name, arguments)]
             case ToolEnded(_, call_id, _, is_error):
@@ -105,7 +106,7 @@ def news(run: Run, before: Growth | None, now: Growth) -> Iterator[Progress]:
     """Tell what is new; whoever comes midway hears what was said, and of the calls those that are under way."""
     known = Growth() if before is None else before
     if before is not None and now.retry is not None and now.retry != known.retry:
-        yield ModelRetried(run, now.retry.error, now.retry.attempt, now.retry.retry_at)
+        yield ModelRetried(run, now.retry.error, now.retry.attempt, now.retry.retry_at, now.retry.attempts)
     if now.step == run.step:  # else it is in the transcript by now
         is_same = known.step == now.step
         if thought := _added(known.thinking if is_same else "", now.thinking):

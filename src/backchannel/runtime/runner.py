@@ -37,6 +37,7 @@ from backchannel.core.control_words import held_back
 from backchannel.core.headers import MarkFilter
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import HistoryPage, Message, Role, Usage, text_content
+from backchannel.core.redaction import redact
 from backchannel.core.requests import build_messages
 from backchannel.core.runs import Outcome, RunKind, RunState, Started, Step, ToolCall, function_model
 from backchannel.core.seldom import Seldom
@@ -225,8 +226,8 @@ class Runner:
         log.info(
             "model failed, asking again", run_id=active.run.id, error=failed.message, attempt=attempt, wait_s=wait_s
         )
-        why, wait_ms = cut(storable_text(failed.message), RETRY_REASON), int(wait_s * 1000)
-        self._hub.publish(ModelRetried(active.run, why, attempt, self._clock.now_ms() + wait_ms))
+        why, wait_ms = cut(redact(storable_text(failed.message))[0], RETRY_REASON), int(wait_s * 1000)
+        self._hub.publish(ModelRetried(active.run, why, attempt, self._clock.now_ms() + wait_ms, ATTEMPTS))
         with suppress(Unavailable):  # it is for people who look: the run does not wait for room to say it
             await self._store.note_retry(active.fence, why, wait_ms)
         await self._clock.sleep(wait_s)

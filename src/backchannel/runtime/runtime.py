@@ -49,6 +49,7 @@ from backchannel.runtime.lanes import RUN, Lanes, RunSlots
 from backchannel.runtime.media import Media
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
 from backchannel.runtime.pictures import Pictures
+from backchannel.runtime.retries import Retries
 from backchannel.runtime.runner import Runner
 from backchannel.runtime.timers import Timers, sleep_or_event
 from backchannel.runtime.waits import Exchanges, Waits
@@ -84,6 +85,7 @@ class Runtime:
         self.watchdog = Watchdog(store)
         self.hub.listen(log_failures, RunChanged, DeliveryChanged)
         self.hub.listen(log_pairings, PairingChanged)
+        self.retries = Retries(self.hub)
         self.guard = SendGuard(config.session.send_policy, store.scheme)
         self._store = store
         self._agents = agents

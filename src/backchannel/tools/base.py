@@ -27,6 +27,7 @@ from backchannel.core.shapes import Answer, Params, bad_params, params_schema
 from backchannel.core.visibility import OPERATOR, Viewer
 from backchannel.errors import InvalidRequest
 from backchannel.runtime.guard import SendGuard
+from backchannel.runtime.retries import Retries
 from backchannel.runtime.waits import Exchanges
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
@@ -117,6 +118,7 @@ class Parts:
     clock: Clock
     exchanges: Exchanges
     guard: SendGuard
+    retries: Retries
 
     def viewer(self, caller: Caller) -> Viewer:
         """Join a caller with the settings that decide what it sees."""

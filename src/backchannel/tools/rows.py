@@ -15,7 +15,17 @@ from backchannel.core.delivery import Delivery, Receipt
 from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.messages import Message
 from backchannel.core.readable import text_for_people
-from backchannel.core.rows import ApprovalRow, DeliveryRow, ModelShown, PartRow, ReceiptRow, Row, RunRow, SessionRow
+from backchannel.core.rows import (
+    ApprovalRow,
+    DeliveryRow,
+    ModelShown,
+    PartRow,
+    ReceiptRow,
+    RetryRow,
+    Row,
+    RunRow,
+    SessionRow,
+)
 from backchannel.core.runs import OPENCLAW_ENDS, Run
 from backchannel.core.sessions import WEBCHAT, Session, SessionStatus
 from backchannel.core.text import ELLIPSIS, one_line, shown_name
@@ -148,6 +158,14 @@ class Rows:
             return "function"
         return "approval" if run.id in asking else None
 
+    def _retry(self, run: Run) -> RetryRow | None:
+        retried = None if run.is_finished else self._parts.retries.of(run.id)
+        if retried is None:
+            return None
+        return RetryRow(
+            attempt=retried.attempt, attempts=retried.attempts, error=retried.error, retry_at=retried.retry_at
+        )
+
     def run(self, run: Run, asking: Collection[str] = ()) -> RunRow:
         """Show a run; `asking` are the runs that wait for a person's word."""
         return RunRow(
@@ -164,6 +182,7 @@ class Rows:
             at_work_since=run.at_work_since,
             resume_at=run.resume_at if run.is_set_aside else None,
             waiting_for=self._waiting_for(run, asking),
+            retry=self._retry(run),
             ended_at=run.ended_at,
             duration_ms=duration_ms(run),
             message_id=run.message_id,

@@ -214,6 +214,7 @@ export class Transcript {
       const run = this.runs.get(runId);
       if (run && !OPEN.includes(run.status)) this.live.delete(runId);
     }
+    for (const { runId, retry } of runs) if (retry && !this.live.has(runId)) this.#grow(runId, { retry }); // told before this tab listened
   }
 
   #failed(error) {
@@ -286,6 +287,7 @@ export class Transcript {
       if (!this.isSaid(runId, data.text)) this.#grow(runId, { text: data.text, isInternal });
     } else if (stream === "thinking") this.#grow(runId, { thinking: (this.live.get(runId)?.thinking || "") + data.delta });
     else if (stream === "tool") this.#tool(runId, data);
+    else if (stream === "retry") this.#grow(runId, { text: "", thinking: "", retry: data });
   }
 
   #tool(runId, data) {
@@ -296,7 +298,7 @@ export class Transcript {
 
   #grow(runId, change) {
     const before = this.live.get(runId) || { text: "", thinking: "", tools: [], startedAt: Date.now() };
-    this.live.set(runId, { ...before, ...change });
+    this.live.set(runId, { ...before, retry: undefined, ...change });
     this.#tell();
   }
 

@@ -6,6 +6,7 @@ import { Button, Empty, ErrorNote, Fold, Skeleton, Text, When, toast, visible } 
 import { readMessage } from "../speech.js";
 import { useGroups } from "./entries.js";
 import { LongText, MessageRow, PlainText, RunNote, ToolCall } from "./message.js";
+import { askedAgain } from "./words.js";
 
 const ROW_PX = 80;
 /** A transcript of more rows is only rendered around the place that one looks at. */
@@ -153,6 +154,7 @@ function LiveRun({ live, isSaid, agent, tools }) {
 }
 
 function doing(live) {
+  if (live.retry) return askedAgain(live.retry);
   if (live.tools.length) return `using ${visible(live.tools.at(-1).name)}`;
   if (live.text) return "writing";
   return live.thinking ? "thinking" : "working";

@@ -36,7 +36,8 @@ export function RunView({ runId }) {
 
 /** Whether an event may have changed what is shown: words that a model writes have not. */
 function concerns(runId, run, event, payload) {
-  if (event === "agent") return payload.runId === runId && payload.stream !== "assistant" && payload.stream !== "thinking";
+  const isWords = payload.stream === "assistant" || payload.stream === "thinking";
+  if (event === "agent") return payload.runId === runId && (!isWords || Boolean(run?.retry)); // the first word ends a retry
   if (event === "delivery") return payload.runId === runId;
   return payload.sessionKey === run?.sessionKey;
 }

@@ -15,13 +15,17 @@ const STATES = [["", "All"], ["running", "Running"], ["queued", "Queued"], ["err
 const EVENTS = ["sessions.changed", "agent", "approval"];
 
 /** An event that says that a run began or ended, and not that it wrote another word. */
-export const movesRuns = (event, payload) => event !== "agent" || payload.stream === "lifecycle";
+export const movesRuns = (event, payload) => event !== "agent" || payload.stream === "lifecycle" || payload.stream === "retry";
+
+/** Whether the model of a run in the list speaks that was to be asked again. */
+const endsRetry = (rows, event, payload) => event === "agent" && rows?.some((run) => run.retry && run.runId === payload.runId);
 
 export function RunsView() {
   const { params } = useRoute();
   const session = params.session;
   const states = params.states ? params.states.split(",") : undefined;
-  const listed = useRows("runs.list", { sessionKey: session, states }, "runs", { events: EVENTS, when: movesRuns, minMs: 500 });
+  const listed = useRows("runs.list", { sessionKey: session, states }, "runs",
+    { events: EVENTS, when: (event, payload) => movesRuns(event, payload) || endsRetry(listed.rows, event, payload), minMs: 500 });
   const now = useTicker(5000);
   const choose = (changed) => go("runs", [], { ...params, ...changed });
   return html`<section class="page" aria-labelledby="runs-title">
