@@ -35,12 +35,14 @@ if (what === 'list') {
   tell({ result });
 } else if (what === 'cancel') {
   const stop = new AbortController();
+  const errors = [];
+  client.onerror = (error) => errors.push(String(error));
   process.stdin.once('data', () => stop.abort('no longer wanted'));
   const outcome = await call(params, { signal: stop.signal }).then(
     () => 'a result',
     () => 'stopped',
   );
-  tell({ outcome, tools: (await client.listTools()).tools.length });
+  tell({ outcome, tools: (await client.listTools()).tools.length, errors });
 } else if (what === 'fail') {
   tell({ error: await call(params).then(() => null, (error) => ({ code: error.code, message: error.message })) });
 }

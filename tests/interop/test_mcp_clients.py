@@ -87,7 +87,7 @@ async def test_a_call_is_stopped_and_its_run_goes_on(at: Desk, node: Node, words
             status = await at.call("session_status", sessionKey="agent:main:main")
     history = await at.call("sessions_history", sessionKey="agent:main:main")
 
-    assert told == {"outcome": "stopped", "tools": len(SESSION_TOOLS)}
+    assert told == {"outcome": "stopped", "tools": len(SESSION_TOOLS), "errors": []}
     assert "a reply" in [message["content"][0].get("text") for message in history["messages"]]
 
 

@@ -22,7 +22,7 @@ import msgspec
 from mcp.server.connection import Connection
 from mcp.server.lowlevel import Server
 from mcp.server.runner import modern_error_data, serve_one
-from mcp.server.streamable_http import REQUEST_CANCELLED, check_accept_headers
+from mcp.server.streamable_http import check_accept_headers
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import NoBackChannelError
 from mcp.shared.inbound import (
@@ -146,18 +146,18 @@ class McpHttp:
             with self._naming(self._name(client, request, asked.message.id), work):
                 async with _running(answer.keep_alive()), _running(_cancel_when_gone(request.receive, work)):
                     await asyncio.wait([work])
-            await answer.end(self._outcome(work, asked))
+            await self._end(answer, work, asked)
         finally:
             work.cancel()
 
-    def _outcome(self, work: asyncio.Task[Reply | None], asked: McpRequest) -> Reply | None:
-        """Choose the answer. What was cancelled is answered too: a stream without an answer could be resumed."""
+    async def _end(self, answer: HttpReply, work: asyncio.Task[Reply | None], asked: McpRequest) -> None:
         if not work.cancelled():
-            return work.result()
-        if not self._is_open:
-            return _interrupted(asked, ShuttingDown("the gateway is stopping: ask again when it is back"))
-        said = "the request was cancelled; what it had started goes on"
-        return _failure(asked, types.ErrorData(code=REQUEST_CANCELLED, message=said))
+            await answer.end(work.result())
+        elif self._is_open:
+            await answer.drop()
+        else:
+            stopping = ShuttingDown("the gateway is stopping: ask again when it is back")
+            await answer.end(_interrupted(asked, stopping))
 
     def _name(self, client: Client, request: Request, asked: types.RequestId | None) -> tuple[object, ...]:
         return client, request.headers.get(_SESSION), type(asked), asked
@@ -212,10 +212,21 @@ class HttpReply:
         if reply is None:
             await self._write(b"", is_last=True)
         elif self._is_open:
-            name = f"id: {self._asked.stream}{_END}\r\n".encode() if self._asked.stream else b""
-            await self._write(name + _event(_encode(reply)), is_last=True)
+            await self._write(self._last_id() + _event(_encode(reply)), is_last=True)
         else:
             await _send_json(reply, _status(reply, self._asked), self._request, self._send, self._headers())
+
+    async def drop(self) -> None:
+        """End without an answer: the protocol wants none to a request that its client has cancelled."""
+        if self._is_open:
+            name = self._last_id()
+            await self._write(name and name + b"data: \r\n\r\n", is_last=True)
+        else:
+            await Response(status_code=202)(self._request.scope, self._request.receive, self._send)
+
+    def _last_id(self) -> bytes:
+        """Name a stream's last event, so that nobody comes back for more."""
+        return f"id: {self._asked.stream}{_END}\r\n".encode() if self._asked.stream else b""
 
     async def _event(self, data: bytes | None) -> None:
         async with self._turn:
