@@ -6,6 +6,7 @@ import asyncio
 import json
 import select
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -39,6 +40,12 @@ INITIALIZE = {
     "capabilities": {},
     "clientInfo": {"name": "test", "version": "1"},
 }
+
+CALL = [
+    {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE},
+    {"jsonrpc": "2.0", "method": "notifications/initialized"},
+    {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "slow"}},
+]
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +238,58 @@ def test_what_a_pipe_asked_is_answered_before_the_end(running: Program, last: st
     assert (done.returncode, done.stderr) == (0, "")
     assert answers.keys() == {1, 2, 3}
     assert all("result" in answer for answer in answers.values())
+
+
+@pytest.mark.parametrize("leaves", ["pipes", "output", "socket"])
+async def test_it_ends_quietly_when_its_client_goes_away_during_a_call(program: Program, leaves: str) -> None:
+    ours, theirs = socket.socketpair()
+    pipe = theirs.fileno() if leaves == "socket" else subprocess.PIPE
+    async with stand_in() as gateway:
+        gateway.then({"tools": []})
+        env = program.env | {"BACKCHANNEL_URL": gateway.url, "BACKCHANNEL_TOKEN": "any"}
+        with (
+            subprocess.Popen(  # noqa: ASYNC220  # its pipes are closed by hand
+                program.command("mcp"), env=env, stdin=pipe, stdout=pipe, stderr=subprocess.PIPE
+            ) as process,
+            process.stdin or ours.makefile("wb") as to_it,
+        ):
+            theirs.close()
+            to_it.write(b"".join(json.dumps(message).encode() + b"\n" for message in CALL))
+            to_it.flush()
+            async with asyncio.timeout(PATIENCE_S):
+                while len(gateway.asked) < 2:  # noqa: ASYNC110  # it is asked by another process
+                    await asyncio.sleep(0.01)
+            if process.stdout is not None:
+                process.stdout.close()
+            if leaves != "output":
+                to_it.close()
+            ours.close()
+
+            assert await asyncio.to_thread(process.wait, PATIENCE_S) == 0
+            assert process.stderr and process.stderr.read() == b""
+        gateway.hang_up()
+
+
+async def test_a_call_that_its_client_cancels_is_not_answered(program: Program) -> None:
+    cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}}
+    async with stand_in() as gateway:
+        gateway.then({"tools": []})
+        env = program.env | {"BACKCHANNEL_URL": gateway.url, "BACKCHANNEL_TOKEN": "any"}
+        process = await asyncio.create_subprocess_exec(
+            *program.command("mcp"), env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert process.stdin and process.stdout
+        process.stdin.writelines(json.dumps(message).encode() + b"\n" for message in CALL)
+        async with asyncio.timeout(PATIENCE_S):
+            while len(gateway.asked) < 2:  # noqa: ASYNC110  # it is asked by another process
+                await asyncio.sleep(0.01)
+            process.stdin.write(json.dumps(cancel).encode() + b"\n")
+            process.stdin.close()
+            answers = (await process.stdout.read()).splitlines()
+            assert await process.wait() == 0
+        gateway.hang_up()
+
+    assert [json.loads(answer)["id"] for answer in answers] == [1]
 
 
 def test_ctrl_c_ends_it(running: Program) -> None:

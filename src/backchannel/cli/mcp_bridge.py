@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -55,18 +57,40 @@ def serve(options: Options, session: str | None) -> None:
         NoGateway: what answers is something else.
         SessionNotFound, CallFailed: it does not let this client in, or not as this session.
     """
-    asyncio.run(_serve(options, session))
+    try:
+        asyncio.run(_serve(options, session))
+    except* BrokenPipeError:
+        os._exit(0)
 
 
 async def _serve(options: Options, session: str | None) -> None:
     # The SDK reads in a thread that nothing but the end of the input wakes, and there is nothing to put in order.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, os._exit, INTERRUPTED)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, os._exit, INTERRUPTED)
+    if (gone := _watch_reader(sys.stdout.fileno())) is not None:
+        loop.add_reader(gone, os._exit, 0)
     async with http_client() as http:
         toolbox = GatewayTools(options, session, http)
         await toolbox.check()
         server = build_server(toolbox)
         async with answered_stdio() as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+def _watch_reader(output: int) -> select.epoll | None:
+    """Give what can be read from once nobody reads our output any more; None where there is no such thing.
+
+    Otherwise that is noticed when the next answer is written, which may take as long as a call does.
+    """
+    if not hasattr(select, "epoll"):
+        return None
+    watch = select.epoll()
+    try:
+        watch.register(output, 0)  # errors and hang-ups are told always
+    except OSError:  # a file never hangs up
+        watch.close()
+        return None
+    return watch
 
 
 def http_client() -> httpx2.AsyncClient:
