@@ -220,6 +220,30 @@ async def test_known_tools_of_a_server_that_is_down_say_why_and_when_it_is_tried
     assert re.search(r"it is tried again in [123]?\d s", told.text)
 
 
+async def test_a_call_of_a_tool_whose_server_is_not_up_yet_says_what_that_is_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "FIRST_PAUSE_S", 30.0)
+    servers = {"far": server({"start": "fail"}), "slow": server({"start": "hang"}), "near": server()}
+    async with calling(tmp_path, servers, ["far__*", "slow__echo", "group:mcp:near"]) as at:
+        monkeypatch.setattr(keeping, "PATIENCE_S", 0.3)
+        hung = await at.call("slow__echo")
+        down = await at.call("far__list_directory")
+        none = await at.call("near__nothing")
+        never = await at.call("nowhere__echo")
+        monkeypatch.setattr(keeping, "PATIENCE_S", 300.0)
+        starting = at.gateway.toolset.refusal(MAIN, "slow__echo", [])
+
+    assert down.text.startswith(
+        "there is no tool 'far__list_directory' here: the MCP server far is down: it ended with code 1"
+    )
+    assert "last wrote: there is no key; it is tried again in " in down.text
+    assert "the MCP server slow is down: it has not answered in the" in hung.text
+    assert "the MCP server slow is still being started (" in starting
+    assert "here: the MCP server near has no such tool; you have: near__" in none.text
+    assert "there is no tool 'nowhere__echo' here; you have: near__" in never.text
+
+
 async def test_tools_that_a_server_changes_are_seen_by_the_next_run(tmp_path: Path) -> None:
     async with calling(tmp_path, {"far": server()}) as at:
         await at.call("far__rename")

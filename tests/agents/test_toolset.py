@@ -43,6 +43,9 @@ class Far:
     async def ready(self, allowed: Sequence[str], session_key: str) -> None:
         self.asked.append(tuple(allowed))
 
+    def why_unknown(self, name: str, allowed: Sequence[str], session_key: str) -> str | None:
+        return None
+
     def tools(self, session_key: str | None = None) -> Mapping[str, Tool]:
         return {"far__look": tool("far__look", group="mcp:far", is_opt_in=True)} if self.asked else {}
 

@@ -93,11 +93,17 @@ class Tools:
         """Say why a run that has other tools does not have this one, as the result of a call of it."""
         key, tool = SessionKey.stored(session_key), self._known(session_key).get(name)
         if tool is None or name in self.of(key.agent, session_key):  # an announce step has none
-            return f"there is no tool {quoted(name, 64)} here; you have: {', '.join(has) or 'none'}"
+            why = self._why_unknown(key, name) if tool is None else None
+            return f"there is no tool {quoted(name, 64)} here{why or ''}; you have: {', '.join(has) or 'none'}"
         reason = self.why_not(key, name)
         if name == NEVER_FOR_SUBAGENTS and key.is_subagent:
             return msgspec.json.encode({"status": "forbidden", "error": reason}).decode()  # as at every door
         return f"{name} is not among your tools: {reason}"
+
+    def _why_unknown(self, key: SessionKey, name: str) -> str | None:
+        words = self._words_for(key.agent, str(key))
+        reasons = (source.why_unknown(name, words, str(key)) for source in self._sources)
+        return next((f": {reason}" for reason in reasons if reason is not None), None)
 
     def why_not(self, key: SessionKey, name: str) -> str:
         """Say which setting keeps a tool from a session that does not have it, and what would give it."""

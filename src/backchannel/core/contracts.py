@@ -109,6 +109,10 @@ class ToolSource(Protocol):
         """Name the tools that are known now: those of a session, or of any."""
         ...
 
+    def why_unknown(self, name: str, allowed: Sequence[str], session_key: str) -> str | None:
+        """Say why a tool is not known that these words of `tools.allow` may name; None if it is not from here."""
+        ...
+
 
 class ToolSet(Protocol):
     """The tools of the process, and who has which."""

@@ -102,6 +102,9 @@ class WorkspaceTools:
     def tools(self, session_key: str | None = None) -> Mapping[str, Tool]:
         return self._tools
 
+    def why_unknown(self, name: str, allowed: Sequence[str], session_key: str) -> str | None:
+        """Know of no tool that is not known."""
+
     def is_used_by(self, tools: Mapping[str, Tool], key: SessionKey) -> bool:
         """Whether a session that has these tools can reach its workspace with one of them."""
         is_reached = any(tool.group in (FILES, COMMANDS) for tool in tools.values())

@@ -118,6 +118,15 @@ class KeptServer:
         waited_s = self._clock.monotonic() - self._began
         return f"it has not answered in the {waited_s:.0f} s since its start" if waited_s > PATIENCE_S else None
 
+    @property
+    def condition(self) -> str:
+        """Say what it is at, to somebody who misses one of its tools."""
+        if self._client is not None:
+            return "has no such tool"
+        if (problem := self.problem) is not None:
+            return f"is down: {problem}"
+        return f"is still being started ({self._clock.monotonic() - self._began:.0f} s so far)"
+
     def start(self) -> None:
         if self._task is None or self._task.done():
             self._is_closing = False

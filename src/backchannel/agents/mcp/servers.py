@@ -36,7 +36,7 @@ from backchannel.config.schema_agents import McpServerSettings
 from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey
 from backchannel.core.known_secrets import KnownSecrets, secrets_in
-from backchannel.core.mcp_names import servers_named
+from backchannel.core.mcp_names import MCP_SEPARATOR, servers_named
 from backchannel.core.messages import TextBlock, text_content
 from backchannel.core.text import clean_name
 from backchannel.errors import EndedByOperator
@@ -78,6 +78,13 @@ class McpServers:
         for server in self._servers.values():
             known |= server.tools(session_key)
         return known
+
+    def why_unknown(self, name: str, allowed: Sequence[str], session_key: str) -> str | None:
+        """Say what the server is at whose tool is not known; None if these words name no server of this name."""
+        server = name.partition(MCP_SEPARATOR)[0]
+        if server not in servers_named(tuple(allowed), self._names):
+            return None
+        return self._servers[server].why_unknown(session_key)
 
     @property
     def up(self) -> int:
@@ -134,6 +141,12 @@ class McpServer:
         if self._settings.url is not None:
             return None
         return self._sandboxes.of(SessionKey.stored(session_key).agent, session_key)
+
+    def why_unknown(self, session_key: str) -> str:
+        try:
+            return f"the MCP server {self.name} {self._for(session_key).condition}"
+        except ServerDown as down:
+            return f"the MCP server {self.name} is down: {down}"
 
     async def ready(self, session_key: str) -> None:
         with suppress(ServerDown):
