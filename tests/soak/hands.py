@@ -32,11 +32,13 @@ def drawn(name: str, what: str) -> float:
 def settings(state: Path, telegram: dict[str, Any]) -> dict[str, Any]:
     """Make what the agents with hands need; the sandbox is left out where there is none."""
     sandbox = {"mode": "all" if shutil.which("bwrap") else "off"}
-    hands = {"hand": {}, "box": {"sandbox": sandbox}}
-    may = {"tools": {"allow": ["group:exec", "group:mcp:far"]}}
+    model = {"model": "scripted/test"}
     return {
-        "agents": [{"id": id, "model": "scripted/test", **may, **more} for id, more in hands.items()]
-        + [{"id": PHONE, "model": "scripted/test"}],
+        "agents": [
+            {"id": "hand", **model, "tools": {"allow": ["group:exec", "group:mcp:far"]}},
+            {"id": "box", **model, "tools": {"allow": ["group:exec"]}, "sandbox": sandbox},
+            {"id": PHONE, **model},
+        ],
         "approval": [{"tool": "exec", "match": f"*{ASKED}*", "ask": "always"}],
         "mcp": {"servers": {"far": _server(diary(state))}},
         "hooks": {"enabled": True, "token": HOOK_TOKEN},
@@ -73,7 +75,9 @@ def work(name: str, request: ModelRequest) -> Scripted:
     """What the model of an agent with hands says: first what is to be done, then that it is."""
     if request.messages[-1].role is Role.TOOL_RESULT:
         return f"reply {name}"
-    kinds = [kind for kind in ("command", "server") if drawn(name, kind) < 0.6] or ["command"]
+    has_server = any(tool.name == "far__post" for tool in request.tools)
+    wanted = ("command", "server") if has_server else ("command",)
+    kinds = [kind for kind in wanted if drawn(name, kind) < 0.6] or ["command"]
     return [_command(name) if kind == "command" else call("far__post", text=name) for kind in kinds]
 
 

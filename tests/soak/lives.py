@@ -1,8 +1,12 @@
-"""The lives of a gateway: a process after the other on the same files, each killed or stopped at some moment."""
+"""The lives of a gateway: a process after the other on the same files, each killed or stopped at some moment.
+
+A mother process has imported everything and is forked for each life: importing takes longer than most lives do.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import sys
@@ -13,18 +17,66 @@ from pathlib import Path
 
 import msgspec
 
-from tests.soak.served import Place, Platforms
+from tests.soak.served import Born, Died, Place, Platforms, Told
 
 ROOT = Path(__file__).parents[2]
-START_LIMIT_S = 60.0
+START_LIMIT_S = 120.0
 EARLY = 0.15
 """How many lives end while they begin."""
 STOPPED = 0.2
 """How many lives end by SIGTERM."""
+_told = msgspec.json.Decoder(Told)
+
+
+class Life:
+    """One process of the gateway, by what its mother tells of it."""
+
+    def __init__(self, mother: asyncio.StreamReader, errors: Path) -> None:
+        self._mother = mother
+        self._errors = errors
+        self.pid: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.place: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        self.code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        while not self.code.done():
+            line = await self._mother.readline()
+            assert line, f"the mother died: {self.said()}"
+            match _told.decode(line):
+                case Born(pid):
+                    self.pid.set_result(pid)
+                case Place() as place:
+                    self.place.set_result(place)
+                case Died(code):
+                    self.code.set_result(code)
+
+    async def ready(self) -> Place:
+        """Wait until it says where it is."""
+        async with asyncio.timeout(START_LIMIT_S):
+            await asyncio.wait((self.place, self.code), return_when=asyncio.FIRST_COMPLETED)
+        assert not self.code.done(), f"it did not start: {self.said()}"
+        return self.place.result()
+
+    async def lives_on(self, seconds: float) -> None:
+        """Let it live for so long."""
+        await asyncio.wait((self.code,), timeout=seconds)
+        assert not self.code.done(), f"it ended by itself, with {self.code.result()}: {self.said()}"
+
+    async def end(self, number: signal.Signals) -> int:
+        """Send it a signal that ends it, and wait until it has."""
+        async with asyncio.timeout(START_LIMIT_S):
+            with suppress(ProcessLookupError):
+                os.kill(await self.pid, number)
+            await self._reader
+        return self.code.result()
+
+    def said(self) -> str:
+        return self._errors.read_text()[-3000:]
 
 
 class Lives:
-    """Starts and kills; tells clients where the gateway is, when it is."""
+    """Starts, kills and stops; tells clients where the gateway is, when it is."""
 
     def __init__(self, state: Path, platforms: Platforms, sessions: int, chance: random.Random) -> None:
         given = (str(state), msgspec.json.encode(platforms).decode(), str(sessions))
@@ -33,7 +85,7 @@ class Lives:
         self._chance = chance
         self._place: Place | None = None
         self._changed = asyncio.Condition()
-        self._next: Process | None = None
+        self._mother: Process | None = None
         self.kills = 0
         self.stops = 0
 
@@ -48,59 +100,49 @@ class Lives:
         """Let gateways live and die until this time of the loop; gives way after each."""
         loop = asyncio.get_running_loop()
         while loop.time() < ends:
-            async with self._process() as process:
-                is_ready = False
-                if self._chance.random() < EARLY:
-                    await self._lives_on(process, self._chance.uniform(0.0, 0.3))
-                else:
-                    await self._ready(process)
-                    await self._lives_on(process, self._chance.uniform(0.3, 2.0))
-                    is_ready = True
-                await self._say(None)
-                if self._chance.random() < STOPPED:
-                    await self._stop(process, is_ready=is_ready)
-                else:
-                    process.kill()
-                    self.kills += 1
+            life = await self._begin()
+            is_early = self._chance.random() < EARLY
+            if is_early:
+                await life.lives_on(self._chance.uniform(0.0, 0.3))
+            else:
+                await self._say(await life.ready())
+                await life.lives_on(self._chance.uniform(0.3, 2.0))
+            await self._say(None)
+            if self._chance.random() < STOPPED:
+                await self._stop(life, is_early=is_early)
+            else:
+                await life.end(signal.SIGKILL)
+                self.kills += 1
             yield
 
-    async def _stop(self, process: Process, *, is_ready: bool) -> None:
+    async def _stop(self, life: Life, *, is_early: bool) -> None:
         """Ask it to stop; before it listens to signals, that ends it as it ends any program."""
-        process.send_signal(signal.SIGTERM)
+        code = await life.end(signal.SIGTERM)
         self.stops += 1
-        async with asyncio.timeout(START_LIMIT_S):
-            code = await process.wait()
-        assert code == 0 or (not is_ready and code == -signal.SIGTERM), f"stopped with {code}: {self._said()}"
+        assert code == 0 or (is_early and code == -signal.SIGTERM), f"stopped with {code}: {life.said()}"
 
     @asynccontextmanager
     async def last(self) -> AsyncIterator[None]:
         """Let a gateway live that is not killed, and stops when it is told to."""
-        async with self._process(is_last=True) as process:
-            await self._ready(process)
-            yield
-            await self._say(None)
-            process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(START_LIMIT_S):
-                assert await process.wait() == 0, self._said()
+        life = await self._begin()
+        await self._say(await life.ready())
+        yield
+        await self._say(None)
+        await self._stop(life, is_early=False)
 
     async def close(self) -> None:
-        """End the process that was held ready."""
-        process, self._next = self._next, None
-        if process is not None:
-            await _end(process)
+        """End the mother, and with it the life that is left."""
+        if self._mother is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._mother.pid, signal.SIGKILL)
+            await self._mother.communicate()
 
-    @asynccontextmanager
-    async def _process(self, *, is_last: bool = False) -> AsyncIterator[Process]:
-        process = self._next or await self._start()
-        # The one after it is made now, so that it has read its program when it is needed.
-        self._next = None if is_last else await self._start()
-        try:
-            assert process.stdin is not None
-            process.stdin.write(b"go\n")
-            await process.stdin.drain()
-            yield process
-        finally:
-            await _end(process)
+    async def _begin(self) -> Life:
+        mother = self._mother = self._mother or await self._start()
+        assert mother.stdin is not None and mother.stdout is not None
+        mother.stdin.write(b"go\n")
+        await mother.stdin.drain()
+        return Life(mother.stdout, self._errors)
 
     async def _start(self) -> Process:
         with self._errors.open("ab") as errors:
@@ -110,31 +152,10 @@ class Lives:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
+                start_new_session=True,
             )
-
-    async def _ready(self, process: Process) -> None:
-        assert process.stdout is not None
-        async with asyncio.timeout(START_LIMIT_S):
-            line = await process.stdout.readline()
-        assert line, f"it did not start: {self._said()}"
-        await self._say(msgspec.json.decode(line, type=Place))
-
-    async def _lives_on(self, process: Process, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                code = await process.wait()
-                raise AssertionError(f"it ended by itself, with {code}: {self._said()}")
 
     async def _say(self, place: Place | None) -> None:
         async with self._changed:
             self._place = place
             self._changed.notify_all()
-
-    def _said(self) -> str:
-        return self._errors.read_text()[-3000:]
-
-
-async def _end(process: Process) -> None:
-    with suppress(ProcessLookupError):
-        process.kill()
-    await process.communicate()

@@ -2,15 +2,16 @@
 
 The platforms are where its chats are, as JSON: the far end of a bridge, and a stand-in for Telegram.
 
-It waits for a line before it opens anything, so that a next one is at hand when this one is killed. Then it says in a
-line of JSON where it is. Its model is a function of what it is asked, so that a step that is done again after a crash
-says the same: who asks whom, who has enough after which turn, and what a chat is told all follow from the name that
-each message carries.
+It is forked for each line that it reads, and the child is the gateway. Lines of JSON say which process that is, where
+it listens, and how it ended. Its model is a function of what it is asked, so that a step that is done again after a
+crash says the same: who asks whom, who has enough after which turn, and what a chat is told all follow from the name
+that each message carries.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 from importlib import import_module
@@ -57,10 +58,25 @@ class Platforms(msgspec.Struct, frozen=True):
     """The settings of the channel."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class Born(msgspec.Struct, frozen=True, tag="born"):
+    """A process was forked."""
+
+    pid: int
+
+
+class Place(msgspec.Struct, frozen=True, tag="place"):
     """Where a gateway says it is."""
 
     url: str
+
+
+class Died(msgspec.Struct, frozen=True, tag="died"):
+    """A process ended: with its exit code, or the negative number of the signal that ended it."""
+
+    code: int
+
+
+Told = Born | Place | Died
 
 
 def chat(n: int) -> str:
@@ -171,17 +187,28 @@ def open_gateway(
 
 
 def main() -> None:
+    import_module("backchannel.channels.telegram.account")
+    while sys.stdin.readline():
+        if (pid := os.fork()) == 0:
+            live()
+            os._exit(0)
+        tell(Born(pid))
+        tell(Died(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+
+
+def live() -> None:
     state, sessions = Path(sys.argv[1]), int(sys.argv[3])
     platforms = msgspec.json.decode(sys.argv[2], type=Platforms)
     configure_logs("warning", sys.stderr, as_json=False)
-    import_module("backchannel.channels.telegram.account")  # takes longer than most lives here
-    if not sys.stdin.readline():
-        return  # not needed
 
     def ready(place: Listening, token: OperatorToken) -> None:
-        print(msgspec.json.encode(Place(place.url)).decode(), flush=True)
+        tell(Place(place.url))
 
     asyncio.run(serve(open_gateway(state, platforms, sessions), ready))
+
+
+def tell(told: Told) -> None:
+    os.write(1, msgspec.json.encode(told) + b"\n")  # in one piece: two processes write here
 
 
 if __name__ == "__main__":
