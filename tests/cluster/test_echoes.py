@@ -69,7 +69,7 @@ async def test_whoever_begins_to_wait_when_a_run_has_just_ended_hears_it(tmp_pat
     async with gateways(tmp_path, url, ScriptedModel(replies=echo)) as (one, other):
         await known(one, other)
         for n in range(10):
-            run = await one.submit(f"session{n}", "go")
+            run = await one.submit(f"agent:main:session{n}", "go")
             assert (await ended(other, run.id, PATIENCE_S)).state is RunState.OK
 
 
@@ -79,12 +79,12 @@ async def test_what_nobody_waits_for_is_not_read_by_another_gateway(tmp_path: Pa
         read.clear()
         heard: list[Event] = []
         for n in range(5):
-            assert await one.ask(f"session{n}", "hello") == "re: hello"
+            assert await one.ask(f"agent:main:session{n}", "hello") == "re: hello"
         other.runtime.hub.listen(
             heard.append, RunChanged, elsewhere=True, wants=lambda: Wanted(sessions=[{"agent:main:watched"}])
         )
-        await one.ask("watched", "hello")
-        await one.ask("session0", "hello")
+        await one.ask("agent:main:watched", "hello")
+        await one.ask("agent:main:session0", "hello")
         await until(lambda: any(isinstance(event, RunChanged) and event.run.is_finished for event in heard))
         assert {event.run.session_key for event in heard if isinstance(event, RunChanged)} == {"agent:main:watched"}
         assert {kind for kind, _ in read} <= {"run", "message"}
@@ -97,9 +97,9 @@ async def test_a_run_for_which_a_gateway_has_no_slot_is_started_by_another(tmp_p
     model = ScriptedModel(replies=[held("half", reached=reached), "quick"])
     async with gateways(tmp_path, url, model, config=with_defaults(maxConcurrent=1)) as (one, other):
         await known(one, other)
-        await one.submit("slow", "go")
+        await one.submit("agent:main:slow", "go")
         await reached.wait()
-        run = await one.submit("quick", "go")
+        run = await one.submit("agent:main:quick", "go")
         assert (await ended(one, run.id, PATIENCE_S)).reply == "quick"
 
 

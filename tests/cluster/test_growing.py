@@ -154,7 +154,7 @@ async def test_nothing_is_written_for_a_run_that_nobody_elsewhere_reads(tmp_path
         await one.submit("main", "go")
         model.type("Once ")
         await spoken.until("Once ")
-        read = await one.submit("another", "go")
+        read = await one.submit("agent:main:another", "go")
         await until(lambda: len(model.requests) == 2)
         model.type("Twice ")
         await client.ask("sessions.messages.subscribe", key="agent:main:another")
