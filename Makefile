@@ -27,7 +27,7 @@ endef
 # Installs the project with the extras $(1).
 PIP = $(BIN)/pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.$(1)'
 
-# What tests use of the system, as program:package of Debian. Where it is missing they are skipped, and fail where CI is set.
+# What tests use of the system, as program:package of Debian; services that come with it are not to start. Where it is missing they are skipped, and fail where CI is set.
 NEEDS := chromium:chromium bwrap:bubblewrap rg:ripgrep
 APT   := apt-get -o Acquire::Retries=3
 
@@ -56,6 +56,7 @@ needs: $(VENV)/.ready # where the log is
 	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
 	  echo "Not installed here, so some tests are skipped:$$missing (on Debian: sudo apt-get install$$missing)"; exit 0; fi; \
 	echo "Installing$$missing with apt-get, for the tests (once, about a minute) ..."; \
+	case "$$missing" in *etcd*) [ ! -d /run/systemd/system ] || systemctl --quiet mask etcd patroni ;; esac; \
 	$(call installed,$(APT) update && DEBIAN_FRONTEND=noninteractive $(APT) install -y --no-install-recommends $$missing) || \
 	echo "The tests that use it are skipped, and fail where CI is set."
 
@@ -70,7 +71,8 @@ test-postgres: $(VENV)/.ready ## Run the tests of the store and of kills on Post
 	$(BIN)/pytest -n 3 --dist worksteal --timeout 180 --database=postgres tests/storage tests/runtime/test_kill*.py tests/channels/test_kill*.py
 
 # What is not there fails here, as under CI: nobody tries these to see them left out.
-interop: $(VENV)/.ready ## Try at length: clients and servers of others (MCP, OpenAI, OpenClaw, Telegram), 10,000 messages over each channel
+interop: NEEDS += patroni:patroni etcd:etcd-server
+interop: $(VENV)/.ready needs ## Try at length: clients and servers of others (MCP, OpenAI, OpenClaw, Telegram, Patroni), 10,000 messages over each channel
 	@$(BIN)/python -m tests.interop.fetch
 	CI=true $(BIN)/pytest -m '' tests/interop
 	SCHEMATHESIS_SECONDS=120 $(BIN)/pytest tests/gateway/test_openapi.py

