@@ -17,7 +17,7 @@ from backchannel.core.facts import ApprovalChanged
 from backchannel.core.messages import Role
 from tests.channels.desk import Desk, desk
 from tests.gateway.client import OPERATOR, connected
-from tests.support.databases import open_database
+from tests.support.databases import is_postgres, open_database, with_database
 from tests.support.far_end import FarEnd, event, signed
 
 pytestmark = pytest.mark.anyio
@@ -61,13 +61,12 @@ class Houses:
 
     def add(self, id: str, channel: str | None) -> None:
         """Write a question that somebody else was asked."""
-        with closing(open_database(self._state)) as database:
+        with closing(open_database(self._state)) as database, database:
             database.execute(
                 "INSERT INTO approvals (id, call_id, run_id, session_key, tool, arguments, state, created_at, fence, "
                 "channel) VALUES (?, ?, 'r', 'agent:main:x', 'post', '{}', 'pending', 1, 0, ?)",
                 (id, id, channel),
             )
-            database.commit()
 
 
 @asynccontextmanager
@@ -75,11 +74,12 @@ async def houses(state: Path) -> AsyncIterator[Houses]:
     async with FarEnd() as far_end, FarEnd("another secret of the tests") as family:
         ends = {"desk": far_end, "fam": family}
         channels = {"desk": far_end.settings(owners=["olga"]), "fam": family.settings(owners=["mum"])}
-        session = {"dmScope": "per-channel-peer"}
-        async with desk(state, channels, model=ScriptedModel(replies=working), tools=TOOLS, session=session) as world:
+        config = with_database({"tools": TOOLS, "session": {"dmScope": "per-channel-peer"}}, state)
+        async with desk(state, channels, model=ScriptedModel(replies=working), **config) as world:
             yield Houses(world, state, ends)
 
 
+@pytest.mark.both_databases
 async def test_an_owner_of_another_channel_answers_nothing_whole_or_short_and_learns_nothing(tmp_path: Path) -> None:
     async with houses(tmp_path) as here:
         assert "May I call post?" in await here.says("desk", "ann", "go")
@@ -116,6 +116,7 @@ async def test_what_was_asked_on_no_channel_is_for_an_operator_alone(tmp_path: P
         assert "is approved" in answered["reply"]
 
 
+@pytest.mark.both_databases
 async def test_a_sub_agent_asks_in_the_chat_that_its_result_is_told_to(tmp_path: Path) -> None:
     async with houses(tmp_path) as here, connected(here.world.url, OPERATOR) as client:
         await here.says("desk", "ann", "spawn")
@@ -132,6 +133,8 @@ async def client_says(client: Any, text: str) -> str:
 
 
 async def test_a_question_from_before_the_channel_was_kept_is_answered_where_it_was_sent(tmp_path: Path) -> None:
+    if is_postgres():
+        pytest.skip("a schema of before is put together in a file of its own")
     async with houses(tmp_path) as here:
         await here.says("desk", "ann", "go")
     with closing(open_database(tmp_path)) as database:  # as the version before left it

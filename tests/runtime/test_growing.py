@@ -45,6 +45,14 @@ def test_a_reply_that_is_begun_anew_is_told_whole_after_the_retry() -> None:
     assert told(FIRST, before, now) == [retried, ReplyGrew(FIRST, "Twice ", "Twice ")]
 
 
+def test_whoever_comes_midway_hears_of_a_retry_that_lasts_and_of_no_other() -> None:
+    retried = ModelRetried(FIRST, "busy", 1, 9, 5)
+    assert told(FIRST, None, grown(said("Once "), retried)) == [retried]
+    assert told(FIRST, None, grown(retried, said("Twice "))) == [ReplyGrew(FIRST, "Twice ", "Twice ")]
+    assert told(SECOND, None, grown(retried)) == []
+    assert told(SECOND, None, grown(retried, said("", SECOND))) == []
+
+
 def test_the_text_of_a_step_that_is_committed_is_not_told_again() -> None:
     now = grown(said("Once "), said("Then "))
     assert told(SECOND, None, now) == []

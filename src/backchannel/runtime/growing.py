@@ -98,14 +98,18 @@ class Growth(msgspec.Struct):
 
     def _at(self, step: int) -> Growth:
         if step != self.step:
-            self.step, self.text, self.thinking = step, "", ""
+            self.step, self.text, self.thinking, self.retry = step, "", "", None
         return self
 
 
 def news(run: Run, before: Growth | None, now: Growth) -> Iterator[Progress]:
-    """Tell what is new; whoever comes midway hears what was said, and of the calls those that are under way."""
+    """Tell what is new.
+
+    Whoever comes midway hears what was said, of a retry that lasts, and of the calls that are under way.
+    """
     known = Growth() if before is None else before
-    if before is not None and now.retry is not None and now.retry != known.retry:
+    is_retried = now.step == run.step and not (now.text or now.thinking)  # and has said nothing since
+    if now.retry is not None and now.retry != known.retry and (before is not None or is_retried):
         yield ModelRetried(run, now.retry.error, now.retry.attempt, now.retry.retry_at, now.retry.attempts)
     if now.step == run.step:  # else it is in the transcript by now
         is_same = known.step == now.step
