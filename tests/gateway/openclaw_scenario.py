@@ -90,6 +90,17 @@ PLAIN: tuple[tuple[str, dict[str, Any]], ...] = (
     ("usage.cost", {"days": 7, "agentScope": "all"}),
     ("usage.status", {}),
     ("worktrees.list", {}),
+    ("artifacts.list", {"sessionKey": SPEAKER}),
+    ("channels.pairing.list", {}),
+    ("config.schema", {}),
+    ("exec.approvals.get", {}),
+    ("sessions.companion.state", {"sessionKey": SPEAKER}),
+    ("sessions.usage", {"range": "7d", "agentScope": "all", "groupBy": "family"}),
+    ("sessions.usage.timeseries", {"key": SPEAKER}),
+    ("sessions.usage.logs", {"key": SPEAKER}),
+    ("skills.proposals.list", {}),
+    ("skills.search", {"limit": 20}),
+    ("system.info", {}),
     ("wake", {"mode": "now", "text": "good morning"}),
     ("cron.status", {}),
 )
@@ -221,6 +232,8 @@ class Scenario:
         await self.call("chat.startup", shortId="abcdef12")
         for method, params in PLAIN:
             await self.call(method, **params)
+        for method in ("channels.pairing.approve", "channels.pairing.dismiss"):  # `test_pairing.py` has one who waits
+            await self.call(method, channel="desk", accountId="default", requestId="none")
 
     async def change(self) -> None:
         """Make, change and remove sessions."""

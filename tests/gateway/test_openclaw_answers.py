@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,7 @@ from .client import OPERATOR, Client
 from .conftest import MakeWorld, World
 
 pytestmark = pytest.mark.anyio
+CODING = {"allow": ["exec"]}
 DESK = {"adapter": "bridge", "url": "http://localhost:1/", "secret": "0123456789abcdef-desk"}
 
 
@@ -31,6 +33,10 @@ DESK = {"adapter": "bridge", "url": "http://localhost:1/", "secret": "0123456789
         ("sessions.branches.list", {"branches": []}),
         ("progressCard.get", {"card": None}),
         ("plugins.catalog.browse", {"items": []}),
+        ("skills.search", {"results": []}),
+        ("artifacts.list", {"artifacts": []}),
+        ("sessions.companion.state", {"exchanges": []}),
+        ("sessions.usage.logs", {"logs": []}),
     ],
 )
 async def test_what_there_is_none_of_is_answered_as_nothing(client: Client, method: str, answer: Any) -> None:
@@ -249,3 +255,78 @@ async def test_what_runs_have_cost_is_told_by_days(client: Client) -> None:
     assert (await client.ask("usage.cost", agentId="echo"))["totals"]["totalTokens"] == 0
     assert (await client.refused("usage.cost", {"agentId": "nobody"}))["details"]["code"] == "unknown_agent"
     assert (await client.ask("usage.status"))["providers"] == []
+
+
+async def test_what_each_session_has_used_is_told_by_days_and_models(client: Client) -> None:
+    for key in (
+        "agent:speaker:main",
+        "agent:speaker:side",
+        "agent:speaker:side",
+        "agent:echo:main",
+        "agent:broken:main",
+    ):
+        await client.run(message="hi", sessionKey=key)
+    told = await client.ask("sessions.usage", agentScope="all", range="7d", limit=1000)
+    rows = {row["key"]: row["usage"] for row in told["sessions"]}
+    assert list(rows) == ["agent:broken:main", "agent:echo:main", "agent:speaker:side", "agent:speaker:main"]
+    once, twice = rows["agent:speaker:main"], rows["agent:speaker:side"]
+    assert twice["totalTokens"] == 2 * once["totalTokens"] > 0
+    assert twice["messageCounts"] == {
+        "total": 4, "user": 2, "assistant": 2, "toolCalls": 0, "toolResults": 0, "errors": 0,
+    }  # fmt: skip
+    assert rows["agent:broken:main"]["messageCounts"]["errors"] == 1
+    assert [day["tokens"] for day in twice["dailyBreakdown"]] == [twice["totalTokens"]]
+    assert told["totals"]["totalTokens"] == 3 * once["totalTokens"]
+    sums = told["aggregates"]
+    assert sums["sessionCount"] == 4 and {each["agentId"] for each in sums["byAgent"]} == {"speaker", "echo", "broken"}
+    first = sums["byModel"][0]
+    assert (f"{first['provider']}/{first['model']}", first["count"]) == ("test/speaker", 3)
+    assert sums["costDaily"][0]["date"] == told["endDate"] == sums["daily"][0]["date"]
+    assert sums["daily"][0]["messages"] == sums["messages"]["total"] == 9
+
+
+async def test_usage_is_asked_for_by_agent_session_and_time(client: Client) -> None:
+    for key in ("agent:main:main", "agent:main:side"):
+        await client.run(message="hi", sessionKey=key)
+    assert len((await client.ask("sessions.usage"))["sessions"]) == 2
+    assert (await client.ask("sessions.usage", agentId="echo"))["sessions"] == []
+    (side,) = (await client.ask("sessions.usage", key="agent:main:side"))["sessions"]
+    assert side["key"] == "agent:main:side"
+    limited = await client.ask("sessions.usage", limit=1)
+    assert len(limited["sessions"]) == 1 and limited["aggregates"]["sessionCount"] == 2
+    past = await client.ask("sessions.usage", startDate="2020-01-01", endDate="2020-01-31")
+    assert (past["sessions"], past["startDate"], past["totals"]["totalTokens"]) == ([], "2020-01-01", 0)
+    series = await client.ask("sessions.usage.timeseries", key="agent:main:side")
+    assert series["points"][-1]["cumulativeTokens"] == side["usage"]["totalTokens"]
+    for wrong in ({"startDate": "yesterday"}, {"agentId": "nobody"}, {"key": "agent:main:none"}):
+        await client.refused("sessions.usage", wrong)
+
+
+async def test_the_machine_of_the_gateway_is_told(client: Client) -> None:
+    told = await client.ask("system.info")
+    assert told["pid"] == os.getpid() and told["cpuCount"] == os.cpu_count()
+    assert 0 < told["memoryFreeBytes"] < told["memoryTotalBytes"]
+    assert 0 < told["diskAvailableBytes"] < told["diskTotalBytes"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "ask"),
+    [
+        ([], "off"),
+        ([{"tool": "exec", "ask": "always"}], "always"),
+        ([{"tool": "exec", "match": "rm *", "ask": "always"}], "on-miss"),
+        ([{"tool": "exec", "ask": "never"}], "off"),
+    ],
+)
+async def test_who_may_run_commands_is_told_as_a_policy(
+    make_world: MakeWorld, rules: list[dict[str, str]], ask: str
+) -> None:
+    agents = [{"id": "main", "model": "test/speaker"}, {"id": "coder", "model": "test/speaker", "tools": CODING}]
+    async with (
+        make_world({"agents": {"list": agents}, "tools": {"approval": rules}}) as world,
+        world.client() as client,
+    ):
+        told = (await client.ask("exec.approvals.get"))["file"]
+    never = {"security": "deny", "ask": "off", "askFallback": "deny", "autoAllowSkills": False}
+    assert told["defaults"] == told["agents"]["main"] == never
+    assert told["agents"]["coder"] == {**never, "security": "full", "ask": ask}

@@ -12,6 +12,8 @@ import pytest
 from backchannel.core.pairing import ALPHABET, CODE_LENGTH
 from tests.channels.desk import Desk, desk
 from tests.support.far_end import FarEnd
+from tests.support.openclaw.shapes import Shape
+from tests.support.openclaw.violations import violations
 
 from .client import OPERATOR, Client, Refused, connected
 
@@ -146,3 +148,27 @@ async def test_an_agent_token_has_no_say(tmp_path: Path) -> None:
         async with connected(world.url, bound["token"]) as agent:
             for method, params in (("pairing.list", {}), ("pairing.approve", {"code": "ABCD2345"})):
                 assert "agent's token" in (await agent.refused(method, params))["message"]
+
+
+async def test_openclaws_clients_see_who_waits_and_let_them_in_or_dismiss_them(tmp_path: Path) -> None:
+    async with FarEnd() as far_end, desk(tmp_path, settings(far_end)) as world, connected(world.url) as client:
+        for name in ("eve", "bob"):
+            await knock(world, name, senderName=name.title())
+        told = await client.ask("channels.pairing.list")
+        assert not violations(Shape("ChannelsPairingListResult"), told)
+        assert [each["channel"] for each in told["accounts"]] == ["desk"] and told["commandOwnerConfigured"]
+        bob, eve = told["requests"]
+        assert (bob["senderLabel"], eve["senderLabel"]) == ("Bob", "Eve")
+        assert (await client.ask("channels.pairing.list", channel="other"))["requests"] == []
+        asked = {"channel": "desk", "accountId": "default"}
+        let_in = await client.ask("channels.pairing.approve", **asked, requestId=eve["requestId"])
+        assert not violations(Shape("ChannelsPairingApproveResult"), let_in)
+        dismissed = await client.ask("channels.pairing.dismiss", **asked, requestId=bob["requestId"])
+        assert dismissed == {"requestId": bob["requestId"], "senderId": "bob"}
+        assert [(each["senderId"], each["state"]) for each in (await client.ask("pairing.list"))["pairings"]] == [
+            ("eve", "approved")
+        ]
+        for request in (bob, {"requestId": "none"}):
+            error = await client.refused("channels.pairing.approve", {**asked, "requestId": request["requestId"]})
+            assert error["details"]["code"] == "pairing_not_found"
+        await far_end.took(3)

@@ -43,3 +43,21 @@ async def test_it_is_said_where_not_all_runs_are_looked_at(host: Host) -> None:
     assert await host.store.spending(since=0, until=host.clock.ms, most=1) == ([DayUsed(TODAY + 2, 1, 1, 0.0, 1)], True)
     newest = await host.store.spending(since=(TODAY + 2) * DAY_MS, until=host.clock.ms, most=1)
     assert newest.is_part is False, "what is left out is older than what was asked for"
+
+
+@pytest.mark.both_databases
+async def test_what_was_used_is_added_up_by_sessions_too(host: Host) -> None:
+    await use(host, MAIN, input=10, output=2, cost=0.5)
+    await use(host, OTHER, input=5, output=5)
+    host.clock.tick(DAY_MS)
+    await use(host, MAIN, input=3, output=4, cost=0.125)
+    until = host.clock.ms + 1
+    sums, (newest,) = await host.store.spending_by_session(since=0, until=until, limit=1)
+    assert newest.key == str(MAIN) and not sums.is_part
+    assert {key: used.total.tokens_in for key, used in sums.sessions.items()} == {str(MAIN): 13, str(OTHER): 5}
+    assert {day: used.cost for day, used in sums.sessions[str(MAIN)].days.items()} == {TODAY: 0.5, TODAY + 1: 0.125}
+    assert (sums.together.total.runs, sums.together.total.unpriced, sums.agents["other"].unpriced) == (3, 1, 1)
+    alone, _ = await host.store.spending_by_session(since=0, until=until, session_key=str(OTHER), limit=9)
+    assert alone.together.total.tokens_out == 5
+    later, _ = await host.store.spending_by_session(since=(TODAY + 1) * DAY_MS, until=until, limit=9)
+    assert list(later.sessions) == [str(MAIN)]

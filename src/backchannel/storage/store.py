@@ -281,6 +281,7 @@ class Store:
     sessions_with_uuid = read(lookups.with_uuid)
     troubles = read(trouble_units.look)
     spending = read(spending_units.look)
+    spending_by_session = read(spending_units.look_by_session)
     delivery_counts = read(trouble_units.delivery_counts)
     remember_default_model = write(trouble_units.remember_default_model)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,6 +81,17 @@ MUST: dict[str, dict[str, Any]] = {
     "usage.cost": {"days": 7, "totals.missingCostEntries": 0, "daily.*.input": 30},
     "usage.status": {"providers": []},
     "worktrees.list": {"worktrees": []},
+    "artifacts.list": {"artifacts": []},
+    "channels.pairing.list": {"requests": [], "limits.ttlMs": 3_600_000},
+    "config.schema": {"schema.type": "object"},
+    "exec.approvals.get": {"file.version": 1},
+    "sessions.companion.state": {"exchanges": []},
+    "sessions.usage": {"sessions.*.key": KEY, "totals.missingCostEntries": 0, "aggregates.byAgent.*.agentId": "main"},
+    "sessions.usage.timeseries": {"points.*.cacheRead": 0},
+    "sessions.usage.logs": {"logs": []},
+    "skills.proposals.list": {"proposals": []},
+    "skills.search": {"results": []},
+    "system.info": {"cpuCount": os.cpu_count()},
     "wake": {"ok": True, "sessionKey": KEY},
     "cron.status": {"enabled": True, "jobs": 0},
     "device.pair.list": {"pending": [], "paired": []},

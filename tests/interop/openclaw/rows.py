@@ -90,8 +90,8 @@ ROWS: tuple[Row, ...] = (
     Row(
         "approvals",
         "`approvals get`",
-        "there is no list of commands that may run: each agent has its tools, and rules say what is asked for; the "
-        "command would fill in defaults of OpenClaw's own, which do not hold here",
+        note="with `--gateway`: which agents have the tool `exec`, and whether they have to ask; it is changed in the "
+        "configuration",
     ),
     Row("skills", "`skills list`"),
     Row(
@@ -150,8 +150,14 @@ ROWS: tuple[Row, ...] = (
     Row("Control UI", "agents, automations, plugins, systems, logs, approvals, updates, skills"),
     Row(
         "Control UI",
+        "usage, activity, and settings: devices, channels, appearance, gateway, security and the like",
+        note="shown, with what there is here: settings are changed in the configuration, and what the page offers to "
+        "set up, such as a channel, is not. What Security says of the policy for commands is a default of the page",
+    ),
+    Row(
+        "Control UI",
         "the other pages of settings",
-        "most are about what is not here, such as themes, web search and memory; the rest is set in the configuration",
+        "they are about what is not here, such as web search, memory and accounts at GitHub",
     ),
     Row("Control UI", "another origin is told that it is not allowed"),
     Row("mcp serve", "listing and reading conversations"),

@@ -50,6 +50,8 @@ CALLS: dict[str, dict[str, Any]] = {
     **dict(PLAIN),
     "device.pair.list": {},
     "tools.effective": {"sessionKey": KEY},
+    "sessions.usage.timeseries": {"key": KEY},
+    "sessions.usage.logs": {"key": KEY},
     "cron.add": {**JOB, "agentId": "main"},
     "cron.list": {"includeDisabled": True, "limit": 50, "offset": 0},
 }
@@ -73,7 +75,9 @@ BY_NODE = (
     "node.skills.update",
 )
 """And these name a node, or are its alone: `test_node.py` runs one."""
-EVERY = {*CALLS, *BY_JOB, *BY_APPROVAL, *BY_DEVICE, *BY_NODE}
+BY_PAIRING = ("channels.pairing.approve", "channels.pairing.dismiss")
+"""And these a stranger who waits: `tests/gateway/test_pairing.py` has one."""
+EVERY = {*CALLS, *BY_JOB, *BY_APPROVAL, *BY_DEVICE, *BY_NODE, *BY_PAIRING}
 
 
 @shows("gateway call", "every method of OpenClaw's that this gateway has")

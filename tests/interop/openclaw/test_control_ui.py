@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -255,33 +256,63 @@ VIEWS = {
     "/agents": "agents.list",
     "/automations": "cron.list",
     "/plugins": "plugins.catalog.browse",
-    "/systems": "environments.list",
+    "/systems": "system.info",
     "/logs": "logs.tail",
+    "/usage": "sessions.usage",
+    "/skills": "skills.search",
+    "/skills/workshop": "skills.proposals.list",
+    "/activity": "artifacts.list",
     "/settings/approvals": "approval.history",
     "/settings/updates": "update.status",
     "/settings/skills": "skills.library.list",
+    "/settings/devices": "exec.approvals.get",
+    "/settings/channels": "channels.pairing.list",
+    "/settings/appearance": "themes.list",
+    "/settings/connection": "system.info",
 }
-"""Views of the page, and what each asks for."""
-IN_VAIN = {
-    "sessions.companion.state": "there is no chat beside the chat",
-    "system.info": "what machine it runs on is for those who log in there",
+"""Views of the page, and what each asks for, or has asked for before."""
+FORMS = {
+    "/settings/ai-agents": "Global agent defaults",
+    "/settings/mcp": "No MCP servers configured",
+    "/settings/security": "Review gateway access",
+    "/settings/infrastructure": "node host, discovery",
+    "/settings/advanced": "Every remaining config section",
+    "/settings/communications": "meeting capture",
+    "/settings/automation": "Commands, hooks",
 }
-"""What these views ask for and are refused, and why; nobody sees more than that it is not there."""
+"""Views that are made of a schema of the configuration, of which there is none here, and what is read on each."""
 
 
 @shows("Control UI", "agents, automations, plugins, systems, logs, approvals, updates, skills")
-def test_views_ask_for_nothing_in_vain_but_what_is_listed(
+@shows("Control UI", "usage, activity, and settings: devices, channels, appearance, gateway, security and the like")
+def test_views_ask_for_nothing_in_vain_and_show_no_error(
     context: BrowserContext, origin: str, gateway: GatewayProcess
 ) -> None:
+    gateway.call("chat.send", sessionKey="main", message="something to show")
+    gateway.rest()
     page = context.new_page()
     frames = Frames(page)
     log_in(page, origin, gateway)
     expect(page.get_by_role("textbox", name="Chat composer")).to_be_visible()
+    frames.wait_for("sessions.companion.state")
     for address, method in VIEWS.items():
         go_to(page, address)
         frames.wait_for(method)
-        expect(complaints(page)).to_have_count(0)
-    assert frames.refused == IN_VAIN.keys()
+        page.wait_for_load_state("networkidle")
+        expect(complaints(page), address).to_have_count(0)
+    for address, text in FORMS.items():
+        go_to(page, address)
+        expect(page.get_by_text(text).last, address).to_be_visible()
+        expect(complaints(page), address).to_have_count(0)
+    assert frames.refused == set()
+
+
+@shows("Control UI", "usage, activity, and settings: devices, channels, appearance, gateway, security and the like")
+def test_what_sessions_have_used_is_shown(page: Page, gateway: GatewayProcess) -> None:
+    expect(said(page, "You said: from before")).to_have_count(1)
+    used = gateway.call("sessions.usage", agentId="main", range="30d")["totals"]["totalTokens"]
+    go_to(page, "/usage")
+    expect(page.get_by_text(str(used), exact=True).first).to_be_visible()
 
 
 @shows("Control UI", "opening it, and loading it anew, at any of its addresses")
@@ -327,9 +358,14 @@ def go_to(page: Page, address: str) -> None:
     page.evaluate("at => { history.pushState({}, '', at); dispatchEvent(new PopStateEvent('popstate')); }", address)
 
 
+COMPLAINTS = re.compile(
+    "unknown method|Schema unavailable|previews are unavailable|could not be refreshed|refresh failed|Could not load"
+)
+
+
 def complaints(page: Page) -> Locator:
     """Find what people are told of methods that are not there."""
-    return page.get_by_text("unknown method").locator("visible=true")
+    return page.get_by_text(COMPLAINTS).locator("visible=true")
 
 
 @shows("Control UI", "another origin is told that it is not allowed")

@@ -62,6 +62,16 @@ ANSWERS: Mapping[str, tuple[Shape, ...]] = {
     "tools.invoke": (Shape("ToolsInvokeResult"),),
     "update.status": (Shape("UpdateStatusResult"),),
     "worktrees.list": (Shape("WorktreesListResult"),),
+    "artifacts.list": (Shape("ArtifactsListResult"),),
+    "channels.pairing.list": (Shape("ChannelsPairingListResult"),),
+    "channels.pairing.approve": (Shape("ChannelsPairingApproveResult"),),
+    "channels.pairing.dismiss": (Shape("ChannelsPairingDismissResult"),),
+    "config.schema": (Shape("ConfigSchemaResponse"),),
+    "exec.approvals.get": (Shape("ExecApprovalsSnapshot"),),
+    "sessions.companion.state": (Shape("SessionsCompanionStateResult"),),
+    "skills.proposals.list": (Shape("SkillsProposalsListResult"),),
+    "skills.search": (Shape("SkillsSearchResult"),),
+    "system.info": (Shape("SystemInfoResult"),),
 }
 """Of the methods that both gateways have, those whose answers, or parts of them, have a published definition."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from backchannel.agents.sandboxes import workspace_of
-from backchannel.core.channels import DEFAULT_ACCOUNT
+from backchannel.core.channels import DEFAULT_ACCOUNT, Channel
 from backchannel.core.contracts import Tool
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
@@ -184,10 +184,15 @@ def _nodes(call: Call) -> list[NodeShown]:
     ]
 
 
+def accounts_of(channel: Channel) -> list[str]:
+    """List the accounts of a channel; one that knows of none has one."""
+    return sorted(channel.own_names) or [DEFAULT_ACCOUNT]
+
+
 async def channels_status(call: Call, params: SharedNoParams) -> ChannelsStatus:
     """Tells of each channel whether it works; `channels.list` tells more."""
     parts, states = call.parts, channel_states(call.parts)
-    accounts = {name: sorted(parts.channels[name].own_names) or [DEFAULT_ACCOUNT] for name in parts.channels}
+    accounts = {name: accounts_of(parts.channels[name]) for name in parts.channels}
     shown = {
         state.name: [
             ChannelAccount(

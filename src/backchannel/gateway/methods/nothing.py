@@ -14,6 +14,7 @@ from backchannel.config.schedules import show_moment
 from backchannel.core.shapes import Answer
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
+from backchannel.version import __version__
 
 
 class Nothing(Answer, frozen=True, kw_only=True, omit_defaults=False):
@@ -107,6 +108,53 @@ class NoTypes(Nothing, frozen=True, kw_only=True):
     by_type: dict[str, int] = field(default_factory=dict)
 
 
+class NoResults(Nothing, frozen=True, kw_only=True):
+    results: tuple[()] = ()
+
+
+class NoArtifacts(Nothing, frozen=True, kw_only=True):
+    artifacts: tuple[()] = ()
+
+
+class NoProposals(Nothing, frozen=True, kw_only=True):
+    schema: str = "openclaw.skill-workshop.proposals-manifest.v1"
+    updated_at: str = show_moment(0)
+    proposals: tuple[()] = ()
+
+
+class NoAsides(Nothing, frozen=True, kw_only=True):
+    exchanges: tuple[()] = ()
+
+
+class NoUsageLog(Nothing, frozen=True, kw_only=True):
+    logs: tuple[()] = ()
+
+
+class OwnTheme(Nothing, frozen=True, kw_only=True):
+    id: str = "claw"
+    mode: str = "system"
+    scope: str = "gateway"
+    source: str = "builtin"
+
+
+class NoThemes(Nothing, frozen=True, kw_only=True):
+    current: OwnTheme = OwnTheme()
+    theme: OwnTheme = OwnTheme()
+    themes: tuple[()] = ()
+
+
+class NoForm(Nothing, frozen=True, kw_only=True):
+    type: str = "object"
+    properties: dict[str, Any] = field(default_factory=dict)
+
+
+class NoForms(Nothing, frozen=True, kw_only=True):
+    schema: NoForm = NoForm()
+    ui_hints: dict[str, Any] = field(default_factory=dict)
+    version: str = __version__
+    generated_at: str = show_moment(0)
+
+
 class NoRecord(Nothing, frozen=True, kw_only=True):
     generated_at: str
     capacity: int = 0
@@ -164,6 +212,28 @@ METHODS: tuple[Method[Any], ...] = (
     ),
     _always("projects.list", NoProjects, "`{projects}`", "Lists nothing: there are no projects here."),
     _always("worktrees.list", NoWorktrees, "`{worktrees}`", "Lists nothing: there are no worktrees here."),
+    _always("skills.search", NoResults, "`{results}`", "Finds nothing: agents here have no skills."),
+    _always(
+        "skills.proposals.list",
+        NoProposals,
+        "`{schema, updatedAt, proposals}`",
+        "Lists nothing: agents here have no skills.",
+    ),
+    _always("artifacts.list", NoArtifacts, "`{artifacts}`", "Lists nothing: what agents make is in their workspaces."),
+    _always("sessions.companion.state", NoAsides, "`{exchanges}`", "Lists nothing: there is no chat beside the chat."),
+    _always("sessions.usage.logs", NoUsageLog, "`{logs}`", "Lists nothing: what was said is in `chat.history`."),
+    _always(
+        "themes.list",
+        NoThemes,
+        "`{current {id, mode, scope}, theme, themes}`",
+        "Lists nothing: how a page looks is not kept here.",
+    ),
+    _always(
+        "config.schema",
+        NoForms,
+        "`{schema, uiHints, version, generatedAt}`, without a property",
+        "Describes no form: settings are changed in the configuration, and shown by `config.get`.",
+    ),
     Method(
         "diagnostics.stability",
         SharedNoParams,
