@@ -113,7 +113,7 @@ def test_how_many_one_agent_has_and_what_is_kept_for_each(limit: int, agents: in
 
 
 def test_a_slot_goes_to_the_agent_with_the_fewest_and_in_it_to_the_session_with_the_fewest() -> None:
-    on = floor(8, 2)
+    on = floor(8, 2, of_session=6)
     for _ in range(6):
         assert on.ask("busy")
     assert on.ask("quiet") and on.ask("quiet")

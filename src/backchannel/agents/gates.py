@@ -7,12 +7,9 @@ whatever had one, and the next begins with all of them free.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Protocol
-
-import msgspec
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any, Protocol
 
 from backchannel.core.contracts import Clock
 from backchannel.core.slots import SlotCount, SlotQueue, SlotShares, SlotUse
@@ -76,119 +73,159 @@ class Gates:
         return False
 
 
-@dataclass(slots=True, eq=False)
-class _Use:
-    shown: SlotUse
-    end: Callable[[], Awaitable[bool]]
-
-
 class Gate:
     """The slots of one kind of call."""
 
     def __init__(self, kind: str, shares: SlotShares, clock: Clock) -> None:
         self.kind = kind
         self.shares = shares
-        self._clock = clock
-        self._uses: dict[str, _Use] = {}
+        self.clock = clock
+        self._slots: set[CallSlot] = set()
+        """Those that are had, or waited for."""
         self._queue: SlotQueue[asyncio.Future[None]] = SlotQueue()
 
-    @asynccontextmanager
-    async def slot(self, agent: str, session: str, what: str, run_id: str | None = None) -> AsyncIterator[None]:
-        """Wait for a slot, and have it for what is done inside.
-
-        Raises:
-            EndedByOperator: an operator ended it, at work or while it waited.
-        """
-        ending = asyncio.timeout(None)
-        use = self._note(agent, session, what, run_id, lambda: _expire(ending))
-        try:
-            async with ending:
-                await self._take(use, agent, session)
-                try:
-                    yield
-                finally:
-                    self._give_back(agent, session)
-        except TimeoutError:
-            if not ending.expired():
-                raise
-            raise EndedByOperator(had_begun=not use.shown.is_waiting) from None
-        finally:
-            del self._uses[use.shown.id]
+    def slot(self, agent: str, session: str, what: str, run_id: str | None = None) -> CallSlot:
+        """Give a slot for an `async with`, which waits for it and has it for what is done inside."""
+        return CallSlot(self, agent, session, what, run_id)
 
     def take_now(
         self, agent: str, session: str, what: str, run_id: str | None, end: Callable[[], Awaitable[bool]]
-    ) -> Callable[[], None] | None:
-        """Take a slot without waiting; returns what gives it back, or None if there is none.
+    ) -> CallSlot | None:
+        """Take a slot without waiting, to be given back by its `give_back`; None if there is none.
 
         The operator ends it by `end`, which says whether there was something to end.
         """
         if not self.shares.may_take(agent, session):
             return None
         self.shares.take(agent, session)
-        use = self._note(agent, session, what, run_id, end)
+        slot = CallSlot(self, agent, session, what, run_id, end)
+        self._slots.add(slot)
+        return slot
 
-        def give_back() -> None:
-            if self._uses.pop(use.shown.id, None) is not None:  # not for the second time
-                self._give_back(agent, session)
-
-        return give_back
-
-    def _note(
-        self,
-        agent: str,
-        session: str,
-        what: str,
-        run_id: str | None,
-        end: Callable[[], Awaitable[bool]],
-    ) -> _Use:
-        shown = SlotUse(
-            id=new_id(),
-            kind=self.kind,
-            agent_id=agent,
-            session_key=session,
-            what=what,
-            since=self._clock.now_ms(),
-            run_id=run_id,
-        )
-        use = self._uses[shown.id] = _Use(shown, end)
-        return use
-
-    async def _take(self, use: _Use, agent: str, session: str) -> None:
-        if self.shares.may_take(agent, session):  # whoever waits may not: all that may were given theirs
-            self.shares.take(agent, session)
+    async def enter(self, slot: CallSlot) -> None:
+        """Take a slot, and wait for it if need be."""
+        self._slots.add(slot)
+        if self.shares.may_take(slot.agent, slot.session):  # whoever waits may not: all that may were given theirs
+            self.shares.take(slot.agent, slot.session)
             return
+        slot.is_waiting = True
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.add(agent, session, turn)
-        use.shown = msgspec.structs.replace(use.shown, is_waiting=True)
+        self._queue.add(slot.agent, slot.session, turn)
         try:
             await asyncio.shield(turn)  # cancelled, it would be found in the queue, and could not be given its slot
         except BaseException:  # it is ended while it waits: what it was given meanwhile is given on
+            self._slots.discard(slot)
             if turn.done():
-                self._give_back(agent, session)
+                self._give_on(slot)
             else:
-                self._queue.remove(agent, session, turn)
+                self._queue.remove(slot.agent, slot.session, turn)
             raise
-        use.shown = msgspec.structs.replace(use.shown, is_waiting=False, since=self._clock.now_ms())
+        slot.is_waiting, slot.since = False, self.clock.now_ms()
 
-    def _give_back(self, agent: str, session: str) -> None:
-        self.shares.give_back(agent, session)
+    def leave(self, slot: CallSlot) -> None:
+        """Give a slot back; for the second time that does nothing."""
+        if slot in self._slots:
+            self._slots.discard(slot)
+            self._give_on(slot)
+
+    def _give_on(self, slot: CallSlot) -> None:
+        self.shares.give_back(slot.agent, slot.session)
         while (turn := self._queue.next(self.shares)) is not None:
             turn.set_result(None)
 
     def slot_counts(self) -> Iterator[SlotCount]:
-        waiting = len(self._queue)
         shares = self.shares
+        waiting = len(self._queue)
         yield SlotCount(kind=self.kind, limit=shares.limit, own=shares.own, used=shares.used, waiting=waiting)
 
     def slot_uses(self) -> Iterator[SlotUse]:
-        return (use.shown for use in self._uses.values())
+        return (slot.shown() for slot in self._slots)
 
     async def end_use(self, id: str) -> bool:
-        use = self._uses.get(id)
-        return use is not None and await use.end()
+        found = next((slot for slot in self._slots if slot.id == id), None)
+        return found is not None and await found.end()
 
 
-async def _expire(ending: asyncio.Timeout) -> bool:
-    if ending.when() is None:  # not for the second time
-        ending.reschedule(asyncio.get_running_loop().time())
-    return True
+class CallSlot:
+    """The slot of one call: had inside an `async with`, or from `Gate.take_now` until `give_back`."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        agent: str,
+        session: str,
+        what: str,
+        run_id: str | None,
+        end: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        self.agent = agent
+        self.session = session
+        self.since = gate.clock.now_ms()
+        self.is_waiting = False
+        self._gate = gate
+        self._what = what
+        self._run_id = run_id
+        self._end = end
+        self._task: asyncio.Task[Any] | None = None
+        self._cancels_before = 0
+        self._is_ended = False
+
+    @cached_property
+    def id(self) -> str:
+        return new_id()
+
+    def shown(self) -> SlotUse:
+        return SlotUse(
+            id=self.id,
+            kind=self._gate.kind,
+            agent_id=self.agent,
+            session_key=self.session,
+            what=self._what,
+            since=self.since,
+            run_id=self._run_id,
+            is_waiting=self.is_waiting,
+        )
+
+    def give_back(self) -> None:
+        self._gate.leave(self)
+
+    async def end(self) -> bool:
+        """End the call on behalf of the operator; returns whether there was something to end."""
+        if self._end is not None:
+            return await self._end()
+        if self._task is not None and not self._is_ended:
+            self._is_ended = True
+            self._task.cancel()
+        return True
+
+    # As `asyncio.timeout` does it: our own cancellation becomes an error of the call, and any other stays what it is.
+
+    async def __aenter__(self) -> None:
+        """Wait for the slot.
+
+        Raises:
+            EndedByOperator: an operator ended the call while it waited.
+        """
+        task = self._task = asyncio.current_task()
+        assert task is not None
+        self._cancels_before = task.cancelling()
+        try:
+            await self._gate.enter(self)
+        except asyncio.CancelledError:
+            if self._takes_back_cancel():
+                raise EndedByOperator(had_begun=False) from None
+            raise
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        """Give the slot back.
+
+        Raises:
+            EndedByOperator: an operator ended the call.
+        """
+        self._gate.leave(self)
+        if self._takes_back_cancel() and kind is asyncio.CancelledError:
+            raise EndedByOperator(had_begun=True) from None
+
+    def _takes_back_cancel(self) -> bool:
+        """Whether the task is cancelled for this slot alone; then it is so no more."""
+        return self._is_ended and self._task is not None and self._task.uncancel() <= self._cancels_before

@@ -14,7 +14,7 @@ says how many there are, and there are more agents than half of that, first slot
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
@@ -36,8 +36,9 @@ class SlotShares:
         self.of_session = of_session
         """How many one session may have at most."""
         self.used = 0
-        self._of_agents: Counter[str] = Counter()
-        self._of_sessions: Counter[str] = Counter()
+        self._of_agents: dict[str, int] = {}
+        self._of_sessions: dict[str, int] = {}
+        """Counted only where a session may have a certain number."""
 
     @property
     def limit(self) -> int:
@@ -49,25 +50,26 @@ class SlotShares:
         return max(1, self.limit // (2 * max(1, self._count_agents())))
 
     def held_by(self, agent: str) -> int:
-        return self._of_agents[agent]
+        return self._of_agents.get(agent, 0)
 
     def held_in(self, session: str) -> int:
-        return self._of_sessions[session]
+        return self._of_sessions.get(session, 0)
 
     def may_take(self, agent: str, session: str) -> bool:
         return not self.is_full(session) and self.is_open_to(agent)
 
     def is_full(self, session: str) -> bool:
         """Whether a session has as many as one may have."""
-        return self.of_session is not None and self._of_sessions[session] >= self.of_session
+        return self.of_session is not None and self.held_in(session) >= self.of_session
 
     def is_open_to(self, agent: str) -> bool:
         """Whether an agent may have another: one of its own, or one that is kept for nobody."""
-        free = self.limit - self.used
-        if free <= 0:
-            return False
+        limit = self.limit
+        free = limit - self.used
+        if free <= 0 or free > limit // 2:  # no more than half is ever kept
+            return free > 0
         own = self.own
-        return self._of_agents[agent] < own or free > self._kept_from(agent, own)
+        return self.held_by(agent) < own or free > self._kept_from(agent, own)
 
     def _kept_from(self, agent: str, own: int) -> int:
         """Count the free slots that are kept for other agents; never more than half of all."""
@@ -75,21 +77,25 @@ class SlotShares:
         taken = sum(min(own, held) for other, held in self._of_agents.items() if other != agent)
         return min(others * own - taken, self.limit // 2)
 
-    def take(self, agent: str, session: str) -> None:
+    def take(self, agent: str, session: str = "") -> None:
         """Count a slot as taken, whether or not it may be."""
-        self.used += 1
-        self._of_agents[agent] += 1
-        self._of_sessions[session] += 1
+        self._count(agent, session, 1)
 
-    def give_back(self, agent: str, session: str) -> None:
-        self.used -= 1
-        _count_down(self._of_agents, agent)
-        _count_down(self._of_sessions, session)
+    def give_back(self, agent: str, session: str = "") -> None:
+        self._count(agent, session, -1)
+
+    def _count(self, agent: str, session: str, by: int) -> None:
+        self.used += by
+        _add(self._of_agents, agent, by)
+        if self.of_session is not None:
+            _add(self._of_sessions, session, by)
 
 
-def _count_down(counts: Counter[str], name: str) -> None:
-    counts[name] -= 1
-    if not counts[name]:
+def _add(counts: dict[str, int], name: str, by: int) -> None:
+    count = counts.get(name, 0) + by
+    if count:
+        counts[name] = count
+    else:
         del counts[name]
 
 

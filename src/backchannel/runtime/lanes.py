@@ -64,18 +64,18 @@ class RunSlots:
 
     def take_above_limit(self, key: SessionKey) -> None:
         """Take a slot for a run that cannot wait, even above the limit."""
-        self.runs.take(key.agent, str(key))
+        self.runs.take(key.agent)
         self.count_subagent(key)
 
     def count_subagent(self, key: SessionKey) -> None:
         """Count a run that has its slot among the sub-agents, if it is one."""
         if key.is_subagent:
-            self.subagents.take(key.agent, str(key))
+            self.subagents.take(key.agent)
 
     def give_back(self, key: SessionKey) -> None:
-        self.runs.give_back(key.agent, str(key))
+        self.runs.give_back(key.agent)
         if key.is_subagent:
-            self.subagents.give_back(key.agent, str(key))
+            self.subagents.give_back(key.agent)
 
 
 StopReason = Callable[[], Stop | None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from backchannel.agents.gates import Gate
+from backchannel.agents.gates import CallSlot, Gate
 from backchannel.core.contracts import Clock, ToolContext
 from backchannel.core.stored import StoredForm
 from backchannel.core.text import cut, one_line, quoted, storable_text
@@ -49,12 +49,11 @@ _STORED: StoredForm[ProcessRecord] = StoredForm(ProcessRecord)
 
 
 class _Live:
-    def __init__(self, record: ProcessRecord, running: Running, output: Output, give_back: Callable[[], None]) -> None:
+    def __init__(self, record: ProcessRecord, running: Running, output: Output, slot: CallSlot) -> None:
         self.record = record
         self.running = running
         self.output = output
-        self.give_back = give_back
-        """Gives its slot back."""
+        self.slot = slot
         self.is_ended_by_operator = False
         self.watch: asyncio.Task[None] | None = None
 
@@ -82,16 +81,16 @@ class Background:
             command=cut(storable_text(command), _COMMAND_KEPT),
             started_at=self._clock.now_ms(),
         )
-        give_back = self._take_slot(context, record)
+        slot = self._take_slot(context, record)
         try:
-            await self._start(context, command, record, limit_s, give_back)
+            await self._start(context, command, record, limit_s, slot)
         except BaseException:
-            give_back()
+            slot.give_back()
             raise
         return record.id
 
     async def _start(
-        self, context: ToolContext, command: str, record: ProcessRecord, limit_s: float, give_back: Callable[[], None]
+        self, context: ToolContext, command: str, record: ProcessRecord, limit_s: float, slot: CallSlot
     ) -> None:
         output = self._commands.output(context)
         try:
@@ -100,21 +99,21 @@ class Background:
         except BaseException:  # also when its run is stopped: no record is left of what never ran
             await asyncio.to_thread(self._forget, record.id)
             raise
-        live = self._live[record.id] = _Live(record, running, output, give_back)
+        live = self._live[record.id] = _Live(record, running, output, slot)
         live.watch = asyncio.create_task(self._watch(live, limit_s))
 
-    def _take_slot(self, context: ToolContext, record: ProcessRecord) -> Callable[[], None]:
-        """Take a slot, and give what gives it back.
+    def _take_slot(self, context: ToolContext, record: ProcessRecord) -> CallSlot:
+        """Take a slot.
 
         Raises:
             InvalidRequest: there is none for this session.
         """
         agent, session = context.agent_id, context.session_key
         what = one_line(record.command, COMMAND_SHOWN)
-        give_back = self._gate.take_now(agent, session, what, context.run_id, partial(self._end, record.id))
-        if give_back is None:
+        slot = self._gate.take_now(agent, session, what, context.run_id, partial(self._end, record.id))
+        if slot is None:
             raise InvalidRequest(self._why_no_slot(agent, session))
-        return give_back
+        return slot
 
     def _why_no_slot(self, agent: str, session: str) -> str:
         """Say what is in the way, and what the session itself can do about it."""
@@ -136,7 +135,7 @@ class Background:
         try:
             end = await self._ended(live, limit_s)
         finally:
-            live.give_back()
+            live.slot.give_back()
         live.output.close()
         live.record = msgspec.structs.replace(live.record, end=end)
         await asyncio.to_thread(self._store, live.record)
@@ -219,7 +218,7 @@ class Background:
         await asyncio.gather(*(live.running.stop() for live in lives if not live.running.has_ended))
         for live in lives:
             live.output.close()
-            live.give_back()
+            live.slot.give_back()
 
     async def _record(self, session_key: str, id: str) -> ProcessRecord:
         for record in await self._records(session_key):
