@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 import shutil
@@ -16,21 +17,12 @@ from backchannel.agents.mcp import keeping
 from backchannel.core.messages import ImageBlock
 from backchannel.gateway.methods.health import examine
 from tests.support.loop_time import loop_time
-from tests.support.mcp_caller import calling, until
+from tests.support.mcp_caller import SERVER, calling, server, until
 from tests.support.mcp_web import McpAddress, served
 from tests.support.processes import Watched, all_ended
 
 pytestmark = pytest.mark.anyio
-SERVER = Path(__file__).parent.parent / "support" / "mcp_server.py"
 MAIN = "agent:main:main"
-
-
-def server(behaviour: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    return {
-        "command": sys.executable,
-        "args": ["-I", "-S", str(SERVER), json.dumps(behaviour or {})],
-        **more,
-    }
 
 
 async def test_a_tool_of_a_server_is_named_after_both_and_called(tmp_path: Path) -> None:
@@ -88,6 +80,26 @@ async def test_what_is_too_long_is_cut_in_the_middle(tmp_path: Path) -> None:
     assert told.text.startswith("aaa") and told.text.endswith("bbb") and "MIDDLE" not in told.text
     assert "[… 9,900,006 characters of 10,000,006 are left out here …]" in told.text
     assert "(19,500 more blocks are left out)" in many.text
+
+
+async def test_of_many_or_large_images_so_much_is_kept(tmp_path: Path) -> None:
+    png = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 3_000_000).decode()
+    image = f'{{"type":"image","mimeType":"image/png","data":"{png}"}},'
+    async with calling(tmp_path, {"far": server()}) as at:
+        told = await at.call("far__raw", start='{"content":[', unit=image, count=3, end='{"type":"text","text":"x"}]}')
+
+    assert told.text == "x\n(1 more images are left out)\n[images left out: 2]"
+
+
+async def test_an_answer_that_cannot_be_read_is_an_error_at_once_and_one_that_is_nested_deeply_is_none(
+    tmp_path: Path,
+) -> None:
+    async with calling(tmp_path, {"far": server()}) as at:
+        broken = await at.call("far__raw", start='{"content":[', unit="no JSON", count=1, end="]}")
+        deep = await at.call("far__raw", start='{"structuredContent":{"a":', unit="[", count=400, end="]" * 400 + "}}")
+
+    assert broken.is_error and "the server sent a message that cannot be read" in broken.text
+    assert deep.text == '{"a":' + "[" * 400 + "]" * 400 + "}"
 
 
 async def test_garbage_on_the_output_is_no_message_and_does_no_harm(tmp_path: Path) -> None:
@@ -228,6 +240,9 @@ async def test_a_call_of_a_tool_whose_server_is_not_up_yet_says_what_that_is_at(
     async with calling(tmp_path, servers, ["far__*", "slow__echo", "group:mcp:near"]) as at:
         monkeypatch.setattr(keeping, "PATIENCE_S", 0.3)
         hung = await at.call("slow__echo")
+        mcp = at.gateway.mcp_servers
+        assert mcp is not None
+        await until(lambda: "it ended" in mcp.down().get("far", "") and bool(mcp.tools()))
         down = await at.call("far__list_directory")
         none = await at.call("near__nothing")
         never = await at.call("nowhere__echo")

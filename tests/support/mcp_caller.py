@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +14,17 @@ from backchannel.agents.scripted import Scripted, ScriptedModel, call
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.messages import Message
 from backchannel.gateway.app import Gateway
+
+SERVER = Path(__file__).parent / "mcp_server.py"
+
+
+def server(behaviour: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """Configure the server of `mcp_server.py`."""
+    return {
+        "command": sys.executable,
+        "args": ["-I", "-S", str(SERVER), json.dumps(behaviour or {})],
+        **more,
+    }
 
 
 class Caller:

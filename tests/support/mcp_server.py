@@ -54,7 +54,7 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 
 BAD = ["crowd_id_last", "crowd_lists", "crowd_digits", "halves"]
 NAMES = ["echo", "post", "crash", "hang", "garbage", "big", "many", "fork", "fail", "blocks", "structured", "progress"]
-NAMES += ["rename", "endless", "secret", "refuse", "look", "crowd", "flood", "lines", "descriptors"]
+NAMES += ["rename", "endless", "secret", "refuse", "look", "crowd", "flood", "lines", "descriptors", "raw"]
 TOOLS = [tool(name) for name in [*NAMES, *BAD]]
 TOOLS[0]["annotations"] = {"readOnlyHint": True}
 TOOLS = SETTINGS.get("tools", TOOLS)
@@ -89,6 +89,11 @@ def call(id: int, name: str, arguments: dict[str, Any]) -> None:
         result["content"] = [{"type": "text", "text": "x"}] * 20_000
     elif name == "crowd":
         result["content"] = [{"type": "text", "text": "x"}] * 120_000
+    elif name == "raw":
+        body = arguments["start"] + arguments["unit"] * arguments["count"] + arguments["end"]
+        sys.stdout.write(f'{{"jsonrpc":"2.0","id":{id},"result":{body}}}\n')
+        sys.stdout.flush()
+        return
     elif name in BAD:
         send_bad(id, name)
         return

@@ -19,7 +19,7 @@ from mcp_types import JSONRPCResponse
 from backchannel.core.text import clean_name
 
 MOST_BLOCKS = 500
-MOST_LISTED = 2_000
+MOST_LISTED = 600
 """How many tools of one page are looked at; how many are used is decided by `listing.py`."""
 LARGEST_SCHEMA = 64 * 1024
 DEEPEST_SCHEMA = 64
@@ -39,14 +39,28 @@ def mended(result: dict[str, Any]) -> dict[str, Any]:
     """Make an answer fit to be read; what it has beside tools and content stays as it is."""
     if isinstance(tools := result.get("tools"), list):
         return {**result, "tools": list(_tools(tools[:MOST_LISTED]))}
-    if isinstance(content := result.get("content"), list):
-        blocks = [_block(block) for block in content[:MOST_BLOCKS]]
-        if (more := len(content) - MOST_BLOCKS) > 0:
-            blocks.append({"type": "text", "text": f"({more:,} more blocks are left out)"})
-        return {**result, "content": blocks}
-    if "content" not in result and isinstance(result.get("structuredContent"), dict):
-        return {**result, "content": []}
-    return result
+    structured = result.get("structuredContent")
+    content = result.get("content", [] if isinstance(structured, dict) else None)
+    if not isinstance(content, list):
+        return result
+    blocks = [_block(block) for block in content[:MOST_BLOCKS]]
+    if (more := len(content) - MOST_BLOCKS) > 0:
+        blocks.append(_text(f"({more:,} more blocks are left out)"))
+    if isinstance(structured, dict) and not any(block["type"] == "text" for block in blocks):
+        blocks.insert(0, _text(_as_json(structured)))
+    return {name: value for name, value in result.items() if name != "structuredContent"} | {"content": blocks}
+
+
+def _as_json(value: Any) -> str:
+    """Write what a server means for programs as the text that it stands for; the SDK would take it apart again."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (msgspec.EncodeError, UnicodeEncodeError, OverflowError, RecursionError):
+        return "(structured content that cannot be written as JSON)"
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
 def _tools(given: list[Any]) -> Iterator[dict[str, Any]]:
@@ -93,8 +107,8 @@ def _block(block: Any) -> dict[str, Any]:
             if "uri" in kept and ("text" in kept or "blob" in kept):
                 return {"type": "resource", "resource": kept}
         if isinstance(kind, str):
-            return {"type": "text", "text": f"(a block that cannot be read, of type {clean_name(kind)})"}
-    return {"type": "text", "text": "(a block that cannot be read)"}
+            return _text(f"(a block that cannot be read, of type {clean_name(kind)})")
+    return _text("(a block that cannot be read)")
 
 
 class MendingStream:

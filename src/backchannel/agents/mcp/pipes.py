@@ -291,6 +291,8 @@ class _Line:
     def message(self) -> SessionMessage | None:
         """Read the line, now that it is whole; None if it is no message.
 
+        An answer that cannot be read becomes an error, where its line tells what it answers: nobody waits in vain.
+
         Raises:
             ServerEnded: decoding it would hold everybody else up, and nobody knows to whom to say so.
         """
@@ -303,15 +305,17 @@ class _Line:
             value = msgspec.json.decode(self.whole)
             return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_python(value, by_name=False))
         except TooMuchJson:
-            return SessionMessage(_refusal(self.whole, self._end or self.whole))
+            if (refusal := self._refusal(TOO_MUCH)) is None:
+                raise ServerEnded(f"it sent {TOO_MUCH}") from None
+            return refusal
         except (msgspec.DecodeError, ValidationError, RecursionError):
+            return self._refusal("a message that cannot be read")
+
+    def _refusal(self, what: str) -> SessionMessage | None:
+        """Answer in place of the server, if the beginning or end of its line tells to which request."""
+        whole = self.whole
+        asked = _FIRST_ID.match(whole[:_ID_WITHIN]) or _LAST_ID.search(self._end or whole[-_ID_WITHIN:])
+        if asked is None:
             return None
-
-
-def _refusal(start: bytes, end: bytes) -> mcp_types.JSONRPCError:
-    """Answer in place of the server, whose answer is too much, if its beginning or end tells what it answers."""
-    asked = _FIRST_ID.match(start) or _LAST_ID.search(end)
-    if asked is None:
-        raise ServerEnded(f"it sent {TOO_MUCH}")
-    about = mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message=f"the server sent {TOO_MUCH}")
-    return mcp_types.JSONRPCError(jsonrpc="2.0", id=int(asked[1]), error=about)
+        about = mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message=f"the server sent {what}")
+        return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=int(asked[1]), error=about))

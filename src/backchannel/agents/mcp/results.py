@@ -9,10 +9,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import mcp_types
-import msgspec
 
 from backchannel.core.contracts import ToolOutput
 from backchannel.core.messages import Block, ImageBlock, TextBlock
@@ -23,6 +21,8 @@ MOST_TEXT = 100_000
 LARGEST_IMAGE = 5 * 1024 * 1024
 """How long an image may be, in base64; providers take no larger ones."""
 MOST_IMAGES = 8
+LARGEST_IMAGES = 8 * 1024 * 1024
+"""How long all images of a result may be together: they are checked, and stored, in one go."""
 _SHOWN_URI = 2_000
 _EMPTY = "(the tool answered without any content)"
 _FIRST_BYTES = {
@@ -36,8 +36,6 @@ _FIRST_BYTES = {
 def output_of(result: mcp_types.CallToolResult) -> ToolOutput:
     """Make what a model is shown of a result."""
     blocks = [_block(content) for content in result.content]
-    if result.structured_content is not None and not any(isinstance(block, TextBlock) for block in blocks):
-        blocks.insert(0, TextBlock(text=_as_json(result.structured_content)))
     return ToolOutput(tuple(_bounded(blocks or [TextBlock(text=_EMPTY)])), is_error=bool(result.is_error))
 
 
@@ -71,42 +69,44 @@ def _image(mime: str, data: str) -> Block:
         mime = "image/jpeg"
     if len(data) > LARGEST_IMAGE:
         return TextBlock(text=f"(an image of {_size(data)}: it is too large to be kept)")
+    return ImageBlock(mime_type=mime, data=data)
+
+
+def _looked_at(image: ImageBlock) -> Block:
+    """Look whether it is an image; only at one that is kept, since that takes its time."""
     try:
-        content = base64.b64decode(data, validate=True)
+        content = base64.b64decode(image.data or "", validate=True)
     except (binascii.Error, ValueError):
         return TextBlock(text="(an image that cannot be read)")
-    if not content.startswith(_FIRST_BYTES.get(mime, ())):
-        return TextBlock(text=f"(an image that is no PNG, JPEG, GIF or WebP, as {clean_name(mime)}: it is not kept)")
-    return ImageBlock(mime_type=mime, data=data)
+    if not content.startswith(_FIRST_BYTES.get(image.mime_type, ())):
+        kind = clean_name(image.mime_type)
+        return TextBlock(text=f"(an image that is no PNG, JPEG, GIF or WebP, as {kind}: it is not kept)")
+    return image
 
 
 def _size(data: str) -> str:
     return f"{len(data.rstrip('=')) * 3 // 4:,} bytes"
 
 
-def _as_json(value: Any) -> str:
-    try:
-        return msgspec.json.encode(value).decode()
-    except (msgspec.EncodeError, UnicodeEncodeError, OverflowError, RecursionError):
-        return "(structured content that cannot be written as JSON)"
-
-
 def _bounded(blocks: Sequence[Block]) -> Iterator[Block]:
     """Keep so many images, and so much text: of what is more, the middle is left out."""
-    images = 0
+    images = size = left_out = 0
     texts = [block.text for block in blocks if isinstance(block, TextBlock)]
     total = sum(map(len, texts))
     if total > MOST_TEXT:
         yield TextBlock(text=_cut_in_the_middle("\n".join(texts)))
     for block in blocks:
         if isinstance(block, ImageBlock):
-            images += 1
-            if images <= MOST_IMAGES:
-                yield block
+            length = len(block.data or "")
+            if images < MOST_IMAGES and size + length <= LARGEST_IMAGES:
+                images, size = images + 1, size + length
+                yield _looked_at(block)
+            else:
+                left_out += 1
         elif total <= MOST_TEXT:
             yield block
-    if images > MOST_IMAGES:
-        yield TextBlock(text=f"({images - MOST_IMAGES} more images are left out)")
+    if left_out:
+        yield TextBlock(text=f"({left_out} more images are left out)")
 
 
 def _cut_in_the_middle(text: str) -> str:
