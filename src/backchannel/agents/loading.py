@@ -8,6 +8,7 @@ third of the interpreter.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -25,6 +26,7 @@ async def load(work: Callable[[], T]) -> T:
     outcome: asyncio.Future[T] = loop.create_future()
 
     def settle(result: T | None, error: BaseException | None) -> None:
+        _freeze_loaded()
         if outcome.done():
             return
         if error is not None:
@@ -44,6 +46,16 @@ async def load(work: Callable[[], T]) -> T:
 
     threading.Thread(target=carry_out, name="loading", daemon=True).start()
     return await outcome
+
+
+def _freeze_loaded() -> None:
+    """Take what was loaded out of the garbage collection, if that is done with all that a start makes.
+
+    The hundred thousands of objects of a library live as long as the process. Looking through them holds the loop for a
+    third of a second, whenever somebody sends a message of many parts.
+    """
+    if gc.get_freeze_count():  # a served gateway; the garbage collection of an embedding program is its own
+        gc.freeze()
 
 
 def end_without_loading() -> None:

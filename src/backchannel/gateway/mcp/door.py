@@ -8,8 +8,6 @@ there is no session to end (DELETE).
 
 from __future__ import annotations
 
-import asyncio
-import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from backchannel.agents.loading import load
 from backchannel.core.shapes import plain
 from backchannel.errors import GatewayError, InvalidRequest
 from backchannel.gateway.auth import Access, InvokeParams, TokenHolder, caller_of, has_tool, invoke_as
@@ -80,9 +79,7 @@ class McpDoor:
     async def _load(self) -> McpHttp:
         """Import what speaks MCP, once, in a thread: it takes most of a second, and the others are served meanwhile."""
         if self._http is None:
-            await asyncio.to_thread(import_module, "backchannel.gateway.mcp.http")
-            if gc.get_freeze_count():  # a served gateway; the garbage collection of an embedding program is its own
-                gc.freeze()  # the SDK's 50,000 objects live as long as the process: see `serve`
+            await load(lambda: import_module("backchannel.gateway.mcp.http"))
         if self._http is None:  # another request may have come first
             from backchannel.gateway.mcp.http import McpHttp
 
