@@ -58,7 +58,9 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(home: Path, agents: list[str], **gateway: Any) -> AsyncIterator[Desk]:
+async def desk(
+    home: Path, agents: list[str], *, mcp: dict[str, Any] | None = None, **gateway: Any
+) -> AsyncIterator[Desk]:
     """Start a gateway with these agents; it is gone when the context ends."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -68,6 +70,8 @@ async def desk(home: Path, agents: list[str], **gateway: Any) -> AsyncIterator[D
             "agents": {"list": [{"id": agent, "model": "stub/test"} for agent in agents]},
             "models": {"providers": {"stub": provider}},
             "gateway": gateway,
+            "mcp": {"servers": mcp or {}},
+            "tools": {"allow": ["*", *(f"group:mcp:{name}" for name in mcp or {})]},
         }
         program = Program(home)
         program.write_config(json.dumps(config))

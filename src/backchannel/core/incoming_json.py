@@ -20,6 +20,10 @@ MOST_WORK = 400_000
 MOST_BARE = 1024 * 1024
 """How many bytes there may be outside texts, without spaces: a number of 4,000 digits costs more than its bytes."""
 
+MOST_ASKED = 100_000
+"""The same for a request to one of our own doors, where arguments are decoded, checked and stored."""
+
+_ALWAYS_READ = 32 * 1024
 _SPACES = b" \t\r\n"
 _SURROGATE = re.compile(
     rb"((?:\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})+)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
@@ -34,7 +38,30 @@ class TooMuchJson(ValueError):
     """Decoding it would take too long."""
 
     def __init__(self) -> None:
-        super().__init__("it has too many parts")
+        super().__init__("it has more lists, objects, texts or numbers in it than are read at once")
+
+
+def check_parts(data: bytes) -> None:
+    """Look whether a request that is there as a whole can be decoded, passed on and checked in a moment.
+
+    Raises:
+        TooMuchJson: it cannot.
+    """
+    if len(data) <= _ALWAYS_READ:
+        return
+    data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if data.count(b'"') > 2 * MOST_ASKED:
+        raise TooMuchJson
+    work, bare = _work_in(data.split(b'"'), is_in_text=False)
+    if work > MOST_ASKED or bare > MOST_ASKED * 4:
+        raise TooMuchJson
+
+
+def _work_in(spans: list[bytes], *, is_in_text: bool) -> tuple[int, int]:
+    """Count the work in what stands between quotes, and the bytes outside texts."""
+    bare = b"".join(spans[is_in_text::2]).translate(None, _SPACES)
+    work = 4 * (bare.count(b"[") + bare.count(b"{")) + bare.count(b",") + len(spans) // 2
+    return work, len(bare)
 
 
 class IncomingJson:
@@ -82,10 +109,10 @@ class IncomingJson:
         if b"\\" in data:
             data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
         spans = data.split(b'"')
-        bare = b"".join(spans[self._is_in_text :: 2]).translate(None, _SPACES)
+        work, bare = _work_in(spans, is_in_text=self._is_in_text)
         self._is_in_text ^= len(spans) % 2 == 0
-        self._bare += len(bare)
-        self._work += 4 * (bare.count(b"[") + bare.count(b"{")) + bare.count(b",") + len(spans) // 2
+        self._work += work
+        self._bare += bare
         if self._work > self._most_work or self._bare > MOST_BARE:
             raise TooMuchJson
 

@@ -17,8 +17,9 @@ from msgspec import Raw
 
 from backchannel.core.echoes import token_word
 from backchannel.core.facts import TokenEnded
+from backchannel.core.incoming_json import TooMuchJson, check_parts
 from backchannel.core.shapes import Params, SharedParams, bad_params
-from backchannel.errors import Forbidden, ScopeMissing, ShuttingDown, Unavailable
+from backchannel.errors import Forbidden, InvalidRequest, ScopeMissing, ShuttingDown, Unavailable
 from backchannel.gateway.audiences import Subscriber
 from backchannel.gateway.auth import Access, TokenHolder
 from backchannel.gateway.devices import Devices
@@ -329,7 +330,10 @@ class Method(Generic[P]):
         """
         body = bytes(raw) if raw else b"{}"
         try:
+            check_parts(body)
             return self._decode(b"{}" if body == b"null" else body)
+        except TooMuchJson as error:
+            raise InvalidRequest(f"{self.name}: {error}") from None
         except msgspec.ValidationError as error:
             raise bad_params(self.name, error, self.params) from None
 

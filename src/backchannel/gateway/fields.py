@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from backchannel.core.contracts import THINKING_LEVELS
+from backchannel.core.incoming_json import TooMuchJson, check_parts
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, text_content
 from backchannel.core.sessions import WEBCHAT, Address
@@ -57,9 +58,12 @@ def read_posted(path: str, body: bytes, params: type[P]) -> P:
         InvalidRequest: it is not JSON, or a parameter is unknown, missing or of the wrong type; the message names it.
     """
     try:
+        check_parts(body)
         return msgspec.json.decode(body, type=params)
     except msgspec.ValidationError as error:
         raise bad_params(path, error, params) from None
+    except TooMuchJson as error:
+        raise InvalidRequest(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:  # what is not UTF-8 is no error of the decoder's own
         raise InvalidRequest(f"{path}: the body is not JSON: {error}") from None
 

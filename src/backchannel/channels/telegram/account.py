@@ -21,6 +21,7 @@ from backchannel.config.schema_doors import TelegramWebhookSettings
 from backchannel.core.channels import ChannelError, InboundTaker, IncomingFile
 from backchannel.core.commands import COMMANDS, Standing
 from backchannel.core.contracts import Clock
+from backchannel.core.incoming_json import check_parts
 from backchannel.core.text import cut
 from backchannel.errors import GatewayError, Unavailable
 
@@ -99,6 +100,7 @@ class TelegramAccount:
             Unavailable: nothing was taken; Telegram posts it again.
         """
         try:
+            check_parts(body)
             raw = json.loads(body)  # msgspec would refuse lone surrogates
         except (ValueError, RecursionError) as error:
             log.error("an update of Telegram cannot be read, and is left out", error=str(error))

@@ -41,6 +41,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 
 from backchannel.core.contracts import Clock
+from backchannel.core.incoming_json import TooMuchJson, check_parts
 from backchannel.core.records import McpCall
 from backchannel.errors import NotFound, ShuttingDown
 from backchannel.gateway.mcp.server import IDEMPOTENCY_KEY, read_call_id
@@ -423,7 +424,10 @@ def _read_notification(message: dict[str, Any], modern: str | None) -> types.JSO
 
 def _read_object(body: bytes) -> dict[str, Any]:
     try:
+        check_parts(body)
         message = msgspec.json.decode(body)
+    except TooMuchJson as error:
+        raise McpRefusal(400, types.INVALID_REQUEST, f"the body is not read: {error}") from None
     except (ValueError, RecursionError) as error:
         raise McpRefusal(400, types.PARSE_ERROR, f"the body is not JSON: {error}") from None
     if isinstance(message, list):

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from backchannel.core.incoming_json import check_parts
 from backchannel.core.messages import Block, ImageBlock, text_content
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.images import MAX_IMAGES, read_base64
@@ -173,6 +174,7 @@ def read_request(body: bytes, form: type[R], rules: Mapping[str, Rule]) -> tuple
         InvalidRequest: it does not fit, or asks for what cannot be given; the message names the parameter.
     """
     try:
+        check_parts(body)
         given = msgspec.json.decode(body)
         if not isinstance(given, dict):
             raise InvalidRequest('the body must be an object, such as {"model": "main", …}')

@@ -1,0 +1,164 @@
+"""Whoever sends what takes longest to read, within its limit of size, holds nobody else up.
+
+Each reader is fed while the event loop is looked at. What counts is the processor time of the loop's thread in one
+turn: some 50 ms at most, and 200 here, since a processor that is shared works more slowly. How long others really wait
+is measured by `make interop`, in tests/interop/test_waiting.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gc
+import http.client
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.sync.client import connect
+
+from tests.support.loop_time import loop_time
+from tests.support.mcp_caller import calling, server
+
+from .client import OPERATOR
+from .conftest import MakeWorld, World
+
+pytestmark = pytest.mark.anyio
+MOST_S = 0.2
+HOOK_TOKEN = "a-token-of-the-hooks-of-these-tests"
+CONFIG: dict[str, Any] = {
+    "gateway": {"http": {"chatCompletions": True}},
+    "hooks": {"enabled": True, "token": HOOK_TOKEN},
+}
+WORST: dict[str, tuple[bytes, bytes, bytes]] = {
+    "lists": (b"[", b"[],", b"1]"),
+    "objects": (b"[", b'{"k":[]},', b"1]"),
+    "texts": (b"[", b'"ab",', b"1]"),
+    "digits": (b"[", b"9" * 4000 + b",", b"1]"),
+    "line ends": (b'"', b"\\n", b'x"'),
+    "letters": (b'"', "漢 ".encode(), b'"'),
+    "halves": (b'"', b"\\ud800", b'"'),
+}
+"""JSON that takes long: its beginning, what is repeated, its end."""
+DOORS: dict[str, tuple[str, bytes]] = {
+    "tools": ("/tools/invoke", b'{"tool":"sessions_list","args":{"a":%b}}'),
+    "mcp": (
+        "/mcp",
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"sessions_list","arguments":{"a":%b}}}',
+    ),
+    "chat": ("/v1/chat/completions", b'{"model":"echo","messages":[{"role":"user","content":%b}]}'),
+    "responses": ("/v1/responses", b'{"model":"echo","input":%b}'),
+    "hook": ("/hooks/agent", b'{"agentId":"echo","message":%b}'),
+}
+METHODS = {
+    "tools.invoke": b'{"tool":"sessions_list","args":{"a":%b}}',
+    "chat.send": b'{"sessionKey":"agent:echo:main","message":%b,"idempotencyKey":"k"}',
+    "no.such": b"%b",
+}
+
+
+def worst(kind: str, size: int) -> bytes:
+    start, unit, end = WORST[kind]
+    return start + unit * ((size - len(start) - len(end)) // len(unit)) + end
+
+
+@contextmanager
+def watched(most_s: float = MOST_S) -> Iterator[None]:
+    gc.freeze()  # as a gateway that is served does: what was imported is not looked through again
+    try:
+        with loop_time() as held:
+            yield
+    finally:
+        gc.unfreeze()
+    assert held.longest_s < most_s, f"the loop was held for {held.longest_s * 1000:.0f} ms at once"
+
+
+@pytest.fixture
+async def world(make_world: MakeWorld, anyio_backend: str) -> AsyncIterator[World]:
+    async with make_world(CONFIG) as made:
+        yield made
+
+
+def post(world: World, path: str, body: bytes) -> int:
+    token = HOOK_TOKEN if path.startswith("/hooks") else OPERATOR
+    sent = http.client.HTTPConnection(world.at.url.removeprefix("http://"), timeout=20)
+    headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    try:
+        sent.request("POST", path, body, {"authorization": f"Bearer {token}", **headers})
+        return sent.getresponse().status
+    finally:
+        sent.close()
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_a_body_holds_nobody_up_whatever_is_in_it(world: World, door: str) -> None:
+    path, form = DOORS[door]
+    limits = world.gateway.config.gateway.limits
+    size = (limits.hook_body_bytes if door == "hook" else limits.body_bytes) - len(form)
+    await asyncio.to_thread(post, world, path, b"{}")  # the first of a door imports what it needs
+    for kind in WORST:
+        body = form % worst(kind, size)
+        with watched():
+            assert await asyncio.to_thread(post, world, path, body) in (200, 202, 400)
+
+
+def ask(world: World, method: str, params: bytes) -> dict[str, Any]:
+    given = {"minProtocol": 4, "maxProtocol": 4, "client": {"id": "test", "mode": "cli"}, "auth": {"token": OPERATOR}}
+    with connect(world.url, max_size=None) as socket:
+        socket.send(json.dumps({"type": "req", "id": "hello", "method": "connect", "params": given}))
+        _answer(socket.recv)
+        socket.send(b'{"type":"req","id":"x","method":"%b","params":%b}' % (method.encode(), params), text=True)
+        return _answer(socket.recv)
+
+
+def _answer(receive: Callable[..., Any]) -> dict[str, Any]:
+    while True:
+        frame: dict[str, Any] = json.loads(receive(timeout=20))
+        if frame["type"] == "res":
+            return frame
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_frame_holds_nobody_up_whatever_is_in_it(world: World, method: str) -> None:
+    size = world.gateway.config.gateway.limits.frame_bytes - 200
+    await asyncio.to_thread(ask, world, "health", b"{}")
+    for kind in WORST:
+        params = METHODS[method] % worst(kind, size)
+        with watched():
+            answer = await asyncio.to_thread(ask, world, method, params)
+        assert answer["ok"] or answer["error"]["code"] == "INVALID_REQUEST"
+
+
+async def test_a_request_with_too_many_parts_is_refused_with_the_reason(world: World) -> None:
+    answer = await asyncio.to_thread(ask, world, "tools.invoke", METHODS["tools.invoke"] % worst("lists", 10**6))
+    assert answer["error"]["message"].startswith(
+        "tools.invoke: it has more lists, objects, texts or numbers in it than"
+    )
+
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 1000).decode()
+IMAGE = f'{{"type":"image","mimeType":"image/png","data":"{PNG}{"A" * 4_000_000}"}},'
+TEXT, TEXT_END = '{"content":[{"type":"text","text":"', '"}]}'
+ANSWERS = {
+    "a long text": (TEXT, "漢", 5_000_000, TEXT_END),
+    "escapes": (TEXT, "\\n", 7_500_000, TEXT_END),
+    "pictures": ('{"content":[', IMAGE, 3, '{"type":"text","text":"x"}]}'),
+    "blocks": ('{"content":[', '{"type":"text","text":"x"},', 39_000, '{"type":"text","text":"x"}]}'),
+    "parts": ('{"content":[],"structuredContent":{"a":[', '{"k":[]},', 39_000, "1]}}"),
+    "too many parts": ('{"content":[],"structuredContent":{"a":[', "[],", 5_000_000, "1]}}"),
+    "tools": ('{"tools":[', '{"name":"x","inputSchema":{"type":"object"}},', 20_000, '{"name":"y"}]}'),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_an_answer_of_an_mcp_server_holds_nobody_up_whatever_is_in_it(tmp_path: Path, kind: str) -> None:
+    start, unit, count, end = ANSWERS[kind]
+    async with calling(tmp_path, {"far": server()}) as at:
+        await at.call("far__echo", text="the first call starts the server")
+        with watched():
+            told = await at.call("far__raw", start=start, unit=unit, count=count, end=end)
+
+    assert len(told.text) < 110_000 and "took longer" not in told.text
