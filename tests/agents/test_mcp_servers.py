@@ -82,6 +82,14 @@ async def test_what_is_too_long_is_cut_in_the_middle(tmp_path: Path) -> None:
     assert "(19,500 more blocks are left out)" in many.text
 
 
+async def test_control_characters_of_a_result_do_not_reach_a_model(tmp_path: Path) -> None:
+    text = r"a\u001b[31mred\u001b]0;title\u0007 \u202eback\u009b1m\u0000 \udb40\udc41hidden 10%\r20%\r\n\tend\u200d"
+    async with calling(tmp_path, {"far": server()}) as at:
+        told = await at.call("far__raw", start='{"content":[{"type":"text","text":"', unit=text, count=1, end='"}]}')
+
+    assert told.text == "ared back hidden 10%\n20%\r\n\tend\u200d"
+
+
 async def test_of_many_or_large_images_so_much_is_kept(tmp_path: Path) -> None:
     png = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 3_000_000).decode()
     image = f'{{"type":"image","mimeType":"image/png","data":"{png}"}},'

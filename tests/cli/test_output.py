@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
 
+from backchannel.cli import output
 from backchannel.cli.finding import GatewayAddress, _websocket_url
 from backchannel.cli.history import show_message, text_of
-from backchannel.cli.output import Long, WordWrap, age, build_table, clean, console, until
+from backchannel.cli.output import Long, WordWrap, age, build_table, clean, console, show_json, until
 from backchannel.core.messages import Message
 
 
@@ -26,6 +28,19 @@ def test_ages_are_short(seconds: int, shown: str) -> None:
 )
 def test_what_is_to_come_is_not_told_shorter_than_it_is(seconds: float, shown: str) -> None:
     assert until(int(seconds * 1000), 0) == shown
+
+
+def test_json_on_a_terminal_writes_control_characters_as_escapes(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    value = {"said": "\x1b[2J\x9b1m\u202eé"}
+    show_json(value, lines=True)
+    monkeypatch.setattr(output, "is_terminal", lambda stream: True)
+    show_json(value, lines=True)
+
+    piped, shown = capfdbinary.readouterr().out.splitlines()
+    assert json.loads(piped) == json.loads(shown) == value
+    assert rb"\u001b[2J\u009b1m\u202e" in shown and "é".encode() in shown
 
 
 def test_control_characters_are_left_out() -> None:

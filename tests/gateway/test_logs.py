@@ -75,6 +75,23 @@ def test_lines_for_people_are_masked_too() -> None:
     assert MASK in out.getvalue()
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_nothing_that_was_logged_controls_a_terminal(as_json: bool) -> None:
+    out = io.StringIO()
+    configure_logs("info", out, as_json=as_json)
+    hostile = "\x1b[2J\x9b1m\u202egnp.exe"
+
+    try:
+        raise ValueError(f"bad {hostile}")
+    except ValueError:
+        structlog.get_logger().exception(f"failed {hostile}", name=hostile)
+    logging.getLogger("theirs").error("sent %s", hostile)
+
+    written = out.getvalue()
+    assert written.count("gnp.exe") == 4
+    assert not any(char in written or f"\\u{ord(char):04x}" in written for char in "\x1b\x9b\u202e")
+
+
 def test_all_secrets_of_a_configuration_are_known() -> None:
     config = config_from(
         {

@@ -82,8 +82,12 @@ def show_json(value: Any, *, lines: bool = False) -> None:
     import msgspec
 
     body = msgspec.json.encode(value)
+    if not lines:
+        body = msgspec.json.format(body)
+    if is_terminal(sys.stdout):
+        body = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", body.decode()).encode()
     sys.stdout.flush()
-    sys.stdout.buffer.write((body if lines else msgspec.json.format(body)) + b"\n")  # JSON is UTF-8 in every locale
+    sys.stdout.buffer.write(body + b"\n")  # JSON is UTF-8 in every locale
     sys.stdout.buffer.flush()
 
 

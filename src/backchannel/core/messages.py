@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backchannel.core.stored import StoredForm
-from backchannel.core.text import storable_text
+from backchannel.core.text import storable_text, without_controls
 
 
 class Role(StrEnum):
@@ -165,6 +165,14 @@ def storable_content(content: tuple[Block, ...]) -> tuple[Block, ...]:
     other; a file name that is not UTF-8 gives one half alone.
     """
     return tuple(map(_storable_block, content))
+
+
+def result_content(content: tuple[Block, ...]) -> tuple[Block, ...]:
+    """Make what a tool gave back fit to be stored and shown, to models too: without control characters."""
+    return tuple(
+        replace(block, text=without_controls(block.text)) if isinstance(block, TextBlock) else block
+        for block in storable_content(content)
+    )
 
 
 class _TooDeep(ValueError):

@@ -27,6 +27,9 @@ _LONGEST_WORD = 64
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zs", "Zl", "Zp"})
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,256}\x07?)?|\x9b[0-?]{0,32}[@-~]?")
 """What a terminal would obey: colours, movements of the cursor, titles."""
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
+"""Also what turns a text about, and letters that nobody sees but models."""
+_LONE_RETURN = re.compile(r"\r(?!\n)")
 _BACKTICKS = re.compile("`+")
 _FENCE = re.compile("`{3,}")
 
@@ -87,6 +90,16 @@ def clean_name(text: str, *, limit: int = SHOWN_LIMIT) -> str:
     seen = "".join(" " if unicodedata.category(char) in _UNSEEN else char for char in start)
     name = " ".join(seen.split())
     return cut(name, limit)
+
+
+def without_controls(text: str) -> str:
+    """Leave out what a terminal would obey, what turns a text about, and what is hidden in it; it has lines and tabs.
+
+    A line that was written over itself, as programs show how far they are, becomes several.
+    """
+    if not _CONTROLS.search(text) and "\r" not in text:
+        return text
+    return _CONTROLS.sub("", _ESCAPES.sub("", _LONE_RETURN.sub("\n", text)))
 
 
 def made_visible(text: str) -> str:

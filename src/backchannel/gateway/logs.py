@@ -13,17 +13,19 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from io import StringIO
 from threading import Lock
 from typing import NamedTuple, TextIO, cast
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 from backchannel.agents.models import SERVICES
 from backchannel.core.credentials import MASK
 from backchannel.core.known_secrets import KnownSecrets, secrets_in
 from backchannel.core.redaction import redact_opening
 from backchannel.core.settings import Settings
+from backchannel.core.text import without_controls
 from backchannel.gateway.auth import TOKEN_PREFIX
 
 _MADE_TOKEN = re.compile(rf"\b{TOKEN_PREFIX}[A-Za-z0-9_-]{{20,}}")
@@ -61,6 +63,7 @@ def configure_logs(level: str, stream: TextIO, *, as_json: bool, secrets: Iterab
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso" if as_json else "%H:%M:%S", utc=as_json),
+        _clean,
     ]
     rendered = [*_renderers(as_json, stream), Masking(secrets).mask_and_keep]
     structlog.configure(
@@ -85,7 +88,8 @@ def mask_default_logs(secrets: Iterable[str]) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
-            structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+            _clean,
+            structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_show_traceback),
             _default_masking.mask_and_keep,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -93,13 +97,23 @@ def mask_default_logs(secrets: Iterable[str]) -> None:
     )
 
 
+def _clean(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+    """Leave out what would control the terminal that shows the log: much in it was written by others."""
+    return {word: without_controls(value) if isinstance(value, str) else value for word, value in event.items()}
+
+
+def _show_traceback(stream: TextIO, error: ExcInfo) -> None:
+    written = StringIO()
+    structlog.dev.plain_traceback(written, error)
+    stream.write(without_controls(written.getvalue()))
+
+
 def _renderers(as_json: bool, stream: TextIO) -> list[Processor]:
     if not as_json:
-        return [
-            structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
-        ]
+        return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_show_traceback)]
     return [
         structlog.processors.format_exc_info,
+        _clean,
         structlog.processors.EventRenamer("message"),
         structlog.processors.JSONRenderer(ensure_ascii=False, default=str),
     ]

@@ -37,6 +37,7 @@ from backchannel.core.messages import (
     Role,
     ThinkingBlock,
     ToolCallBlock,
+    result_content,
     storable_content,
     text_content,
     text_of,
@@ -269,7 +270,7 @@ class ToolCalls:
         arguments = call.block.arguments
         self._hub.publish(ToolStarted(active.run, call.id, call.name, arguments))
         output = await _invoke(tool, _context(active.run, call), arguments)
-        content = storable_content(output.content)
+        content = result_content(output.content)
         self._hub.publish(ToolEnded(active.run, call.id, call.name, output.is_error, content))
         return ToolOutput(content, output.is_error)
 

@@ -16,7 +16,7 @@ from backchannel.agents.mcp.mending import NO_SCHEMA
 from backchannel.config.schema_agents import McpServerSettings
 from backchannel.core.contracts import Effects
 from backchannel.core.mcp_names import LONGEST_TOOL, tool_names
-from backchannel.core.text import cut, storable_text
+from backchannel.core.text import cut, storable_text, without_controls
 
 MOST_TOOLS = 500
 LONGEST_DESCRIPTION = 8_192
@@ -68,7 +68,7 @@ def _tool(name: str, tool: mcp_types.Tool, settings: McpServerSettings, note: No
     return ListedTool(
         name=name,
         own_name=tool.name,
-        description=cut(storable_text(tool.description or tool.title or ""), LONGEST_DESCRIPTION),
+        description=cut(without_controls(storable_text(tool.description or tool.title or "")), LONGEST_DESCRIPTION),
         parameters=tool.input_schema,
         effects=_effects(tool, settings),
     )
