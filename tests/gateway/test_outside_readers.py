@@ -20,8 +20,11 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect
 
+from backchannel.gateway.app import Gateway
+from tests.support.beside import beside
 from tests.support.loop_time import loop_time
 from tests.support.mcp_caller import calling, server
+from tests.support.stub_provider import Answer, Call, StubProvider
 
 from .client import OPERATOR
 from .conftest import MakeWorld, World
@@ -162,3 +165,28 @@ async def test_an_answer_of_an_mcp_server_holds_nobody_up_whatever_is_in_it(tmp_
             told = await at.call("far__raw", start=start, unit=unit, count=count, end=end)
 
     assert len(told.text) < 110_000 and "took longer" not in told.text
+
+
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ('{"a":[' + "[]," * 300_000 + "1]}", "(left out: it has more lists"),
+        ('{"a":"' + "\\n" * 2_000_000 + '"}', "(left out: longer than"),
+    ],
+)
+async def test_a_models_call_of_a_tool_holds_nobody_up_whatever_its_arguments_are(
+    tmp_path: Path, api: str, arguments: str, why: str
+) -> None:
+    with beside() as side:
+        stub = side.open(StubProvider())
+        provider = {"api": api, "baseUrl": stub.base_url, "apiKey": "a-key-of-the-tests"}
+        config = {"agents": {"defaults": {"model": "acme/m"}}, "models": {"providers": {"acme": provider}}}
+        async with Gateway.open(config, state=tmp_path / "state") as gateway:
+            side.tell(stub.then, Answer(text="the first of a provider imports its library"))
+            await gateway.ask("main", "hello")
+            side.tell(stub.then, Answer(calls=(Call("sessions_list", arguments),)))
+            side.tell(stub.then, Answer(text="done"))
+            with watched():
+                assert await gateway.ask("main", "list them") == "done"
+        assert why in str(stub.requests[-1].messages)

@@ -22,6 +22,7 @@ from backchannel.core.contracts import (
     TextDelta,
     ThinkingDelta,
 )
+from backchannel.core.incoming_json import TooMuchJson, check_parts
 from backchannel.core.messages import (
     Block,
     ImageBlock,
@@ -37,6 +38,10 @@ from backchannel.core.received import decode_base64, encode_base64
 if TYPE_CHECKING:
     from pydantic_ai import messages as pai
     from pydantic_ai.models import ModelRequestParameters
+
+LONGEST_ARGUMENTS = 1024 * 1024
+MOST_IN_ARGUMENTS = 25_000
+"""As `check_parts` counts: they are walked through by every step that they take."""
 
 _EMPTY = "(empty)"
 _UNREADABLE_IMAGE = "(an image that cannot be read)"
@@ -296,13 +301,18 @@ def _signed(part: pai.ThinkingPart) -> str | None:
 
 
 def _read_arguments(args: str | Mapping[str, Any] | None) -> dict[str, Any] | str:
-    """Read the arguments of a call; what is not a JSON object stays the text that came."""
+    """Read the arguments of a call; what is not a JSON object stays the text that came, or one that says why."""
     if isinstance(args, Mapping):
         return dict(args)
     if not args or not args.strip():
         return {}
+    if len(args) > LONGEST_ARGUMENTS:
+        return f"(left out: longer than {LONGEST_ARGUMENTS:,} characters)"
     try:
+        check_parts(args.encode("utf-8", "replace"), MOST_IN_ARGUMENTS)
         arguments = json.loads(args)
+    except TooMuchJson as error:
+        return f"(left out: {error})"
     except (ValueError, RecursionError):  # no JSON, or nested too deep for the parser
         return args
     return arguments if isinstance(arguments, dict) else args

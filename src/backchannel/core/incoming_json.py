@@ -41,7 +41,7 @@ class TooMuchJson(ValueError):
         super().__init__("it has more lists, objects, texts or numbers in it than are read at once")
 
 
-def check_parts(data: bytes) -> None:
+def check_parts(data: bytes, most: int = MOST_ASKED) -> None:
     """Look whether a request that is there as a whole can be decoded, passed on and checked in a moment.
 
     Raises:
@@ -50,10 +50,10 @@ def check_parts(data: bytes) -> None:
     if len(data) <= _ALWAYS_READ:
         return
     data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if data.count(b'"') > 2 * MOST_ASKED:
+    if data.count(b'"') > 2 * most:
         raise TooMuchJson
     work, bare = _work_in(data.split(b'"'), is_in_text=False)
-    if work > MOST_ASKED or bare > MOST_ASKED * 4:
+    if work > most or bare > most * 4:
         raise TooMuchJson
 
 
