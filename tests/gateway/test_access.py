@@ -33,6 +33,8 @@ ADMIN = {
     "tokens.revoke",
     "approval.resolve",
     "approvals.answer",
+    "channels.pairing.approve",
+    "channels.pairing.dismiss",
     "pairing.approve",
     "pairing.deny",
     "pairing.remove",

@@ -154,7 +154,8 @@ async def test_openclaws_clients_see_who_waits_and_let_them_in_or_dismiss_them(t
     async with FarEnd() as far_end, desk(tmp_path, settings(far_end)) as world, connected(world.url) as client:
         for name in ("eve", "bob"):
             await knock(world, name, senderName=name.title())
-        told = await client.ask("channels.pairing.list")
+        async with connected(world.url, scopes=["operator.pairing"]) as command:  # what OpenClaw's asks for
+            told = await command.ask("channels.pairing.list")
         assert not violations(Shape("ChannelsPairingListResult"), told)
         assert [each["channel"] for each in told["accounts"]] == ["desk"] and told["commandOwnerConfigured"]
         bob, eve = told["requests"]

@@ -8,6 +8,7 @@ from backchannel.config.schedules import show_moment
 from backchannel.core.pairing import LIFE_MS, MOST_PENDING, Pairing, PairingState
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import PairingNotFound
+from backchannel.gateway.auth import PAIRING
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.inventory import accounts_of
 from backchannel.gateway.methods.pairing import PairingCodeParams, pairing_approve
@@ -142,6 +143,7 @@ METHODS: tuple[Method[Any], ...] = (
         "`{accounts: [{channel, channelLabel, accountId, notifySupported}], requests: [{requestId, channel, "
         "channelLabel, accountId, senderId, senderLabel, createdAt, lastSeenAt, expiresAt, notifySupported}], "
         "commandOwnerConfigured, limits {pendingPerAccount, ttlMs}}`",
+        part=PAIRING,
     ),
     Method(
         "channels.pairing.approve",
@@ -149,6 +151,7 @@ METHODS: tuple[Method[Any], ...] = (
         TokenScope.ADMIN,
         channels_pairing_approve,
         "`{requestId, senderId, notification, commandOwnerBootstrap}`",
+        part=PAIRING,
     ),
     Method(
         "channels.pairing.dismiss",
@@ -156,5 +159,6 @@ METHODS: tuple[Method[Any], ...] = (
         TokenScope.ADMIN,
         channels_pairing_dismiss,
         "`{requestId, senderId}`",
+        part=PAIRING,
     ),
 )
