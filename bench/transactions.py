@@ -32,6 +32,7 @@ GATEWAYS = 3
 KINDS = ("plain", "spawn", "exchange")
 PATIENCE_S = 60.0
 AT_ONCE = 4
+"""How much is done at once on each gateway: what waits there together is one commit."""
 WARM = 24
 """How many runs each gateway does before anything is measured: all its connections are open then."""
 _LINE = re.compile(r"\[(\d+)\] LOG:  (?:statement|execute [^:]*): (.*)")
@@ -145,7 +146,6 @@ class Gateways:
 
     async def _spawn(self, n: int) -> None:
         await self._run(n, "parent", please_call("sessions_spawn", {"task": QUESTION}), model=CALLS.ref)
-        await self.asked.rest()  # the child, and what it announces
 
     async def _exchange(self, n: int) -> None:
         asked = f"agent:main:hook:asked-{n}"
@@ -192,7 +192,7 @@ async def transactions(world: World) -> Findings:
             async with gateways(world, cluster, number) as house:
                 for kind in KINDS:
                     yield f"{number} gateways, {kind}"
-                    found[kind, number] = await house.cost(kind, count, at_once=AT_ONCE)
+                    found[kind, number] = await house.cost(kind, count * number, at_once=AT_ONCE * number)
                 idle = house.idle.transactions
     for kind, number in itertools.product(KINDS, range(1, GATEWAYS + 1)):
         (asked, seconds), (alone, _) = found[kind, number], found[kind, 1]
