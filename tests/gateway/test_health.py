@@ -33,7 +33,7 @@ from backchannel.gateway.app import Gateway, RunFailed
 from backchannel.gateway.methods import health
 from backchannel.gateway.methods.health import examine
 from backchannel.runtime import watchdog
-from backchannel.storage import probing
+from backchannel.storage import postgres_readiness, probing
 from tests.channels.desk import Desk, desk
 from tests.gateway.conftest import MakeWorld
 from tests.support.clocks import HandClock
@@ -315,7 +315,8 @@ def test_whether_messages_can_be_accepted_is_true_on_a_disk_that_is_really_full(
 
 
 def test_every_problem_has_its_line_in_the_documents() -> None:
-    codes = set(re.findall(r'code="(\w+)"', inspect.getsource(health)))
+    told = inspect.getsource(health) + inspect.getsource(postgres_readiness)
+    codes = set(re.findall(r'code="(\w+)"', told))
     page = (Path(__file__).parents[2] / "docs/how-to/watch-it.md").read_text(encoding="utf-8")
     table = page.partition("## The log")[0]
     assert codes and codes == set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))

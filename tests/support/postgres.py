@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
@@ -58,13 +58,23 @@ os.execv(sys.argv[1], sys.argv[1:])
 class Cluster:
     """A server in a folder of its own."""
 
-    def __init__(self, folder: Path | None = None, *, is_durable: bool = False, primary: Cluster | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        is_durable: bool = False,
+        primary: Cluster | None = None,
+        settings: Mapping[str, str] | None = None,
+        small_mb: int | None = None,
+    ) -> None:
         """Make a server and start it; a test need not wait for the disk, for no power is cut.
 
-        With a `primary` it is its synchronous standby: nothing is answered there that is not here too.
+        With a `primary` it is its synchronous standby: nothing is answered there that is not here too. With `small_mb`
+        it has a tablespace `small` on a file system of that size, which nobody else sees.
         """
         self._folder = Path(tempfile.mkdtemp(prefix="postgres-", dir=folder))
-        self._settings = _SETTINGS | ({} if is_durable else _FORGETFUL)
+        self._settings = _SETTINGS | ({} if is_durable else _FORGETFUL) | (settings or {})
+        self._small_mb = small_mb
         if os.geteuid() == 0:
             os.chown(self._folder, NOBODY, NOBODY)
         program, *options = _FIRST if primary is None else _COPY
@@ -96,8 +106,27 @@ class Cluster:
 
     def start(self) -> None:
         settings = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
-        self._process = self._popen("postgres", "-D", str(self._data), "-k", str(self._folder), *settings)
+        arguments = ("-D", str(self._data), "-k", str(self._folder), *settings)
+        self._process = self._popen("postgres", *arguments, around=self._mounting())
         _wait_for(self.url)
+        if self._small_mb is not None:
+            # The server's own programs see what it sees.
+            _administer(self.url, f"COPY (SELECT 1) TO PROGRAM 'mkdir {self._small}/space'")
+            _administer(self.url, f"CREATE TABLESPACE small LOCATION '{self._small}/space'")
+
+    @property
+    def _small(self) -> Path:
+        return self._folder / "small"
+
+    def _mounting(self) -> list[str]:
+        """Write what is put before a command so that it has a small file system of its own, which is gone with it."""
+        if self._small_mb is None:
+            return []
+        self._small.mkdir(exist_ok=True)
+        is_root = os.geteuid() == 0
+        then = 'exec "$@"' if is_root else f'exec unshare -U --map-user={os.geteuid()} "$@"'
+        mount = f'mount -t tmpfs -o size={self._small_mb}m,mode=777 tmpfs "$0" && {then}'
+        return ["unshare", "-m" if is_root else "-rm", "sh", "-c", mount, str(self._small)]
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
         """End it as a crash does: connections break, and what was committed is there at the next start.
@@ -159,8 +188,8 @@ class Cluster:
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _popen(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = command_of(str(programs() / program), *arguments)
+    def _popen(self, program: str, *arguments: str, around: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        command = [*around, *command_of(str(programs() / program), *arguments)]
         with self.log.open("ab") as log:
             return subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -264,6 +293,11 @@ def _drop_quietly(server: str, name: str) -> None:
 def _administer(server: str, statement: str) -> None:
     with closing(psycopg.connect(server, autocommit=True)) as connection:
         connection.execute(statement.encode())
+
+
+def move_to_small(server: str, url: str) -> None:
+    """Move a database that nobody uses to the small file system of its server."""
+    _administer(server, f"ALTER DATABASE {urlsplit(url).path.strip('/')} SET TABLESPACE small")
 
 
 def _with_name(server: str, name: str) -> str:

@@ -9,7 +9,8 @@ time share it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -67,7 +68,8 @@ class Readiness:
         """
         if (refusal := self._refusal()) is not None:
             raise refusal
-        if self._full_at is None and monotonic() < self._committed_at + PROOF_S:
+        is_proven = not self._writers.are_none and monotonic() < self._committed_at + PROOF_S
+        if is_proven and self._full_at is None:
             return
         if self._probing is None or self._probing.done():
             self._probing = asyncio.create_task(self._probe(), name="probe")
@@ -81,16 +83,11 @@ class Readiness:
         for holder in self._obstacles.standing:
             if holder.table in _NEEDED:
                 return DatabaseLocked(f"in the database {self._name} {holder}", retryAfterMs=RETRY_AFTER_MS)
-        if self._writers.are_gone_for_long:
-            words = f"the database {self._name} cannot be used now (there is no connection)"
-            return Unavailable(words, retryAfterMs=RETRY_AFTER_MS)
         return None
 
     async def _probe(self) -> None:
         try:
-            if self._full_at is not None:
-                await asyncio.wait_for(self._watch.run(_find_room), FULL_S)
-            await try_commit(self._watch.run)
+            await try_commit(self._watch.run if self._full_at is None else partial(self._watch.run, _with_room))
         except StorageFull:
             self.was_full()
             raise
@@ -104,18 +101,20 @@ class Readiness:
                 f"The database {self._name} refuses {missing} of the {self._writers.count} connections that write."
             )
             hint = "Everything goes on over the others, slower. Raise max_connections of the server."
-            yield DriverProblem("database_connections", message, hint)
+            yield DriverProblem(code="database_connections", message=message, hint=hint)
 
 
-def _find_room(tx: Tx) -> Any:
+def _with_room(tx: Tx, unit: Callable[..., None], *args: Any) -> None:
+    """Run a unit if the disk has room for new pages."""
     tx.run("SET LOCAL work_mem = 64")
-    return tx.one(_SORT_ON_DISK)
+    tx.one(_SORT_ON_DISK)
+    unit(tx, *args)
 
 
 def _locked(name: str, holder: LockHolder) -> DriverProblem:
     hint = "What needs it is refused, and goes on when the lock is gone. End that transaction"
     hint += f", or its process: SELECT pg_terminate_backend({holder.pid})." if holder.pid else "."
-    return DriverProblem("database_locked", f"In the database {name} {holder}.", hint)
+    return DriverProblem(code="database_locked", message=f"In the database {name} {holder}.", hint=hint)
 
 
 def _hear(done: asyncio.Task[None]) -> None:

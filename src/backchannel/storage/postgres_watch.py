@@ -184,9 +184,11 @@ class Watch:
     def _borrowed(self) -> Iterator[Connection]:
         """Have the connection; where the server has no room for it, one of those that write.
 
-        None is opened before one that writes is there: of a server with little room, that one is needed most.
+        While there is none that writes, this one is given up: of a server with little room, that one is needed most.
         """
-        if self._connection is None and not self._desk.writers.are_none:
+        if self._desk.writers.are_none:
+            self._drop()
+        elif self._connection is None:
             self._connection = self._connected()
         if self._connection is None:
             with self._desk.writers.lent() as lent:

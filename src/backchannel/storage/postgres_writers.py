@@ -120,7 +120,7 @@ class Writers:
                 continue
             with self._changed:
                 is_tried = self._tries > before  # by anybody: a server that does not answer takes long to tell
-                if (self.are_gone_for_long and is_tried) or (self.are_none and self._desk.is_ending.is_set()):
+                if (self._are_gone_for_long and is_tried) or (self.are_none and self._desk.is_ending.is_set()):
                     raise NoConnection("there is no connection")
                 self._changed.wait(RECONNECT_PAUSE_S)
 
@@ -148,7 +148,7 @@ class Writers:
             return found
 
     @property
-    def are_gone_for_long(self) -> bool:
+    def _are_gone_for_long(self) -> bool:
         """Whether there has been none for so long that whoever waits is refused."""
         return self._gone_since is not None and monotonic() > self._gone_since + GONE_LIMIT_S
 
