@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from backchannel.gateway.connections import Limits
-from backchannel.gateway.transport import HEAD_BYTES, LINE_BYTES
+from backchannel.gateway.transport import HEAD_BYTES, LINE_BYTES, JoinedWrites
 
 from .client import OPERATOR, connected, opened
 from .conftest import MakeWorld, World
@@ -236,3 +237,36 @@ async def test_whoever_goes_away_in_the_middle_fills_no_log(make_world: MakeWorl
             await writer.drain()
             assert await answer_to(world, BEGINNING + b"\r\n") == b"HTTP/1.1 401 Unauthorized\r\n"
     assert [entry for entry in logs if entry["log_level"] == "error"] == []
+
+
+def test_what_is_written_to_a_connection_that_was_just_cut_is_dropped_without_a_word() -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(_complaints_of_a_cut_connection()) == []
+
+
+async def _complaints_of_a_cut_connection() -> list[dict[str, Any]]:
+    loop, complaints = asyncio.get_running_loop(), list[dict[str, Any]]()
+    loop.set_exception_handler(lambda _, complaint: complaints.append(complaint))
+    made: asyncio.Future[asyncio.Transport] = loop.create_future()
+    lost: asyncio.Future[None] = loop.create_future()
+
+    class Far(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.set_result(transport)  # type: ignore[arg-type]  # one that writes
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            lost.set_result(None)
+
+    server = await loop.create_server(Far, "127.0.0.1", 0)
+    _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    async with asyncio.timeout(10):
+        transport = await made
+        joined = JoinedWrites(transport)
+        transport.abort()
+        joined.write(b"too late")
+        await lost
+        joined.write(b"much too late")
+        await asyncio.sleep(0)
+    writer.close()
+    server.close()
+    return complaints

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from backchannel.core.cluster import GatewayInfo
 from backchannel.core.sessions import SessionPatch
@@ -95,7 +96,9 @@ async def test_a_commit_whose_answer_was_lost_is_found_to_be_made_and_answered_o
     assert (line.cuts, runs, await written(host), host.fatal) == (1, ["a"], ["a"], [])
 
 
-async def test_units_of_a_connection_that_broke_before_their_commit_are_run_again(host: Host, line: CutLine) -> None:
+async def test_units_of_a_connection_that_broke_before_their_commit_are_run_again_and_one_line_tells_it(
+    host: Host, line: CutLine, caplog: pytest.LogCaptureFixture
+) -> None:
     await host.die()
     faults, loop = AtCommit(), asyncio.get_running_loop()
     await host.start(faults=faults)
@@ -106,8 +109,11 @@ async def test_units_of_a_connection_that_broke_before_their_commit_are_run_agai
         done.result(5)
 
     faults.act = cut
-    await host.store.driver.write(unit)
+    with capture_logs() as logs:
+        await host.store.driver.write(unit)
     assert (runs, await written(host), host.fatal) == (["a", "a"], ["a"], [])
+    assert [line["event"] for line in logs].count("the connection to the database is lost") == 1
+    assert caplog.messages == []  # of psycopg's own
 
 
 async def _cut(line: CutLine) -> None:

@@ -221,7 +221,10 @@ class JoinedWrites:
             data = b"".join(self._waiting)
             self._waiting.clear()
             self._size = 0
-            self._transport.write(data)
+            if self._transport.is_closing():  # uvloop raises where asyncio drops what comes too late
+                log.debug("a connection was closed before all was written", size=len(data))
+            else:
+                self._transport.write(data)
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):

@@ -7,6 +7,7 @@ cannot have a NUL here: it is stored, and looked for, as its symbol.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from functools import lru_cache
@@ -36,10 +37,12 @@ _DEFAULTS = {
     "keepalives_interval": "5",
     "keepalives_count": "3",
     "tcp_user_timeout": "15000",
+    "client_encoding": "UTF8",
 }
 """A far end that is gone without a word is noticed in seconds; the URL may say otherwise."""
-_OPTIONS = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c client_encoding=UTF8"
-"""The same for the server, which holds the lock of a gateway that is gone until it notices."""
+# The same for the server, which holds the lock of a gateway that is gone until it notices. Not as options of the
+# connection: PgBouncer takes none.
+_KEEPALIVES = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
 _DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 # Not an option of the connection: where a URL asks for a server that takes writes, libpq would take it for a standby's.
 _READ_ONLY = "SET default_transaction_read_only = on"
@@ -51,6 +54,14 @@ _LOST = (
     errors.IdleInTransactionSessionTimeout,
 )
 _AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Drop what psycopg says of a pipeline or a transaction whose connection broke: the first error is logged here."""
+    return not record.getMessage().startswith("error ignored")
+
+
+logging.getLogger("psycopg").addFilter(_is_news)
 
 
 class PostgresTx(UnitTx):
@@ -156,10 +167,9 @@ def connect(url: str, *, readonly: bool = False) -> Connection:
     """
     given = read_url(url)
     settings: dict[str, Any] = {**_DEFAULTS, "application_name": process_name(), **given}
-    settings["options"] = " ".join(filter(None, (given.get("options") or os.environ.get("PGOPTIONS"), _OPTIONS)))
     connection: Connection = psycopg.connect(make_conninfo("", **settings), autocommit=True, context=_ADAPTED)
     connection.prepared_max = _STATEMENTS_KEPT
-    connection.execute(_READ_ONLY if readonly else _DURABLE)
+    connection.execute(f"{_KEEPALIVES}; {_READ_ONLY if readonly else _DURABLE}".encode())
     return connection
 
 

@@ -68,6 +68,7 @@ class PostgresDatabase:
             raise StartupError(f"the database {self.name} cannot be reached ({in_words(error)})") from error
         with closing(connection):
             try:
+                self.server.refuse_pooler(connection)
                 self._refuse_half(connection)
                 self.server.bring_up_to_date(connection, refuse_empty=has_past)
                 self._refuse_half(connection)
