@@ -98,7 +98,8 @@ async def test_every_row_is_moved_and_a_gateway_goes_on_with_them(source: Host, 
 @pytest.mark.parametrize("parts", [1, 3, 7])
 async def test_a_move_that_was_killed_goes_on_where_it_was(source: Host, target: str, parts: int) -> None:
     seen = killed_after(source, target, parts)
-    with pytest.raises(DatabaseUnusable, match=r"not all of it is there: run `backchannel migrate"):
+    how = r"\(on \S+\), run `backchannel --state /\S+ migrate --to postgresql://postgres@/\S+` again"
+    with pytest.raises(DatabaseUnusable, match=f"not all of it is there: where that was begun {how}"):
         database_at(target).prepare(has_past=lambda: False)
     told: list[tuple[str, int]] = []
     counts = move_state(

@@ -11,7 +11,7 @@ from typing import Any, Self
 import psycopg
 
 from backchannel.core.contracts import Clock, FollowingClock
-from backchannel.errors import DatabaseUnusable, StartupError, StateFolderInUse
+from backchannel.errors import StartupError, StateFolderInUse
 from backchannel.storage.driver import DriverContext, Wakeups
 from backchannel.storage.folder import StateFolder
 from backchannel.storage.migrations import refuse_other
@@ -69,19 +69,12 @@ class PostgresDatabase:
         with closing(connection):
             try:
                 self.server.refuse_pooler(connection)
-                self._refuse_half(connection)
+                self.server.refuse_half(connection)
                 self.server.bring_up_to_date(connection, refuse_empty=has_past)
-                self._refuse_half(connection)
+                self.server.refuse_half(connection)
                 forget_old(connection)
             except psycopg.Error as error:
                 raise self.server.unusable(error) from error
-
-    def _refuse_half(self, connection: Connection) -> None:
-        if self.server.is_being_filled(connection):
-            raise DatabaseUnusable(
-                f"a state is being copied into {self.name}, and not all of it is there: "
-                "run `backchannel migrate --to` again"
-            )
 
     async def connect(self, clock: Clock, around: DriverContext) -> PostgresDriver:
         mark = CommitMark()

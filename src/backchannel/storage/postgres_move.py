@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
+from socket import gethostname
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,7 +27,7 @@ from backchannel.storage.driver import Database
 from backchannel.storage.postgres_connection import Connection
 from backchannel.storage.postgres_locks import LOCKS_TABLE
 from backchannel.storage.postgres_marks import MARKS_TABLE
-from backchannel.storage.postgres_server import MOVE_TABLE, VERSION_TABLE, Server
+from backchannel.storage.postgres_server import MOVE_ORIGIN, MOVE_TABLE, VERSION_TABLE, Server
 from backchannel.storage.tx import Row, Tx, required
 
 FIRST_PART, MOST_ROWS = 16, 2000
@@ -119,6 +121,7 @@ class StateMove:
                 for (name,) in [*target.execute(_TABLES).fetchall(), (MOVE_TABLE,)]:
                     target.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(name)))
                 _note(target, _SOURCE, state, is_done=True)
+                _note(target, MOVE_ORIGIN, f"{gethostname()} {Path(self._source.name).parent}", is_done=True)
 
     def _copy(self, tx: Tx, target: Connection, table: _Table) -> None:
         row = target.execute(f"SELECT last, is_done FROM {MOVE_TABLE} WHERE name = %s", (table.name,)).fetchone()

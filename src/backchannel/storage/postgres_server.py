@@ -17,6 +17,7 @@ from contextlib import closing, suppress
 from itertools import zip_longest
 from time import monotonic, sleep
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import psycopg
 import structlog
@@ -58,6 +59,8 @@ _TEXT = re.compile(r"\bTEXT\b")
 VERSION_TABLE = "backchannel_schema"
 MOVE_TABLE = "backchannel_move"
 """There while a state is being copied into it."""
+MOVE_ORIGIN = "(origin)"
+"""The name in that table under which stands the machine and the folder that the state comes from."""
 
 
 class Writer(NamedTuple):
@@ -217,6 +220,22 @@ class Server:
         """Whether a state is being copied into it, and not all of it is there."""
         return (MOVE_TABLE,) in connection.execute(_TABLES).fetchall()
 
+    def refuse_half(self, connection: Connection) -> None:
+        """Refuse a database into which not all of a state was copied, and say how to go on with that.
+
+        Raises:
+            DatabaseUnusable
+        """
+        if not self.is_being_filled(connection):
+            return
+        found = connection.execute(f"SELECT last FROM {MOVE_TABLE} WHERE name = '{MOVE_ORIGIN}'".encode()).fetchone()
+        machine, _, folder = (found[0] if found else "").partition(" ")
+        begun = f" (on {machine})" if machine else ""
+        raise DatabaseUnusable(
+            f"a state is being copied into {self.name}, and not all of it is there: where that was begun{begun}, run "
+            f"`backchannel --state {folder or 'FOLDER'} migrate --to {_as_url(read_url(self._url))}` again"
+        )
+
     def make_current(self, connection: Connection, *, refuse_empty: Callable[[], bool]) -> None:
         """Bring the schema up to date, in one transaction.
 
@@ -317,6 +336,15 @@ def _required(cursor: psycopg.Cursor[Any]) -> Any:
     row = cursor.fetchone()
     assert row is not None
     return row
+
+
+def _as_url(parts: dict[str, Any]) -> str:
+    """Write a URL as it may be used and shown: without a password, which comes from elsewhere."""
+    user = f"{quote(parts['user'])}@" if parts.get("user") else ""
+    host, port = parts.get("host") or "", f":{parts['port']}" if parts.get("port") else ""
+    if host.startswith("/"):
+        return f"postgresql://{user}{port}/{parts.get('dbname') or ''}?host={host}"
+    return f"postgresql://{user}{host}{port}/{parts.get('dbname') or ''}"
 
 
 def _shown(parts: dict[str, Any]) -> str:
