@@ -57,6 +57,7 @@ needs: $(VENV)/.ready # where the log is
 	  echo "Not installed here, so some tests are skipped:$$missing (on Debian: sudo apt-get install$$missing)"; exit 0; fi; \
 	echo "Installing$$missing with apt-get, for the tests (once, about a minute) ..."; \
 	case "$$missing" in *etcd*) [ ! -d /run/systemd/system ] || systemctl --quiet mask etcd patroni ;; esac; \
+	case "$$missing" in *pgbouncer*) [ ! -d /run/systemd/system ] || systemctl --quiet mask pgbouncer ;; esac; \
 	$(call installed,$(APT) update && DEBIAN_FRONTEND=noninteractive $(APT) install -y --no-install-recommends $$missing) || \
 	echo "The tests that use it are skipped, and fail where CI is set."
 

@@ -73,7 +73,7 @@ class Cluster:
         it has a tablespace `small` on a file system of that size, which nobody else sees.
         """
         self._folder = Path(tempfile.mkdtemp(prefix="postgres-", dir=folder))
-        self._settings = _SETTINGS | ({} if is_durable else _FORGETFUL) | (settings or {})
+        self._settings = {**_SETTINGS, **({} if is_durable else _FORGETFUL), **(settings or {})}
         self._small_mb = small_mb
         if os.geteuid() == 0:
             os.chown(self._folder, NOBODY, NOBODY)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -87,10 +86,13 @@ class Readiness:
 
     async def _probe(self) -> None:
         try:
-            await try_commit(self._watch.run if self._full_at is None else partial(self._watch.run, _with_room))
+            await try_commit(self._watch.run if self._full_at is None else self._run_with_room)
         except StorageFull:
             self.was_full()
             raise
+
+    def _run_with_room(self, unit: Callable[..., None], *args: Any) -> asyncio.Future[None]:
+        return self._watch.run(_with_room, unit, *args)
 
     def problems(self) -> Iterator[DriverProblem]:
         """List what is wrong, as far as it works all the same."""
