@@ -97,6 +97,7 @@ async def test_a_killed_process_leaves_only_what_it_had_committed(tmp_path: Path
     await host.end()
 
 
+@pytest.mark.sqlite_only  # test_readiness.py has PostgreSQL's
 async def test_whether_the_disk_takes_a_write_can_be_asked(tmp_path: Path) -> None:
     host, disk = Host(tmp_path), Disk()
     store = await host.start(faults=disk)
