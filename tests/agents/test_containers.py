@@ -35,7 +35,7 @@ def test_a_container_is_confined_as_the_settings_say(tmp_path: Path) -> None:
         "--cap-drop ALL --security-opt no-new-privileges",
         f"--user {os.geteuid()}:{os.getegid()}",
         "--memory 512m --memory-swap 512m --pids-limit 50 --ulimit cpu=9",
-        "--tmpfs /tmp:rw,size=128m",
+        "--tmpfs /tmp:rw,size=256m --shm-size 256m",
         f"--volume {tmp_path}/ws:/workspace:rw --volume {tmp_path}/outs:/outputs:ro",
         "--workdir /workspace/sub --env HOME=/workspace --env KEY",
     ):
@@ -43,7 +43,8 @@ def test_a_container_is_confined_as_the_settings_say(tmp_path: Path) -> None:
     assert line.endswith("node:22 npx server")
     assert "secret" not in line and made.env["KEY"] == "secret"
     assert made.after == ("podman", "rm", "--force", made.argv[made.argv.index("--name") + 1])
-    assert made.limits == ProgramLimits()  # the client's own process is not what they are for
+    # The workspace is counted around the client; the other limits are not for the client's own process.
+    assert made.limits == ProgramLimits(disk_bytes=128 << 20, folder_bytes=10240 << 20, folder_files=250_000)
 
 
 @pytest.mark.usefixtures("client")

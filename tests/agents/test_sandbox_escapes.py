@@ -8,64 +8,20 @@ import socket
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from backchannel.agents.bubblewrap import SYSTEM_LINKS
-from backchannel.agents.programs import Program, environment, leashed
 from backchannel.agents.registry import Agents
 from backchannel.agents.sandboxes import Sandbox, Sandboxes
 from backchannel.config import config_from
 from backchannel.config.agents import SandboxRules
+from tests.agents.inside import MAIN, inside
 from tests.support.processes import Watched, all_ended
 
 pytestmark = pytest.mark.usefixtures("real_sandbox")
-MAIN, SIDE = "agent:main:main", "agent:main:cron:x"
-
-
-@dataclass
-class Inside:
-    """A state folder as it is, and a program in the sandbox of one of its sessions."""
-
-    state: Path
-    sandbox: Sandbox
-
-    def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        program = Program(("/bin/bash", "-c", script, "bash", *arguments), self.sandbox.workspace, environment())
-        started = leashed(self.sandbox.wrap(program))
-        return subprocess.run(
-            started.argv,
-            env=started.env,
-            cwd=started.cwd,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
-
-    def says(self, script: str, *arguments: str) -> str:
-        ran = self.run(script, *arguments)
-        return ran.stdout + ran.stderr
-
-
-def inside(tmp_path: Path, **rules: object) -> Inside:
-    state = tmp_path / "state"
-    for name, text in {
-        "backchannel.db": "every conversation",
-        "token": "the operator's token",
-        "agents/main/workspace/own.txt": "mine",
-        "agents/other/workspace/theirs.txt": "of another agent",
-        "agents/main/sessions/a.jsonl": "a transcript",
-    }.items():
-        (state / name).parent.mkdir(parents=True, exist_ok=True)
-        (state / name).write_text(text)
-    agents = [{"id": "main", "sandbox": {"mode": "all", **rules}}, {"id": "other"}]
-    config = config_from({"agents": {"list": agents}}, {}, state=state)
-    sandbox = Sandboxes(Agents(config), config.key_scheme, state).of("main", MAIN)
-    assert sandbox is not None
-    return Inside(state, sandbox)
+SIDE = "agent:main:cron:x"
 
 
 def test_a_program_has_the_workspace_and_can_write_there(tmp_path: Path) -> None:

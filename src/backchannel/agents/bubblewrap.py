@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from backchannel.agents.programs import CERTIFICATES, Program, ProgramLimits
+from backchannel.agents.leash import FILTER
+from backchannel.agents.programs import CERTIFICATES, Program, ProgramLimits, leashed
+from backchannel.agents.seccomp import build_filter, why_no_filter
 from backchannel.config.agents import SandboxRules
 from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS, USUAL_PATH
 
@@ -67,11 +70,9 @@ def why_not() -> str | None:
 def _failure(program: str) -> str | None:
     """Try it: user namespaces may be forbidden to it."""
     rules = SandboxRules(workspace_access="none")
-    tried = wrapped(Program(("/bin/true",), None, {"PATH": USUAL_PATH}), rules, Path("/"))
+    tried = leashed(wrapped(Program(("/bin/true",), None, {"PATH": USUAL_PATH}), rules, Path("/")))
     try:
-        ran = subprocess.run(
-            (program, *tried.argv[1:]), env=tried.env, capture_output=True, timeout=PROBE_LIMIT_S, check=False
-        )
+        ran = subprocess.run(tried.argv, env=tried.env, capture_output=True, timeout=PROBE_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{PACKAGE} does not work here: {error}"
     if ran.returncode == 0:
@@ -106,7 +107,8 @@ def wrapped(program: Program, rules: SandboxRules, workspace: Path, outputs: Pat
     )
     env = {name: value for name, value in program.env.items() if name != "TMPDIR" and not _is_hidden(name, value)}
     env |= {"HOME": home, "USER": "agent", "PATH": USUAL_PATH}
-    return replace(program, argv=argv, cwd=workspace, env=env, limits=limits(rules))
+    given = build_filter(platform.machine()) if why_no_filter() is None else b""
+    return replace(program, argv=argv, cwd=workspace, env=env, limits=limits(rules), filter=given)
 
 
 def _is_hidden(name: str, value: str) -> bool:
@@ -115,13 +117,27 @@ def _is_hidden(name: str, value: str) -> bool:
 
 
 def limits(rules: SandboxRules) -> ProgramLimits:
-    return ProgramLimits(
+    """Say what a program in a sandbox may use."""
+    return replace(
+        disk_limits(rules),
         cpu_seconds=rules.cpu_seconds,
         memory_bytes=rules.memory_mb * MIB,
         processes=rules.processes,
-        file_bytes=FILE_BYTES,
-        disk_bytes=DISK_BYTES,
+        file_bytes=min(FILE_BYTES, rules.disk_mb * MIB),
+        temporary_bytes=_temporary_bytes(rules),
     )
+
+
+def disk_limits(rules: SandboxRules) -> ProgramLimits:
+    """Say how far a program may fill the workspace, if it may write there, and the disk."""
+    if rules.workspace_access != "rw":
+        return ProgramLimits(disk_bytes=DISK_BYTES)
+    return ProgramLimits(disk_bytes=DISK_BYTES, folder_bytes=rules.disk_mb * MIB, folder_files=rules.files)
+
+
+def _temporary_bytes(rules: SandboxRules) -> int:
+    """Tell how large each temporary folder may get: what lies there is memory, and counts as such."""
+    return rules.memory_mb * MIB // 2
 
 
 def _namespaces(rules: SandboxRules) -> Iterator[str]:
@@ -131,6 +147,8 @@ def _namespaces(rules: SandboxRules) -> Iterator[str]:
         yield "--share-net"
     if (found := shutil.which(PROGRAM)) and _can_forbid_namespaces(found):
         yield "--disable-userns"
+    if why_no_filter() is None:
+        yield from ("--seccomp", str(FILTER))
 
 
 def _system(rules: SandboxRules) -> Iterator[str]:
@@ -148,7 +166,7 @@ def _system(rules: SandboxRules) -> Iterator[str]:
 
 
 def _folders(rules: SandboxRules, workspace: Path) -> Iterator[str]:
-    scratch = str(rules.memory_mb * MIB // 4)  # what lies there is memory
+    scratch = str(_temporary_bytes(rules))
     yield from ("--proc", "/proc", "--dev", "/dev", "--size", scratch, "--tmpfs", "/dev/shm")  # noqa: S108
     yield from ("--size", scratch, "--tmpfs", SCRATCH, "--symlink", SCRATCH, "/var/tmp")  # noqa: S108
     if rules.workspace_access != "none":

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from backchannel.agents.bubblewrap import SCRATCH
-from backchannel.agents.programs import CERTIFICATES, PASSED_ON, PASSED_ON_PREFIX, Program, ProgramLimits
+from backchannel.agents.bubblewrap import SCRATCH, disk_limits
+from backchannel.agents.programs import CERTIFICATES, PASSED_ON, PASSED_ON_PREFIX, Program
 from backchannel.config.agents import SandboxRules
 from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS
 
@@ -68,7 +68,7 @@ def wrapped(program: Program, rules: SandboxRules, workspace: Path, outputs: Pat
     )
     env = own | {key: os.environ[key] for key in FOR_CLIENT if key in os.environ}
     return replace(
-        program, argv=argv, cwd=workspace, env=env, limits=ProgramLimits(), after=(found, "rm", "--force", name)
+        program, argv=argv, cwd=workspace, env=env, limits=disk_limits(rules), after=(found, "rm", "--force", name)
     )
 
 
@@ -78,7 +78,8 @@ def _confined(rules: SandboxRules) -> Iterator[str]:
     yield from ("--user", f"{os.geteuid()}:{os.getegid()}")  # so that files in the workspace are the gateway's
     yield from ("--memory", f"{rules.memory_mb}m", "--memory-swap", f"{rules.memory_mb}m")
     yield from ("--pids-limit", str(rules.processes), "--ulimit", f"cpu={rules.cpu_seconds}")
-    yield from ("--tmpfs", f"{SCRATCH}:rw,size={rules.memory_mb // 4}m")
+    temporary = f"{rules.memory_mb // 2}m"  # it counts as memory of the container
+    yield from ("--tmpfs", f"{SCRATCH}:rw,size={temporary}", "--shm-size", temporary)
 
 
 def _cwd(cwd: Path | None, workspace: Path) -> str:

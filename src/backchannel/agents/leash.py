@@ -5,14 +5,16 @@ program in a session of its own, with the standard input and outputs that it was
 ends: with its exit code, or of its signal. It is a *child subreaper*: whatever the program starts comes to the leash
 when it loses its parent, also after a double fork and `setsid`. So "no child is left" means that no descendant is.
 
-The program has descriptors 0, 1 and 2 and no other. What the gateway inherited is closed here: uvloop closes none of
-it, and a folder among it would be a way out of every sandbox.
+The program has descriptors 0, 1 and 2 and no other, but for the filter's. What the gateway inherited is closed here:
+uvloop closes none of it, and a folder among it would be a way out of every sandbox.
 
 - The program ends: what it has left running is killed.
 - SIGTERM: all of it is asked to end, and killed a second later, or at the second SIGTERM.
 - The gateway dies, however that happens: all of it is killed at once.
-- Together it uses more than `--memory-bytes` or `--processes`, or the disk has less than `--disk-bytes` left: all of it
-  is killed, and the last line on its standard error says why.
+- Together it uses more than `--memory-bytes` or `--processes`, its folder has more than `--folder-bytes` or
+  `--folder-files`, or the disk has less than `--disk-bytes` left: all of it is killed, and the last line on its
+  standard error says why (`leash_usage.py`).
+- `--filter`, bytes in hexadecimal, is what the program reads from descriptor 3: bubblewrap's filter of system calls.
 - `--after`, a command as JSON, is run when all of it has ended: it removes what is no child, such as a container.
 
 This file uses nothing but the standard library, and as little of that as it can: it is started for every program.
@@ -26,6 +28,10 @@ import signal
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from backchannel.agents.leash_usage import UsageWatch
+
 IS_LINUX = sys.platform == "linux"
 GRACE_S = 1.0
 """How long a program may take to end when it is asked to."""
@@ -35,16 +41,16 @@ GIVE_UP_S = 10.0
 """How long the leash tries to kill what is left: what runs as another user, or hangs in the kernel, stays."""
 STOP_ROUNDS, REAP_AT_ONCE = 100, 100
 """Bounds of what a program that forks without end could make endless."""
-WATCH_EVERY_S, WATCH_GROWTH_S = 0.25, 0.02
-"""How often it is looked at what the program and all that it started use together; and while they become more."""
 LIMITS = {
     "cpu-seconds": resource.RLIMIT_CPU,
     "memory-bytes": resource.RLIMIT_DATA,
     "file-bytes": resource.RLIMIT_FSIZE,
 }
 """What holds for each process by itself."""
-WATCHED = ("memory-bytes", "processes", "disk-bytes")
-"""What holds for all of it together. Page size and number of threads are in `/proc`, so this is for Linux alone."""
+WATCHED = ("memory-bytes", "temporary-bytes", "processes", "disk-bytes", "folder-bytes", "folder-files")
+"""What holds for all of it together, looked at in `/proc`: for Linux alone."""
+FILTER = 3
+"""The descriptor that a program is given beside its input and outputs, where it is to be given one."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a program that could not be started, as shells use them."""
@@ -56,7 +62,7 @@ def main(arguments: list[str]) -> int:
     parent = int(arguments[0])
     split = arguments.index("--")
     options = dict(option.removeprefix("--").split("=", 1) for option in arguments[1:split])
-    after = options.pop("after", None)
+    after, given = options.pop("after", None), bytes.fromhex(options.pop("filter", ""))
     limits = {name: int(value) for name, value in options.items()}
     if os.getpid() != os.getsid(0) and os.getpid() != os.getpgrp():
         os.setsid()  # not in the terminal's foreground: an interrupt there is for the gateway alone
@@ -69,10 +75,9 @@ def main(arguments: list[str]) -> int:
         return 0  # it died before it was watched: nothing has been started
     watched = {name: limits[name] for name in WATCHED if name in limits and IS_LINUX}
     told = os.dup(2) if watched else -1
-    if watched:
-        _come_first()
-    child = _start(arguments[split + 1 :], limits)
-    status = _Leash(parent, child, wake, gone, watched, told).hold()
+    watch = _watch(watched) if watched else None
+    child = _start(arguments[split + 1 :], limits, given)
+    status = _Leash(parent, child, wake, gone, watch, told).hold()
     if after is not None:
         _run_after(after)
     return status
@@ -103,6 +108,15 @@ def _wake_up_on(*signals: int) -> int:
     return readable
 
 
+def _watch(limits: dict[str, int]) -> "UsageWatch":
+    """Begin to watch; what that takes is not loaded for a program without limits."""
+    _come_first()
+    sys.path.append(os.path.dirname(__file__))  # noqa: PTH120 - nor pathlib; behind the standard library
+    # Isolated, Python knows of no package of ours: it is a module beside this one, and no dependency.
+    watch: UsageWatch = __import__("leash_usage").UsageWatch(limits, ".")
+    return watch
+
+
 def _come_first() -> None:
     """Get the processor before all that is watched. Only root can, and only root's processes does no kernel count."""
     try:  # noqa: SIM105 - as below
@@ -126,12 +140,12 @@ def _parent_handle(parent: int) -> int | None:
         return None
 
 
-def _start(argv: list[str], limits: dict[str, int]) -> int:
+def _start(argv: list[str], limits: dict[str, int], given: bytes) -> int:
     leash = os.getpid()
     child = os.fork()
     if child == 0:
         try:
-            _become(leash, argv, limits)
+            _become(leash, argv, limits, given)
         except OSError as error:
             os.write(2, f"cannot start {argv[0]}: {error.strerror}\n".encode(errors="replace"))
             os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
@@ -145,7 +159,7 @@ def _start(argv: list[str], limits: dict[str, int]) -> int:
     return child
 
 
-def _become(leash: int, argv: list[str], limits: dict[str, int]) -> None:
+def _become(leash: int, argv: list[str], limits: dict[str, int], given: bytes) -> None:
     """Turn this process into the program."""
     os.setsid()
     signal.set_wakeup_fd(-1)
@@ -167,16 +181,20 @@ def _become(leash: int, argv: list[str], limits: dict[str, int]) -> None:
             _, most = resource.getrlimit(kind)
             value = limits[name] if most == resource.RLIM_INFINITY else min(limits[name], most)
             resource.setrlimit(kind, (value, value))
+    if given:
+        readable, writable = os.pipe()  # it holds much more than a filter has
+        os.write(writable, given)
+        os.close(writable)
+        os.dup2(readable, FILTER)
+        os.set_inheritable(FILTER, True)  # also where the pipe had this very number
     os.execvp(argv[0], argv)
 
 
 class _Leash:
     def __init__(
-        self, parent: int, child: int, wake: int, gone: int | None, watched: dict[str, int], told: int
+        self, parent: int, child: int, wake: int, gone: int | None, watch: "UsageWatch | None", told: int
     ) -> None:
-        self._watched = watched
-        self._pause_s = WATCH_GROWTH_S
-        self._threads = 0
+        self._watch = watch
         self._told = told
         self._parent = parent
         self._child = child
@@ -211,30 +229,17 @@ class _Leash:
         pauses = [] if limit_s is None else [max(limit_s, 0)]
         if self._gone is None:
             pauses.append(LOOK_EVERY_S)
-        if self._watched:
-            pauses.append(self._pause_s)
+        if self._watch is not None:
+            pauses.append(self._watch.pause_s)
         events = self._poll.poll(min(pauses) * 1000 if pauses else None)
         return os.read(self._wake, 1024) if any(number == self._wake for number, _ in events) else b""
 
     def _is_too_much(self) -> bool:
         """Whether all of it together uses more than it may; says so where the program's errors go."""
-        if not self._watched:
+        if self._watch is None:
             return False
-        tree = _descendants(os.getpid())
-        page = resource.getpagesize()
-        disk = os.statvfs(".")
-        limits = self._watched
-        reason = ""
-        threads = sum(process.threads for process in tree)
-        self._pause_s = WATCH_GROWTH_S if threads > self._threads else WATCH_EVERY_S
-        self._threads = threads
-        if threads > limits.get("processes", sys.maxsize):
-            reason = f"more than {limits['processes']} processes and threads"
-        elif sum(process.pages for process in tree) * page > limits.get("memory-bytes", sys.maxsize):
-            reason = f"more than {limits['memory-bytes'] >> 20} MiB of memory"
-        elif disk.f_bavail * disk.f_frsize < limits.get("disk-bytes", 0):
-            reason = f"less than {limits['disk-bytes'] >> 20} MiB are left on the disk"
-        if not reason:
+        reason = self._watch.why_too_much([(found.pid, found.threads) for found in _descendants(os.getpid())])
+        if reason is None:
             return False
         self._stop_all()
         os.set_blocking(self._told, False)
@@ -308,7 +313,7 @@ class _Process:
         fields = stat.rpartition(b")")[2].split()
         self.pid = pid
         self.parent, self.group = int(fields[1]), int(fields[2])
-        self.threads, self.pages = int(fields[17]), int(fields[21])
+        self.threads = int(fields[17])
 
 
 def _descendants(root: int) -> list[_Process]:

@@ -39,6 +39,12 @@ class ProgramLimits:
     """Of each file that is written."""
     disk_bytes: int | None = None
     """What has to be left on the disk of the folder it is started in."""
+    temporary_bytes: int | None = None
+    """The size of its temporary folders, each of which is memory and counts as that."""
+    folder_bytes: int | None = None
+    """Of all files in the folder it is started in."""
+    folder_files: int | None = None
+    """Files and folders in the folder it is started in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,8 @@ class Program:
     env: Mapping[str, str]
     """All of it: nothing is inherited. `environment` makes one."""
     limits: ProgramLimits = field(default=ProgramLimits())
+    filter: bytes = b""
+    """What the program reads from descriptor `leash.FILTER`, if it is to have that open; bubblewrap's, for seccomp."""
     after: tuple[str, ...] = ()
     """A command for the leash to run when all of it has ended: it removes what is no child of ours."""
 
@@ -84,7 +92,9 @@ def leashed(program: Program) -> Program:
     """
     limits = ((name.replace("_", "-"), getattr(program.limits, name)) for name in ProgramLimits.__slots__)
     options = [f"--{name}={value}" for name, value in limits if value is not None]
+    if program.filter:
+        options.append(f"--filter={program.filter.hex()}")
     if program.after:
         options.append(f"--after={json.dumps(program.after)}")
     argv = (sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *options, "--", *program.argv)
-    return replace(program, argv=argv, limits=ProgramLimits(), after=())
+    return replace(program, argv=argv, limits=ProgramLimits(), filter=b"", after=())

@@ -17,6 +17,7 @@ from backchannel.config.schema_agents import (
     InstructionsFileSettings,
     ListedAgentSettings,
     SandboxBackend,
+    SandboxLimitSettings,
     SandboxSettings,
     WorkspaceAccess,
 )
@@ -44,6 +45,8 @@ class SandboxRules:
     memory_mb: int = 2048
     processes: int = 256
     output_kb: int = 4096
+    disk_mb: int = 10_240
+    files: int = 250_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +122,7 @@ def _sandbox(own: SandboxSettings, defaults: SandboxSettings) -> SandboxRules:
     }
     limits = {
         name: value
-        for name in ("cpu_seconds", "memory_mb", "processes", "output_kb")
+        for name in SandboxLimitSettings.__struct_fields__
         if (value := first(getattr(own.limits, name), getattr(defaults.limits, name))) is not None
     }
     return SandboxRules(**named, **limits)

@@ -34,7 +34,10 @@ class SandboxLimitSettings(Settings, frozen=True, kw_only=True):
     ] = None
     memory_mb: Annotated[
         Annotated[int, Meta(ge=16)] | None,
-        setting("Memory of all processes of a call together, in MiB. Unset everywhere: 2048."),
+        setting(
+            "Memory of a call, in MiB: its processes, what they share, and its temporary folders. "
+            "Unset everywhere: 2048."
+        ),
     ] = None
     processes: Annotated[
         Annotated[int, Meta(ge=1)] | None,
@@ -43,6 +46,17 @@ class SandboxLimitSettings(Settings, frozen=True, kw_only=True):
     output_kb: Annotated[
         Annotated[int, Meta(ge=1, le=1_048_576)] | None,
         setting("How much output of a command is kept, in KiB; also outside a sandbox. Unset everywhere: 4096."),
+    ] = None
+    disk_mb: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        setting("What the workspace may hold, in MiB: a call that fills it further is ended. Unset everywhere: 10240."),
+    ] = None
+    files: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        setting(
+            "How many files and folders the workspace may hold: a call that makes more is ended. "
+            "Unset everywhere: 250000."
+        ),
     ] = None
 
 

@@ -1,0 +1,212 @@
+"""What a program and all that it started use together, as the leash measures it.
+
+Memory is counted where it is held, so that what is shared counts once: what each process has for itself, also in swap
+and for its page tables; shared mappings without a file, by their size; and what lies in the temporary folders of a
+sandbox. Other memory without an owner a sandbox cannot make (`seccomp.py`).
+
+Like the leash this uses little of the standard library, and of the package nothing.
+"""
+
+import os
+import stat
+import time
+
+KIB, MIB = 1024, 1024 * 1024
+EVERY_S, GROWTH_S = 0.25, 0.02
+"""How often it is looked, and how often while there are more of them, or more memory, at each look."""
+FILES_LEFT = 10_000
+"""How many files must still fit on a disk that counts them."""
+TEMPORARY = ("tmp", "dev/shm")
+"""The folders of a sandbox that are memory."""
+ENTRY_BYTES = KIB
+"""What the kernel needs for a file in one of them, however small."""
+MOST_OPEN = 4096
+"""How many descriptors are looked at for files that have lost their name."""
+NO_FILE = (b"/dev/zero", b"/memfd:", b"/SYSV")
+"""What shared memory without a file is called among the mappings of a process."""
+COUNTED = (b"RssAnon:", b"VmSwap:", b"VmPTE:")
+STEP_S, REST_FACTOR = 0.02, 10
+"""How long a folder is counted at a time; and for how many times the time that it took it is then left alone."""
+
+
+class UsageWatch:
+    """Looks whether a program and all that it started use more than they may."""
+
+    def __init__(self, limits: dict[str, int], folder: str) -> None:
+        self._limits = limits
+        self._folder = _Folder(folder) if "folder-bytes" in limits or "folder-files" in limits else None
+        self._disk = folder
+        self._threads = self._memory = 0
+        self.pause_s = GROWTH_S
+        """When to look again."""
+
+    def why_too_much(self, tree: list[tuple[int, int]]) -> str | None:
+        """Say what of these processes is too much, each given with its number of threads."""
+        pids, threads = [pid for pid, _ in tree], sum(threads for _, threads in tree)
+        is_growing = threads > self._threads
+        self._threads = threads
+        most = self._limits.get("processes")
+        if most is not None and threads > most:
+            return f"more than {most} processes and threads"
+        most = self._limits.get("memory-bytes")
+        if most is not None:
+            memory = _memory_bytes(pids, self._limits.get("temporary-bytes", 0))
+            is_growing |= memory - self._memory > most // 16
+            self._memory = memory
+            if memory > most:
+                return f"more than {most // MIB} MiB of memory"
+        is_counting = self._folder is not None and self._folder.is_counting
+        self.pause_s = GROWTH_S if is_growing or is_counting else EVERY_S
+        return self._why_too_full(pids)
+
+    def _why_too_full(self, pids: list[int]) -> str | None:
+        reserve = self._limits.get("disk-bytes", 0)
+        disk = os.statvfs(self._disk)
+        if disk.f_bavail * disk.f_frsize < reserve:
+            return f"less than {reserve // MIB} MiB are left on the disk"
+        if reserve and disk.f_files and disk.f_favail < FILES_LEFT:
+            return f"fewer than {FILES_LEFT} files more fit on the disk"
+        found = None if self._folder is None else self._folder.counted(pids)
+        if found is None or self._folder is None or self._folder.first is None:
+            return None
+        # What was there before may be more than is permitted: then it may not become more.
+        for name, now, before in zip(("folder-bytes", "folder-files"), found, self._folder.first):  # noqa: B905
+            most = self._limits.get(name)
+            if most is not None and now > max(most, before):
+                what = f"{most // MIB} MiB" if name == "folder-bytes" else f"{most} files and folders"
+                return f"more than {what} in the workspace"
+        return None
+
+
+def _memory_bytes(pids: list[int], temporary_bytes: int) -> int:
+    """Add up the memory of processes, and of what they share."""
+    own = 0
+    shared: dict[bytes, int] = {}
+    for pid in pids:
+        own += _own_bytes(pid)
+        shared.update(_shared_mappings(pid))
+    return own + sum(shared.values()) + (_temporary_bytes(pids, temporary_bytes) if temporary_bytes else 0)
+
+
+def _temporary_bytes(pids: list[int], size: int) -> int:
+    """Tell how much lies in the temporary folders of a sandbox, each of which has this size."""
+    for pid in reversed(pids):  # the last was started last, and is in the sandbox
+        used = [found for name in TEMPORARY if (found := _used(f"/proc/{pid}/root/{name}", size)) is not None]
+        if len(used) == len(TEMPORARY):
+            return sum(used)
+    return 0
+
+
+class _Folder:
+    """Counts what is in a folder again and again, a little at a time."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._count: _Count | None = None
+        self._took_s = self._next = 0.0
+        self.first: tuple[int, int] | None = None
+        """Bytes and files when it was first counted."""
+        self.is_counting = True
+
+    def counted(self, pids: list[int]) -> tuple[int, int] | None:
+        """Go on counting: gives bytes and files when all of it is counted, and else None."""
+        now = time.monotonic()
+        if self._count is None:
+            if now < self._next:
+                return None
+            self._count = _Count(self._path)
+        self.is_counting = not self._count.go_on(now + STEP_S)
+        self._took_s += time.monotonic() - now
+        if self.is_counting:
+            return None
+        found = self._count.bytes + _nameless_bytes(pids, self._count.device), self._count.files
+        self._next = time.monotonic() + max(EVERY_S, self._took_s * REST_FACTOR)
+        self._count, self._took_s = None, 0.0
+        self.first = self.first or found
+        return found
+
+
+class _Count:
+    """The count of one folder, a little at a time."""
+
+    def __init__(self, folder: str) -> None:
+        self.bytes = self.files = 0
+        self.device = os.stat(folder).st_dev  # noqa: PTH116
+        self._todo = [folder]
+
+    def go_on(self, until: float) -> bool:
+        """Count until it is done, which is told, or the time is over."""
+        while self._todo:
+            if time.monotonic() > until:
+                return False
+            try:
+                with os.scandir(self._todo.pop()) as entries:
+                    for entry in entries:
+                        self._add(entry)
+            except OSError:
+                pass  # gone, or not to be looked into: the reserve of the disk is what is left
+        return True
+
+    def _add(self, entry: "os.DirEntry[str]") -> None:
+        self.files += 1
+        self.bytes += entry.stat(follow_symlinks=False).st_blocks * 512
+        if entry.is_dir(follow_symlinks=False):
+            self._todo.append(entry.path)
+
+
+def _own_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123
+            return sum(int(line.split()[1]) for line in file if line.startswith(COUNTED)) * KIB
+    except (OSError, ValueError, IndexError):
+        return 0  # it has ended
+
+
+def _shared_mappings(pid: int) -> dict[bytes, int]:
+    """Find the shared mappings of a process that have no file, by their number in the kernel."""
+    found: dict[bytes, int] = {}
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:  # noqa: PTH123
+            for line in file:
+                if line.endswith(b" (deleted)\n") and any(name in line for name in NO_FILE):
+                    # from-to permissions offset device inode path
+                    place, _, offset, _, inode, *_ = line.split()
+                    start, _, end = place.partition(b"-")
+                    size = int(offset, 16) + int(end, 16) - int(start, 16)
+                    found[inode] = max(found.get(inode, 0), size)
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def _used(folder: str, size: int) -> int | None:
+    """Tell how much lies in a temporary folder; None if it is another, which only its size tells from outside."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    if abs(found.f_blocks * found.f_frsize - size) > found.f_frsize:
+        return None
+    return (found.f_blocks - found.f_bfree) * found.f_frsize + (found.f_files - found.f_ffree) * ENTRY_BYTES
+
+
+def _nameless_bytes(pids: list[int], device: int) -> int:
+    """Add up the open files of a disk that have no name any more."""
+    found: dict[int, int] = {}
+    looked = 0
+    for pid in pids:
+        try:
+            numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
+        except OSError:
+            continue
+        for number in numbers:
+            looked += 1
+            if looked > MOST_OPEN:
+                return sum(found.values())
+            try:
+                seen = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116
+            except OSError:
+                continue
+            if seen.st_nlink == 0 and seen.st_dev == device and stat.S_ISREG(seen.st_mode):
+                found[seen.st_ino] = seen.st_blocks * 512
+    return sum(found.values())

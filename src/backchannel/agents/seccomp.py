@@ -1,0 +1,124 @@
+"""The filter of system calls in a sandbox: a program of classic BPF that bubblewrap loads before the program starts.
+
+It closes the ways to hold memory that belongs to no process and no folder, which no limit counts: shared segments,
+memory files, message queues, large pipes, file systems of its own. Nested namespaces are closed because each would
+bring these ways again. It also closes parts of the kernel that programs rarely need and that had many holes: `bpf`,
+`io_uring`, `userfaultfd`, keys. A program sees an error, as on a kernel without them.
+
+To add a call: its number on each architecture, from the kernel's tables, and which error it gets.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import platform
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+"""BPF: load a word at a fixed place; jump if equal, if greater or equal, if a bit is set; return."""
+_NUMBER_AT, _ARCHITECTURE_AT = 0, 4
+_KILL, _ALLOW, _ERROR = 0x80000000, 0x7FFF0000, 0x00050000
+_X32 = 0x40000000
+"""Calls of x86_64 with 32-bit pointers have this bit: the same calls under other numbers."""
+
+_NAMESPACES = 0x7E020000
+"""Every flag of `clone` that makes a namespace."""
+_F_SETPIPE_SZ, _TIOCSTI, _TIOCLINUX = 1031, 0x5412, 0x541C
+
+
+class _Machine(NamedTuple):
+    architecture: int
+    is_second: bool
+    """Whether its numbers are the second of each pair."""
+
+
+_MACHINES = {"x86_64": _Machine(0xC000003E, False), "aarch64": _Machine(0xC00000B7, True)}
+
+_ABSENT = {
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "mq_open": (240, 180),
+    "vmsplice": (278, 75),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "clone3": (435, 435),  # its flags are in memory, where no filter can look: programs then use `clone`
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_tree_attr": (467, 467),
+}
+"""Answered as if the kernel did not have them."""
+_FORBIDDEN = {
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "swapon": (167, 224),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "fanotify_init": (300, 262),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+}
+_CLONE, _FCNTL, _IOCTL = (56, 220), (72, 25), (16, 29)
+
+
+def why_no_filter() -> str | None:
+    """Say why system calls cannot be filtered here."""
+    if platform.machine() not in _MACHINES:
+        return f"there is no filter of system calls for {platform.machine()}"
+    if not Path("/proc/sys/kernel/seccomp").exists():
+        return "this kernel does not filter system calls (seccomp)"
+    return None
+
+
+@functools.cache
+def build_filter(machine: str) -> bytes:
+    """Write the filter for a kind of machine, as the kernel takes it."""
+    architecture, is_second = _MACHINES[machine]
+    body = [_step(_EQUAL, architecture, yes=1), _step(_RETURN, _KILL), _step(_LOAD, _NUMBER_AT)]
+    if machine == "x86_64":
+        body += [_step(_AT_LEAST, _X32, no=1), _error(errno.ENOSYS)]
+    for calls, error in ((_ABSENT, errno.ENOSYS), (_FORBIDDEN, errno.EPERM)):
+        for numbers in calls.values():
+            body += [_step(_EQUAL, numbers[is_second], no=1), _error(error)]
+    body += _unless(_CLONE[is_second], argument=0, test=_ANY_BIT, values=(_NAMESPACES,))
+    body += _unless(_FCNTL[is_second], argument=1, test=_EQUAL, values=(_F_SETPIPE_SZ,))
+    body += _unless(_IOCTL[is_second], argument=1, test=_EQUAL, values=(_TIOCSTI, _TIOCLINUX))
+    return b"".join((_step(_LOAD, _ARCHITECTURE_AT), *body, _step(_RETURN, _ALLOW)))
+
+
+def _unless(number: int, *, argument: int, test: int, values: tuple[int, ...]) -> Iterator[bytes]:
+    """Forbid a call if its argument, of which the lower half counts, is one of these."""
+    inner = [_step(_LOAD, 16 + 8 * argument)]
+    for value in values:
+        inner += [_step(test, value, no=1), _error(errno.EPERM)]
+    inner.append(_step(_RETURN, _ALLOW))
+    yield _step(_EQUAL, number, no=len(inner))
+    yield from inner
+
+
+def _error(number: int) -> bytes:
+    return _step(_RETURN, _ERROR | number)
+
+
+def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+    return struct.pack("<HBBI", code, yes, no, value)
