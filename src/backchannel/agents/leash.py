@@ -14,6 +14,7 @@ uvloop closes none of it, and a folder among it would be a way out of every sand
 - Together it uses more than `--memory-bytes` or `--processes`, its folder has more than `--folder-bytes` or
   `--folder-files`, or the disk has less than `--disk-bytes` left: all of it is killed, and the last line on its
   standard error says why (`leash_usage.py`).
+- `--group`, a control group that may be divided: the program gets a part of it with the same limits.
 - `--filter`, bytes in hexadecimal, is what the program reads from descriptor 3: bubblewrap's filter of system calls.
 - `--after`, a command as JSON, is run when all of it has ended: it removes what is no child, such as a container.
 
@@ -49,6 +50,8 @@ LIMITS = {
 """What holds for each process by itself."""
 WATCHED = ("memory-bytes", "temporary-bytes", "processes", "disk-bytes", "folder-bytes", "folder-files")
 """What holds for all of it together, looked at in `/proc`: for Linux alone."""
+GROUP_SPARE = 8
+"""Processes of bubblewrap, which are in the control group beside the program's."""
 FILTER = 3
 """The descriptor that a program is given beside its input and outputs, where it is to be given one."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -63,6 +66,7 @@ def main(arguments: list[str]) -> int:
     split = arguments.index("--")
     options = dict(option.removeprefix("--").split("=", 1) for option in arguments[1:split])
     after, given = options.pop("after", None), bytes.fromhex(options.pop("filter", ""))
+    base = options.pop("group", "")
     limits = {name: int(value) for name, value in options.items()}
     if os.getpid() != os.getsid(0) and os.getpid() != os.getpgrp():
         os.setsid()  # not in the terminal's foreground: an interrupt there is for the gateway alone
@@ -76,8 +80,11 @@ def main(arguments: list[str]) -> int:
     watched = {name: limits[name] for name in WATCHED if name in limits and IS_LINUX}
     told = os.dup(2) if watched else -1
     watch = _watch(watched) if watched else None
-    child = _start(arguments[split + 1 :], limits, given)
+    group = _make_group(base, limits) if base else ""
+    child = _start(arguments[split + 1 :], limits, given, group)
     status = _Leash(parent, child, wake, gone, watch, told).hold()
+    if group:
+        _end_group(group, limits, told)
     if after is not None:
         _run_after(after)
     return status
@@ -140,11 +147,13 @@ def _parent_handle(parent: int) -> int | None:
         return None
 
 
-def _start(argv: list[str], limits: dict[str, int], given: bytes) -> int:
+def _start(argv: list[str], limits: dict[str, int], given: bytes, group: str) -> int:
     leash = os.getpid()
     child = os.fork()
     if child == 0:
         try:
+            if group:
+                _write(f"{group}/cgroup.procs", "0")
             _become(leash, argv, limits, given)
         except OSError as error:
             os.write(2, f"cannot start {argv[0]}: {error.strerror}\n".encode(errors="replace"))
@@ -242,11 +251,7 @@ class _Leash:
         if reason is None:
             return False
         self._stop_all()
-        os.set_blocking(self._told, False)
-        try:  # noqa: SIM105 - as below
-            os.write(self._told, f"\nstopped: {reason}\n".encode())
-        except OSError:
-            pass  # nobody reads
+        _tell(self._told, reason)
         return True
 
     def _is_orphan(self) -> bool:
@@ -296,6 +301,55 @@ class _Leash:
             return {-self._child}
         own = os.getpgrp()
         return {process.pid if process.group == own else -process.group for process in _descendants(os.getpid())}
+
+
+def _tell(told: int, reason: str) -> None:
+    """Say where the program's errors go why all of it was stopped."""
+    os.set_blocking(told, False)
+    try:  # noqa: SIM105 - as below
+        os.write(told, f"\nstopped: {reason}\n".encode())
+    except OSError:
+        pass  # nobody reads
+
+
+def _make_group(base: str, limits: dict[str, int]) -> str:
+    """Make a control group for the program; where that fails it has none, and is watched as ever."""
+    group = f"{base}/sandbox-{os.getpid()}"
+    try:
+        os.mkdir(group)  # noqa: PTH102 - nor pathlib
+        _write(f"{group}/memory.max", limits["memory-bytes"])
+        _write(f"{group}/memory.oom.group", 1)
+        _write(f"{group}/pids.max", limits["processes"] + GROUP_SPARE)
+    except OSError:
+        return ""
+    try:  # noqa: SIM105 - as below
+        _write(f"{group}/memory.swap.max", 0)
+    except OSError:
+        pass  # a kernel without swap
+    return group
+
+
+def _end_group(group: str, limits: dict[str, int], told: int) -> None:
+    """Remove the group; if the kernel has ended the program there, say so."""
+    try:
+        with open(f"{group}/memory.events", "rb") as file:  # noqa: PTH123
+            if any(line.startswith(b"oom_kill ") and line != b"oom_kill 0\n" for line in file):
+                _tell(told, f"more than {limits['memory-bytes'] >> 20} MiB of memory")
+    except OSError:
+        pass
+    until = time.monotonic() + GRACE_S
+    while time.monotonic() < until:
+        try:
+            os.rmdir(group)  # noqa: PTH106 - nor pathlib
+        except OSError:
+            time.sleep(0.02)  # the last has just ended
+        else:
+            return
+
+
+def _write(path: str, value: object) -> None:
+    with open(path, "w") as file:  # noqa: PTH123
+        file.write(str(value))
 
 
 def _kill(pid: int, number: int) -> None:

@@ -58,6 +58,8 @@ class Program:
     limits: ProgramLimits = field(default=ProgramLimits())
     filter: bytes = b""
     """What the program reads from descriptor `leash.FILTER`, if it is to have that open; bubblewrap's, for seccomp."""
+    group: str = ""
+    """The control group in which the leash makes one for it, with its limits."""
     after: tuple[str, ...] = ()
     """A command for the leash to run when all of it has ended: it removes what is no child of ours."""
 
@@ -94,7 +96,9 @@ def leashed(program: Program) -> Program:
     options = [f"--{name}={value}" for name, value in limits if value is not None]
     if program.filter:
         options.append(f"--filter={program.filter.hex()}")
+    if program.group:
+        options.append(f"--group={program.group}")
     if program.after:
         options.append(f"--after={json.dumps(program.after)}")
     argv = (sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *options, "--", *program.argv)
-    return replace(program, argv=argv, limits=ProgramLimits(), filter=b"", after=())
+    return replace(program, argv=argv, limits=ProgramLimits(), filter=b"", group="", after=())

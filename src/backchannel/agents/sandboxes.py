@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from backchannel.agents import bubblewrap, containers
+from backchannel.agents import bubblewrap, cgroups, containers, seccomp
 from backchannel.agents.programs import Program
 from backchannel.agents.registry import Agents
 from backchannel.config.agents import AgentSettings, SandboxRules
@@ -68,7 +68,10 @@ class Sandbox:
         """Put a program into it; a `cwd` in the workspace is kept. The leash goes around this: `leashed(wrap(…))`."""
         for folder in (self.workspace, self.outputs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return BACKENDS[self.rules.backend].wrapped(program, self.rules, self.workspace, self.outputs)
+        made = BACKENDS[self.rules.backend].wrapped(program, self.rules, self.workspace, self.outputs)
+        if made.limits.memory_bytes is None:
+            return made  # the container has a group of its own
+        return cgroups.grouped(made, made.limits.memory_bytes, self.rules.processes)
 
 
 class Sandboxes:
@@ -93,6 +96,18 @@ class Sandboxes:
         """Tell where the outputs of a session's commands are kept; no session sees those of another."""
         name = hashlib.sha256(session_key.encode()).hexdigest()[:16]
         return (self._state_dir / "agents" / agent_id / "outputs" / name).absolute()
+
+    def how_memory_is_bounded(self) -> str | None:
+        """Say what keeps `limits.memoryMb` on this machine; None where no session has a sandbox of bubblewrap.
+
+        It starts programs to find out, the first time: not for the event loop.
+        """
+        every = map(self._agents.get, self._agents.ids())
+        if not any(each.sandbox_mode != "off" and each.sandbox.backend == "bubblewrap" for each in every):
+            return None
+        closed = seccomp.why_no_filter() or "a filter of system calls closes what cannot be counted"
+        group = cgroups.how_bounded() or "no control group is to be had here"
+        return f"memory is counted; {closed}; {group}"
 
     def problems(self) -> dict[str, list[str]]:
         """Say why sandboxes that are asked for cannot be made here, each with the agents that have none for it.

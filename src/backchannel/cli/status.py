@@ -58,6 +58,7 @@ def _show(options: Options, state: answers.Status, slots: answers.SlotsListed) -
             "strangers": f"{state.pairings['pending']} waiting to be let in (backchannel pairing)"
             if state.pairings["pending"]
             else None,
+            "sandbox": state.sandbox,
             "connections": state.connections,
             "slots": ", ".join(_slots(each) for each in slots.kinds if each.used or each.waiting) or "none used",
         }
@@ -97,35 +98,39 @@ def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
     """
     options = options_of(ctx)
     checked = look_for_problems(options)
-    problems = None if checked.errors else _problems_of_gateway(options)  # a wrong file does not say where it is
+    state = None if checked.errors else _state_of_gateway(options)  # a wrong file does not say where it is
+    problems = state.problems if state else []
     if as_json:
-        gateway = "unknown" if checked.errors else "absent" if problems is None else "running"
-        show_json({**checked.shown, "gateway": gateway, "problems": problems or []})
+        gateway = "unknown" if checked.errors else "absent" if state is None else "running"
+        sandbox = state.sandbox if state else None
+        show_json({**checked.shown, "gateway": gateway, "problems": problems, "sandbox": sandbox})
     else:
         show_findings(options, checked)
         if not checked.errors:
-            _show_problems(options, problems)
+            _show_problems(options, state)
     if checked.errors:
         raise typer.Exit(FAILED)
     if problems:
         raise typer.Exit(DEGRADED)
 
 
-def _problems_of_gateway(options: Options) -> list[answers.HealthProblem] | None:
-    """Ask the gateway what is wrong; None when there is none."""
+def _state_of_gateway(options: Options) -> answers.Status | None:
+    """Ask the gateway how it is; None when there is none."""
     try:
         with connected(options) as client:
-            return client.call("status", answers.Status).problems
+            return client.call("status", answers.Status)
     except NoGateway:
         return None
 
 
-def _show_problems(options: Options, problems: list[answers.HealthProblem] | None) -> None:
+def _show_problems(options: Options, state: answers.Status | None) -> None:
     say()
-    if problems is None:
+    if state is None:
         say(f"No gateway runs here. Start one with: {options.command('up')}")
         return
-    rows = [[found.code, options.spell(f"{found.message} {found.hint}")] for found in problems]
+    rows = [[found.code, options.spell(f"{found.message} {found.hint}")] for found in state.problems]
     show_table(
         ["problem", "what is wrong, and what to do"], rows, empty="The gateway runs, and nothing is wrong with it."
     )
+    if state.sandbox is not None:
+        say(f"In sandboxes, {state.sandbox}.")

@@ -117,6 +117,7 @@ def _serve(options: Options, make: Callable[[], Gateway], log_level: str | None)
         import structlog
         import uvloop
 
+        from backchannel.agents.cgroups import divide_own_group
         from backchannel.agents.loading import end_without_loading
         from backchannel.agents.programs import keep_descriptors
         from backchannel.gateway.logs import configure_logs, secrets_of
@@ -124,6 +125,7 @@ def _serve(options: Options, make: Callable[[], Gateway], log_level: str | None)
         from backchannel.gateway.server import serve
 
         keep_descriptors()
+        divide_own_group()
         gateway = make()
         is_watched = is_terminal(sys.stderr)
         level = log_level or ("warning" if is_watched else "info")

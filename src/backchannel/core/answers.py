@@ -432,6 +432,8 @@ class Status(Answer, frozen=True, kw_only=True):
     tasks: TasksSummary
     channel_summary: tuple[()]
     queued_system_events: tuple[()]
+    sandbox: str | None = None
+    """What bounds the memory of sandboxes on its machine, where sessions have them."""
     cli_projection: CliProjection | None = None
 
 

@@ -97,6 +97,7 @@ async def status(call: Call, params: GatewayStatusParams) -> Status:
         tasks=TasksSummary(),
         channel_summary=(),
         queued_system_events=(),
+        sandbox=await asyncio.to_thread(parts.sandboxes.how_memory_is_bounded),
         cli_projection=cli_projection(parts) if params.include_cli_projection else None,
     )
 
@@ -141,10 +142,11 @@ METHODS: tuple[Method[Any], ...] = (
         "sessions {count, defaults {model, contextTokens?}, paths, recent, "
         "byAgent: [{agentId, path, count, recent}]}, "
         "heartbeat {defaultAgentId, agents: [{agentId, enabled, every, everyMs}]}, "
-        "tasks {total, active, terminal, failures, byStatus, byRuntime}, channelSummary, queuedSystemEvents, "
+        "tasks {total, active, terminal, failures, byStatus, byRuntime}, channelSummary, queuedSystemEvents, sandbox?, "
         "cliProjection? {agents {defaultId, selectionRequired, rows: [{id, name?}]}, "
         "memoryPlugin {enabled, slot, reason}}}`; the last with `includeCliProjection`, "
         "`gateways` are those on the same PostgreSQL, "
+        "`sandbox` says what bounds the memory of sandboxes, where sessions have them, "
         "`runs.failed` counts the last 24 hours",
     ),
 )
