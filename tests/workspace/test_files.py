@@ -300,3 +300,20 @@ async def test_a_write_makes_no_more_folders_than_a_path_sensibly_has(desk: Desk
     assert "at most 64 are made" in await desk.refusal("write", path=f"{deep}/x", content="x")
     assert not list(desk.root.iterdir())
     assert (await desk("write", path=f"{deep[:128]}x", content="x")).startswith("wrote")
+
+
+async def test_a_full_workspace_of_a_sandbox_takes_no_more_from_the_tools(tmp_path: Path) -> None:
+    sandbox = {"mode": "all", "limits": {"diskMb": 2, "files": 50}}
+    async with opened(tmp_path, sandbox=sandbox) as desk:
+        assert (await desk("write", path="a", content="x")).startswith("wrote")
+        (desk.root / "big").write_bytes(bytes(3 << 20))
+    async with opened(tmp_path, sandbox=sandbox) as desk:  # a count is good for a second
+        refused = await desk.refusal("write", path="b", content="x")
+        assert refused.startswith("the workspace holds 2 MiB") and "sandbox.limits.diskMb" in refused
+        (desk.root / "big").unlink()
+        for number in range(60):
+            (desk.root / str(number)).touch()
+    async with opened(tmp_path, sandbox=sandbox) as desk:
+        assert "sandbox.limits.files" in await desk.refusal("edit", path="a", oldText="x", newText="y")
+    async with opened(tmp_path) as desk:
+        assert (await desk("write", path="b", content="x")).startswith("wrote")

@@ -102,7 +102,7 @@ class _Folder:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._count: _Count | None = None
+        self._count: FolderCount | None = None
         self._took_s = self._next = 0.0
         self.first: tuple[int, int] | None = None
         """Bytes and files when it was first counted."""
@@ -114,7 +114,7 @@ class _Folder:
         if self._count is None:
             if now < self._next:
                 return None
-            self._count = _Count(self._path)
+            self._count = FolderCount(self._path)
         self.is_counting = not self._count.go_on(now + STEP_S)
         self._took_s += time.monotonic() - now
         if self.is_counting:
@@ -126,8 +126,8 @@ class _Folder:
         return found
 
 
-class _Count:
-    """The count of one folder, a little at a time."""
+class FolderCount:
+    """What one folder holds: bytes on the disk, and files and folders, counted a little at a time."""
 
     def __init__(self, folder: str) -> None:
         self.bytes = self.files = 0

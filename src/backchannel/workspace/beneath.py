@@ -45,6 +45,9 @@ class Place:
     """Its path where the session's commands run."""
     is_readable: bool = True
     is_writable: bool = True
+    most_bytes: int | None = None
+    most_files: int | None = None
+    """What it may hold, where that is bounded."""
     outputs: Place | None = None
     """The outputs of the session's commands, which it may read beside the workspace."""
 

@@ -147,9 +147,17 @@ class ShellCommands:
         kept = self._sandboxes.outputs(agent_id, session_key)
         if sandbox is None:
             return Place(root, str(root), outputs=Place(kept, str(kept), is_writable=False))
-        access = sandbox.rules.workspace_access
+        rules = sandbox.rules
         outputs = Place(kept, Sandbox.INSIDE_OUTPUTS, is_writable=False)
-        return Place(root, Sandbox.INSIDE, is_readable=access != "none", is_writable=access == "rw", outputs=outputs)
+        return Place(
+            root,
+            Sandbox.INSIDE,
+            is_readable=rules.workspace_access != "none",
+            is_writable=rules.workspace_access == "rw",
+            most_bytes=rules.disk_mb * KIB * KIB,
+            most_files=rules.files,
+            outputs=outputs,
+        )
 
     def output(self, context: ToolContext) -> Output:
         """Make what takes the output of a command; the whole of it is kept where the session can read it."""

@@ -26,9 +26,11 @@ from backchannel.core.shapes import Params, bad_params, params_schema
 from backchannel.errors import InvalidRequest
 from backchannel.workspace import background, commands
 from backchannel.workspace.background import Background
+from backchannel.workspace.beneath import Place
 from backchannel.workspace.commands import LONGEST_LIMIT_S, USUAL_LIMIT_S, ShellCommands
 from backchannel.workspace.files import MOST_LINES, edit_text, list_folder, read_text, write_text
 from backchannel.workspace.receiving import put_received
+from backchannel.workspace.room import Rooms
 from backchannel.workspace.searching import search
 
 FILES, COMMANDS = "fs", "exec"
@@ -93,6 +95,7 @@ class WorkspaceTools:
         self.background = Background(self._commands, beside, config.state_dir / "processes", clock)
         self._writing = threading.Lock()
         """Calls of one reply run side by side: two edits of one file must not lose one another."""
+        self._rooms = Rooms()
         self._ending: set[asyncio.Task[None]] = set()
         self._tools = {tool.name: tool for tool in self._all()}
 
@@ -199,9 +202,10 @@ class WorkspaceTools:
         place = self._commands.place(context)
         return await asyncio.to_thread(self._alone, edit_text, place, params.path, params.old_text, params.new_text)
 
-    def _alone(self, change: Callable[..., str], *arguments: Any) -> str:
+    def _alone(self, change: Callable[..., str], place: Place, *arguments: Any) -> str:
+        self._rooms.check(place)
         with self._writing:
-            return change(*arguments)
+            return change(place, *arguments)
 
     async def _list(self, context: ToolContext, params: ListFolderParams) -> str:
         return await asyncio.to_thread(list_folder, self._commands.place(context), params.path)

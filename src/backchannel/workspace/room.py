@@ -1,0 +1,63 @@
+"""How full the workspaces of sandboxed sessions are, for the tools that write there from the gateway.
+
+What commands write is counted by their leash; this is the same bound for `write`, `edit` and files that people send.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from backchannel.agents.leash_usage import FolderCount
+from backchannel.errors import InvalidRequest
+from backchannel.workspace.beneath import Place
+
+KNOWN_FOR_S, KNOWN_FACTOR = 1.0, 10
+"""How long a count is good, and for how many times the time that it took."""
+MIB = 1 << 20
+
+
+class _Counted(NamedTuple):
+    bytes: int
+    files: int
+    until: float
+
+
+class Rooms:
+    """Counts what workspaces hold, each not too often. It blocks, and is used in threads."""
+
+    def __init__(self) -> None:
+        self._counted: dict[Path, _Counted] = {}
+        self._counting = threading.Lock()
+
+    def check(self, place: Place) -> None:
+        """Refuse to write into a workspace that holds as much as it may.
+
+        Raises:
+            InvalidRequest: the message names the setting.
+        """
+        if place.most_bytes is None or place.most_files is None or not place.root.exists():
+            return
+        with self._counting:
+            known = self._counted.get(place.root)
+            if known is None or time.monotonic() > known.until:
+                known = self._counted[place.root] = _count(place.root)
+        if known.bytes >= place.most_bytes:
+            raise _full(f"{place.most_bytes // MIB} MiB", "diskMb")
+        if known.files >= place.most_files:
+            raise _full(f"{place.most_files} files and folders", "files")
+
+
+def _count(root: Path) -> _Counted:
+    began = time.monotonic()
+    count = FolderCount(str(root))
+    count.go_on(math.inf)
+    now = time.monotonic()
+    return _Counted(count.bytes, count.files, now + max(KNOWN_FOR_S, (now - began) * KNOWN_FACTOR))
+
+
+def _full(what: str, setting: str) -> InvalidRequest:
+    return InvalidRequest(f"the workspace holds {what}, and may not hold more (sandbox.limits.{setting})")
