@@ -15,8 +15,10 @@ from tests.soak.lives import Lives
 from tests.soak.served import CHANNEL, TOKEN, chat, key, please_ask, task
 from tests.support.far_end import FarEnd, event, signed
 
-PATIENCE_S = 3.0
+PATIENCE_S = 10.0
 """How long a person waits for the reply before writing again: a run that was set aside takes longer."""
+PAUSE_S = 3.0
+"""How long a program lets pass before it asks for the next, at most: what is accepted has to be done as well."""
 ANSWER_LIMIT_S = 60.0
 UNAVAILABLE = 503
 
@@ -108,7 +110,7 @@ class Clients:
                 self.acknowledged[name] = name
             else:
                 assert "circle" in result["error"] or "wait" in result["error"], result
-            await self._platform.told(f"news of {name}", chance.random())
+            await self._platform.told(f"news of {name}", chance.uniform(0, PAUSE_S))
 
     async def _spawner(self, http: httpx.AsyncClient, n: int) -> None:
         """Hand work to sub-agents in the name of a session."""
@@ -130,7 +132,7 @@ class Clients:
                 self.acknowledged[name] = name
             else:
                 assert "maxChildren" in result["error"], result
-            await self._platform.told(f"result of {name}", chance.random())
+            await self._platform.told(f"result of {name}", chance.uniform(0, PAUSE_S))
 
     async def _worker(self, http: httpx.AsyncClient, n: int) -> None:
         """Give an agent with hands something to do, by a hook."""
@@ -144,7 +146,7 @@ class Clients:
             said = {"message": name, "idempotencyKey": name, **given}
             answer = await self._post(http, "/hooks/agent", json=said, headers=headers)
             self.acknowledged[name] = answer["runId"]
-            await self._platform.told(f"work of {name}", chance.random())
+            await self._platform.told(f"work of {name}", chance.uniform(0, PAUSE_S))
 
     async def _post(self, http: httpx.AsyncClient, path: str, **more: Any) -> Any:
         """Post it to whichever gateway is there, until one has answered."""

@@ -10,7 +10,7 @@ from functools import partial
 from tests.support.telegram import ANN, BOB, EVE, Break, Fault, Telegram, Told
 
 PEOPLE = (ANN, BOB, EVE)
-PATIENCE_S = 3.0
+PATIENCE_S = 10.0
 FAULTS: tuple[Told, ...] = (
     Fault(502, "Bad Gateway"),
     Fault(429, "Too Many Requests: retry after 1", retry_after=1),

@@ -35,6 +35,7 @@ from tests.support.resting import at_rest
 from tests.support.telegram import Telegram
 
 FINISH_LIMIT_S = 120.0
+"""How long what is left may take, at least; a longer soak has more."""
 FAULTS: tuple[Told, ...] = (Break(), Fault(503), Fault(500, takes=True), Fault(429, {"Retry-After": "1"}))
 
 
@@ -44,6 +45,7 @@ class Soak:
     def __init__(self, state: Path, *, seconds: float, sessions: int, seed: int) -> None:
         self._state = state
         self._seconds = seconds
+        self._finish_s = max(FINISH_LIMIT_S, seconds)
         self._sessions = sessions
         self._chance = random.Random(seed)
         self._seed = seed
@@ -79,7 +81,7 @@ class Soak:
                     platform.then(*self._chance.sample(FAULTS, self._chance.randint(0, 2)))
                 clients.no_more()
                 phones.no_more()
-                async with lives.last(), asyncio.timeout(FINISH_LIMIT_S):
+                async with lives.last(), asyncio.timeout(self._finish_s):
                     await asyncio.wait(talks)
                     answers.cancel()
         finally:
@@ -92,9 +94,9 @@ class Soak:
         """Let a last process do what is left; it comes when those that were set aside are due."""
         clock = AheadClock(self._longest_aside_s())
         opened = open_gateway(self._state, platforms, self._sessions, clock=clock, slow_s=0.0)
-        async with asyncio.timeout(FINISH_LIMIT_S), opened as gateway, asyncio.TaskGroup() as group:
+        async with asyncio.timeout(self._finish_s), opened as gateway, asyncio.TaskGroup() as group:
             answers = group.create_task(answer_within(gateway))
-            await telegram.drained(FINISH_LIMIT_S)
+            await telegram.drained(self._finish_s)
             await at_rest(gateway)
             answers.cancel()
 
