@@ -31,6 +31,7 @@ ADMIN = {
     "tokens.create",
     "tokens.list",
     "tokens.revoke",
+    "slots.end",
     "approval.resolve",
     "approvals.answer",
     "channels.pairing.approve",
