@@ -163,8 +163,9 @@ class Lanes:
                 self.resume(run.session_key, run.id)  # no task works on it: taking it over ends it
 
     def on_free(self, fact: LaneFree) -> None:
-        """React to a commit: the next run of a session can start."""
-        self.wake(fact.key)
+        """React to a commit: the next run of a session can start, after those that return from a wait for it."""
+        self._look_at(fact.key)
+        asyncio.get_running_loop().call_soon(self._pump)
 
     def wake(self, key: str) -> None:
         """Say that this session may have a queued run."""
