@@ -172,5 +172,5 @@ async def test_a_target_that_a_gateway_uses_or_that_is_no_server_is_refused(
     with pytest.raises(StateFolderInUse, match="another process"):
         move(source, target)
     await other.end()
-    with pytest.raises(StartupError, match="PostgreSQL only"):
+    with pytest.raises(StartupError, match="to PostgreSQL, or back"):
         move(source, f"sqlite:///{source.path / 'other.db'}")

@@ -1,16 +1,27 @@
-"""`backchannel migrate`: moves everything from the SQLite file into PostgreSQL, without a gateway."""
+"""`backchannel migrate`: moves everything from the SQLite file into PostgreSQL, or back, without a gateway."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Annotated
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backchannel.cli.options import INTERRUPTED, AsJson, CommandFailed, options_of
+from backchannel.cli.options import INTERRUPTED, AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import console, counted, is_terminal, say, show_json, show_table
+from backchannel.errors import DatabaseUnusable, StartupError, Unavailable
+
+if TYPE_CHECKING:
+    from backchannel.config.schema import Config
+    from backchannel.storage.databases import OnRows
+    from backchannel.storage.driver import Database
+    from backchannel.storage.folder import StateFolder
+
+SQLITE = "sqlite"
+_TO_POSTGRES = "Set database.url, or BACKCHANNEL_DATABASE_URL, to that database"
+_TO_SQLITE = "Take database.url out of the configuration, and BACKCHANNEL_DATABASE_URL out of the environment"
 
 
 def migrate(
@@ -20,44 +31,85 @@ def migrate(
         typer.Option(
             "--to",
             metavar="URL",
-            help="An empty database, as postgresql://user@host:5432/database.",
+            help="An empty database, as postgresql://user@host:5432/database; or `sqlite`, for the way back.",
             show_default=False,
         ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Move everything from the SQLite file into PostgreSQL.
+    """Move everything from the SQLite file into PostgreSQL, or back.
 
-    Works on the state folder itself, so no gateway may be running on it. The file stays as it is. If it is broken off,
-    the same command goes on from there; in the end the rows of both sides are counted. A password is better in
+    `--to sqlite` moves what is in the PostgreSQL database that is configured into the SQLite file of the state folder.
+
+    Works on the databases themselves, so no gateway may be running. What is moved stays where it was, too. If it is
+    broken off, run the same command again; in the end the rows of both sides are counted. A password is better in
     PGPASSWORD or ~/.pgpass than on the command line.
     """
-    from backchannel.storage.databases import database_at, move_state
+    from backchannel.storage.databases import was_moved
     from backchannel.storage.folder import StateFolder
 
     options = options_of(ctx)
-    config = options.load_config(reads=("database",))
-    is_file = config.database_url.startswith("sqlite:")  # else it is configured already, and the file is the usual one
-    source = database_at(config.database_url if is_file else f"sqlite:///{config.state_dir / 'backchannel.db'}")
-    if not source.exists():
-        raise CommandFailed(f"there is nothing to move: {source.name} does not exist")
+    config = options.load_config(reads=("database", "cluster"))
+    source, target, move = _route(config, to)
+    with suppress(DatabaseUnusable, StartupError, Unavailable):  # what is wrong is said below
+        if was_moved(source, target):
+            _say_done_before(source, as_json)
+            return
     folder = StateFolder.hold(config.state_dir)
     try:
-        source.hold(folder)
-        source.prepare(has_past=folder.has_transcripts)
         with _progress() as on_rows:
-            counts = move_state(source, to, on_rows)
+            counts = move(folder, on_rows)
     except KeyboardInterrupt:
-        say("\nStopped. What was moved stays; the same command goes on from there.", err=True)
+        say("\nStopped. Run the same command again to go on.", err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         folder.release()
+    _show(options, source, counts, as_json=as_json, next_step=_TO_SQLITE if to == SQLITE else _TO_POSTGRES)
+
+
+Move = Callable[["StateFolder", "OnRows"], dict[str, int]]
+
+
+def _route(config: Config, to: str) -> tuple[Database, Database, Move]:
+    """Tell what is moved where, and how.
+
+    Raises:
+        CommandFailed: there is nothing to move.
+    """
+    from backchannel.storage.databases import database_at, is_postgres, move_state, return_state
+
+    is_file = config.database_url.startswith("sqlite:")  # else it is configured already, and the file is the usual one
+    file = database_at(config.database_url if is_file else f"sqlite:///{config.state_dir / 'backchannel.db'}")
+    if to == SQLITE:
+        if not is_postgres(config.database_url):
+            raise CommandFailed("database.url names no PostgreSQL database: name the one to move from")
+        source = database_at(config.database_url, locks_rows=config.cluster.locks == "rows")
+        return source, file, lambda folder, on_rows: return_state(source, file, folder.media, on_rows)
+    if not file.exists():
+        raise CommandFailed(f"there is nothing to move: {file.name} does not exist")
+
+    def move(folder: StateFolder, on_rows: OnRows) -> dict[str, int]:
+        file.hold(folder)
+        file.prepare(has_past=folder.has_transcripts)
+        return move_state(file, to, on_rows)
+
+    return file, database_at(to), move
+
+
+def _say_done_before(source: Database, as_json: bool) -> None:
     if as_json:
-        show_json({"from": source.name, "tables": counts})
+        show_json({"from": source.name, "tables": {}, "wasDone": True})
+    else:
+        say(f"Everything in {source.name} was moved before: nothing was changed.")
+
+
+def _show(options: Options, source: Database, counts: dict[str, int], *, as_json: bool, next_step: str) -> None:
+    if as_json:
+        show_json({"from": source.name, "tables": counts, "wasDone": False})
         return
     show_table(["table", "rows"], [[name, rows] for name, rows in counts.items() if rows], empty="There was no row.")
     say(f"\nMoved {counted(sum(counts.values()), 'row')}; both sides have the same number in every table.")
-    say(f"Set database.url, or BACKCHANNEL_DATABASE_URL, to that database, and start with: {options.command('up')}")
+    say(f"{next_step}, and start with: {options.command('up')}")
 
 
 @contextmanager

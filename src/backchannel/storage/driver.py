@@ -169,6 +169,10 @@ class Database(Protocol):
         """Whether there is anything to read."""
         ...
 
+    def is_whole(self) -> bool:
+        """Whether no move into it has been broken off."""
+        ...
+
     def hold(self, folder: StateFolder) -> None:
         """Keep away whoever may not work on it beside this one: other gateways, where it cannot serve several.
 

@@ -52,9 +52,18 @@ class PostgresDatabase:
         return self.server.name
 
     def exists(self) -> bool:
+        with self._looking() as connection:
+            return self.server.version(connection) > 0
+
+    def is_whole(self) -> bool:
+        with self._looking() as connection:
+            return not self.server.is_being_filled(connection)
+
+    @contextmanager
+    def _looking(self) -> Iterator[Connection]:
         try:
             with closing(self.server.connect(readonly=True)) as connection:
-                return self.server.version(connection) > 0
+                yield connection
         except psycopg.Error as error:
             raise self.server.unusable(error) from error
 

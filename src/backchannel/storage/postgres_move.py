@@ -56,7 +56,9 @@ _SOURCE = ""
 """The name in the table of the move under which the state of the source is kept."""
 
 
-class _Table(NamedTuple):
+class MovedTable(NamedTuple):
+    """A table that is copied: its columns, its key, and those that the database counts itself."""
+
     name: str
     columns: list[str]
     keys: list[str]
@@ -93,7 +95,7 @@ class StateMove:
     def _fill(self, target: Connection) -> dict[str, int]:
         with self._source.open_reader() as reader, reader.snapshot() as tx:
             self._begin(target, _state_of(tx))
-            tables = [_table(target, name) for (name,) in target.execute(_TABLES).fetchall()]
+            tables = moved_tables(target)
             for table in tables:
                 self._copy(tx, target, table)
             counts = {table.name: self._compared(tx, target, table) for table in tables}
@@ -123,19 +125,19 @@ class StateMove:
                 _note(target, _SOURCE, state, is_done=True)
                 _note(target, MOVE_ORIGIN, f"{gethostname()} {Path(self._source.name).parent}", is_done=True)
 
-    def _copy(self, tx: Tx, target: Connection, table: _Table) -> None:
+    def _copy(self, tx: Tx, target: Connection, table: MovedTable) -> None:
         row = target.execute(f"SELECT last, is_done FROM {MOVE_TABLE} WHERE name = %s", (table.name,)).fetchone()
         last = None if row is None else _STORED_PLACE.read(row[0])
         (there,) = required(target.execute(_count(table.name)).fetchone())
         if there:
             self._on_rows(table.name, there)
         if row is None or not row[1]:
-            for rows in _parts(tx, table, last):
+            for rows in parts_of(tx, table, table.origin, last):
                 self._take_part(target, table, rows)
             with target.transaction():
                 _note(target, table.name, "null", is_done=True)
 
-    def _take_part(self, target: Connection, table: _Table, rows: Sequence[Row]) -> None:
+    def _take_part(self, target: Connection, table: MovedTable, rows: Sequence[Row]) -> None:
         with target.transaction():
             names = sql.SQL(", ").join(map(sql.Identifier, table.columns))
             statement = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table.name), names)
@@ -146,7 +148,7 @@ class StateMove:
             _note(target, table.name, _STORED_PLACE.write(last), is_done=False)
         self._on_rows(table.name, len(rows))
 
-    def _compared(self, tx: Tx, target: Connection, table: _Table) -> int:
+    def _compared(self, tx: Tx, target: Connection, table: MovedTable) -> int:
         (here,) = required(tx.one(f"SELECT count(*) FROM {table.name}"))
         (there,) = required(target.execute(_count(table.name)).fetchone())
         if here != there:
@@ -163,19 +165,26 @@ def _state_of(tx: Tx) -> str:
     return msgspec.json.encode(row).decode()
 
 
-def _table(target: Connection, name: str) -> _Table:
+def moved_tables(connection: Connection) -> list[MovedTable]:
+    """Read which tables of a PostgreSQL database are copied."""
+    return [_table(connection, name) for (name,) in connection.execute(_TABLES).fetchall()]
+
+
+def _table(target: Connection, name: str) -> MovedTable:
     columns = target.execute(_COLUMNS, (name,)).fetchall()
     keys = [key for (key,) in target.execute(_KEYS, (name,)).fetchall()]
-    return _Table(name, [column for column, _ in columns], keys, [column for column, own in columns if own == "YES"])
+    return MovedTable(
+        name, [column for column, _ in columns], keys, [column for column, own in columns if own == "YES"]
+    )
 
 
-def _parts(tx: Tx, table: _Table, last: list[Any] | None) -> Iterator[list[Row]]:
+def parts_of(tx: Tx, table: MovedTable, origin: str, last: list[Any] | None = None) -> Iterator[list[Row]]:
     """Read the rows of a table in the order of its key, from behind a place on, a part at a time."""
     names, keys = ", ".join(table.columns), ", ".join(table.keys)
     count = FIRST_PART
     while True:
         where = f" WHERE ({keys}) > ({', '.join('?' for _ in table.keys)})" if last else ""
-        rows = tx.all(f"SELECT {names} FROM {table.origin}{where} ORDER BY {keys} LIMIT ?", *(last or ()), count)
+        rows = tx.all(f"SELECT {names} FROM {origin}{where} ORDER BY {keys} LIMIT ?", *(last or ()), count)
         if rows:
             yield rows
         if len(rows) < count:
@@ -188,7 +197,7 @@ def _parts(tx: Tx, table: _Table, last: list[Any] | None) -> Iterator[list[Row]]
             count = max(1, count // 2)
 
 
-def _key_of(table: _Table, row: Row) -> list[Any]:
+def _key_of(table: MovedTable, row: Row) -> list[Any]:
     return [row[table.columns.index(key)] for key in table.keys]
 
 
@@ -208,7 +217,7 @@ def _count(name: str) -> sql.Composed:
     return sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(name))
 
 
-def _set_counters(target: Connection, table: _Table) -> None:
+def _set_counters(target: Connection, table: MovedTable) -> None:
     """Let the counters go on behind the rows that were copied."""
     for column in table.counters:
         target.execute(

@@ -49,6 +49,9 @@ class SqliteDatabase:
     def exists(self) -> bool:
         return self.path.exists()
 
+    def is_whole(self) -> bool:
+        return True  # what is moved here takes this name when all of it is there
+
     is_shared = False
 
     def open_wakeups(self, on_text: Callable[[str], None], *, polls: bool) -> None:
