@@ -8,8 +8,9 @@ process that does not have it knows the agent as *awaited*, and lets its runs wa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any, Protocol
 
 from backchannel.config.agents import AgentSettings, agent
@@ -65,6 +66,15 @@ class ToolFailed(Exception):
 AgentFunction = Callable[[FunctionContext], Awaitable[str | None]]
 
 
+class Missing(StrEnum):
+    """What the runs of an agent wait for."""
+
+    FUNCTION = "function"
+    """The program whose function the agent is."""
+    AGENT = "agent"
+    """A gateway that has the agent."""
+
+
 class Agents:
     """Looks agents up by id."""
 
@@ -74,6 +84,8 @@ class Agents:
         self._configured = frozenset(self._settings)
         self._functions: dict[str, AgentFunction] = {}
         self._brought_before: set[str] = set()
+        self.elsewhere: Callable[[], Collection[str]] = lambda: ()
+        """Names the agents that other gateways on the same database have."""
 
     def ids(self) -> list[str]:
         return list(self._settings)
@@ -122,6 +134,13 @@ class Agents:
     def is_awaited(self, agent_id: str) -> bool:
         """Whether this agent is a function of a program that this process is not: nothing answers in its place."""
         return agent_id in self._brought_before and agent_id not in self._functions
+
+    def missing(self, agent_id: str) -> Missing | None:
+        """Tell why no gateway at work carries out runs of this agent; None if one does."""
+        is_here = agent_id in self._settings and not self.is_awaited(agent_id)
+        if is_here or agent_id in self.elsewhere():
+            return None
+        return Missing.FUNCTION if self.is_awaited(agent_id) else Missing.AGENT
 
     def remember(self, agent_ids: Iterable[str]) -> None:
         """Say which agents programs have brought as functions before: messages for them are accepted, and wait."""

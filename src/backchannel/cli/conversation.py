@@ -181,6 +181,8 @@ def why_queued(run: answers.RunRow) -> str:
     """Say what a run that was accepted waits for."""
     if run.waiting_for == "function":
         return f"(queued: the program whose function answers for {run.session_key} is not running)"
+    if run.waiting_for == "agent":
+        return f"(queued: no gateway at work has the agent of {run.session_key})"
     if run.resume_at is not None:
         return f"(set aside after crashes: it is tried again at {clock_time(run.resume_at)})"
     return "(queued: the session works on something else first)"

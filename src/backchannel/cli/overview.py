@@ -19,6 +19,7 @@ from backchannel.cli import answers
 from backchannel.cli.client import ANSWER_S, GatewayClient, Payload, convert
 from backchannel.cli.failures import retry_text
 from backchannel.cli.live import LOOK_AGAIN_S
+from backchannel.cli.runs import WAITS
 
 if TYPE_CHECKING:
     from backchannel.core.messages import Message
@@ -88,8 +89,8 @@ class Doing:
 
     def of(self, run: answers.RunRow, model: str | None) -> str:
         """Tell what a run that is at work does, on a session that has this model."""
-        if run.waiting_for == "function":
-            return "waits for the program whose function is its agent"
+        if run.waiting_for in WAITS:
+            return WAITS[run.waiting_for]
         calls = list(self._calls.get(run.run_id, {}).values())
         if calls:
             return f"{calls[0]} and {len(calls) - 1} more" if len(calls) > 1 else calls[0]

@@ -244,6 +244,8 @@ class Waited(Answer, frozen=True, kw_only=True):
     queued: bool = False
     resume_at: int | None = None
     """Of a run that is set aside after crashes: when it is tried again."""
+    waiting_for: str | None = None
+    """As of a run."""
 
 
 class RunShown(Answer, frozen=True, kw_only=True):

@@ -117,7 +117,8 @@ class RunRow(Answer, frozen=True, kw_only=True):
     resume_at: int | None = None
     """Of one that is set aside after crashes: when it is tried again."""
     waiting_for: str | None = None
-    """`function`: its agent is a function of a program that is not running; `approval`: a person must allow a call."""
+    """`function`: its agent is a function of a program that is not running; `agent`: no gateway at work has its agent;
+    `approval`: a person must allow a call."""
     retry: RetryRow | None = None
     """Of one whose model failed and is being asked again: why, and for which time."""
     ended_at: int | None = None

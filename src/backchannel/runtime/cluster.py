@@ -96,10 +96,10 @@ class Cluster:
     def is_alone(self) -> bool:
         return len(self.peers) < 2
 
-    def others_run(self, agent_id: str) -> bool:
-        """Whether another gateway can run an agent."""
+    def agents_elsewhere(self) -> set[str]:
+        """Name the agents that other gateways can run."""
         own = self._store.number
-        return any(agent_id in peer.member.agents for peer in self.peers if peer.number != own)
+        return {agent_id for peer in self.peers if peer.number != own for agent_id in peer.member.agents}
 
     # The lease
 

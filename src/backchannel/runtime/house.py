@@ -126,6 +126,7 @@ class House:
         self.cluster.on_duties = self._duties_changed
         parts.hub.on_wants, parts.waits.on_wait = self._on_wants, self._on_wait
         parts.lanes.is_awaited = self._is_left_to_others
+        parts.agents.elsewhere = self.cluster.agents_elsewhere
         parts.timers.is_on_duty = False
         parts.outbox.sends_over = parts.drafts.sends_over = self._sends_over
 
@@ -168,11 +169,8 @@ class House:
         return {id for id in agents.ids() if not agents.is_awaited(id)}
 
     def _is_left_to_others(self, agent_id: str) -> bool:
-        """Whether runs of an agent do not start here: its function is elsewhere, or it is unknown here alone."""
-        agents = self._parts.agents
-        if agents.is_awaited(agent_id):
-            return True
-        return self.cluster is not None and agent_id not in agents.ids() and self.cluster.others_run(agent_id)
+        """Whether runs of an agent do not start here: they wait for a gateway that has it."""
+        return agent_id not in self.own_agents()
 
     # Duties
 

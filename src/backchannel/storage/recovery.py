@@ -240,6 +240,15 @@ def function_agents(tx: Tx) -> list[str]:
     return [agent_id for (agent_id,) in tx.all(FUNCTIONS)]
 
 
+def runs_without_agent(tx: Tx, known: Collection[str]) -> dict[str, int]:
+    """Count the runs that are not over of agents that are not known, by agent."""
+    rows = tx.all(
+        "SELECT s.agent_id, count(*) FROM runs r JOIN sessions s ON s.key = r.session_key "
+        f"WHERE r.{LIVE} GROUP BY 1 ORDER BY 1"
+    )
+    return {agent_id: count for agent_id, count in rows if agent_id not in known}
+
+
 def runs_waiting_for_functions(tx: Tx, here: Collection[str]) -> dict[str, int]:
     """Count the runs that wait for a function, by its agent; those that are `here` are not waited for."""
     rows = tx.all(

@@ -180,6 +180,7 @@ class Store:
     forget_function = write(recovery.forget_function)
     function_agents = read(recovery.function_agents)
     runs_waiting_for_functions = read(recovery.runs_waiting_for_functions)
+    runs_without_agent = read(recovery.runs_without_agent)
 
     # What `sessions_send` and `sessions_spawn` started
     open_exchange = write(exchanges.open_)

@@ -151,11 +151,12 @@ class Rows:
             return None
         return f"{self._transcripts}/{session.agent_id}/sessions/{session.session_id}.jsonl"
 
-    def _waiting_for(self, run: Run, asking: Collection[str]) -> str | None:
+    def waiting_for(self, run: Run, asking: Collection[str] = ()) -> str | None:
+        """Tell what a run waits for that is neither at work nor at an end."""
         if run.is_finished:
             return None
-        if self._parts.agents.is_awaited(SessionKey.stored(run.session_key).agent):
-            return "function"
+        if missing := self._parts.agents.missing(SessionKey.stored(run.session_key).agent):
+            return missing.value
         return "approval" if run.id in asking else None
 
     def _retry(self, run: Run) -> RetryRow | None:
@@ -181,7 +182,7 @@ class Rows:
             started_at=run.started_at,
             at_work_since=run.at_work_since,
             resume_at=run.resume_at if run.is_set_aside else None,
-            waiting_for=self._waiting_for(run, asking),
+            waiting_for=self.waiting_for(run, asking),
             retry=self._retry(run),
             ended_at=run.ended_at,
             duration_ms=duration_ms(run),

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from backchannel.agents.registry import Missing
 from backchannel.config.defaults import needs_default_model
 from backchannel.config.schema import DEMO_MODEL
 from backchannel.core.answers import Health, Status
@@ -169,7 +170,7 @@ class Seen:
     parts: GatewayParts
     troubles: Troubles
     awaited: dict[str, int]
-    """How many runs wait for each function agent that no program has brought."""
+    """How many runs wait for each agent that no gateway at work has."""
     free_bytes: int
     refusal: str | None
     """Why nothing can be stored, if that is so."""
@@ -202,12 +203,19 @@ async def examine(parts: GatewayParts) -> Condition:
     seen = Seen(
         parts=parts,
         troubles=await parts.store.troubles(parts.clock.now_ms() - RECENT_MS),
-        awaited=await parts.store.runs_waiting_for_functions(parts.agents.functions()),
+        awaited=await _awaited(parts),
         free_bytes=await asyncio.to_thread(_free_bytes, parts.config.state_dir),
         refusal=refusal,
     )
     problems = [_without_secrets(problem, parts) for check in CHECKS for problem in check(seen)]
     return Condition(seen.troubles, problems, refusal, seen.free_bytes)
+
+
+async def _awaited(parts: GatewayParts) -> dict[str, int]:
+    """Count the runs of agents that no gateway at work has."""
+    agents = parts.agents
+    known = {*agents.ids(), *agents.elsewhere()}
+    return await parts.store.runs_without_agent({agent_id for agent_id in known if agents.missing(agent_id) is None})
 
 
 def _without_secrets(problem: HealthProblem, parts: GatewayParts) -> HealthProblem:
@@ -397,8 +405,14 @@ def _runs(seen: Seen) -> Iterator[HealthProblem]:
         yield HealthProblem(code="runs_set_aside", message=message, hint=hint)
 
 
-def _functions(seen: Seen) -> Iterator[HealthProblem]:
+def _agents(seen: Seen) -> Iterator[HealthProblem]:
     for agent_id, count in seen.awaited.items():
+        if seen.parts.agents.missing(agent_id) is Missing.AGENT:
+            waiting = _count(count, "run waits", "runs wait")
+            message = f"{waiting} for the agent {agent_id}, which no gateway at work has."
+            hint = "Start the gateway that has it, or add the agent to the configuration of one that runs."
+            yield HealthProblem(code="agent_missing", message=message, hint=hint)
+            continue
         message = f"{_count(count, 'run waits', 'runs wait')} for the program whose function is the agent {agent_id}."
         hint = "Start that program."
         if agent_id in seen.parts.agents.ids():
@@ -425,7 +439,7 @@ CHECKS: tuple[Callable[[Seen], Iterator[HealthProblem]], ...] = (
     _mcp_servers,
     _deliveries,
     _runs,
-    _functions,
+    _agents,
     _cron,
 )
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
+from backchannel.agents.registry import Missing
 from backchannel.core.answers import RunShown, RunsListed, TerminalReply, TimelineShown, Waited
 from backchannel.core.caller_keys import Addressed
 from backchannel.core.control_words import is_silent
@@ -208,7 +209,8 @@ async def agent_wait(call: Call, params: WaitParams) -> Waited:
         run = await call.subscriptions.follow_unless_ended(call.subscriber, run.id, look)
     if params.timeout_ms == 0 and call.holder.session_key is None and run.state in _NOT_AN_END:
         call.subscriptions.tell_end(call.subscriber, run)
-    return waited(run)
+    asking = () if run.is_finished else await call.parts.store.asking_runs()
+    return waited(run, call.parts.rows.waiting_for(run, asking))
 
 
 async def _check_own_run(call: Call, run_id: str) -> None:
@@ -223,16 +225,17 @@ async def _check_own_run(call: Call, run_id: str) -> None:
         )
 
 
-def waited(run: Run) -> Waited:
-    """Show what a wait found; one that ended before the run says whether it is queued or running."""
+def waited(run: Run, waiting_for: str | None = None) -> Waited:
+    """Show what a wait found; one that ended before the run says whether it is queued or running, or waits."""
     if not run.is_finished:
         is_running = run.state is RunState.RUNNING
         return Waited(
             run_id=run.id,
             status=RunState.TIMEOUT.value,
             started_at=run.started_at,
-            running=is_running,
+            running=is_running and waiting_for not in set(Missing),
             queued=not is_running,
+            waiting_for=waiting_for,
             resume_at=run.resume_at if run.is_set_aside else None,
         )
     return Waited(
@@ -317,8 +320,9 @@ METHODS: tuple[Method[Any], ...] = (
         "`{runId, status: ok | error | timeout | aborted, startedAt?, endedAt?, error?, reply?, "
         "terminalReply? {disposition, text}}`, the last for OpenClaw's clients; a wait that ended "
         "before the run has the status `timeout`, `running` or `queued`: `true`, no `endedAt`, and `resumeAt` "
-        "if the run is set aside after crashes. With `timeoutMs: 0` an operator also gets the last `chat` event of a "
-        "run that was aborted or ran out of time",
+        "if the run is set aside after crashes; `waitingFor` says what it waits for: `approval`, or the `function` or "
+        "`agent` that no gateway at work has, and then it is not `running`. With `timeoutMs: 0` an operator also "
+        "gets the last `chat` event of a run that was aborted or ran out of time",
         for_agents=True,
     ),
     Method("runs.get", RunParams, TokenScope.READ, runs_get, "`{run}`"),
