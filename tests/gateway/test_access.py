@@ -66,6 +66,7 @@ WRITE = {
     "sessions.abort",
     "sessions.create",
     "sessions.patch",
+    "slots.end",
     "sessions.send",
 }
 

@@ -38,7 +38,7 @@ async def test_a_child_is_shown_from_its_start_to_its_post(tmp_path: Path) -> No
         assert (shown["runId"], shown["runStatus"], shown["receipt"]["state"]) == (
             *(result["runId"], "running", "pending"),
         )
-        assert shown.keys() == {"state", "task", "runId", "runStatus", "receipt", "startedAt"}
+        assert shown.keys() == {"state", "task", "runId", "runStatus", "receipt", "startedAt", "atWorkSince"}
         working.open()
         await reporting.reached()
         shown = (await only_child(household))["spawn"]
