@@ -152,3 +152,22 @@ def test_a_gateway_within_another_program_leaves_that_ones_descriptors_alone_and
         assert os.get_inheritable(held)
     finally:
         os.close(held)
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_a_gateway_that_was_started_without_input_or_outputs_runs_commands_and_stops(
+    tmp_path: Path, closed: str
+) -> None:
+    """Its own files and sockets must not be given the numbers that are free."""
+    program = Program(tmp_path)
+    agents = [{"id": "plain", "model": "scripted/test"}]
+    program.write_config(json.dumps({"agents": {"list": agents}, "tools": {"allow": ["group:exec"]}}))
+    app = program.command("up", "--port", "0", "--app", "tests.support.open_handed:make")
+    command = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *app]
+    running = Up(command, {**program.env, "PYTHONPATH": str(ROOT)}, tmp_path)
+    try:
+        running.wait_until(lambda: program.run("sessions").returncode == 0)
+        checked(told(program, "plain", "exec", command=LOOK))
+        assert running.stop() == 0
+    finally:
+        running.kill()

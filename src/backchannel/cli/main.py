@@ -10,6 +10,7 @@ a traceback.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -248,8 +249,20 @@ def _options(
     ctx.obj = Options(state, config, url, as_json=as_json)
 
 
+def _open_missing_streams() -> None:
+    """Open what a launcher has closed of 0, 1 and 2, as `up <&-` does: else a socket of ours is given its number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "r" if number == 0 else "w"
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - to stay open
+
+
 def main() -> None:
     """Run the command line."""
+    _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what a terminal's encoding lacks is shown as `?`
             stream.reconfigure(errors="replace")
