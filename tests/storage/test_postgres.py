@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from structlog.testing import capture_logs
 
 from backchannel.core.cluster import GatewayInfo
 from backchannel.core.sessions import SessionPatch
@@ -27,6 +26,7 @@ from backchannel.storage.tx import Tx, UnitContext
 from tests.storage.support import MAIN, SCHEME, Host, begin, note, texts
 from tests.storage.test_plans import HOT, ONCE, fill
 from tests.support.cut import CutLine
+from tests.support.logs import captured_logs
 from tests.support.postgres import Cluster, new_database
 
 pytestmark = pytest.mark.anyio
@@ -109,7 +109,7 @@ async def test_units_of_a_connection_that_broke_before_their_commit_are_run_agai
         done.result(5)
 
     faults.act = cut
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         await host.store.driver.write(unit)
     assert (runs, await written(host), host.fatal) == (["a", "a"], ["a"], [])
     assert [line["event"] for line in logs].count("the connection to the database is lost") == 1

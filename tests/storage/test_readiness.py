@@ -12,7 +12,6 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import errors
-from structlog.testing import capture_logs
 
 from backchannel.core.keys import SessionKey
 from backchannel.errors import StorageFull, Unavailable
@@ -20,6 +19,7 @@ from backchannel.storage import postgres_readiness, postgres_writers
 from tests.cluster.house import until
 from tests.storage.support import Host, accept, converse, texts
 from tests.storage.test_lanes import Held, keys_of_lanes
+from tests.support.logs import captured_logs
 from tests.support.postgres import Cluster, move_to_small, new_database
 
 pytestmark = pytest.mark.anyio
@@ -71,7 +71,7 @@ async def test_a_gateway_that_has_one_connection_left_does_everything_over_it(
     url = new_database(server=narrow.url)
     keys = [SessionKey.of("main", f"s{n}") for n in range(24)]
     async with started(tmp_path, url) as host:
-        with ExitStack() as exits, capture_logs() as logs:
+        with ExitStack() as exits, captured_logs() as logs:
             rows = exits.enter_context(closing(psycopg.connect(url)))
             occupy(narrow.url, exits)
             rows.execute(
