@@ -40,6 +40,7 @@ ADMIN = {
     "pairing.deny",
     "pairing.remove",
     "plugin.approval.resolve",
+    "slots.end",
     "transcripts.list",
     "transcripts.rebuild",
 }
