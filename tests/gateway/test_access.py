@@ -40,7 +40,6 @@ ADMIN = {
     "pairing.deny",
     "pairing.remove",
     "plugin.approval.resolve",
-    "slots.end",
     "transcripts.list",
     "transcripts.rebuild",
 }
