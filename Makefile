@@ -72,7 +72,7 @@ test-postgres: $(VENV)/.ready ## Run the tests of the store and of kills on Post
 	$(BIN)/pytest -n 3 --dist worksteal --timeout 180 --database=postgres tests/storage tests/runtime/test_kill*.py tests/channels/test_kill*.py
 
 # What is not there fails here, as under CI: nobody tries these to see them left out.
-interop: NEEDS += patroni:patroni etcd:etcd-server
+interop: NEEDS += patroni:patroni etcd:etcd-server linux.uml:user-mode-linux
 interop: $(VENV)/.ready needs ## Try at length: clients and servers of others (MCP, OpenAI, OpenClaw, Telegram, Patroni), 10,000 messages over each channel
 	@$(BIN)/python -m tests.interop.fetch
 	CI=true $(BIN)/pytest -m '' tests/interop

@@ -48,6 +48,8 @@ CREATE TABLE moods (name TEXT PRIMARY KEY, since BIGINT NOT NULL);
 CREATE INDEX runs_by_mood ON runs (mood) WHERE mood <> 'calm';
 """
 NEXT = "99.0.0"
+ADDED = re.compile(r"ALTER TABLE (\w+) ADD COLUMN (\w+)")
+"""A column that an older program does not know: the step that adds it may fill it."""
 ADDING = re.compile(r"CREATE TABLE |CREATE INDEX |ALTER TABLE \w+ ADD COLUMN (?!.*NOT NULL(?!.* DEFAULT ))")
 CHANGES = "UPDATE runs SET kind = kind; ALTER TABLE runs DROP COLUMN abort_requested;"
 
@@ -218,8 +220,11 @@ def test_a_step_that_says_so_only_adds_to_the_schema() -> None:
     for script in folder.glob("*.sql"):
         if ADDITIVE in script.read_text().splitlines():
             lines = "\n".join(line.split("--")[0] for line in script.read_text().splitlines())
-            for statement in filter(str.strip, lines.split(";")):
-                assert ADDING.match(" ".join(statement.split())), f"{script.name}: {statement}"
+            statements = [" ".join(statement.split()) for statement in lines.split(";") if statement.strip()]
+            new = ADDED.findall("; ".join(statements))
+            for statement in statements:
+                fills = any(statement.startswith(f"UPDATE {table} SET {column} = ") for table, column in new)
+                assert fills or ADDING.match(statement), f"{script.name}: {statement}"
 
 
 @pytest.mark.parametrize(
