@@ -223,7 +223,8 @@ def test_a_text_four_times_as_long_takes_about_four_times_as_long(place: str) ->
 
 @pytest.mark.parametrize(("worse", "unit"), [(r"<[^>]*>", "<aa"), (r"\$\{[^}]*\}", "${")])
 def test_a_pattern_that_is_worse_is_noticed(worse: str, unit: str) -> None:
-    assert not _is_linear(re.compile(worse), "", unit, frozenset({"search"}))
+    # A busy machine may make the shorter text look slow once, and then the longer one looks right.
+    assert not all(_is_linear(re.compile(worse), "", unit, frozenset({"search"})) for _ in range(5))
 
 
 # That none is missed
