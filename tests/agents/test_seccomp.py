@@ -58,6 +58,11 @@ def test_every_call_that_is_closed_gets_its_error_and_the_rest_goes_through(mach
     assert decided(program, architecture, ioctl, 0, 0x5412) == decided(program, architecture, ioctl, 0, 0x541C) == 1
     assert decided(program, architecture, ioctl, 0, 0xFFFFFFFF00005412) == errno.EPERM  # the kernel takes 32 bits
     assert decided(program, architecture, ioctl, 0, 0x5401) == ALLOWED
+    mmap = seccomp._MMAP[second]
+    for flags in (0x21, 0x23, 0x8021, 1 << 32 | 0x21):  # shared and without a file
+        assert decided(program, architecture, mmap, 0, 0, 0, flags) == errno.EPERM
+    for flags in (0x22, 0x20022, 0x01, 0x02):
+        assert decided(program, architecture, mmap, 0, 0, 0, flags) == ALLOWED
 
 
 def test_calls_of_another_architecture_end_the_program_and_x32_is_absent() -> None:
@@ -75,7 +80,7 @@ def test_the_numbers_are_the_kernels(machine: str) -> None:
         pytest.skip(f"{header} is not installed (linux-libc-dev)")
     found = {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+) (\d+)", header.read_text())}
     pairs = {**seccomp._ABSENT, **seccomp._FORBIDDEN, "clone": seccomp._CLONE, "ioctl": seccomp._IOCTL}
-    pairs["fcntl"] = seccomp._FCNTL
+    pairs |= {"fcntl": seccomp._FCNTL, "mmap": seccomp._MMAP}
     second = machine == "aarch64"
     known = {name: pair[second] for name, pair in pairs.items() if name in found}
     assert len(known) >= len(pairs) - 3  # headers are older than the newest calls
@@ -129,7 +134,7 @@ def test_a_call_by_the_old_gate_ends_the_program(tmp_path: Path) -> None:
     said = inside(tmp_path).says(
         '/usr/bin/python3 -c "$@"; echo ended $?',
         "import ctypes, mmap\n"
-        "code = mmap.mmap(-1, 4096, prot=7)\n"
+        "code = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE, prot=7)\n"
         "code.write(bytes.fromhex('b814000000cd80c3'))\n"  # mov eax, getpid; int 0x80; ret
         "call = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))\n"
         "print('PASSED', call())\n",

@@ -168,6 +168,8 @@ def _system(rules: SandboxRules) -> Iterator[str]:
 def _folders(rules: SandboxRules, workspace: Path) -> Iterator[str]:
     scratch = str(_temporary_bytes(rules))
     yield from ("--proc", "/proc", "--dev", "/dev", "--size", scratch, "--tmpfs", "/dev/shm")  # noqa: S108
+    # It reads as zeros too. A shared mapping of the real one is memory that nothing counts (see seccomp.py).
+    yield from ("--dev-bind", "/dev/full", "/dev/zero")
     yield from ("--size", scratch, "--tmpfs", SCRATCH, "--symlink", SCRATCH, "/var/tmp")  # noqa: S108
     if rules.workspace_access != "none":
         yield from ("--bind" if rules.workspace_access == "rw" else "--ro-bind", str(workspace), INSIDE)

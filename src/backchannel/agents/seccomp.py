@@ -1,9 +1,9 @@
 """The filter of system calls in a sandbox: a program of classic BPF that bubblewrap loads before the program starts.
 
 It closes the ways to hold memory that belongs to no process and no folder, which no limit counts: shared segments,
-memory files, message queues, large pipes, file systems of its own. Nested namespaces are closed because each would
-bring these ways again. It also closes parts of the kernel that programs rarely need and that had many holes: `bpf`,
-`io_uring`, `userfaultfd`, keys. A program sees an error, as on a kernel without them.
+shared mappings without a file, memory files, message queues, large pipes, file systems of its own. Nested namespaces
+are closed because each would bring these ways again. It also closes parts of the kernel that programs rarely need and
+that had many holes: `bpf`, `io_uring`, `userfaultfd`, keys. A program sees an error, as on a kernel without them.
 
 To add a call: its number on each architecture, from the kernel's tables, and which error it gets.
 """
@@ -27,6 +27,7 @@ _X32 = 0x40000000
 
 _NAMESPACES = 0x7E020000
 """Every flag of `clone` that makes a namespace."""
+_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
 _F_SETPIPE_SZ, _TIOCSTI, _TIOCLINUX = 1031, 0x5412, 0x541C
 
 
@@ -78,7 +79,7 @@ _FORBIDDEN = {
     "name_to_handle_at": (303, 264),
     "open_by_handle_at": (304, 265),
 }
-_CLONE, _FCNTL, _IOCTL = (56, 220), (72, 25), (16, 29)
+_CLONE, _FCNTL, _IOCTL, _MMAP = (56, 220), (72, 25), (16, 29), (9, 222)
 
 
 def why_no_filter() -> str | None:
@@ -100,6 +101,7 @@ def build_filter(machine: str) -> bytes:
     for calls, error in ((_ABSENT, errno.ENOSYS), (_FORBIDDEN, errno.EPERM)):
         for numbers in calls.values():
             body += [_step(_EQUAL, numbers[is_second], no=1), _error(error)]
+    body += _no_shared_memory(_MMAP[is_second])
     body += _unless(_CLONE[is_second], argument=0, test=_ANY_BIT, values=(_NAMESPACES,))
     body += _unless(_FCNTL[is_second], argument=1, test=_EQUAL, values=(_F_SETPIPE_SZ,))
     body += _unless(_IOCTL[is_second], argument=1, test=_EQUAL, values=(_TIOCSTI, _TIOCLINUX))
@@ -114,6 +116,16 @@ def _unless(number: int, *, argument: int, test: int, values: tuple[int, ...]) -
     inner.append(_step(_RETURN, _ALLOW))
     yield _step(_EQUAL, number, no=len(inner))
     yield from inner
+
+
+def _no_shared_memory(number: int) -> Iterator[bytes]:
+    """Forbid shared mappings without a file: all but a page can be unmapped, and all of it stays, seen by nobody."""
+    yield _step(_EQUAL, number, no=5)
+    yield _step(_LOAD, 16 + 8 * 3)
+    yield _step(_ANY_BIT, _MAP_ANONYMOUS, no=2)
+    yield _step(_ANY_BIT, _MAP_SHARED, no=1)
+    yield _error(errno.EPERM)
+    yield _step(_RETURN, _ALLOW)
 
 
 def _error(number: int) -> bytes:
