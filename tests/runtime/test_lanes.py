@@ -207,13 +207,13 @@ async def test_accepting_and_starting_are_one_commit_when_the_lane_is_free(tmp_p
     gate = asyncio.Event()
     model = ScriptedModel(replies=[Reply(text="held", gate=gate), "next"])
     async with running(tmp_path, model) as gateway:
-        before = gateway.store.commits, gateway.store.units
+        before = gateway.store.driver.commits, gateway.store.driver.units
         run = await gateway.submit("main", "first")
         assert run.state is RunState.RUNNING
-        assert (gateway.store.commits, gateway.store.units) == (before[0] + 1, before[1] + 1)
+        assert (gateway.store.driver.commits, gateway.store.driver.units) == (before[0] + 1, before[1] + 1)
         queued = await gateway.submit("main", "second")
         assert queued.state is RunState.QUEUED
-        assert gateway.store.units == before[1] + 2
+        assert gateway.store.driver.units == before[1] + 2
         gate.set()
         await ended(gateway, queued.id)
         await quiet(gateway)
@@ -221,9 +221,9 @@ async def test_accepting_and_starting_are_one_commit_when_the_lane_is_free(tmp_p
 
 async def test_a_run_of_one_reply_takes_two_commits(tmp_path: Path) -> None:
     async with running(tmp_path, ScriptedModel(replies=echo)) as gateway:
-        before = gateway.store.commits, gateway.store.units
+        before = gateway.store.driver.commits, gateway.store.driver.units
         await gateway.ask("main", "hello")
-        assert (gateway.store.commits, gateway.store.units) == (before[0] + 2, before[1] + 2)
+        assert (gateway.store.driver.commits, gateway.store.driver.units) == (before[0] + 2, before[1] + 2)
 
 
 async def test_a_caller_that_goes_away_while_its_message_is_accepted_loses_neither_run_nor_slot(tmp_path: Path) -> None:

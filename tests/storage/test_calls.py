@@ -69,9 +69,9 @@ async def test_calls_are_opened_in_order_over_several_steps(store: Store) -> Non
 async def test_a_result_enters_the_transcript_in_the_commit_that_closes_its_call(store: Store) -> None:
     started = await begin(store)
     first, second = await plan(store, started, "look", "ask")
-    before = store.commits
+    before = store.driver.commits
     await store.commit_result(started.fence, result_of(second, "later asked, sooner done"), 42)
-    assert store.commits == before + 1
+    assert store.driver.commits == before + 1
     assert [call.id for call in await store.open_calls(started.run.id)] == [first.id]
     last = (await transcript(store))[-1]
     assert (last.role, last.tool_call_id, last.tool_name) == (Role.TOOL_RESULT, second.id, "ask")

@@ -62,9 +62,9 @@ async def test_a_firing_is_a_queued_run_of_a_new_chain_and_the_next_time_in_one_
     deliver = CronDeliver(channel="desk", to="C", account_id="a")
     await store.add_cron_job(job(deliver=deliver, model="m/x", timeout_seconds=7))
     host.clock.tick(10 * MINUTE)
-    commits = store.commits
+    commits = store.driver.commits
     await carry_out_what_is_due(host)
-    assert store.commits == commits + 1
+    assert store.driver.commits == commits + 1
     (run,) = await all_runs(store)
     assert (run.id, run.session_key) == ("cron:j:2027-01-15T08:10:00Z", "agent:main:cron:j")
     assert (run.kind, run.state) == (RunKind.CRON, RunState.QUEUED)
@@ -378,9 +378,9 @@ async def test_a_job_of_run_time_whose_id_the_configuration_takes_becomes_its_ow
 
 
 async def test_a_start_without_jobs_writes_nothing(host: Host) -> None:
-    commits = host.store.commits
+    commits = host.store.driver.commits
     await host.store.sync_cron_jobs(())
-    assert host.store.commits == commits
+    assert host.store.driver.commits == commits
 
 
 async def test_those_that_come_next_are_listed_first(host: Host) -> None:

@@ -31,9 +31,9 @@ async def pending(store: Store) -> list[str]:
 
 
 async def test_a_note_enters_an_idle_session_in_the_commit_that_accepts_it(host: Host) -> None:
-    before = host.store.commits
+    before = host.store.driver.commits
     await host.store.add_note(MAIN, note("hello"))
-    assert host.store.commits == before + 1
+    assert host.store.driver.commits == before + 1
     assert await texts(host.store) == ["hello"]
     assert await pending(host.store) == []
     assert SessionChanged(str(MAIN), "note") in host.facts

@@ -66,9 +66,9 @@ async def next_run(store: Store, key: SessionKey = MAIN) -> Started:
 
 
 async def test_a_message_for_a_free_lane_is_accepted_and_started_in_one_commit(host: Host) -> None:
-    before = host.store.commits
+    before = host.store.driver.commits
     started = await begin(host.store, "hello")
-    assert host.store.commits == before + 1
+    assert host.store.driver.commits == before + 1
     assert (started.run.state, started.run.message) == (RunState.RUNNING, None)
     assert started.fence == Fence.of(started.run, host.store.number)
     (message,) = await transcript(host.store)
@@ -267,12 +267,12 @@ async def test_a_repeat_for_a_session_that_was_deleted_makes_it_no_new_one(store
 async def test_the_last_reply_ends_the_run_in_its_own_commit(host: Host) -> None:
     store = host.store
     started = await begin(store)
-    before = store.commits
+    before = store.driver.commits
     host.clock.tick(50)
     committed = await store.commit_reply(
         started.fence, step(started, "bye", usage=Usage(input=3, output=4, cost=0.5), context_tokens=99)
     )
-    assert store.commits == before + 1
+    assert store.driver.commits == before + 1
     run = committed.run
     assert (run.state, run.reply, run.step, run.ended_at, run.ran_ms) == (RunState.OK, "bye", 1, host.clock.ms, 5)
     assert (run.tokens_in, run.tokens_out, run.cost) == (3, 4, 0.5)
@@ -286,9 +286,9 @@ async def test_the_last_reply_ends_the_run_in_its_own_commit(host: Host) -> None
 @pytest.mark.both_databases
 async def test_a_session_gets_its_settings_with_its_message_or_neither(store: Store) -> None:
     named = Making(settings=SessionPatch(label="nightly"))
-    before = store.commits
+    before = store.driver.commits
     accepted = await accept(store, key=CRON, making=named, id="once", digest="d")
-    assert store.commits == before + 1
+    assert store.driver.commits == before + 1
     session = await store.session(str(CRON))
     assert session is not None and (session.label, session.running_run) == ("nightly", accepted.run.id)
     again = await accept(store, key=CRON, making=named, id="once", digest="d")

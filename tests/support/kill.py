@@ -283,7 +283,7 @@ async def _complete(flow: Flow, folder: Path, config: dict[str, object] | None) 
     async with asyncio.timeout(PATIENCE_S), _gateway(flow, folder, None, config) as gateway:
         await flow.drive(gateway)
         await at_rest(gateway)
-        return gateway.store.commits
+        return gateway.store.driver.commits
 
 
 def _check(flow: Flow, folder: Path, when: str) -> None:

@@ -121,8 +121,8 @@ class Metrics:
         logins = {**tally.failed_logins, "websocket": self._connections.failed_logins}
         wrong = [((door,), count) for door, count in logins.items()]
         yield _counter("failed_logins", "Wrong tokens and signatures.", wrong, ("door",))
-        yield _counter("commits", "Commits.", store.commits)
-        yield _counter("units", "Units of work in those commits.", store.units)
+        yield _counter("commits", "Commits.", store.driver.commits)
+        yield _counter("units", "Units of work in those commits.", store.driver.units)
         watchdog = self._connections.parts.runtime.watchdog
         yield _counter("loop_stalls", "How often the event loop was held.", watchdog.stalls)
         yield _gauge("loop_longest_stall_seconds", "The longest time that it was held.", watchdog.longest_s)

@@ -404,15 +404,6 @@ class Store:
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.close)
 
-    @property
-    def commits(self) -> int:
-        """How many commits this process has made; `units` is how many units of work they held."""
-        return self.driver.commits
-
-    @property
-    def units(self) -> int:
-        return self.driver.units
-
     def take_slowest(self) -> tuple[float, str]:
         """Return how long the slowest unit took since the last call, and its name."""
         slowest, self.driver.slowest = self.driver.slowest, (0.0, "")

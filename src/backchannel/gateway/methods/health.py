@@ -87,7 +87,7 @@ async def status(call: Call, params: GatewayStatusParams) -> Status:
         approvals={"pending": await parts.store.approvals_pending()},
         pairings={"pending": await parts.store.pairings_pending()},
         channels=channel_states(parts),
-        commits=parts.store.commits,
+        commits=parts.store.driver.commits,
         agents=parts.agents.ids(),
         default_agent_id=parts.agents.default_id,
         model=parts.agents.get(parts.agents.default_id).model,
