@@ -7,6 +7,7 @@ sandbox. Other memory without an owner a sandbox cannot make (`seccomp.py`).
 Like the leash this uses little of the standard library, and of the package nothing.
 """
 
+import errno
 import os
 import stat
 import time
@@ -20,11 +21,15 @@ TEMPORARY = ("tmp", "dev/shm")
 """The folders of a sandbox that are memory."""
 ENTRY_BYTES = KIB
 """What the kernel needs for a file in one of them, however small."""
-MOST_OPEN = 4096
-"""How many descriptors are looked at for files that have lost their name."""
+MOST_OPEN = 20_000
+"""How many descriptors all processes may have together where they are looked at for files that have lost their name."""
+CLOSED_PASSES = 4
+"""How often in a row a folder may be found that cannot be looked into: some programs try such for a moment."""
 NO_FILE = (b"/dev/zero", b"/memfd:", b"/SYSV")
 """What shared memory without a file is called among the mappings of a process."""
 COUNTED = (b"RssAnon:", b"VmSwap:", b"VmPTE:")
+SHOWN = 80
+"""How much of a folder's name is shown."""
 STEP_S, REST_FACTOR = 0.02, 10
 """How long a folder is counted at a time; and for how many times the time that it took it is then left alone."""
 
@@ -69,6 +74,10 @@ class UsageWatch:
         found = None if self._folder is None else self._folder.counted(pids)
         if found is None or self._folder is None or self._folder.first is None:
             return None
+        if self._folder.closed_passes >= CLOSED_PASSES:
+            return f"a folder in the workspace cannot be looked into or lies too deep: {self._folder.closed}"
+        if self._folder.has_many_open:
+            return f"more than {MOST_OPEN} open files"
         # What was there before may be more than is permitted: then it may not become more.
         for name, now, before in zip(("folder-bytes", "folder-files"), found, self._folder.first):  # noqa: B905
             most = self._limits.get(name)
@@ -107,6 +116,10 @@ class _Folder:
         self.first: tuple[int, int] | None = None
         """Bytes and files when it was first counted."""
         self.is_counting = True
+        self.closed = ""
+        self.closed_passes = 0
+        """How often in a row a folder was found that cannot be looked into, and which."""
+        self.has_many_open = False
 
     def counted(self, pids: list[int]) -> tuple[int, int] | None:
         """Go on counting: gives bytes and files when all of it is counted, and else None."""
@@ -119,7 +132,11 @@ class _Folder:
         self._took_s += time.monotonic() - now
         if self.is_counting:
             return None
-        found = self._count.bytes + _nameless_bytes(pids, self._count.device), self._count.files
+        nameless = _nameless_bytes(pids, self._count.device)
+        self.has_many_open = nameless is None
+        self.closed_passes = self.closed_passes + 1 if self._count.closed else 0
+        self.closed = self._count.closed or ""
+        found = self._count.bytes + (nameless or 0), self._count.files
         self._next = time.monotonic() + max(EVERY_S, self._took_s * REST_FACTOR)
         self._count, self._took_s = None, 0.0
         self.first = self.first or found
@@ -132,6 +149,9 @@ class FolderCount:
     def __init__(self, folder: str) -> None:
         self.bytes = self.files = 0
         self.device = os.stat(folder).st_dev  # noqa: PTH116
+        self.closed: str | None = None
+        """A folder of our own that cannot be looked into: whoever is in it already could fill it."""
+        self._root = folder
         self._todo = [folder]
 
     def go_on(self, until: float) -> bool:
@@ -139,19 +159,34 @@ class FolderCount:
         while self._todo:
             if time.monotonic() > until:
                 return False
+            folder = self._todo.pop()
             try:
-                with os.scandir(self._todo.pop()) as entries:
+                with os.scandir(folder) as entries:
                     for entry in entries:
                         self._add(entry)
-            except OSError:
-                pass  # gone, or not to be looked into: the reserve of the disk is what is left
+            except FileNotFoundError:
+                pass  # gone
+            except OSError as error:
+                if error.errno == errno.ENAMETOOLONG or _is_ours(folder):
+                    self.closed = ascii(folder.removeprefix(f"{self._root}/")[:SHOWN])
         return True
 
     def _add(self, entry: "os.DirEntry[str]") -> None:
+        try:
+            found = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return  # gone
         self.files += 1
-        self.bytes += entry.stat(follow_symlinks=False).st_blocks * 512
+        self.bytes += found.st_blocks * 512
         if entry.is_dir(follow_symlinks=False):
             self._todo.append(entry.path)
+
+
+def _is_ours(folder: str) -> bool:
+    try:
+        return os.lstat(folder).st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def _own_bytes(pid: int) -> int:
@@ -190,8 +225,8 @@ def _used(folder: str, size: int) -> int | None:
     return (found.f_blocks - found.f_bfree) * found.f_frsize + (found.f_files - found.f_ffree) * ENTRY_BYTES
 
 
-def _nameless_bytes(pids: list[int], device: int) -> int:
-    """Add up the open files of a disk that have no name any more."""
+def _nameless_bytes(pids: list[int], device: int) -> int | None:
+    """Add up the open files of a disk that have no name any more; None if too many are open to look at."""
     found: dict[int, int] = {}
     looked = 0
     for pid in pids:
@@ -202,7 +237,7 @@ def _nameless_bytes(pids: list[int], device: int) -> int:
         for number in numbers:
             looked += 1
             if looked > MOST_OPEN:
-                return sum(found.values())
+                return None
             try:
                 seen = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116
             except OSError:
