@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.cli.program import Program
+from tests.support.far_end import SECRET, event, signed
 
 TELEGRAM: dict[str, Any] = {
     "channels": {"phone": {"adapter": "telegram", "token": "4242:" + "a" * 35, "allowFrom": ["1"]}}
@@ -26,6 +28,18 @@ def test_a_library_that_is_never_loaded_delays_neither_the_start_nor_a_run_nor_t
     began = _never_imported(program.home / "libraries", package)
     program.write_config(json.dumps(config))
     with program.up(PYTHONPATH=str(began.parent)) as up:
+        up.wait_until(began.exists)
+        assert "You said: I am here" in program.answer("chat", "I am here")
+        assert up.stop() == 0
+
+
+def test_a_channel_whose_library_is_never_loaded_delays_no_other_run_and_not_the_stop(program: Program) -> None:
+    began = _never_imported(program.home / "libraries", "httpx2")
+    wall = {"adapter": "bridge", "url": "http://127.0.0.1:9/", "secret": SECRET, "allowFrom": ["ann"]}
+    program.write_config(json.dumps({"channels": {"wall": wall}}))
+    with program.up(PYTHONPATH=str(began.parent)) as up:
+        body, headers = signed(event())
+        urlopen(Request(f"{up.url}/channels/wall/inbound", body, headers), timeout=20).close()
         up.wait_until(began.exists)
         assert "You said: I am here" in program.answer("chat", "I am here")
         assert up.stop() == 0

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from backchannel.agents.loading import load
 from backchannel.config.schema_doors import BridgeSettings
 from backchannel.core.channels import (
     DEFAULT_ACCOUNT,
@@ -95,6 +96,7 @@ class Bridge(Channel):
         self._clock = clock
         self._answer_limit_s = answer_limit_s
         self._client: httpx2.AsyncClient | None = None
+        self._making = asyncio.Lock()
         self._hide = KnownSecrets(secrets_in(settings)).hide
 
     async def post(self, body: bytes, headers: Mapping[str, str], inbound: InboundTaker) -> InboundAnswer:
@@ -122,11 +124,12 @@ class Bridge(Channel):
         Raises:
             ChannelRefused, ChannelBusy, ChannelSilent
         """
-        import httpx2
+        client = await self._http()
+        import httpx2  # it is loaded by now
 
         try:
             async with asyncio.timeout(self._answer_limit_s):
-                return await self._post(part)
+                return await self._post(client, part)
         except (TimeoutError, httpx2.ReadTimeout, httpx2.WriteTimeout):
             raise ChannelSilent(f"{self._where} did not answer within {self._answer_limit_s:g} s") from None
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
@@ -136,7 +139,7 @@ class Bridge(Channel):
         except httpx2.HTTPError as error:
             raise ChannelSilent(f"{self._where} broke off: {self._words(error)}") from error
 
-    async def _post(self, part: OutboundPart) -> Sent:
+    async def _post(self, client: httpx2.AsyncClient, part: OutboundPart) -> Sent:
         body = msgspec.json.encode(
             _Outbound(
                 delivery_id=part.delivery_id,
@@ -151,16 +154,21 @@ class Bridge(Channel):
             "Idempotency-Key": part.key,
             SIGNATURE: sign(self.settings.secret, body),
         }
-        async with self._http().stream("POST", self.settings.url, content=body, headers=headers) as answer:
+        async with client.stream("POST", self.settings.url, content=body, headers=headers) as answer:
             return self._read(answer, await _start_of(answer))
 
-    def _http(self) -> httpx2.AsyncClient:
+    async def _http(self) -> httpx2.AsyncClient:
+        """Give the client, made beside the event loop: its library and the certificates take a tenth of a second."""
+        async with self._making:
+            if self._client is None:
+                self._client = await load(self._make_client)
+            return self._client
+
+    def _make_client(self) -> httpx2.AsyncClient:
         import httpx2
 
-        if self._client is None:
-            is_local = is_local_url(self.settings.url)
-            self._client = httpx2.AsyncClient(timeout=self._answer_limit_s, trust_env=not is_local)
-        return self._client
+        is_local = is_local_url(self.settings.url)
+        return httpx2.AsyncClient(timeout=self._answer_limit_s, trust_env=not is_local)
 
     def _read(self, answer: httpx2.Response, body: bytes) -> Sent:
         status = answer.status_code
