@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect
 
+from backchannel.channels.bridge import SIGNATURE, sign
 from backchannel.gateway.app import Gateway
 from tests.support.beside import beside
 from tests.support.loop_time import loop_time
@@ -32,8 +33,16 @@ from .conftest import MakeWorld, World
 pytestmark = pytest.mark.anyio
 MOST_S = 0.2
 HOOK_TOKEN = "a-token-of-the-hooks-of-these-tests"
+CHANNEL: dict[str, Any] = {
+    "adapter": "bridge",
+    "url": "http://127.0.0.1:9/",
+    "secret": "a-secret-of-the-wall",
+    "allowFrom": ["*"],
+}
 CONFIG: dict[str, Any] = {
     "gateway": {"http": {"chatCompletions": True}},
+    "channels": {"wall": CHANNEL},
+    "bindings": [{"match": {"channel": "wall"}, "agentId": "echo"}],
     "hooks": {"enabled": True, "token": HOOK_TOKEN},
 }
 WORST: dict[str, tuple[bytes, bytes, bytes]] = {
@@ -55,6 +64,14 @@ DOORS: dict[str, tuple[str, bytes]] = {
     "chat": ("/v1/chat/completions", b'{"model":"echo","messages":[{"role":"user","content":%b}]}'),
     "responses": ("/v1/responses", b'{"model":"echo","input":%b}'),
     "hook": ("/hooks/agent", b'{"agentId":"echo","message":%b}'),
+    "channel": (
+        "/channels/wall/inbound",
+        b'{"chatType":"direct","chatId":"c","senderId":"ann","messageId":"m","text":%b}',
+    ),
+    "mentions": (
+        "/channels/wall/inbound",
+        b'{"chatType":"direct","chatId":"c","senderId":"ann","messageId":"n","text":"","mentionedAccounts":%b}',
+    ),
 }
 METHODS = {
     "tools.invoke": b'{"tool":"sessions_list","args":{"a":%b}}',
@@ -89,8 +106,9 @@ def post(world: World, path: str, body: bytes) -> int:
     token = HOOK_TOKEN if path.startswith("/hooks") else OPERATOR
     sent = http.client.HTTPConnection(world.at.url.removeprefix("http://"), timeout=20)
     headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    headers |= {"authorization": f"Bearer {token}", SIGNATURE: sign(CHANNEL["secret"], body)}
     try:
-        sent.request("POST", path, body, {"authorization": f"Bearer {token}", **headers})
+        sent.request("POST", path, body, headers)
         return sent.getresponse().status
     finally:
         sent.close()
@@ -190,3 +208,52 @@ async def test_a_models_call_of_a_tool_holds_nobody_up_whatever_its_arguments_ar
             with watched():
                 assert await gateway.ask("main", "list them") == "done"
         assert why in str(stub.requests[-1].messages)
+
+
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+@pytest.mark.parametrize("text", ["漢" * 1_000_000, tuple("ab " for _ in range(10_000))], ids=["long", "in pieces"])
+async def test_a_models_reply_holds_nobody_up_whatever_it_says(
+    tmp_path: Path, api: str, text: str | tuple[str, ...]
+) -> None:
+    with beside() as side:
+        stub = side.open(StubProvider())
+        provider = {"api": api, "baseUrl": stub.base_url, "apiKey": "a-key-of-the-tests"}
+        config = {"agents": {"defaults": {"model": "acme/m"}}, "models": {"providers": {"acme": provider}}}
+        async with Gateway.open(config, state=tmp_path / "state") as gateway:
+            side.tell(stub.then, Answer(text="the first of a provider imports its library"))
+            await gateway.ask("main", "hello")
+            side.tell(stub.then, Answer(text=text))
+            with watched():
+                assert len(await gateway.ask("main", "speak")) > 10_000
+
+
+async def test_pictures_of_a_request_hold_nobody_up(world: World) -> None:
+    size = world.gateway.config.gateway.limits.frame_bytes - 1000
+    picture = {"type": "image", "mimeType": "image/png", "content": PNG + "A" * (size - len(PNG) - 200)}
+    sent = {"sessionKey": "agent:echo:main", "message": "look", "idempotencyKey": "k", "attachments": [picture]}
+    await asyncio.to_thread(ask, world, "health", b"{}")
+    with watched():
+        answer = await asyncio.to_thread(ask, world, "chat.send", json.dumps(sent).encode())
+    assert answer["ok"], answer
+
+
+READS = {
+    "chat.history": {"sessionKey": "agent:echo:long"},
+    "chat.startup": {"sessionKey": "agent:echo:long"},
+    "sessions.export": {"keys": ["agent:echo:long"]},
+    "tools.invoke": {"tool": "sessions_history", "args": {"sessionKey": "agent:echo:long", "limit": 200}},
+    "chat.search": {"sessionKey": "agent:echo:long", "query": "nowhere"},
+    "sessions.search": {"query": "nowhere"},
+}
+
+
+async def test_nobody_waits_while_a_long_transcript_is_read_or_exported(world: World) -> None:
+    for number in range(12):
+        await world.gateway.ask("agent:echo:long", f"{number} " + "漢\n" * 200_000)
+    exported = await asyncio.to_thread(ask, world, "sessions.export", b"{}")
+    [session] = exported["payload"]["sessions"]
+    reads = {**READS, "transcripts.read": {"sessionId": session["sessionId"]}}
+    for method, params in reads.items():
+        with watched():
+            answer = await asyncio.to_thread(ask, world, method, json.dumps(params).encode())
+        assert answer["ok"], answer
