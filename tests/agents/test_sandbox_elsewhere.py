@@ -17,7 +17,7 @@ import pytest
 from tests.support.privileges import NOBODY
 
 ROOT = Path(__file__).parents[2]
-SUITE = ("escapes", "memory", "disk")
+SUITE = ("sandbox_escapes", "sandbox_memory", "sandbox_disk", "seccomp")
 AS = {
     "another user": ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
     "a namespace without privileges": ("unshare", "--user", "--map-user=1000", "--map-group=1000"),
@@ -67,7 +67,7 @@ def test_the_sandbox_holds_for(who: str, folder: Path) -> None:
     if words[0] == "setpriv" and os.geteuid() != 0:
         pytest.skip("only root can become another user; the suite itself has run as one")
     env = environment_in(folder)
-    files = [f"tests/agents/test_sandbox_{name}.py" for name in SUITE]
+    files = [f"tests/agents/test_{name}.py" for name in SUITE]
     ran = subprocess.run(
         [*words, interpreter_for(words, env), "-m", "pytest", "-n", "0", "-q", "--tb=short", *files],
         env=env,
