@@ -171,6 +171,7 @@ ANSWERS = {
     "parts": ('{"content":[],"structuredContent":{"a":[', '{"k":[]},', 39_000, "1]}}"),
     "too many parts": ('{"content":[],"structuredContent":{"a":[', "[],", 5_000_000, "1]}}"),
     "tools": ('{"tools":[', '{"name":"x","inputSchema":{"type":"object"}},', 20_000, '{"name":"y"}]}'),
+    "an error": ('{"code":1,"message":"', "\\u001bpassword=", 1_000_000, '"}'),
 }
 
 
@@ -180,7 +181,8 @@ async def test_an_answer_of_an_mcp_server_holds_nobody_up_whatever_is_in_it(tmp_
     async with calling(tmp_path, {"far": server()}) as at:
         await at.call("far__echo", text="the first call starts the server")
         with watched():
-            told = await at.call("far__raw", start=start, unit=unit, count=count, end=end)
+            field = "error" if kind == "an error" else "result"
+            told = await at.call("far__raw", field=field, start=start, unit=unit, count=count, end=end)
 
     assert len(told.text) < 110_000 and "took longer" not in told.text
 

@@ -91,7 +91,7 @@ def call(id: int, name: str, arguments: dict[str, Any]) -> None:
         result["content"] = [{"type": "text", "text": "x"}] * 120_000
     elif name == "raw":
         body = arguments["start"] + arguments["unit"] * arguments["count"] + arguments["end"]
-        sys.stdout.write(f'{{"jsonrpc":"2.0","id":{id},"result":{body}}}\n')
+        sys.stdout.write(f'{{"jsonrpc":"2.0","id":{id},"{arguments.get("field", "result")}":{body}}}\n')
         sys.stdout.flush()
         return
     elif name in BAD:

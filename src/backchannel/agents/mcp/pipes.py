@@ -89,7 +89,7 @@ class ServerLog:
     @property
     def is_full(self) -> bool:
         """Whether lines are not logged at the moment."""
-        return self._count > LOGGED_AT_ONCE
+        return self._count > LOGGED_AT_ONCE and time.monotonic() - self._since <= LOGGED_PER_S
 
     def write(self, line: bytes, stream: str) -> None:
         if not line or line.isspace():

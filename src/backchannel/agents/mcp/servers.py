@@ -45,6 +45,8 @@ log = structlog.get_logger(__name__)
 
 MOST_AT_ONCE, MOST_OF_SESSION = 64, 16
 """How many calls of one server may be under way, in all and of one session."""
+_LOOKED_THROUGH = 20_000
+"""In how many characters of what a server says went wrong secrets are sought; far fewer are shown."""
 UNKNOWN_EFFECT = "Whether the call had its effect is not known: check before you repeat it."
 
 
@@ -172,9 +174,7 @@ class McpServer:
             place = self.name if sandbox is None else f"{self.name} in the sandbox on {sandbox.workspace}"
             transport = partial(self._transport, sandbox)
             on_listed = partial(self._on_listed, sandbox)
-            self._kept[sandbox] = KeptServer(
-                place, transport, self._clock, on_listed, self._secrets.hide, self._refusal
-            )
+            self._kept[sandbox] = KeptServer(place, transport, self._clock, on_listed, self._hide, self._refusal)
         return self._kept[sandbox]
 
     def _transport(self, sandbox: Sandbox | None) -> AbstractAsyncContextManager[TransportStreams]:
@@ -185,7 +185,7 @@ class McpServer:
             if problem := sandbox.why_unseen(program.argv[0]):
                 raise ServerEnded(f"it cannot be started: {problem}")
             program = sandbox.wrap(program)
-        return program_transport(program, self.name, self._secrets.hide)
+        return program_transport(program, self.name, self._hide)
 
     def _program(self) -> Program:
         settings = self._settings
@@ -244,10 +244,14 @@ class McpServer:
         except MCPError as error:
             if error.code == mcp_types.REQUEST_TIMEOUT:
                 return _error(f"The call took longer than {limit_s:g} s and was cancelled. {UNKNOWN_EFFECT}")
-            return _error(clean_name(self._secrets.hide(error.message), limit=2_000) or f"error {error.code}")
+            return _error(clean_name(self._hide(error.message), limit=2_000) or f"error {error.code}")
         if isinstance(answer, mcp_types.InputRequiredResult):
             return _error("The tool asks a person for something in between, and nobody can be asked here.")
         return self._shown(output_of(answer))
+
+    def _hide(self, text: str) -> str:
+        """Hide secrets in what a server says went wrong; megabytes of it would take seconds."""
+        return self._secrets.hide(text[:_LOOKED_THROUGH])
 
     def _shown(self, output: ToolOutput) -> ToolOutput:
         """Hide the server's secrets in an error: it may repeat how the server was started, or what it was sent."""
