@@ -118,6 +118,34 @@ def test_with_one_message_what_was_typed_too_early_is_dropped_with_a_word(asking
         assert up.process.poll() is None
 
 
+@pytest.mark.parametrize("pasted", ["some text\ny\nmore\n", "y\nsome text\n"])
+def test_what_is_pasted_at_a_question_does_not_answer_it(asking: Program, pasted: str) -> None:
+    with asking.up(), asking.terminal("chat") as talk:
+        talk.expect("> ")
+        talk.type(f"{ASKS}\n")
+        talk.expect("n = no: ")
+        talk.type(pasted)
+        talk.expect("Several lines at once do not answer this: it stands in your next line, and is not sent yet")
+        talk.expect("n = no: ")
+        assert len(_pending(asking)) == 1
+        talk.type("n\n")
+        talk.expect("denied")
+        talk.expect_line(f"> {' '.join(pasted.split())}")
+
+
+def test_a_question_that_is_left_by_ctrl_d_waits_and_says_where_it_is_answered(asking: Program) -> None:
+    with asking.up(), asking.terminal("chat") as talk:
+        talk.expect("> ")
+        talk.type(f"{ASKS}\n")
+        talk.expect("n = no: ")
+        talk.type("\x04")
+        (waiting,) = _pending(asking)
+        talk.expect(f"It waits: backchannel approvals approve {waiting}, or deny. Ctrl-C stops the run")
+        asking.answer("approvals", "approve", waiting)
+        talk.expect("I see one session")
+        talk.expect("> ")
+
+
 @pytest.mark.parametrize("how", ["approve", "deny", "abort"])
 def test_a_question_that_is_settled_elsewhere_leaves_the_screen(asking: Program, how: str) -> None:
     with asking.up(), asking.terminal("chat") as talk:

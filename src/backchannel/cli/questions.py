@@ -1,6 +1,7 @@
 """Tool calls that wait for an owner's word, put to the person at the keyboard of `backchannel chat`.
 
-Only keys that are typed after a question was shown answer it: what was typed before is taken away first. While the
+Only keys that are typed after a question was shown answer it: what was typed before is taken away first. Several lines
+that come at once, as a paste does, answer nothing. While the
 answer is read, a clock looks for events (`Ticking`). A question that is settled elsewhere leaves the screen, and a line
 says by whom. Other events are kept, and heard in their order when the question is over.
 """
@@ -98,7 +99,7 @@ class Questions:
         if len(call) > CALL_SHOWN:
             self._view.remark(f"That is its beginning: it has {len(call)} characters (approvals --json shows all)")
         if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
-            self._view.remark(f"It waits: backchannel approvals approve {approval.id}, or deny")
+            self._view.remark(f"It waits: {_elsewhere(approval.id)}")
             return
         self._read(approval)
         while self._held:
@@ -118,7 +119,7 @@ class Questions:
             sys.stdout.write(_CLEAR_LINE)  # it is asked again when the gateway is back
             raise
         if answer is None:
-            self._view.remark(f"It waits: /approve {approval.id}, or /deny {approval.id}")
+            self._view.remark(f"It waits: {_elsewhere(approval.id)}. Ctrl-C stops the run")
             return
         try:
             self._client.call("approvals.answer", answers.Answered, id=approval.id, **_ANSWERS[answer])
@@ -143,11 +144,15 @@ class Questions:
             while True:
                 try:
                     with ticking.reading():
-                        answer = input(_PROMPT).strip().lower()
+                        typed = input(_PROMPT).strip()
                 except EOFError:
                     return None
-                if answer in _WORDS:  # whole words: "abort" does not mean "a"
-                    return _WORDS[answer]
+                if rest := take_typed():  # pasted: a line of it that happens to be "y" answers nothing
+                    pasted = self._keep(f"{typed} {rest}")
+                    self._view.remark(f"(Several lines at once do not answer this: {pasted}.)")
+                    continue
+                if typed.lower() in _WORDS:  # whole words: "abort" does not mean "a"
+                    return _WORDS[typed.lower()]
                 say("Write y, a or n; anything else can be said when the agent has answered.")
 
     def _settled(self, approval_id: str) -> answers.ApprovalRow | None:
@@ -159,6 +164,10 @@ class Questions:
             if event["event"] == "approval" and payload["id"] == approval_id and payload["state"] != "pending":
                 return convert(payload, answers.ApprovalRow)
         return None
+
+
+def _elsewhere(approval_id: str) -> str:
+    return f"backchannel approvals approve {approval_id}, or deny"
 
 
 def how_settled(approval: answers.ApprovalRow) -> str:
