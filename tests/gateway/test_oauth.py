@@ -279,6 +279,13 @@ async def test_an_issuer_that_does_not_answer_is_no_wrong_token(
     assert await tokens.find(issuer.token())
 
 
+async def test_keys_that_would_take_long_to_read_are_not_read(issuer: StubIssuer, clock: HandClock) -> None:
+    keys = b"[]," * 300_000 + json.dumps(public(KEY, "one")).encode()
+    issuer.answers = lambda path: (200, b'{"keys":[' + keys + b"]}")
+    with pytest.raises(Unavailable, match="cannot be fetched"):
+        await reader(issuer, clock, jwks_url=f"{issuer.url}/keys").find(issuer.token())
+
+
 async def test_an_issuer_that_hangs_is_not_waited_for(issuer: StubIssuer, clock: HandClock) -> None:
     issuer.hangs = asyncio.Event()
     tokens = Issuer(OAuthSettings(issuer=issuer.url), AUDIENCE, clock, fetch_s=0.05)

@@ -19,8 +19,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Scope, Send
 
+from backchannel.agents.loading import load
 from backchannel.config.schema_doors import GatewaySettings, OAuthSettings
 from backchannel.core.contracts import Clock
+from backchannel.core.incoming_json import check_parts
 from backchannel.core.keys import SessionKey
 from backchannel.errors import InvalidSessionKey, Unavailable
 from backchannel.gateway.auth import TokenHolder, expand_scopes
@@ -161,10 +163,11 @@ class IssuerKeys:
         if not self._is_since(self._tried_at, FETCH_PAUSE_S):
             return
         self._tried_at = self._clock.monotonic()
-        import httpx2  # as late as jwt, and as seldom
+        client = await load(self._make_client)
+        import httpx2  # it is loaded by now
 
         try:
-            async with asyncio.timeout(self._fetch_s), httpx2.AsyncClient(timeout=self._fetch_s) as http:
+            async with asyncio.timeout(self._fetch_s), client as http:
                 keys = await _load_json(http, self._settings.jwks_url or await self._find_keys(http))
                 self._keys = [key for key in keys["keys"] if isinstance(key, dict)]
                 self._fetched_at = self._clock.monotonic()
@@ -172,6 +175,12 @@ class IssuerKeys:
             log.warning(
                 "the keys of the OAuth issuer could not be fetched", issuer=self._settings.issuer, error=repr(error)
             )
+
+    def _make_client(self) -> httpx2.AsyncClient:
+        """Make the client, beside the event loop: its library and the certificates take a tenth of a second."""
+        import httpx2
+
+        return httpx2.AsyncClient(timeout=self._fetch_s)
 
     async def _find_keys(self, http: httpx2.AsyncClient) -> str:
         """Ask the issuer where its keys are."""
@@ -194,6 +203,11 @@ class IssuerKeys:
 
 
 async def _load_json(http: httpx2.AsyncClient, url: str) -> dict[str, Any]:
+    """Ask for a JSON object.
+
+    Raises:
+        ValueError: it is none, or too large to be read in a moment.
+    """
     async with http.stream("GET", url, headers={"accept": "application/json"}) as response:
         response.raise_for_status()
         body = b""
@@ -201,6 +215,7 @@ async def _load_json(http: httpx2.AsyncClient, url: str) -> dict[str, Any]:
             body += piece
             if len(body) > MOST_BYTES:
                 raise ValueError(f"{url} answers with more than {MOST_BYTES} bytes")
+    check_parts(body)
     return msgspec.json.decode(body, type=dict[str, Any])
 
 
