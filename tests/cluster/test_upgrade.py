@@ -166,7 +166,7 @@ def brought_up_to_date(tree: Path, url: str) -> str:
     program = (
         "from backchannel.storage import postgres_server\n"
         "from backchannel.storage.databases import database_at\n"
-        "postgres_server.LOCK_LIMIT_S = 0.2\n"
+        "postgres_server.ALONE_LIMIT_S = 0.2\n"
         f"database_at({url!r}).prepare(has_past=bool)"
     )
     environment = os.environ | {"PYTHONPATH": str(tree)}

@@ -166,7 +166,7 @@ async def test_rows_that_are_missing_in_the_end_are_noticed(source: Host, target
 async def test_a_target_that_a_gateway_uses_or_that_is_no_server_is_refused(
     source: Host, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backchannel.storage.postgres_server.LOCK_LIMIT_S", 0.1)
+    monkeypatch.setattr("backchannel.storage.postgres_server.ALONE_LIMIT_S", 0.1)
     other = Host(source.path.parent / "other", target)
     await other.start()
     with pytest.raises(StateFolderInUse, match="another process"):

@@ -274,7 +274,7 @@ async def test_a_second_gateway_works_beside_the_first(host: Host, tmp_path: Pat
 async def test_whoever_needs_the_database_alone_is_told_who_has_it_and_keeps_gateways_away(
     host: Host, line: CutLine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backchannel.storage.postgres_server.LOCK_LIMIT_S", 0.1)
+    monkeypatch.setattr("backchannel.storage.postgres_server.ALONE_LIMIT_S", 0.1)
     server = Server(host.url.replace(line.url_part, f"host={cluster.socket.parent}"))
     with pytest.raises(StateFolderInUse, match=r"another process \(backchannel .*:\d+\) uses the database"):
         server.hold()

@@ -99,7 +99,7 @@ async def test_a_file_that_is_there_is_refused_and_stays_as_it_is(moved: str, so
 async def test_nothing_is_moved_while_a_gateway_works_on_the_database(
     moved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backchannel.storage.postgres_server.LOCK_LIMIT_S", 0.1)
+    monkeypatch.setattr("backchannel.storage.postgres_server.ALONE_LIMIT_S", 0.1)
     working, host = Host(tmp_path / "working", moved), Host(tmp_path / "back")
     await working.start()
     with pytest.raises(StateFolderInUse, match="another process"):

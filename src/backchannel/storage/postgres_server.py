@@ -32,7 +32,7 @@ from backchannel.storage.postgres_marks import CommitMark
 log = structlog.get_logger(__name__)
 
 OLDEST_SERVER = 130000
-LOCK_LIMIT_S = 5.0
+ALONE_LIMIT_S = 5.0
 """How long the lock of a gateway that has just ended may still be held: the server may not have noticed."""
 _LOCK_PAUSE_S = 0.05
 POOLER_TRIES = 3
@@ -137,7 +137,7 @@ class Server:
                     )
 
     def _wait_for_lock(self, connection: Connection) -> None:
-        ends = monotonic() + LOCK_LIMIT_S
+        ends = monotonic() + ALONE_LIMIT_S
         while not self.locks.try_alone(connection):
             if monotonic() > ends:
                 raise StateFolderInUse(
@@ -278,7 +278,7 @@ class Server:
                 with suppress(errors.UniqueViolation, errors.DuplicateTable):
                     self.make_current(connection, refuse_empty=refuse_empty)
                 self.locks.let_in(connection)
-            elif monotonic() > began + LOCK_LIMIT_S:
+            elif monotonic() > began + ALONE_LIMIT_S:
                 raise StateFolderInUse(
                     f"the database {self.name} cannot be brought up to date while a gateway of an older version works "
                     f"on it ({holder(connection)}): its schema is {current}, and what leads to {known} does not only "
