@@ -27,4 +27,4 @@ async def test_twenty_sessions_exchange_while_the_gateway_is_killed_and_nothing_
             print(f"\n  the seed was {seed}")
         raise
     assert soak.kills
-    assert counts.exchanges.total() and counts.taken
+    assert counts.exchanges.total() and counts.taken and counts.work.total() and counts.phones.total()
